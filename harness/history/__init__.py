@@ -1,0 +1,1 @@
+"""Histories: the schema, crash-safe segments, export to Parquet and JSON lines."""

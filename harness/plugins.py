@@ -1,0 +1,333 @@
+"""The protocols that plug-ins implement, and how plug-ins are found.
+
+A target, fault, workload or checker is one file. Built-ins are found by a scan of
+their package (module attribute `PLUGIN`), external ones by the entry-point groups
+shaketable.targets, .faults, .workloads and .checkers.
+
+Source: jepsen.db, jepsen.nemesis, jepsen.generator, jepsen.checker; DESIGN.md
+sections 1 and 2 (decisions 5, 10, 11, 13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from harness.verdict import Verdict
+
+Json = dict[str, Any]
+"""A JSON object: what plans, undos and options are made of."""
+
+
+# ---- targets -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """What a target promises, as data; checkers judge these and nothing else.
+
+    `durable_under`: names of faults that an acknowledged append survives.
+    `linearizable`: operation names (f) that are linearizable together, for each key.
+    `committed_prefix`: committed log prefixes are equal on all nodes.
+    `note`: one sentence for the report.
+    """
+
+    durable_under: frozenset[str] = frozenset()
+    linearizable: frozenset[str] = frozenset()
+    committed_prefix: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A loopback endpoint."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLayout:
+    """Where one node lives: its id, its folder, where it listens, where it finds its peers.
+
+    `peers` maps every *other* node to the address under which this node must reach it
+    (a proxy, so that the link can be cut); `peer_address` is where this node listens
+    for them; `client_address` is where clients and status requests reach it.
+    """
+
+    node: str
+    directory: Path
+    client_address: Address
+    peer_address: Address
+    peers: Mapping[str, Address]
+    options: Json = field(default_factory=dict)  # mutant, seed, ack policy, file sizes ...
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start a node process."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """What a node says of itself. `role` is leader, follower or candidate."""
+
+    node: str
+    role: str
+    term: int
+    leader: str | None
+    committed_index: int
+    end_index: int
+
+
+class TargetClient(Protocol):
+    """A client of the target inside a worker process (trio). One operation at a time.
+
+    Methods raise `DefiniteError` or `IndefiniteError`. `node` names who answered last.
+    """
+
+    node: str | None
+
+    async def append(self, key: str, value: int) -> int:
+        """Append `value` to queue `key`; return its offset."""
+        ...
+
+    async def read(self, key: str, offset: int) -> int | None:
+        """Return the value at `offset`, or None where the queue ends at or before it."""
+        ...
+
+    async def end(self, key: str) -> int:
+        """Return the queue's end offset: the offset that the next append would get."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        ...
+
+
+class Target(Protocol):
+    """A system under test."""
+
+    name: str
+    promises: Promises
+    mutants: Mapping[str, str]  # name -> what it breaks
+
+    def prepare(self, layout: NodeLayout) -> Launch:
+        """Write the node's configuration into its folder; say how to start it."""
+        ...
+
+    async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
+        """Ask a node for its status; None if it does not answer in time."""
+        ...
+
+    def client(self, addresses: Mapping[str, Address], timeout_s: float) -> TargetClient:
+        """Return a client that finds the leader among `addresses` by itself."""
+        ...
+
+    def read_log(self, directory: Path, node: str) -> Iterator[pa.RecordBatch]:
+        """Decode a stopped node's files into batches of ENTRIES, sharing no code with the node.
+
+        Raises:
+            OSError: the files cannot be read.
+        """
+        ...
+
+
+# ---- faults ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Whether a fault bit, and what shows it."""
+
+    bit: bool
+    what: str
+    measures: dict[str, int | float] = field(default_factory=dict)
+
+
+class World(Protocol):
+    """The small vocabulary that each world implements for faults (stop, cut, ...)."""
+
+    nodes: tuple[str, ...]
+
+    async def leader(self) -> str | None:
+        """The node that most recently said it leads the highest term, if any answers."""
+        ...
+
+    async def kill(self, node: str) -> Json:
+        """End the node's process by SIGKILL; return {"incarnation": n} for `restart`."""
+        ...
+
+    async def restart(self, node: str, incarnation: int) -> None:
+        """Start the node again if its dead incarnation is still `incarnation` (idempotent)."""
+        ...
+
+    async def pause(self, node: str) -> Json:
+        """Stop the node's process by SIGSTOP; return {"incarnation": n}."""
+        ...
+
+    async def resume(self, node: str, incarnation: int) -> None:
+        """Let that incarnation go on (SIGCONT); nothing if it is gone (idempotent)."""
+        ...
+
+    def is_paused(self, node: str) -> bool:
+        """True if the kernel reports the node's process as stopped."""
+        ...
+
+    def is_alive(self, node: str, incarnation: int) -> bool:
+        """True if that incarnation of the node still runs (or is paused)."""
+        ...
+
+    async def cut(self, links: Sequence[tuple[str, str]]) -> str:
+        """Hold all bytes that flow from a to b, for each (a, b); return a cut id.
+
+        Cuts are counted: a link is open when every cut that names it is mended.
+        """
+        ...
+
+    async def mend(self, cut: str, how: str) -> None:
+        """Mend that cut (idempotent). `how`: "deliver" what was held, or "reset" connections."""
+        ...
+
+    def held(self, cut: str) -> Json:
+        """What that cut has held so far: {"bytes": n, "connections": n}."""
+        ...
+
+
+class Fault(Protocol):
+    """A fault is data with an undo (DESIGN.md decision 10).
+
+    `plan` draws everything that can be drawn before the run; `aim` replaces symbolic
+    targets ("leader") by nodes as they are now; `apply` returns the undo as JSON; `undo`
+    is idempotent and undoes exactly this fault; `probe`, called just before `undo`,
+    says whether the fault bit.
+    """
+
+    name: str
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw the `turn`-th instance of this fault in a campaign (turn counts from 0)."""
+        ...
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Return the plan with nodes in place of roles. Pure."""
+        ...
+
+    def describe(self, plan: Json) -> str:
+        """Say in a few words what an aimed plan does: "isolate leader n1"."""
+        ...
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Do it; return the undo."""
+        ...
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Say whether it bit."""
+        ...
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Undo exactly this fault."""
+        ...
+
+
+# ---- workloads ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation to invoke. `aim` in [0, 1) is where a read looks (see the workload)."""
+
+    f: str
+    key: str
+    value: int | None = None
+    aim: float | None = None
+
+
+class Workload(Protocol):
+    """What clients do, and which checkers judge it."""
+
+    name: str
+    checkers: tuple[str, ...]
+
+    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        """Draw the endless operations of one client: the same for the same seed."""
+        ...
+
+    def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
+        """The operations of one client after the heal (final reads)."""
+        ...
+
+    async def invoke(
+        self, operation: Operation, offset: int | None, client: TargetClient
+    ) -> tuple[int | None, int | None]:
+        """Do it; return (output, offset) as the OPERATIONS table holds them."""
+        ...
+
+    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
+        """Turn `aim` into an offset, given the highest end of the queue that this worker saw."""
+        ...
+
+
+# ---- checkers ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FaultWindow:
+    """One fault as it was done: from when it was applied to when it was undone (ns)."""
+
+    fault: int
+    name: str
+    description: str
+    start_ns: int
+    stop_ns: int
+    bit: bool
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckContext:
+    """What every partition of a check needs to know; small, sent to every executor.
+
+    `committed` maps each node that answered while draining to its committed index; a
+    node that did not answer is absent. `incomplete` says, in words, why the history is
+    known to lack events, if it is: then no verdict may be VALID or rest on absence.
+    """
+
+    nodes: tuple[str, ...]
+    committed: Mapping[str, int]
+    promises: Promises
+    windows: tuple[FaultWindow, ...] = ()
+    faults_asked: tuple[str, ...] = ()
+    incomplete: str | None = None
+
+
+class Checker(Protocol):
+    """A pure function of Arrow tables, applied to each partition, then a conclusion.
+
+    `tables` names what it reads: "operations" and/or "entries". `partition` is the
+    column expression by which both are split: "key" (the queue) or "bucket" (entries
+    by ranges of their log index, see checkers.engine).
+    """
+
+    name: str
+    tables: tuple[str, ...]
+    partition: str
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Check one partition; return rows of FINDINGS (kind "checked" rows carry counts)."""
+        ...
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the findings of all partitions into a verdict."""
+        ...
