@@ -1,0 +1,1 @@
+"""One file a fault; see `harness.plugins.Fault` for the contract."""

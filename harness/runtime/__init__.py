@@ -1,0 +1,1 @@
+"""The supervisor and its parts: phases, node processes, client worker processes, faults."""
