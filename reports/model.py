@@ -1,0 +1,162 @@
+"""The view model of a run's report: what the page and the JUnit file show, and nothing else.
+
+Pure data. Built by `reports.view.build_view`, read by `reports.html` and `reports.junit`.
+Times are ns since the run's start unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from harness.plugins import FaultWindow
+from reports.recovery import Recovery
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSpan:
+    """A phase of the run (steady, chaos, heal, ...) and when it was."""
+
+    name: str
+    start_ns: int
+    stop_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSpan:
+    """One stretch of a node's lane: `role` is leader, follower, candidate or "no answer"."""
+
+    node: str
+    role: str
+    term: int | None
+    start_ns: int
+    stop_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRow:
+    """One fault as it was done, whether it bit, and how the group recovered from it."""
+
+    window: FaultWindow
+    recovery: Recovery
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRow:
+    """One operation as the tables around a violation show it; `marked` is the one in question."""
+
+    op: int
+    process: int
+    f: str
+    key: str
+    input: int | None
+    output: int | None
+    offset: int | None
+    call_ns: int
+    return_ns: int | None
+    outcome: str
+    error: str | None
+    node: str | None
+    marked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One finding with its evidence, and the operations around it (`around` may be empty)."""
+
+    kind: str
+    message: str
+    key: str | None
+    offset: int | None
+    value: int | None
+    acknowledged_by: str | None
+    acknowledged_ns: int | None
+    fault: str | None
+    instead: tuple[tuple[str, str], ...]
+    evidence: tuple[tuple[str, str], ...]
+    around: tuple[OperationRow, ...] = ()
+    windows: tuple[FaultWindow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationGroup:
+    """Findings that are alike: one kind, one fault. `total` counts those not shown, too."""
+
+    kind: str
+    title: str
+    shown: tuple[Violation, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckerView:
+    """One checker's verdict as shown: `verdict` is VALID, INVALID or UNKNOWN."""
+
+    name: str
+    verdict: str
+    summary: str
+    counts: tuple[tuple[str, str], ...]
+    groups: tuple[ViolationGroup, ...]
+    findings_total: int
+    findings_kept: int
+    observed: tuple[ViolationGroup, ...]
+    crash: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatsRow:
+    """Operations of one `f`, by outcome, inside or outside of fault windows."""
+
+    f: str
+    where: str
+    ok: int
+    fail: int
+    info: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRow:
+    """What a node said of itself while draining; every field but `node` is None if nothing."""
+
+    node: str
+    role: str | None
+    term: int | None
+    leader: str | None
+    committed_index: int | None
+    end_index: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run, ready to be shown. `notes` say, in words, what of the run is missing."""
+
+    folder: str
+    name: str
+    started: str
+    verdict: str
+    why: str
+    target: str
+    world: str
+    mutant: str | None
+    workload: str
+    seed: str
+    faults_asked: tuple[str, ...]
+    nodes: tuple[str, ...]
+    command: str
+    promises: tuple[str, ...]
+    duration_ns: int
+    outcomes: tuple[int, int, int]  # ok, fail, info
+    leader_changes: int | None
+    notes: tuple[str, ...]
+    faults: tuple[FaultRow, ...]
+    phases: tuple[PhaseSpan, ...]
+    lanes: tuple[RoleSpan, ...]
+    checkers: tuple[CheckerView, ...]
+    stats: tuple[StatsRow, ...]
+    errors: tuple[tuple[str, str, int], ...]  # outcome, text, count
+    drain: tuple[DrainRow, ...]
+    files: tuple[tuple[str, str], ...]  # relative path, what it is
+    operations: pa.Table  # OPERATIONS; the plots are drawn from it
+    versions: dict[str, Any] = field(default_factory=dict)
