@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import pyarrow as pa
+if TYPE_CHECKING:  # client workers import this module, and start far faster without pyarrow
+    import pyarrow as pa
 
-from harness.verdict import Verdict
+    from harness.verdict import Verdict
 
 Json = dict[str, Any]
 """A JSON object: what plans, undos and options are made of."""
@@ -260,6 +261,14 @@ class Workload(Protocol):
     name: str
     checkers: tuple[str, ...]
 
+    def configured(self, options: Json) -> Workload:
+        """Return this workload under the campaign's options ({"queues": 4}).
+
+        Raises:
+            UsageError: an option has a value that this workload cannot take.
+        """
+        ...
+
     def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
         """Draw the endless operations of one client: the same for the same seed."""
         ...
@@ -276,6 +285,10 @@ class Workload(Protocol):
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
         """Turn `aim` into an offset, given the highest end of the queue that this worker saw."""
+        ...
+
+    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
+        """The least end of the queue that this answer proves; 0 where it proves nothing."""
         ...
 
 

@@ -1,0 +1,157 @@
+"""Finds the plug-ins: built-ins by a scan of their package, others by entry points.
+
+A built-in is a module of harness.targets, harness.faults, workloads or checkers with an
+attribute `PLUGIN`; an external one is an entry point of the group shaketable.<kind>
+that names such an object.
+
+Source: DESIGN.md section 1 ("Plug-ins").
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Any, Final
+
+from harness import plugins
+from harness.errors import HarnessError, UsageError
+
+PACKAGES: Final[Mapping[str, str]] = {
+    "targets": "harness.targets",
+    "faults": "harness.faults",
+    "workloads": "workloads",
+    "checkers": "checkers",
+}
+PROTOCOLS: Final[Mapping[str, type]] = {
+    "targets": plugins.Target,
+    "faults": plugins.Fault,
+    "workloads": plugins.Workload,
+    "checkers": plugins.Checker,
+}
+ENTRY_POINT_GROUP: Final = "shaketable.{kind}"
+
+
+@functools.cache
+def find(kind: str) -> Mapping[str, Any]:
+    """Return all plug-ins of a kind ("targets", "faults", "workloads", "checkers") by name.
+
+    Raises:
+        HarnessError: a plug-in cannot be imported or breaks its protocol: one line that
+            names it and the cause.
+    """
+    found: dict[str, Any] = {}
+    for source, plugin in [*_built_in(kind), *_external(kind)]:
+        _conform(kind, source, plugin)
+        other = found.setdefault(plugin.name, plugin)
+        if other is not plugin:
+            raise HarnessError(
+                f"{kind}: two plug-ins are named {plugin.name!r}: the second is {source}"
+            )
+    return dict(sorted(found.items()))
+
+
+def get(kind: str, name: str) -> Any:
+    """Return one plug-in; imports only its own module where the module bears its name.
+
+    Raises:
+        UsageError: there is none of that name; names the nearest one and all there are.
+        HarnessError: as for `find`.
+    """
+    module = f"{PACKAGES[kind]}.{name.replace('-', '_')}"
+    if module.rpartition(".")[2].isidentifier() and _is_built_in(kind, module):
+        plugin = getattr(_imported(module), "PLUGIN", None)
+        if plugin is not None and getattr(plugin, "name", None) == name:
+            _conform(kind, module, plugin)
+            return plugin
+    found = find(kind)
+    if name not in found:
+        raise UsageError(unknown(kind.removesuffix("s"), name, found))
+    return found[name]
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """Say in one line that there is no such name, which one is nearest, and all there are."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    meant = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    there_are = ", ".join(names) if names else "none"
+    return f"unknown {what} {name!r}{meant} (there are: {there_are})"
+
+
+def summary(plugin: Any) -> str:
+    """Return the first line of a plug-in's docstring, or of its module's: for `list`."""
+    cls = plugin if inspect.isclass(plugin) else type(plugin)
+    own = cls.__dict__.get("__doc__") or ""
+    if not own or own.startswith(f"{cls.__name__}("):  # a dataclass without one gets its signature
+        own = getattr(inspect.getmodule(cls), "__doc__", None) or ""
+    return own.strip().partition("\n")[0]
+
+
+def _is_built_in(kind: str, module: str) -> bool:
+    """True if the kind's package has that module. Imports the package, not the module."""
+    package = _imported(PACKAGES[kind])
+    last = module.rpartition(".")[2]
+    return any(
+        info.name == last and not info.ispkg for info in pkgutil.iter_modules(_path(package))
+    )
+
+
+def _built_in(kind: str) -> list[tuple[str, Any]]:
+    package = _imported(PACKAGES[kind])
+    names = [info.name for info in pkgutil.iter_modules(_path(package)) if not info.ispkg]
+    modules = [f"{package.__name__}.{name}" for name in sorted(names)]
+    plugins_found = [(module, getattr(_imported(module), "PLUGIN", None)) for module in modules]
+    return [(module, plugin) for module, plugin in plugins_found if plugin is not None]
+
+
+def _external(kind: str) -> list[tuple[str, Any]]:
+    return [
+        (f"entry point {point.name} = {point.value}", _loaded(point))
+        for point in sorted(entry_points(group=ENTRY_POINT_GROUP.format(kind=kind)))
+    ]
+
+
+def _path(package: ModuleType) -> list[str]:
+    return list(package.__path__)
+
+
+def _imported(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        raise HarnessError(f"cannot import {module}: {_one_line(error)}") from error
+
+
+def _loaded(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        raise HarnessError(
+            f"cannot load the plug-in {point.name} = {point.value}: {_one_line(error)}"
+        ) from error
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _conform(kind: str, source: str, plugin: Any) -> None:
+    """Check that a plug-in has every member of its protocol, methods callable."""
+    protocol = PROTOCOLS[kind]
+    fields = list(protocol.__annotations__)
+    methods = [name for name in vars(protocol) if not name.startswith("_") and name not in fields]
+    lacking = [name for name in fields + methods if not hasattr(plugin, name)]
+    uncallable = [name for name in methods if not callable(getattr(plugin, name, print))]
+    if lacking or uncallable:
+        what = [f"has no {name}" for name in lacking] + [
+            f"{name} is no method" for name in uncallable
+        ]
+        raise HarnessError(f"{source} is no {protocol.__name__}: {', '.join(what)}")
+    if not isinstance(plugin.name, str) or not plugin.name:
+        raise HarnessError(f"{source} is no {protocol.__name__}: its name is {plugin.name!r}")

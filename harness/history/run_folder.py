@@ -1,0 +1,228 @@
+"""The names inside a run's folder, how it is made, found and linked, and how files appear in it.
+
+Layout: DESIGN.md section 3 ("Store"), Jepsen's store/<name>/<time>/ with `latest` links.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from harness.errors import HarnessError, UsageError
+
+LATEST = "latest"
+CREATE_ATTEMPTS_MAX = 1000
+"""Runs of one name that may begin within the same instant: each takes the next millisecond."""
+SUGGESTIONS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The names of a run's files; makes none of them."""
+
+    path: Path
+
+    @property
+    def campaign_toml(self) -> Path:
+        """The campaign as resolved, seed included."""
+        return self.path / "campaign.toml"
+
+    @property
+    def schedule_json(self) -> Path:
+        """The drawn fault plans with their times."""
+        return self.path / "schedule.json"
+
+    @property
+    def history(self) -> Path:
+        """Folder of the recordings and the Parquet tables."""
+        return self.path / "history"
+
+    @property
+    def segments(self) -> Path:
+        """Folder of the crash-safe recordings, one a worker plus the nemesis'."""
+        return self.history / "segments"
+
+    def segment(self, name: str) -> Path:
+        """The segment of "nemesis" or "worker-0"."""
+        return self.segments / f"{name}.seg"
+
+    @property
+    def events_parquet(self) -> Path:
+        """schema.EVENTS."""
+        return self.history / "events.parquet"
+
+    @property
+    def operations(self) -> Path:
+        """Folder of schema.OPERATIONS as Parquet files, sorted by key and call_ns."""
+        return self.history / "operations"
+
+    @property
+    def history_jsonl(self) -> Path:
+        """The events, one a line."""
+        return self.path / "history.jsonl"
+
+    @property
+    def faults_jsonl(self) -> Path:
+        """Write-ahead ledger of faults."""
+        return self.path / "faults.jsonl"
+
+    @property
+    def status_jsonl(self) -> Path:
+        """Changes of the nodes' roles and terms, as polled."""
+        return self.path / "status.jsonl"
+
+    @property
+    def drain_json(self) -> Path:
+        """What each node answered while draining."""
+        return self.path / "drain.json"
+
+    @property
+    def run_json(self) -> Path:
+        """Facts of the run: phases, segment counts, versions, command line."""
+        return self.path / "run.json"
+
+    @property
+    def results_json(self) -> Path:
+        """The verdicts."""
+        return self.path / "results.json"
+
+    @property
+    def report_html(self) -> Path:
+        """The report."""
+        return self.path / "report.html"
+
+    @property
+    def junit_xml(self) -> Path:
+        """The verdicts for CI."""
+        return self.path / "junit.xml"
+
+    @property
+    def log(self) -> Path:
+        """The harness' own log."""
+        return self.path / "shaketable.log"
+
+    @property
+    def nodes(self) -> Path:
+        """Folder of the nodes' folders."""
+        return self.path / "nodes"
+
+    def node(self, node: str) -> Path:
+        """The folder of one node."""
+        return self.nodes / node
+
+    def node_log(self, node: str) -> Path:
+        """Where the node's process writes what it has to say."""
+        return self.node(node) / "node.log"
+
+
+def utc_name(now_utc: datetime) -> str:
+    """Name a run by its start: 20261121T091104.000Z."""
+    in_utc = now_utc.astimezone(UTC)
+    return f"{in_utc:%Y%m%dT%H%M%S}.{in_utc.microsecond // 1000:03d}Z"
+
+
+def create(store: Path, name: str, now_utc: datetime) -> RunFolder:
+    """Make the folder of a new run and its sub-folders (history/segments, nodes).
+
+    Raises:
+        UsageError: the name cannot be a folder's, or the store cannot be written.
+    """
+    if not name or name in {".", "..", LATEST} or "/" in name or "\0" in name:
+        raise UsageError(f"campaign name {name!r} cannot name a folder: use letters, digits and -")
+    parent = store.resolve() / name
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for attempt in range(CREATE_ATTEMPTS_MAX):
+            path = parent / utc_name(now_utc + timedelta(milliseconds=attempt))
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            folder = RunFolder(path)
+            folder.segments.mkdir(parents=True)
+            folder.nodes.mkdir()
+            return folder
+    except OSError as error:
+        raise UsageError(f"store {store}: {error.strerror}: {error.filename}") from error
+    raise HarnessError(f"{parent}: no free name for a run at {utc_name(now_utc)}")
+
+
+def link_latest(folder: RunFolder) -> None:
+    """Point store/latest and store/<name>/latest at this run, each replaced atomically."""
+    named = folder.path.parent
+    for link, target in (
+        (named / LATEST, Path(folder.path.name)),
+        (named.parent / LATEST, Path(named.name) / folder.path.name),
+    ):
+        fresh = link.with_name(f".{LATEST}-{os.getpid()}-{secrets.token_hex(4)}")
+        fresh.symlink_to(target, target_is_directory=True)
+        try:
+            fresh.replace(link)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise HarnessError(f"cannot replace the link {link}: {error.strerror}") from error
+
+
+def open_existing(path: Path) -> RunFolder:
+    """Open a run's folder, given by its path or by a `latest` link.
+
+    Raises:
+        UsageError: it is no run folder; says what is missing and what to give instead.
+    """
+    if not path.exists():
+        hint = "the link points nowhere" if path.is_symlink() else "there is no such folder"
+        raise UsageError(f"{path}: {hint}; give the folder of a run, such as store/{LATEST}")
+    if not path.is_dir():
+        raise UsageError(f"{path}: a file; give the folder of the run that holds it")
+    folder = RunFolder(path.resolve())
+    missing = [
+        str(needed.relative_to(folder.path))
+        for needed in (folder.campaign_toml, folder.segments)
+        if not needed.exists()
+    ]
+    if not missing:
+        return folder
+    instead = _runs_inside(path)
+    advice = f"give {' or '.join(instead)}" if instead else f"give one such as store/{LATEST}"
+    raise UsageError(f"{path}: not the folder of a run ({', '.join(missing)} missing); {advice}")
+
+
+def _runs_inside(path: Path) -> list[str]:
+    """Name the newest runs in a store or in a campaign's folder, the `latest` link first."""
+    found = sorted(path.glob("*/campaign.toml")) or sorted(path.glob("*/*/campaign.toml"))
+    runs = sorted({campaign.parent for campaign in found}, key=lambda run: run.name, reverse=True)
+    return [str(run) for run in runs[:SUGGESTIONS_MAX]]
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Write a file that appears whole or not at all: temp + rename, in the same folder.
+
+    Raises:
+        HarnessError: it cannot be written.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    temp = temp_beside(path)
+    try:
+        temp.write_bytes(data)
+        temp.replace(path)
+    except OSError as error:
+        temp.unlink(missing_ok=True)
+        raise HarnessError(f"cannot write {path}: {error.strerror}") from error
+
+
+def temp_beside(path: Path) -> Path:
+    """Return an unused name in the same folder, for a file or folder to be renamed to `path`."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+def replace_folder(fresh: Path, path: Path) -> None:
+    """Put the folder `fresh` in the place of `path`, whose old content goes."""
+    old = temp_beside(path)
+    if path.exists():
+        path.rename(old)
+    fresh.rename(path)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""One file each: what clients do, and which checkers judge it; campaigns/ holds TOML files."""
