@@ -1,0 +1,41 @@
+"""Counting votes and deciding on them.
+
+Source: Raft sections 5.2 and 5.4.1; dissertation sections 4.2.3 and 9.6; DLedger's
+DLedgerLeaderElector, whose ledger check before the term check (bug E5) is not kept.
+"""
+
+from __future__ import annotations
+
+from system.raft.protocol import VoteRequest
+
+
+class Elector:
+    """Votes that a candidate has, for one canvass (PreVote) or one election."""
+
+    __slots__ = ("_quorum", "_votes", "canvass", "term")
+
+    def __init__(self, quorum: int) -> None:
+        self._quorum = quorum
+        self._votes: dict[str, None] = {}
+        self.term = -1
+        self.canvass = True
+
+    def start(self, member: str, term: int, *, canvass: bool) -> None:
+        """Begin to count anew, with the candidate's own vote."""
+        self._votes = {member: None}
+        self.term, self.canvass = term, canvass
+
+    def granted(self, voter: str, term: int, *, canvass: bool) -> None:
+        """Count a vote, if it is for what is being counted."""
+        if (term, canvass) == (self.term, self.canvass):
+            self._votes[voter] = None
+
+    @property
+    def is_won(self) -> bool:
+        """True with the votes of a majority."""
+        return len(self._votes) >= self._quorum
+
+
+def is_up_to_date(request: VoteRequest, end_term: int, end_index: int) -> bool:
+    """True if the candidate's log is at least as complete as ours (Raft section 5.4.1)."""
+    return (request.last_term, request.last_index) >= (end_term, end_index)

@@ -1,0 +1,167 @@
+"""What the core knows of its log: terms by index, the end, and the recent entries' bytes.
+
+Terms are kept as spans, since a term's entries are contiguous; older bytes are read
+back through an `EntryReader`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+
+from system.raft.batch import Batch
+from system.raft.protocol import EntryReader, InvariantError
+
+
+class LogView:
+    """Terms, end and tail of one member's log.
+
+    `spans` lists (first_index, term) with rising indices and terms. `end_index` is -1
+    and `end_term` is -1 for an empty log. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        reader: EntryReader,
+        spans: Iterable[tuple[int, int]] = (),
+        end_index: int = -1,
+        end_position: int = 0,
+        tail_bytes_max: int = 16 << 20,
+    ) -> None:
+        self._reader = reader
+        self._firsts: list[int] = []
+        self._terms: list[int] = []
+        for first, term in spans:
+            self._firsts.append(first)
+            self._terms.append(term)
+        self.end_index = end_index
+        self.end_position = end_position
+        self._tail: deque[Batch] = deque()
+        self._tail_bytes = 0
+        self._tail_bytes_max = tail_bytes_max
+        self._stored_index = end_index  # entries up to here can be read back
+
+    @property
+    def end_term(self) -> int:
+        """Term of the last entry, -1 for an empty log."""
+        return self._terms[-1] if self._terms else -1
+
+    @property
+    def term_count(self) -> int:
+        """How many terms the log has entries of: the ordinal of the next term start."""
+        return len(self._terms)
+
+    @property
+    def tail(self) -> deque[Batch]:
+        """Recent batches, oldest first; a suffix of the log. Do not change it."""
+        return self._tail
+
+    def term_at(self, index: int) -> int:
+        """Term of entry `index`; -1 for index -1, the place before the first entry."""
+        if index == -1:
+            return -1
+        assert 0 <= index <= self.end_index, f"no entry {index}, the log ends at {self.end_index}"
+        return self._terms[bisect_right(self._firsts, index) - 1]
+
+    def last_at_most(self, index: int, term: int) -> int:
+        """Largest index <= `index` (and <= the end) whose entry's term is <= `term`, or -1.
+
+        Both sides use it to skip a whole term in one comparison (Raft section 5.3).
+        """
+        at = min(index, self.end_index)
+        span = bisect_right(self._firsts, at) - 1
+        while span >= 0 and self._terms[span] > term:
+            at = self._firsts[span] - 1
+            span -= 1
+        return at if span >= 0 else -1
+
+    def append(self, batch: Batch) -> None:
+        """Put a batch at the end. Raises InvariantError where it does not fit there."""
+        if batch.first_index != self.end_index + 1 or batch.position < self.end_position:
+            raise InvariantError(
+                f"batch {batch.first_index}@{batch.position} does not follow "
+                f"{self.end_index}@{self.end_position}"
+            )
+        if batch.term < self.end_term:
+            raise InvariantError(f"term falls from {self.end_term} to {batch.term}")
+        if batch.term != self.end_term:
+            self._firsts.append(batch.first_index)
+            self._terms.append(batch.term)
+        self.end_index = batch.last_index
+        self.end_position = batch.end_position
+        self._tail.append(batch)
+        self._tail_bytes += len(batch.data)
+        self._trim()
+
+    def truncate(self, end_index: int) -> None:
+        """Forget every entry behind `end_index`."""
+        assert -1 <= end_index < self.end_index
+        while self._firsts and self._firsts[-1] > end_index:
+            self._firsts.pop()
+            self._terms.pop()
+        while self._tail and self._tail[-1].last_index > end_index:
+            last = self._tail.pop()
+            self._tail_bytes -= len(last.data)
+            if last.first_index <= end_index:
+                kept = last.until(end_index)
+                self._tail.append(kept)
+                self._tail_bytes += len(kept.data)
+        self.end_index = end_index
+        self._stored_index = min(self._stored_index, end_index)
+        if self._tail:
+            self.end_position = self._tail[-1].end_position
+        elif end_index < 0:
+            self.end_position = 0
+        else:
+            self.end_position = (
+                self._reader.read_entries(end_index, 1).until(end_index).end_position
+            )
+
+    def stored(self, index: int) -> None:
+        """Entries up to `index` are written, so that they can be read back."""
+        self._stored_index = max(self._stored_index, min(index, self.end_index))
+        self._trim()
+
+    def batches_from(self, first_index: int, bytes_max: int) -> tuple[Batch, ...]:
+        """Return contiguous batches from `first_index` on: one term, one file, not empty.
+
+        At most about `bytes_max` bytes (one batch may exceed it where it alone does).
+        """
+        assert first_index <= self.end_index
+        if not self._tail or first_index < self._tail[0].first_index:
+            found = self._reader.read_entries(first_index, bytes_max)
+            # The files may still hold entries that a truncation has yet to remove; what is
+            # in the tail stands in its own right.
+            last = self._tail[0].first_index - 1 if self._tail else self.end_index
+            return (found.until(last) if found.last_index > last else found,)
+        needed: list[Batch] = []
+        for batch in reversed(self._tail):
+            needed.append(batch)
+            if batch.first_index <= first_index:
+                break
+        needed.reverse()
+        if needed[0].first_index < first_index:
+            needed[0] = needed[0].after(first_index - 1)
+        return _sendable(needed, bytes_max)
+
+    def _trim(self) -> None:
+        while (
+            len(self._tail) > 1
+            and self._tail_bytes > self._tail_bytes_max
+            and self._tail[0].last_index <= self._stored_index
+        ):
+            self._tail_bytes -= len(self._tail.popleft().data)
+
+
+def _sendable(batches: list[Batch], bytes_max: int) -> tuple[Batch, ...]:
+    """The leading batches that fit into one push: one term, one file, the size limit."""
+    out = [batches[0]]
+    size = len(batches[0].data)
+    for batch in batches[1:]:
+        size += len(batch.data)
+        contiguous = batch.term == out[0].term and batch.position == out[-1].end_position
+        if not contiguous or size > bytes_max:
+            break
+        out.append(batch)
+    return tuple(out)

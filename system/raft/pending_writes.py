@@ -1,0 +1,76 @@
+"""What is written but not yet durable, and what may not be said before it is.
+
+Source: Raft figure 2 ("updated on stable storage before responding to RPCs"); DLedger
+keeps neither rule (bugs E16 and E18 of DLEDGER.md).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from system.raft.protocol import Append, Message, PushResponse, SaveState, VoteResponse, Write
+
+
+class PendingWrites:
+    """Numbers the writes and holds messages back until the writes they rest on are durable.
+
+    Invariant: synced_seq <= write_seq, state_seq <= write_seq.
+    """
+
+    __slots__ = ("_appended", "_held", "state_seq", "synced_seq", "write_seq")
+
+    def __init__(self) -> None:
+        self.write_seq = 0
+        self.synced_seq = 0
+        self.state_seq = 0
+        self._appended: deque[tuple[int, int, int]] = deque()  # (seq, last index, term)
+        self._held: list[tuple[int, str, Message]] = []
+
+    def add(self, write: Write) -> None:
+        """Number a write."""
+        self.write_seq += 1
+        if isinstance(write, SaveState):
+            self.state_seq = self.write_seq
+        elif isinstance(write, Append):
+            self._appended.append((self.write_seq, write.batch.last_index, write.batch.term))
+
+    def hold(self, seq: int, peer: str, message: Message) -> bool:
+        """Keep `message` until write `seq` is durable; False if it may go at once.
+
+        A newer answer to a push replaces an older one that still waits, so that what is
+        held stays bounded by the number of members and the votes of one term.
+        """
+        if seq <= self.synced_seq:
+            return False
+        if isinstance(message, PushResponse):
+            self._held = [
+                kept
+                for kept in self._held
+                if kept[1] != peer or not isinstance(kept[2], PushResponse)
+            ]
+        self._held.append((seq, peer, message))
+        return True
+
+    def synced(self, seq: int) -> list[tuple[int, int]]:
+        """Writes up to `seq` are durable; return the (last index, term) of the appends."""
+        assert seq <= self.write_seq, "nothing can be durable before it is written"
+        self.synced_seq = max(self.synced_seq, seq)
+        durable = []
+        while self._appended and self._appended[0][0] <= seq:
+            _, index, term = self._appended.popleft()
+            durable.append((index, term))
+        return durable
+
+    def release(self, term: int) -> list[tuple[str, Message]]:
+        """Return the messages that may go now; those of an older term are dropped.
+
+        Votes are kept whatever their term: a granted canvass carries the asked one.
+        """
+        ready = [held for held in self._held if held[0] <= self.synced_seq]
+        if ready:
+            self._held = [held for held in self._held if held[0] > self.synced_seq]
+        return [
+            (peer, message)
+            for _, peer, message in ready
+            if message.term >= term or isinstance(message, VoteResponse)
+        ]
