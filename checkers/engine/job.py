@@ -1,0 +1,39 @@
+"""What an engine is asked to check: plain data, the same for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from harness.plugins import CheckContext, Checker
+
+ReadLog = Callable[[Path, str], Iterator[pa.RecordBatch]]
+"""`Target.read_log`, or a function like it: (node's folder, node) -> batches of ENTRIES.
+
+It is pickled and called on Spark's executors, so it must be importable there.
+"""
+
+Progress = Callable[[str], None]
+"""Told, in a few words, what the engine is about to do. Called from the caller's thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckJob:
+    """A recorded run and what shall judge it.
+
+    `operations` are Parquet files of OPERATIONS; `logs` maps each node to the folder
+    that `read_log` decodes (may be empty: then no checker may need entries).
+    """
+
+    operations: tuple[Path, ...]
+    logs: Mapping[str, Path]
+    read_log: ReadLog
+    context: CheckContext
+    checkers: tuple[Checker, ...]
+
+
+def no_progress(_text: str) -> None:
+    """Tell nobody."""
