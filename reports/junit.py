@@ -1,10 +1,95 @@
-"""View model -> JUnit XML: the run is a test suite, each checker a test case."""
+"""View model -> JUnit XML: the run is a test suite, each checker a test case.
+
+An invalid verdict is a failure; an unknown one or a checker's crash is an error, as CI
+systems tell "the software is wrong" from "the test could not say" (HARNESSES.md section 4).
+"""
 
 from __future__ import annotations
 
-from reports.model import RunView
+import re
+from xml.etree import ElementTree
+
+from reports.model import CheckerView, RunView
+
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 cannot hold in any spelling."""
 
 
 def render(view: RunView) -> str:
-    """Render the JUnit file."""
-    raise NotImplementedError
+    """Render the JUnit file. A run that was never judged has one case, an error."""
+    checkers = view.checkers or (_unjudged(view),)
+    verdicts = [checker.verdict for checker in checkers]
+    seconds = f"{view.duration_ns / 1e9:.3f}"
+    numbers = {
+        "tests": str(len(checkers)),
+        "failures": str(verdicts.count("INVALID")),
+        "errors": str(verdicts.count("UNKNOWN")),
+        "skipped": "0",
+        "time": seconds,
+    }
+    root = ElementTree.Element("testsuites", {"name": "shaketable", **numbers})
+    suite = ElementTree.SubElement(
+        root, "testsuite", {"name": _xml(view.name), **numbers, "timestamp": _xml(view.started)}
+    )
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in _properties(view):
+        ElementTree.SubElement(properties, "property", {"name": name, "value": _xml(value)})
+    faults = "+".join(view.faults_asked) or "none"
+    for checker in checkers:
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            {
+                "classname": _xml(f"{view.workload}.{faults}"),
+                "name": _xml(f"{checker.name}[{view.seed}]"),
+                "time": seconds if len(checkers) == 1 else "0.000",
+            },
+        )
+        _add_verdict(case, checker)
+        out = ElementTree.SubElement(case, "system-out")
+        out.text = _xml(
+            f"{checker.summary}\nrepeat: {view.command}\nreport: {view.folder}/report.html"
+        )
+    ElementTree.indent(root)
+    body = ElementTree.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
+
+
+def _add_verdict(case: ElementTree.Element, checker: CheckerView) -> None:
+    if checker.verdict == "VALID":
+        return
+    tag, kind = ("failure", "invalid") if checker.verdict == "INVALID" else ("error", "unknown")
+    if checker.crash is not None:
+        tag, kind = "error", "crashed"
+    element = ElementTree.SubElement(case, tag, {"type": kind, "message": _xml(checker.summary)})
+    lines = []
+    for group in checker.groups:
+        lines.append(group.title)
+        lines.extend(f"  {violation.message}" for violation in group.shown)
+        if group.total > len(group.shown) > 0:
+            lines.append(f"  and {group.total - len(group.shown)} more")
+    if checker.crash:
+        lines.append(checker.crash)
+    element.text = _xml("\n".join(lines))
+
+
+def _unjudged(view: RunView) -> CheckerView:
+    return CheckerView("run", "UNKNOWN", view.why, (), (), 0, 0, ())
+
+
+def _properties(view: RunView) -> list[tuple[str, str]]:
+    ok, fail, info = view.outcomes
+    return [
+        ("verdict", view.verdict),
+        ("target", view.target),
+        ("world", view.world),
+        ("mutant", view.mutant or "none"),
+        ("nodes", str(len(view.nodes))),
+        ("seed", view.seed),
+        ("operations", f"ok={ok} fail={fail} info={info}"),
+        ("faults.bit", f"{sum(row.window.bit for row in view.faults)} of {len(view.faults)}"),
+    ]
+
+
+def _xml(text: str) -> str:
+    return _NOT_XML.sub("\ufffd", text)

@@ -2,11 +2,293 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from reports.model import RunView
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.plugins import FaultWindow
+from reports import timeline
+from reports.folder import RunFiles, read_run
+from reports.model import (
+    CheckerView,
+    DrainRow,
+    FaultRow,
+    PhaseSpan,
+    RunView,
+    StatsRow,
+)
+from reports.recovery import recovery_times
+from reports.violations import Surroundings, group_findings
+
+VERDICTS = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
+
+ERRORS_MAX = 30
+"""Different error texts that are listed."""
+
+NOT_KNOWN = "not known"
 
 
 def build_view(folder_path: Path) -> RunView:
-    """Read a run folder into the view model of its report."""
-    raise NotImplementedError
+    """Read a run folder into the view model of its report.
+
+    Whatever is missing or damaged is named in the view's `notes`.
+
+    Raises:
+        NotADirectoryError: there is no such folder.
+    """
+    files = read_run(folder_path)
+    end_ns = _end_ns(files)
+    windows = timeline.fault_windows(files.nemesis, end_ns)
+    lanes = timeline.role_spans(files.status, end_ns)
+    results: Mapping[str, Any] = files.results or {}
+    checkers = _checkers(results, Surroundings(files.operations, windows))
+    verdict = VERDICTS.get(results.get("valid"), "UNKNOWN")
+    asked = _words(_fact(files, "faults", "faults_asked"))
+    seed = str(_fact(files, "seed") if _fact(files, "seed") is not None else NOT_KNOWN)
+    recoveries = recovery_times(files.operations, windows)
+    return RunView(
+        folder=str(folder_path),
+        name=str(_fact(files, "name") or folder_path.resolve().parent.name),
+        started=_started(files),
+        verdict=verdict,
+        why=_why(verdict, results, checkers),
+        target=str(_fact(files, "target") or NOT_KNOWN),
+        world=str(_fact(files, "world") or NOT_KNOWN),
+        mutant=_fact(files, "mutant") or None,
+        workload=str(_fact(files, "workload") or NOT_KNOWN),
+        seed=seed,
+        faults_asked=asked,
+        nodes=_nodes(files, [lane.node for lane in lanes]),
+        command=_command(files, seed),
+        promises=_promises(results.get("promises") or _fact(files, "promises")),
+        duration_ns=end_ns,
+        outcomes=_outcomes(files.operations),
+        leader_changes=timeline.leader_changes(lanes) if lanes else None,
+        notes=files.notes,
+        faults=tuple(map(FaultRow, windows, recoveries)),
+        phases=timeline.phase_spans(files.run.get("phases"), end_ns),
+        lanes=lanes,
+        checkers=checkers,
+        stats=_stats(files.operations, windows),
+        errors=_errors(files.operations),
+        drain=_drain(files.drain),
+        files=_existing_files(folder_path),
+        operations=files.operations,
+        versions=dict(_mapping(files.run.get("versions"))),
+    )
+
+
+def _fact(files: RunFiles, *names: str) -> Any:
+    """Look a fact up where it stands first: run.json, results.json, campaign.toml (any table)."""
+    campaign_tables = [table for table in files.campaign.values() if isinstance(table, dict)]
+    for source in (files.run, files.results or {}, files.campaign, *campaign_tables):
+        for name in names:
+            if source.get(name) is not None:
+                value = source[name]
+                return value.get("name") if isinstance(value, dict) and "name" in value else value
+    return None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _words(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(word.strip() for word in value.split(",") if word.strip() not in ("", "none"))
+    if isinstance(value, Mapping):
+        return tuple(str(word) for word in value)
+    return tuple(str(word) for word in value) if isinstance(value, Sequence) else ()
+
+
+def _end_ns(files: RunFiles) -> int:
+    """When the run ended, as far as anything that was written shows."""
+    times = [0]
+    for name in ("call_ns", "return_ns"):
+        last = pc.max(files.operations[name]).as_py()
+        times.append(last or 0)
+    times += [int(row["time_ns"]) for row in (*files.nemesis, *files.status) if "time_ns" in row]
+    phases: tuple[PhaseSpan, ...] = timeline.phase_spans(files.run.get("phases"), 0)
+    times += [max(phase.start_ns, phase.stop_ns) for phase in phases]
+    return max(times)
+
+
+def _started(files: RunFiles) -> str:
+    """When the run began, UTC: run.json's word, else the folder's name."""
+    started = files.run.get("started") or files.run.get("started_utc")
+    return str(started or files.folder.resolve().name)
+
+
+def _nodes(files: RunFiles, seen: Iterable[str]) -> tuple[str, ...]:
+    nodes = _fact(files, "nodes")
+    if isinstance(nodes, int):
+        return tuple(f"n{number}" for number in range(nodes))
+    named = _words(nodes) or tuple(_mapping(files.drain.get("nodes")))
+    return tuple(sorted(set(named or seen)))
+
+
+def _command(files: RunFiles, seed: str) -> str:
+    """The command line of the run, with its seed even where chance drew it."""
+    command = _fact(files, "repeat", "command", "command_line", "argv")
+    if isinstance(command, list):
+        command = shlex.join(map(str, command))
+    text = str(command) if command else f"./shaketable run {files.folder / 'campaign.toml'}"
+    if "--seed" not in text and seed != NOT_KNOWN:
+        text += f" --seed {shlex.quote(seed)}"
+    return text
+
+
+def _promises(promises: object) -> tuple[str, ...]:
+    """Say a target's promises (harness.plugins.Promises as JSON) as sentences."""
+    stated = _mapping(promises)
+    sentences = []
+    if durable := _words(stated.get("durable_under")):
+        sentences.append(f"an acknowledged append survives {', '.join(sorted(durable))}")
+    if linearizable := _words(stated.get("linearizable")):
+        sentences.append(f"{', '.join(sorted(linearizable))} are linearizable on each queue")
+    if stated.get("committed_prefix"):
+        sentences.append("committed log prefixes are equal on all nodes")
+    if note := stated.get("note"):
+        sentences.append(str(note))
+    return tuple(sentences)
+
+
+def _why(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerView]) -> str:
+    """One sentence: the summaries of the checkers that made the verdict what it is."""
+    if stated := results.get("why"):
+        return str(stated)
+    if not results:
+        return "nothing was judged: the run was interrupted before its check, or results.json is damaged"
+    if verdict == "VALID":
+        return "every checker that judged the run found what the group promises"
+    decisive = [checker for checker in checkers if checker.verdict == verdict]
+    if not decisive:
+        return "no checker said more"
+    return "; ".join(f"{checker.name}: {checker.summary}" for checker in decisive)
+
+
+def _checkers(results: Mapping[str, Any], surroundings: Surroundings) -> tuple[CheckerView, ...]:
+    """View the checkers, those that found something first."""
+    views = [
+        _checker(str(name), _mapping(verdict), surroundings)
+        for name, verdict in _mapping(results.get("checkers")).items()
+    ]
+    rank = {"INVALID": 0, "UNKNOWN": 1, "VALID": 2}
+    return tuple(sorted(views, key=lambda view: rank[view.verdict]))
+
+
+def _checker(name: str, verdict: Mapping[str, Any], surroundings: Surroundings) -> CheckerView:
+    findings = list(verdict.get("findings") or ())
+    observed = list(verdict.get("observed") or ())
+    data = _mapping(verdict.get("data"))
+    crash = data.get("traceback") or verdict.get("traceback")
+    return CheckerView(
+        name=name,
+        verdict=VERDICTS.get(verdict.get("valid"), "UNKNOWN"),
+        summary=str(verdict.get("summary") or ""),
+        counts=tuple(
+            (str(key).replace("_", " "), number_text(value))
+            for key, value in _mapping(verdict.get("counts")).items()
+        ),
+        groups=group_findings(findings, len(findings), surroundings),
+        findings_total=int(verdict.get("findings_total") or len(findings)),
+        findings_kept=len(findings),
+        observed=group_findings(observed, len(observed), surroundings),
+        crash=None if crash is None else str(crash),
+    )
+
+
+def number_text(value: object) -> str:
+    """Print a number with thousands apart; anything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
+
+
+def _outcomes(operations: pa.Table) -> tuple[int, int, int]:
+    counts = Counter(
+        {row["values"]: row["counts"] for row in pc.value_counts(operations["outcome"]).to_pylist()}
+    )
+    return counts["ok"], counts["fail"], counts["info"]
+
+
+def _stats(operations: pa.Table, windows: Sequence[FaultWindow]) -> tuple[StatsRow, ...]:
+    """Count operations by f and outcome, inside of fault windows (by their call) and outside."""
+    if operations.num_rows == 0:
+        return ()
+    inside = pa.chunked_array([pa.nulls(0, pa.bool_())])
+    calls = operations["call_ns"]
+    inside = pc.less(calls, 0)
+    for window in windows:
+        during = pc.and_(
+            pc.greater_equal(calls, window.start_ns), pc.less_equal(calls, window.stop_ns)
+        )
+        inside = pc.or_(inside, during)
+    grouped = (
+        pa.table({"f": operations["f"], "outcome": operations["outcome"], "inside": inside})
+        .group_by(["f", "outcome", "inside"])
+        .aggregate([([], "count_all")])
+        .to_pylist()
+    )
+    counts = {(row["f"], row["inside"], row["outcome"]): row["count_all"] for row in grouped}
+    return tuple(
+        StatsRow(f, "inside faults" if place else "outside faults", *cells)
+        for f in sorted({row["f"] for row in grouped})
+        for place in (False, True)
+        if any(cells := [counts.get((f, place, outcome), 0) for outcome in ("ok", "fail", "info")])
+    )
+
+
+def _errors(operations: pa.Table) -> tuple[tuple[str, str, int], ...]:
+    """Count errors by outcome and text, the commonest first."""
+    failed = operations.filter(pc.is_valid(operations["error"]))
+    rows = failed.group_by(["outcome", "error"]).aggregate([([], "count_all")]).to_pylist()
+    rows.sort(key=lambda row: (-row["count_all"], row["error"]))
+    listed = [(row["outcome"], row["error"], row["count_all"]) for row in rows[:ERRORS_MAX]]
+    if rest := rows[ERRORS_MAX:]:
+        listed.append(("", f"{len(rest)} other texts", sum(row["count_all"] for row in rest)))
+    return tuple(listed)
+
+
+def _drain(drain: Mapping[str, Any]) -> tuple[DrainRow, ...]:
+    rows = []
+    for node, answer in sorted(_mapping(drain.get("nodes")).items()):
+        status = _mapping(answer)
+        rows.append(
+            DrainRow(
+                node=str(node),
+                role=status.get("role"),
+                term=status.get("term"),
+                leader=status.get("leader"),
+                committed_index=status.get("committed_index"),
+                end_index=status.get("end_index"),
+            )
+        )
+    return tuple(rows)
+
+
+def _existing_files(folder: Path) -> tuple[tuple[str, str], ...]:
+    """Relative paths of what a reader may want to open, those that exist."""
+    named = [
+        ("campaign.toml", "the campaign as resolved, seed included"),
+        ("schedule.json", "the faults as drawn, with their times"),
+        ("results.json", "the verdicts with their evidence"),
+        ("history.jsonl", "every event, one a line"),
+        ("history/events.parquet", "every event, as a table"),
+        ("history/operations", "every operation, as Parquet"),
+        ("faults.jsonl", "the ledger of faults"),
+        ("status.jsonl", "changes of the nodes' roles and terms"),
+        ("drain.json", "what the nodes said while draining"),
+        ("run.json", "facts of the run"),
+        ("shaketable.log", "the harness's log"),
+        ("junit.xml", "the verdicts for CI"),
+    ]
+    files = [(path, what) for path, what in named if (folder / path).exists()]
+    for log in sorted(folder.glob("nodes/*/node.log")):
+        files.append((log.relative_to(folder).as_posix(), f"log of {log.parent.name}"))
+    return tuple(files)

@@ -1,0 +1,175 @@
+"""Read what a run left in its folder, whole or not: every gap becomes a note, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.history.schema import EVENTS, NEMESIS_PROCESS, OPERATIONS
+
+Json = dict[str, Any]
+Part = TypeVar("Part")
+
+REBUILD = "`shaketable analyze` on this folder rebuilds it"
+"""What to do about a missing part that can be had from the recorded segments."""
+
+NOTES_MAX = 20
+"""More notes than these are counted, not shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """The parts of a run folder, each empty where the file is absent or damaged."""
+
+    folder: Path
+    run: Json
+    campaign: Json
+    results: Json | None
+    operations: pa.Table
+    nemesis: tuple[Json, ...]
+    status: tuple[Json, ...]
+    drain: Json
+    notes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads parts and collects notes about those that are not there or not whole."""
+
+    folder: Path
+    notes: list[str] = field(default_factory=list)
+
+    def part(self, name: str, read: Callable[[Path], Part], absent: Part, consequence: str) -> Part:
+        path = self.folder / name
+        if not path.exists():
+            self.notes.append(f"{name} is missing: {consequence}")
+            return absent
+        try:
+            return read(path)
+        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            self.notes.append(f"{name} cannot be read ({_first_line(error)}): {consequence}")
+            return absent
+
+    def lines(self, path: Path) -> tuple[Json, ...]:
+        """Read JSON lines; a last line without its end is what a killed writer leaves."""
+        texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        rows, damaged = [], 0
+        for text in texts:
+            if not text.strip():
+                continue
+            try:
+                row = json.loads(text)
+            except ValueError:
+                row = None
+            if isinstance(row, dict):
+                rows.append(row)
+            else:
+                damaged += 1
+        if damaged:
+            self.notes.append(f"{path.name} has {damaged} cut or damaged line(s), left out here")
+        return tuple(rows)
+
+    def operations(self, directory: Path) -> pa.Table:
+        """Read operations/*.parquet, each file for itself: one cut file does not hide the rest."""
+        tables = []
+        for path in sorted(directory.glob("*.parquet")):
+            name = f"history/operations/{path.name}"
+            table = self.part(
+                name, _read_operations, None, f"its operations are left out; {REBUILD}"
+            )
+            if table is not None:
+                tables.append(table)
+        return pa.concat_tables(tables) if tables else OPERATIONS.empty_table()
+
+
+def read_run(folder: Path) -> RunFiles:
+    """Read a run folder.
+
+    Raises:
+        NotADirectoryError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a run's folder: there is no such directory")
+    reader = _Reader(folder)
+    part = reader.part
+    absent: Json = {}
+    run = part("run.json", _read_json, absent, "the facts of the run are not known here")
+    if run and run.get("status") not in (None, "complete"):
+        reader.notes.append(f"the run's status is {run['status']!r}: it did not come to its end")
+    return RunFiles(
+        folder=folder,
+        run=run,
+        campaign=part("campaign.toml", _read_toml, absent, "what was asked for is not known here"),
+        results=part("results.json", _read_json, None, f"nothing was judged; {REBUILD}"),
+        operations=part(
+            "history/operations",
+            reader.operations,
+            OPERATIONS.empty_table(),
+            f"no operation can be shown; {REBUILD}",
+        ),
+        nemesis=part(
+            "history/events.parquet",
+            _read_nemesis,
+            (),
+            f"the faults' times are not known; {REBUILD}",
+        ),
+        status=part("status.jsonl", reader.lines, (), "who led is not known"),
+        drain=part("drain.json", _read_json, absent, "what the nodes said while draining is lost"),
+        notes=_bounded(reader.notes),
+    )
+
+
+def _bounded(notes: list[str]) -> tuple[str, ...]:
+    if len(notes) <= NOTES_MAX:
+        return tuple(notes)
+    rest = len(notes) - NOTES_MAX
+    return (*notes[:NOTES_MAX], f"and {rest} more parts that are missing or damaged")
+
+
+def _read_json(path: Path) -> Json:
+    value = json.loads(path.read_bytes())
+    if not isinstance(value, dict):
+        raise TypeError("it holds no JSON object")
+    return value
+
+
+def _read_toml(path: Path) -> Json:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def _read_operations(path: Path) -> pa.Table:
+    table = pq.read_table(path)
+    absent = [name for name in OPERATIONS.names if name not in table.column_names]
+    if absent:
+        raise KeyError(f"no column {absent[0]}")
+    return table.select(OPERATIONS.names).cast(OPERATIONS)
+
+
+def _read_nemesis(path: Path) -> tuple[Json, ...]:
+    """Read the rows of the nemesis: time_ns and f of the event beside its value's fields."""
+    table = pq.read_table(
+        path,
+        columns=["time_ns", "f", "value", "process"],
+        filters=[("process", "=", NEMESIS_PROCESS)],
+    ).cast(pa.schema([EVENTS.field(name) for name in ("time_ns", "f", "value", "process")]))
+    rows = []
+    for row in table.sort_by("time_ns").to_pylist():
+        try:
+            value = json.loads(row["value"] or "null")
+        except ValueError:
+            value = None
+        if isinstance(value, dict) and "fault" in value:
+            rows.append({**value, "time_ns": row["time_ns"], "f": row["f"]})
+    return tuple(rows)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:160] if lines else type(error).__name__

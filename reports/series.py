@@ -1,0 +1,122 @@
+"""Throughput and latency over time, reduced to what a page can carry: pure functions.
+
+Nothing that a verdict rests on is computed here; downsampling is for the eye only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+BUCKETS_MAX = 300
+"""Time buckets of a plot, at most."""
+
+POINTS_MAX = 4000
+"""Points of one scattered series, at most."""
+
+_STEPS_NS = tuple(
+    step * 10**exponent for exponent in range(8, 15) for step in (1, 2, 5)
+)  # 0.1 s to 5.8 days
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Operations a second by outcome; `ok[n]` belongs to the bucket that begins at `starts_s[n]`.
+
+    An ok or fail counts when it returned, an info (which never did) when it was invoked.
+    """
+
+    width_s: float
+    starts_s: Floats
+    ok: Floats
+    fail: Floats
+    info: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Latency of ok operations by the time of their call, in ms; NaN where a bucket is empty."""
+
+    middles_s: Floats
+    p50_ms: Floats
+    p99_ms: Floats
+    max_ms: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Single operations: rows of the table that they come from, chosen for a scatter plot."""
+
+    rows: Ints
+    total: int
+
+
+def bucket_ns(duration_ns: int) -> int:
+    """Choose a bucket of 0.1, 0.2, 0.5, 1, ... s that makes at most `BUCKETS_MAX` of them."""
+    for step in _STEPS_NS:
+        if duration_ns <= step * BUCKETS_MAX:
+            return step
+    return -(-duration_ns // BUCKETS_MAX)
+
+
+def throughput(operations: pa.Table, duration_ns: int) -> Throughput:
+    """Count operations a second by outcome over [0, duration]."""
+    width = bucket_ns(duration_ns)
+    buckets = max(1, -(-duration_ns // width))
+    ended = pc.coalesce(operations["return_ns"], operations["call_ns"])
+
+    def rate(outcome: str) -> Floats:
+        times = ended.filter(pc.equal(operations["outcome"], outcome)).to_numpy()
+        places = np.clip(times // width, 0, buckets - 1).astype(np.int64)
+        counts = np.bincount(places, minlength=buckets)
+        return counts / (width / 1e9)
+
+    starts = np.arange(buckets, dtype=np.float64) * (width / 1e9)
+    return Throughput(width / 1e9, starts, rate("ok"), rate("fail"), rate("info"))
+
+
+def latency(operations: pa.Table, duration_ns: int) -> Latency:
+    """Compute median, 99th percentile and maximum of the latency of ok operations."""
+    width = bucket_ns(duration_ns)
+    buckets = max(1, -(-duration_ns // width))
+    ok = operations.filter(
+        pc.and_(pc.equal(operations["outcome"], "ok"), pc.is_valid(operations["return_ns"]))
+    )
+    calls = ok["call_ns"].to_numpy()
+    elapsed_ms = (ok["return_ns"].to_numpy() - calls) / 1e6
+    places = np.clip(calls // width, 0, buckets - 1).astype(np.int64)
+    order = np.lexsort((elapsed_ms, places))
+    elapsed_ms = elapsed_ms[order]
+    edges = np.searchsorted(places[order], np.arange(buckets + 1))
+    columns = np.full((3, buckets), np.nan)
+    for bucket in range(buckets):
+        inside = elapsed_ms[edges[bucket] : edges[bucket + 1]]
+        if len(inside):
+            columns[:, bucket] = (_nearest_rank(inside, 50), _nearest_rank(inside, 99), inside[-1])
+    middles = (np.arange(buckets, dtype=np.float64) + 0.5) * (width / 1e9)
+    return Latency(middles, columns[0], columns[1], columns[2])
+
+
+def _nearest_rank(ascending: Floats, percent: int) -> float:
+    """Return the percentile by nearest rank: always a latency that really was."""
+    return float(ascending[max(0, -(-len(ascending) * percent // 100) - 1)])
+
+
+def slowest_and_sample(elapsed_ms: Floats, points_max: int = POINTS_MAX) -> Points:
+    """Choose rows to show: the slowest quarter of the allowance, and every k-th of the rest."""
+    total = len(elapsed_ms)
+    if total <= points_max:
+        return Points(np.arange(total, dtype=np.int64), total)
+    slow = points_max // 4
+    slowest = np.argpartition(elapsed_ms, total - slow)[total - slow :]
+    stride = -(-total // (points_max - slow))
+    rows = np.union1d(slowest, np.arange(0, total, stride))
+    assert len(rows) <= points_max
+    return Points(rows.astype(np.int64), total)

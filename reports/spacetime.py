@@ -1,0 +1,250 @@
+"""The space-time picture of a violation: clients as rows, time to the right, laid out in Python.
+
+Idle stretches are squeezed, so that an append and the read that contradicts it a minute
+later both stay readable. The template draws what is laid out here (and escapes the text).
+
+Source: Lamport's space-time diagrams, as in maelstrom's messages.svg and Jepsen's timeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.plugins import FaultWindow
+from reports.model import OperationRow
+
+WIDTH = 960
+LEFT = 84
+RIGHT = 28
+TOP = 34
+ROW = 30
+BAR = 14
+BREAK_WIDTH = 34
+"""Width of a squeezed stretch of time."""
+
+BREAK_SHARE = 0.5
+"""A gap is squeezed if it is longer than this share of the time in which operations ran."""
+
+BAR_WIDTH_MIN = 3.0
+LABEL_WIDTH = 7.0
+"""Width of one character of a label, roughly."""
+
+TICKS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One operation: `open_ended` if its outcome stayed unknown. `number` is its table row."""
+
+    x: float
+    y: float
+    width: float
+    outcome: str
+    marked: bool
+    open_ended: bool
+    number: int
+    label: str
+    label_x: float
+    label_anchor: str
+    show_number: bool
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """One fault behind the operations."""
+
+    x: float
+    width: float
+    name: str
+    label: str
+    label_x: float
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything that the template draws, in the units of its view box."""
+
+    width: int
+    height: int
+    rows: tuple[tuple[float, str], ...]
+    bands: tuple[Band, ...]
+    bars: tuple[Bar, ...]
+    ticks: tuple[tuple[float, str], ...]
+    breaks: tuple[tuple[float, str], ...]
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxis:
+    """A piecewise linear map from time to x: busy stretches to scale, idle ones squeezed."""
+
+    times: tuple[int, ...]
+    xs: tuple[float, ...]
+
+    def x(self, time_ns: int) -> float:
+        """Place a moment, clamped to the axis."""
+        if time_ns <= self.times[0]:
+            return self.xs[0]
+        for n in range(1, len(self.times)):
+            if time_ns <= self.times[n]:
+                share = (time_ns - self.times[n - 1]) / (self.times[n] - self.times[n - 1])
+                return self.xs[n - 1] + share * (self.xs[n] - self.xs[n - 1])
+        return self.xs[-1]
+
+
+def time_axis(spans: Iterable[tuple[int, int]], left: float, right: float) -> TimeAxis:
+    """Fit the spans of time (start, stop) between two x; at least one span is needed."""
+    merged: list[list[int]] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], stop)
+        else:
+            merged.append([start, stop])
+    assert merged
+    busy = sum(stop - start for start, stop in merged) or 1_000_000
+    pieces: list[list[int]] = [merged[0]]
+    for start, stop in merged[1:]:
+        if start - pieces[-1][1] <= busy * BREAK_SHARE:
+            pieces[-1][1] = stop
+        else:
+            pieces.append([start, stop])
+    # A piece that is a single moment still needs some width.
+    pieces = [[start, max(stop, start + max(1, busy // 50))] for start, stop in pieces]
+    shown = sum(stop - start for start, stop in pieces)
+    scale = (right - left - BREAK_WIDTH * (len(pieces) - 1)) / shown
+    times: list[int] = []
+    xs: list[float] = []
+    x = left
+    for start, stop in pieces:
+        times.append(start)
+        xs.append(x)
+        x += (stop - start) * scale
+        times.append(stop)
+        xs.append(x)
+        x += BREAK_WIDTH
+    return TimeAxis(tuple(times), tuple(xs))
+
+
+def describe(row: OperationRow) -> str:
+    """Say what an operation did, as short as its label: `append 17 → @120`."""
+    at = "" if row.offset is None else f" @{row.offset}"
+    if row.f == "append":
+        return f"append {row.input}{at}"
+    result = {"ok": "nothing" if row.output is None else str(row.output)}.get(
+        row.outcome, row.outcome
+    )
+    return f"{row.f}{at}: {result}"
+
+
+def lay_out(rows: Sequence[OperationRow], windows: Sequence[FaultWindow]) -> Picture:
+    """Lay out operations (at least one), numbered as given, over the faults that overlap them."""
+    processes = sorted({row.process for row in rows})
+    lanes = {process: TOP + n * ROW for n, process in enumerate(processes)}
+    right = float(WIDTH - RIGHT)
+    spans = [(row.call_ns, row.call_ns if row.return_ns is None else row.return_ns) for row in rows]
+    axis = time_axis(spans, LEFT, right)
+    bottom = TOP + len(processes) * ROW
+    return Picture(
+        width=WIDTH,
+        height=bottom + 30,
+        rows=tuple((y + ROW / 2, f"client {process}") for process, y in lanes.items()),
+        bands=_bands(windows, axis),
+        bars=_bars(rows, lanes, axis, right),
+        ticks=_ticks(axis),
+        breaks=_breaks(axis),
+        title=f"{len(rows)} operations of {len(processes)} clients",
+    )
+
+
+def _bars(
+    rows: Sequence[OperationRow], lanes: dict[int, int], axis: TimeAxis, right: float
+) -> tuple[Bar, ...]:
+    bars = []
+    taken: dict[int, float] = {}  # lane -> where the last number or label ends
+    marked_at = {
+        process: [axis.x(row.call_ns) for row in rows if row.marked and row.process == process]
+        for process in lanes
+    }
+    for number, row in enumerate(rows, start=1):
+        x = axis.x(row.call_ns)
+        open_ended = row.return_ns is None
+        end = right if row.return_ns is None else axis.x(row.return_ns)
+        label = describe(row) if row.marked else ""
+        text = f"{number} {label}".strip() if row.marked else str(number)
+        width = LABEL_WIDTH * len(text)
+        to_left = x + width > right
+        from_x, to_x = (x - width, x) if to_left else (x, x + width)
+        free = from_x >= taken.get(row.process, 0.0) or row.marked
+        crowded = not row.marked and any(
+            x - width < place < x + width + LABEL_WIDTH * 4 for place in marked_at[row.process]
+        )
+        show = free and not crowded
+        if show:
+            taken[row.process] = to_x + 3
+        bars.append(
+            Bar(
+                x=round(x, 1),
+                y=lanes[row.process] + ROW - BAR - 2,
+                width=round(max(BAR_WIDTH_MIN, end - x), 1),
+                outcome=row.outcome,
+                marked=row.marked,
+                open_ended=open_ended,
+                number=number,
+                label=text,
+                label_x=round(x, 1),
+                label_anchor="end" if to_left else "start",
+                show_number=show,
+                title=f"{number}: {describe(row)}, {row.outcome}"
+                + (f", answered by {row.node}" if row.node else ""),
+            )
+        )
+    return tuple(bars)
+
+
+def _bands(windows: Sequence[FaultWindow], axis: TimeAxis) -> tuple[Band, ...]:
+    bands = []
+    for window in windows:
+        x, end = axis.x(window.start_ns), axis.x(window.stop_ns)
+        width = max(2.0, end - x)
+        label = f"{window.fault}: {window.description}"
+        room = int(max(width, WIDTH - RIGHT - x) / LABEL_WIDTH)
+        label = label if len(label) <= room else label[: max(0, room - 1)] + "…"
+        bands.append(Band(round(x, 1), round(width, 1), window.name, label, round(x + 3, 1)))
+    return tuple(bands)
+
+
+def _ticks(axis: TimeAxis) -> tuple[tuple[float, str], ...]:
+    """Mark the ends of each stretch, and moments between them where there is room."""
+    span_ns = axis.times[-1] - axis.times[0]
+    pieces = list(zip(axis.times[::2], axis.times[1::2], strict=True))
+    each = max(1, TICKS_MAX // len(pieces))
+    ticks: list[tuple[float, str]] = []
+    shortest = min(stop - start for start, stop in pieces)
+    for start, stop in pieces:
+        for n in range(each):
+            time_ns = start + (stop - start) * n // each
+            x = axis.x(time_ns)
+            label = seconds(time_ns, min(span_ns, shortest) // each)
+            if not ticks or x - ticks[-1][0] >= LABEL_WIDTH * (len(label) + 1):
+                ticks.append((round(x, 1), label))
+    return tuple(ticks)
+
+
+def _breaks(axis: TimeAxis) -> tuple[tuple[float, str], ...]:
+    return tuple(
+        (
+            round((axis.xs[n] + axis.xs[n + 1]) / 2, 1),
+            seconds(axis.times[n + 1] - axis.times[n], (axis.times[n + 1] - axis.times[n]) // 10),
+        )
+        for n in range(1, len(axis.times) - 1, 2)
+    )
+
+
+def seconds(time_ns: int, resolution_ns: int) -> str:
+    """Print a time in seconds, with the digits that a step of `resolution_ns` needs."""
+    digits = 0
+    while digits < 6 and resolution_ns < 10 ** (9 - digits):
+        digits += 1
+    return f"{time_ns / 1e9:.{digits}f} s"

@@ -1,0 +1,244 @@
+"""Findings of results.json -> groups with their evidence and the operations around them.
+
+Evidence stands in a finding's `details` or follows from the operations that it names:
+`details` may hold value, node or acknowledged_by, acknowledged_ns, fault, and instead (what
+stands there on each node); whatever else it holds is shown as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.plugins import FaultWindow
+from reports.model import OperationRow, Violation, ViolationGroup
+
+SHOWN_MAX = 20
+"""Findings of one checker that are shown; the number of the rest is said."""
+
+PICTURES_MAX = 8
+"""Findings of one checker that are shown with a picture and the operations around them."""
+
+AROUND = 12
+"""Operations before and after the one in question that are shown with it."""
+
+TEXT_MAX = 300
+"""Characters of one piece of evidence that are shown."""
+
+_TAKEN = frozenset(
+    {"value", "node", "acknowledged_by", "acknowledged_ns", "fault", "fault_name", "instead"}
+)
+
+Finding = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """Finds operations by id and by neighbourhood; one queue's operations are split off once."""
+
+    operations: pa.Table
+    windows: tuple[FaultWindow, ...]
+    _by_key: dict[str | None, pa.Table] = field(default_factory=dict)
+
+    def by_id(self, ids: Sequence[int]) -> list[OperationRow]:
+        """Return the operations with these ids, in the order of their calls."""
+        if not ids:
+            return []
+        wanted = pa.array(ids, pa.int64())
+        found = self.operations.filter(pc.is_in(self.operations["op"], value_set=wanted))
+        return _rows(found, set(ids))
+
+    def appends_at(self, key: str | None, offset: int | None) -> list[OperationRow]:
+        """Return the acknowledged appends that were given this offset."""
+        if key is None or offset is None:
+            return []
+        queue = self._queue(key)
+        at_offset = pc.and_(pc.equal(queue["offset"], offset), pc.equal(queue["f"], "append"))
+        found = queue.filter(pc.and_(at_offset, pc.equal(queue["outcome"], "ok")))
+        return _rows(found, set(found["op"].to_pylist()))
+
+    def around(
+        self, key: str | None, marked: Sequence[OperationRow], offset: int | None
+    ) -> tuple[OperationRow, ...]:
+        """Return the marked operations and their neighbours in time and in offset."""
+        queue = self._queue(key)
+        if queue.num_rows == 0 or not (marked or offset is not None):
+            return tuple(marked)
+        calls = queue["call_ns"].to_numpy()
+        chosen = np.zeros(queue.num_rows, dtype=bool)
+        if marked:
+            position = int(np.searchsorted(calls, marked[0].call_ns))
+            chosen[max(0, position - AROUND) : position + AROUND + 1] = True
+        if offset is not None:
+            offsets = queue["offset"].fill_null(-1).to_numpy()
+            distance = np.where(offsets < 0, np.iinfo(np.int64).max, np.abs(offsets - offset))
+            nearest = np.argsort(distance, kind="stable")[: AROUND if marked else 2 * AROUND]
+            chosen[nearest[distance[nearest] <= AROUND]] = True
+        ids = {row.op for row in marked}
+        near = _rows(queue.filter(pa.array(chosen)), ids)
+        present = {row.op for row in near}
+        rows = near + [row for row in marked if row.op not in present]
+        return tuple(sorted(rows, key=lambda row: (row.call_ns, row.op)))
+
+    def window_at(self, time_ns: int) -> FaultWindow | None:
+        """Return the fault during which `time_ns` was, or the last one that began before it."""
+        inside = [w for w in self.windows if w.start_ns <= time_ns <= w.stop_ns]
+        return inside[-1] if inside else None
+
+    def _queue(self, key: str | None) -> pa.Table:
+        if key not in self._by_key:
+            column = self.operations["key"]
+            mask = pc.is_null(column) if key is None else pc.equal(column, key)
+            self._by_key[key] = self.operations.filter(mask).sort_by(
+                [("call_ns", "ascending"), ("op", "ascending")]
+            )
+        return self._by_key[key]
+
+
+def group_findings(
+    findings: Iterable[Finding], total: int, surroundings: Surroundings
+) -> tuple[ViolationGroup, ...]:
+    """Group findings by kind and fault, the largest group first; detail the first ones of each.
+
+    `total` counts the checker's findings, kept or not; what was not kept is said of the
+    largest group's kind only as a number by the caller.
+    """
+    grouped: dict[tuple[str, str], list[tuple[Finding, Violation]]] = {}
+    for finding in findings:
+        violation = _violation(finding, surroundings)
+        grouped.setdefault((violation.kind, violation.fault or ""), []).append((finding, violation))
+    ordered = sorted(grouped.values(), key=len, reverse=True)
+    assert total >= 0
+    groups = []
+    shown_left, pictures_left = SHOWN_MAX, PICTURES_MAX
+    for place, members in enumerate(ordered):
+        groups_left = len(ordered) - place
+        shown_here = max(1, shown_left // groups_left) if place else SHOWN_MAX - groups_left + 1
+        pictures_here = max(1, pictures_left // groups_left) if pictures_left > 0 else 0
+        shown = [
+            _with_surroundings(finding, violation, surroundings) if n < pictures_here else violation
+            for n, (finding, violation) in enumerate(members[: max(1, shown_here)])
+        ]
+        shown_left -= len(shown)
+        pictures_left -= min(pictures_here, len(shown))
+        violations = [violation for _, violation in members]
+        groups.append(
+            ViolationGroup(shown[0].kind, _title(violations), tuple(shown), len(violations))
+        )
+        if shown_left <= 0 and place + 1 < len(ordered):
+            groups.append(_rest(ordered[place + 1 :]))
+            break
+    return tuple(groups)
+
+
+def _rest(groups: Sequence[Sequence[tuple[Finding, Violation]]]) -> ViolationGroup:
+    count = sum(len(members) for members in groups)
+    kinds = sorted({violation.kind for members in groups for _, violation in members})
+    title = f"{count} more in {len(groups)} other group(s): {', '.join(kinds)}"
+    return ViolationGroup("more", title, (), count)
+
+
+def _title(violations: Sequence[Violation]) -> str:
+    """Say what a group is: how many, of what kind, in which queues and offsets, under what."""
+    first = violations[0]
+    count = len(violations)
+    words = f"{count} of {first.kind}" if count > 1 else first.kind
+    places = []
+    for key in sorted({violation.key or "" for violation in violations}):
+        offsets = [v.offset for v in violations if (v.key or "") == key and v.offset is not None]
+        if not key and not offsets:
+            continue
+        span = ""
+        if offsets:
+            low, high = min(offsets), max(offsets)
+            span = f" offset {low}" if low == high else f" offsets {low} to {high}"
+        places.append(f"{key}{span}".strip())
+    where = "; ".join(places[:4]) + (f"; and {len(places) - 4} more queues" if places[4:] else "")
+    under = f", under {first.fault}" if first.fault else ""
+    return f"{words}{': ' if where else ''}{where}{under}"
+
+
+def _violation(finding: Finding, surroundings: Surroundings) -> Violation:
+    """Join a finding's own evidence with what the operations say."""
+    details = finding.get("details") or {}
+    key, offset = finding.get("key"), finding.get("offset")
+    ids = [int(op) for op in finding.get("operations") or ()]
+    marked = surroundings.by_id(ids)
+    append = next((row for row in marked if row.f == "append" and row.outcome == "ok"), None)
+    value = details.get("value", append.input if append else None)
+    node = (
+        details.get("acknowledged_by") or details.get("node") or (append.node if append else None)
+    )
+    time_ns = details.get("acknowledged_ns", append.return_ns if append else None)
+    moment_ns = time_ns if time_ns is not None else (marked[-1].call_ns if marked else None)
+    fault = details.get("fault_name") or details.get("fault")
+    if fault is None or isinstance(fault, int):
+        numbered = [w for w in surroundings.windows if w.fault == fault]
+        window = numbered[0] if numbered else None
+        if window is None and moment_ns is not None:
+            window = surroundings.window_at(int(moment_ns))
+        fault = f"fault {window.fault} ({window.description})" if window else None
+    return Violation(
+        kind=str(finding.get("kind") or "violation"),
+        message=str(finding.get("message") or ""),
+        key=key,
+        offset=offset,
+        value=value if isinstance(value, int) else None,
+        acknowledged_by=None if node is None else str(node),
+        acknowledged_ns=int(time_ns) if isinstance(time_ns, int) else None,
+        fault=None if fault is None else _text(fault),
+        instead=_instead(details.get("instead")),
+        evidence=tuple((str(k), _text(v)) for k, v in details.items() if k not in _TAKEN),
+    )
+
+
+def _with_surroundings(
+    finding: Finding, violation: Violation, surroundings: Surroundings
+) -> Violation:
+    marked = surroundings.by_id([int(op) for op in finding.get("operations") or ()])
+    marked = marked or surroundings.appends_at(violation.key, violation.offset)
+    key = violation.key if violation.key is not None else (marked[0].key if marked else None)
+    around = surroundings.around(key, marked, violation.offset)
+    if not around:
+        return violation
+    first_ns = min(row.call_ns for row in around)
+    last_ns = max(row.return_ns or row.call_ns for row in around)
+    windows = tuple(
+        w for w in surroundings.windows if w.start_ns <= last_ns and w.stop_ns >= first_ns
+    )
+    return Violation(
+        violation.kind, violation.message, violation.key, violation.offset, violation.value,
+        violation.acknowledged_by, violation.acknowledged_ns, violation.fault,
+        violation.instead, violation.evidence, around, windows,
+    )  # fmt: skip
+
+
+def _instead(instead: object) -> tuple[tuple[str, str], ...]:
+    """What stands there instead, by node; a single sentence stands under no node's name."""
+    if not instead:
+        return ()
+    if isinstance(instead, Mapping):
+        return tuple((str(node), _text(what)) for node, what in sorted(instead.items()))
+    return (("", _text(instead)),)
+
+
+def _text(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    if value is None:
+        text = "nothing"
+    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
+
+
+def _rows(table: pa.Table, marked: set[int]) -> list[OperationRow]:
+    names = [
+        "op", "process", "f", "key", "input", "output", "offset",
+        "call_ns", "return_ns", "outcome", "error", "node",
+    ]  # fmt: skip
+    rows = table.select(names).sort_by([("call_ns", "ascending"), ("op", "ascending")]).to_pylist()
+    return [OperationRow(**row, marked=row["op"] in marked) for row in rows]
