@@ -1,0 +1,1 @@
+"""PURE RocketMQ remoting codec: frames, JSON and ROCKETMQ headers, request and response structs."""

@@ -1,0 +1,137 @@
+"""Request and response codes, and the ONE table from response codes to outcomes.
+
+Source: RocketMQ's RequestCode, ResponseCode; DLedger's DLedgerRequestCode; DLEDGER.md A.2, C.1.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Literal
+
+Outcome = Literal["ok", "fail", "info"]
+
+
+class RequestCode(IntEnum):
+    """What a request asks for. Requests from 50000 on go between nodes of a DLedger group."""
+
+    SEND_MESSAGE = 10
+    PULL_MESSAGE = 11
+    QUERY_MESSAGE = 12
+    QUERY_CONSUMER_OFFSET = 14
+    UPDATE_CONSUMER_OFFSET = 15
+    UPDATE_AND_CREATE_TOPIC = 17
+    GET_ALL_TOPIC_CONFIG = 21
+    UPDATE_BROKER_CONFIG = 25
+    GET_BROKER_CONFIG = 26
+    GET_BROKER_RUNTIME_INFO = 28
+    SEARCH_OFFSET_BY_TIMESTAMP = 29
+    GET_MAX_OFFSET = 30
+    GET_MIN_OFFSET = 31
+    GET_EARLIEST_MSG_STORETIME = 32
+    VIEW_MESSAGE_BY_ID = 33
+    HEART_BEAT = 34
+    UNREGISTER_CLIENT = 35
+    CONSUMER_SEND_MSG_BACK = 36
+    END_TRANSACTION = 37
+    GET_CONSUMER_LIST_BY_GROUP = 38
+    CHECK_TRANSACTION_STATE = 39
+    NOTIFY_CONSUMER_IDS_CHANGED = 40
+    LOCK_BATCH_MQ = 41
+    UNLOCK_BATCH_MQ = 42
+    GET_ALL_CONSUMER_OFFSET = 43
+    GET_ALL_DELAY_OFFSET = 45
+    REGISTER_BROKER = 103
+    UNREGISTER_BROKER = 104
+    GET_ROUTEINFO_BY_TOPIC = 105
+    GET_BROKER_CLUSTER_INFO = 106
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
+    SEND_MESSAGE_V2 = 310
+    SEND_BATCH_MESSAGE = 320
+    LITE_PULL_MESSAGE = 361
+    DLEDGER_METADATA = 50000
+    DLEDGER_APPEND = 50001
+    DLEDGER_GET = 50002
+    DLEDGER_VOTE = 51001
+    DLEDGER_HEART_BEAT = 51002
+    DLEDGER_PULL = 51003
+    DLEDGER_PUSH = 51004
+    DLEDGER_LEADERSHIP_TRANSFER = 51005
+    DLEDGER_INSTALL_SNAPSHOT = 51006
+
+
+class ResponseCode(IntEnum):
+    """What became of a request."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    REQUEST_CODE_NOT_SUPPORTED = 3
+    TRANSACTION_FAILED = 4
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+    VERSION_NOT_SUPPORTED = 15
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    TOPIC_EXIST_ALREADY = 18
+    PULL_NOT_FOUND = 19
+    PULL_RETRY_IMMEDIATELY = 20
+    PULL_OFFSET_MOVED = 21
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_PARSE_FAILED = 23
+    SUBSCRIPTION_NOT_EXIST = 24
+    SUBSCRIPTION_NOT_LATEST = 25
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    CONSUMER_NOT_ONLINE = 206
+    FLOW_CONTROL = 215
+    GO_AWAY = 1500
+
+
+_OUTCOMES: dict[int, Outcome] = {
+    # Done as asked, with everything that the mode promises.
+    ResponseCode.SUCCESS: "ok",
+    # A read that took place and found nothing at, or behind, the offset asked for.
+    ResponseCode.PULL_NOT_FOUND: "ok",
+    ResponseCode.PULL_OFFSET_MOVED: "ok",
+    ResponseCode.QUERY_NOT_FOUND: "ok",
+    # A slave that does not serve reads (4.9.8), or a filter that matched nothing: nothing was
+    # read, and a pull changes nothing.
+    ResponseCode.PULL_RETRY_IMMEDIATELY: "fail",
+    # Refused before the append: too busy (a full queue, too many pending, the disk is full).
+    ResponseCode.SYSTEM_BUSY: "fail",
+    ResponseCode.FLOW_CONTROL: "fail",
+    # Refused before the append: not the leader, not ready, shutting down.
+    ResponseCode.SERVICE_NOT_AVAILABLE: "fail",
+    ResponseCode.GO_AWAY: "fail",
+    # Refused before the append: the request itself is wrong, or may not be made.
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "fail",
+    ResponseCode.MESSAGE_ILLEGAL: "fail",
+    ResponseCode.VERSION_NOT_SUPPORTED: "fail",
+    ResponseCode.NO_PERMISSION: "fail",
+    ResponseCode.TOPIC_NOT_EXIST: "fail",
+    # SYSTEM_ERROR is absent with a purpose: a quorum that did not answer in time (DLedger's 502)
+    # and a change of term while waiting (501) both arrive as 1, and may yet commit.
+}
+
+_STORED_BUT_LATE = frozenset(
+    # Stored on the master; its flush, or its slave, is late.
+    {
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+
+
+def outcome_of(response_code: int, promises_durable: bool = True) -> Outcome:
+    """Say what a response code means in a history (DESIGN.md decision 7).
+
+    `promises_durable` is whether the mode promises more than "stored on the master": then a
+    late flush or slave (10-12) leaves the promise open, so `info`; else it is kept, so `ok`.
+    Whatever is not in the table is `info`: it may have happened.
+    """
+    if response_code in _STORED_BUT_LATE:
+        return "info" if promises_durable else "ok"
+    return _OUTCOMES.get(response_code, "info")
