@@ -1,0 +1,446 @@
+"""The proxies: a cut holds bytes, never drops one; what one cut holds, no other mend lets go."""
+
+import select
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from harness.network import proxy
+from harness.network.proxy import BUFFER_BYTES, ProxyNetwork
+from harness.plugins import Address
+
+PATIENCE_S = 30
+CHUNK_BYTES_MAX = 3000
+
+
+class Peer:
+    """One end of a connection that keeps what it got."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.got = bytearray()
+        self.end: str | None = None
+        self._news = trio.Event()
+
+    async def collect(self) -> None:
+        try:
+            while data := await self.stream.receive_some():
+                self.got += data
+                self._tell()
+            self.end = "eof"
+        except trio.BrokenResourceError:
+            self.end = "reset"
+        except trio.ClosedResourceError:
+            self.end = "closed here"
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+    async def until(self, is_there: Callable[["Peer"], bool]) -> None:
+        with trio.fail_after(PATIENCE_S):
+            while not is_there(self):
+                await self._news.wait()
+
+
+class Rig:
+    """Nodes that listen, the proxies among them, and connections through these."""
+
+    def __init__(self, nursery: trio.Nursery, nodes: tuple[str, ...]) -> None:
+        self.nursery = nursery
+        self.arrivals = {node: trio.open_memory_channel[Peer](100) for node in nodes}
+        self.peers: list[Peer] = []
+        self.network: ProxyNetwork
+
+    async def listen(self) -> dict[str, Address]:
+        addresses = {}
+        for node in self.arrivals:
+            (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            addresses[node] = Address("127.0.0.1", listener.socket.getsockname()[1])
+            self.nursery.start_soon(self._serve, node, listener)
+        return addresses
+
+    async def _serve(self, node: str, listener: trio.SocketListener) -> None:
+        async def arrive(stream: trio.SocketStream) -> None:
+            peer = self._meet(stream)
+            self.arrivals[node][0].send_nowait(peer)
+            await peer.collect()
+            await trio.sleep_forever()  # serve_listeners would close it
+
+        await trio.serve_listeners(arrive, [listener])
+
+    def _meet(self, stream: trio.SocketStream) -> Peer:
+        peer = Peer(stream)
+        self.peers.append(peer)
+        return peer
+
+    async def dial(self, a: str, b: str) -> Peer:
+        address = self.network.address(a, b)
+        peer = self._meet(await trio.open_tcp_stream(address.host, address.port))
+        self.nursery.start_soon(peer.collect)
+        return peer
+
+    async def arrival(self, node: str) -> Peer:
+        with trio.fail_after(PATIENCE_S):
+            return await self.arrivals[node][1].receive()
+
+    async def pair(self, a: str, b: str) -> tuple[Peer, Peer]:
+        dialled = await self.dial(a, b)
+        return dialled, await self.arrival(b)
+
+
+@asynccontextmanager
+async def rig(*nodes: str) -> AsyncIterator[Rig]:
+    async with trio.open_nursery() as nursery:
+        made = Rig(nursery, nodes)
+        made.network = ProxyNetwork(await made.listen())
+        await nursery.start(made.network.run)
+        try:
+            yield made
+        finally:
+            nursery.cancel_scope.cancel()
+            for peer in made.peers:
+                peer.stream.socket.close()
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        with trio.fail_after(PATIENCE_S):
+            await scenario()
+
+    try:
+        trio.run(main)
+    except BaseExceptionGroup as group:
+        raise first_leaf(group) from None
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    return first_leaf(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
+async def settle() -> None:
+    await trio.testing.wait_all_tasks_blocked(0.01)
+
+
+def test_bytes_cross_in_order_both_ways_and_an_end_crosses_too() -> None:
+    async def scenario() -> None:
+        async with rig("a", "b") as r:
+            a, b = await r.pair("a", "b")
+            payload = bytes(range(256)) * 2000
+            r.nursery.start_soon(a.stream.send_all, payload)
+            r.nursery.start_soon(b.stream.send_all, payload[::-1])
+            await b.until(lambda peer: len(peer.got) == len(payload))
+            await a.until(lambda peer: len(peer.got) == len(payload))
+            assert bytes(b.got) == payload
+            assert bytes(a.got) == payload[::-1]
+            await a.stream.send_eof()
+            await b.until(lambda peer: peer.end is not None)
+            assert b.end == "eof"
+            await b.stream.send_all(b"half-closed still answers")
+            await b.stream.aclose()
+            await a.until(lambda peer: peer.end is not None)
+            assert bytes(a.got) == payload[::-1] + b"half-closed still answers"
+            assert r.network.forwarded_bytes("a", "b") == len(payload)
+
+    run(scenario)
+
+
+def test_one_way_cut_holds_requests_on_a_and_replies_on_b() -> None:
+    async def scenario() -> None:
+        async with rig("a", "b") as r:
+            a_asks, b_answers = await r.pair("a", "b")
+            b_asks, a_answers = await r.pair("b", "a")
+            cut = r.network.cut([("a", "b")])
+            assert r.network.held(cut) == {"bytes": 0, "connections": 0}
+            await a_asks.stream.send_all(b"request of a")
+            await b_asks.stream.send_all(b"request of b")
+            await b_answers.stream.send_all(b"reply of b")
+            await a_answers.stream.send_all(b"reply of a")
+            await a_answers.until(lambda peer: peer.got == b"request of b")
+            await a_asks.until(lambda peer: peer.got == b"reply of b")
+            await settle()
+            assert b_answers.got == b""
+            assert b_asks.got == b""
+            assert r.network.held(cut) == {"bytes": 22, "connections": 2}
+            assert r.network.waiting_bytes("a", "b") == 22
+            r.network.mend(cut, "deliver")
+            await b_answers.until(lambda peer: peer.got == b"request of a")
+            await b_asks.until(lambda peer: peer.got == b"reply of a")
+            assert r.network.held(cut) == {"bytes": 22, "connections": 2}
+
+    run(scenario)
+
+
+def test_cuts_are_counted_and_mending_is_idempotent() -> None:
+    async def scenario() -> None:
+        async with rig("a", "b") as r:
+            a, b = await r.pair("a", "b")
+            first = r.network.cut([("a", "b"), ("b", "a")])
+            await a.stream.send_all(b"x")
+            await settle()
+            second = r.network.cut([("a", "b")])
+            assert r.network.held(second) == {"bytes": 1, "connections": 1}, "already waiting"
+            r.network.mend(first, "deliver")
+            r.network.mend(first, "deliver")
+            r.network.mend("cut-of-another-life", "reset")
+            await b.stream.send_all(b"y")
+            await a.until(lambda peer: peer.got == b"y")
+            await settle()
+            assert b.got == b""
+            r.network.mend(second, "deliver")
+            await b.until(lambda peer: peer.got == b"x")
+
+    run(scenario)
+
+
+def test_new_connection_under_a_cut_is_held_with_its_end() -> None:
+    async def scenario() -> None:
+        async with rig("a", "b") as r:
+            cut = r.network.cut([("a", "b")])
+            a = await r.dial("a", "b")
+            await a.stream.send_all(b"hello and goodbye")
+            await a.stream.aclose()
+            await settle()
+            assert r.network.held(cut)["connections"] == 1
+            with pytest.raises(trio.WouldBlock):
+                r.arrivals["b"][1].receive_nowait()
+            r.network.mend(cut, "deliver")
+            b = await r.arrival("b")
+            await b.until(lambda peer: peer.end == "eof")
+            assert b.got == b"hello and goodbye"
+
+    run(scenario)
+
+
+def close_with_reset(peer: Peer) -> None:
+    peer.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.stream.socket.close()
+
+
+@pytest.mark.parametrize("how", ["deliver", "reset"])
+def test_a_reset_does_not_cross_a_cut(how: str) -> None:
+    async def scenario() -> None:
+        async with rig("a", "b") as r:
+            a, b = await r.pair("a", "b")
+            cut = r.network.cut([("a", "b")])
+            close_with_reset(a)
+            for _ in range(5):  # b's writes meet a closed socket: that news must not reach b
+                with suppress(trio.BrokenResourceError):
+                    await b.stream.send_all(b"anyone there?")
+                await settle()
+            assert b.end is None
+            r.network.mend(cut, how)
+            await b.until(lambda peer: peer.end is not None)
+            assert b.end == "reset"
+
+    run(scenario)
+
+
+def test_mend_by_reset_ends_what_crossed_the_cut_and_nothing_else() -> None:
+    async def scenario() -> None:
+        async with rig("a", "b", "c") as r:
+            a, b = await r.pair("a", "b")
+            a_idle, b_idle = await r.pair("b", "a")
+            a_other, c = await r.pair("a", "c")
+            cut = r.network.cut([("a", "b")])
+            late = await r.dial("a", "b")
+            await late.stream.send_all(b"never sees b")
+            await a.stream.send_all(b"lost with its connection")
+            await settle()
+            r.network.mend(cut, "reset")
+            for peer in (a, b, a_idle, b_idle, late):
+                await peer.until(lambda peer: peer.end is not None)
+                assert peer.end == "reset"
+            assert b.got == b""
+            await a_other.stream.send_all(b"untouched")
+            await c.until(lambda peer: peer.got == b"untouched")
+            again, b_again = await r.pair("a", "b")
+            await again.stream.send_all(b"open")
+            await b_again.until(lambda peer: peer.got == b"open")
+
+    run(scenario)
+
+
+def test_mend_by_reset_stays_behind_another_cut() -> None:
+    async def scenario() -> None:
+        async with rig("a", "b") as r:
+            a, b = await r.pair("a", "b")
+            first = r.network.cut([("a", "b")])
+            second = r.network.cut([("b", "a")])
+            r.network.mend(first, "reset")
+            await b.until(lambda peer: peer.end == "reset")
+            await settle()
+            assert a.end is None
+            r.network.mend(second, "deliver")
+            await a.until(lambda peer: peer.end == "reset")
+
+    run(scenario)
+
+
+def test_a_cut_keeps_a_bounded_number_of_bytes_and_pushes_back() -> None:
+    async def scenario() -> None:
+        async with rig("a", "b") as r:
+            a, b = await r.pair("a", "b")
+            cut = r.network.cut([("a", "b")])
+            block = bytes(range(251)) * 1000
+            sent = 0
+            with trio.move_on_after(PATIENCE_S / 2) as gave_up:
+                while True:
+                    try:
+                        # below trio: one write that says how much the kernel took
+                        sent += socket.socket.send(
+                            a.stream.socket._sock, block[sent % len(block) :]
+                        )
+                    except BlockingIOError:
+                        await settle()
+                        if not is_writable(a.stream.socket._sock):
+                            break
+            assert not gave_up.cancelled_caught, "the sender was never held up"
+            (connection,) = r.network._connections
+            (waiter,) = r.network._gates._gates["a", "b"].waiting
+            assert waiter.size_bytes <= BUFFER_BYTES
+            assert r.network.held(cut)["bytes"] <= sent
+            r.network.mend(cut, "deliver")
+            await b.until(lambda peer: len(peer.got) == sent)
+            assert bytes(b.got) == (block * (sent // len(block) + 1))[:sent]
+            assert connection in r.network._connections
+
+    run(scenario)
+
+
+def is_writable(sock: socket.socket) -> bool:
+    return bool(select.select([], [sock], [], 0)[1])
+
+
+def test_a_refusal_closes_the_connection_at_once() -> None:
+    async def scenario() -> None:
+        with socket.socket() as bound:  # bound, not listening: connecting to it is refused
+            bound.bind(("127.0.0.1", 0))
+            address = Address("127.0.0.1", bound.getsockname()[1])
+            network = ProxyNetwork({"a": address, "b": address})
+            async with trio.open_nursery() as nursery:
+                await nursery.start(network.run)
+                where = network.address("a", "b")
+                stream = await trio.open_tcp_stream(where.host, where.port)
+                assert await stream.receive_some() == b""
+                await stream.aclose()
+                nursery.cancel_scope.cancel()
+
+    run(scenario)
+
+
+def test_more_connections_than_allowed_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy, "CONNECTIONS_PER_LINK_MAX", 2)
+
+    async def scenario() -> None:
+        async with rig("a", "b") as r:
+            first, _ = await r.pair("a", "b")
+            await r.pair("a", "b")
+            third = await r.dial("a", "b")
+            await third.stream.send_all(b"in turn")
+            await settle()
+            with pytest.raises(trio.WouldBlock):
+                r.arrivals["b"][1].receive_nowait()
+            close_with_reset(first)
+            b = await r.arrival("b")
+            await b.until(lambda peer: peer.got == b"in turn")
+
+    run(scenario)
+
+
+def test_bad_mend_mode_is_refused() -> None:
+    network = ProxyNetwork({"a": Address("127.0.0.1", 1), "b": Address("127.0.0.1", 2)})
+    try:
+        with pytest.raises(ValueError, match="none of deliver, reset"):
+            network.mend(network.cut([("a", "b")]), "drop")
+    finally:
+        network.close()
+
+
+# ---- the property: whatever the order of cuts and mends, no byte is lost or moved ---------
+
+AB, BA = ("a", "b"), ("b", "a")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.sampled_from("ab"), st.integers(1, CHUNK_BYTES_MAX)),
+        st.tuples(st.just("cut"), st.sampled_from(((AB,), (BA,), (AB, BA)))),
+        st.tuples(st.just("mend"), st.integers(0, 3)),
+        st.tuples(st.just("settle")),
+    ),
+    max_size=14,
+)
+
+
+async def no_byte_is_lost(steps: list[tuple]) -> None:
+    """Drive one connection through `steps`; each byte arrives, in order, not through a cut."""
+    async with rig("a", "b") as r:
+        a, b = await r.pair("a", "b")
+        ends = {"a": a, "b": b}
+        sent = {"a": bytearray(), "b": bytearray()}
+        frozen: dict[str, int] = {}  # while a direction is cut: how much was sent before that
+        cuts: list[tuple[str, tuple]] = []
+        for step in steps:
+            match step:
+                case ("send", who, size):
+                    data = bytes((len(sent[who]) + i) % 251 for i in range(size))
+                    await ends[who].stream.send_all(data)
+                    sent[who] += data
+                case ("cut", links):
+                    cuts.append((r.network.cut(links), links))
+                    for source, _ in links:
+                        frozen.setdefault(source, len(sent[source]))
+                case ("mend", which) if cuts:
+                    name, _ = cuts.pop(which % len(cuts))
+                    r.network.mend(name, "deliver")
+                    still_cut = {source for _, links in cuts for source, _ in links}
+                    frozen = {k: v for k, v in frozen.items() if k in still_cut}
+                case ("settle",):
+                    await settle()
+            for source, sink in (AB, BA):
+                limit = frozen.get(source, len(sent[source]))
+                assert len(ends[sink].got) <= limit, f"bytes of {source} crossed a cut"
+        for name, _ in cuts:
+            r.network.mend(name, "deliver")
+        for end in ends.values():
+            await end.stream.send_eof()
+        for source, sink in (AB, BA):
+            await ends[sink].until(lambda peer: peer.end is not None)
+            assert ends[sink].end == "eof"
+            assert ends[sink].got == sent[source], f"bytes of {source} were lost or moved"
+
+
+HELD_THEN_MENDED = [("cut", (AB,)), ("send", "a", 10), ("settle",), ("mend", 0), ("send", "a", 5)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=STEPS)
+@example(steps=HELD_THEN_MENDED)
+def test_any_order_of_cuts_and_mends_keeps_every_byte(steps: list[tuple]) -> None:
+    run(lambda: no_byte_is_lost(steps))
+
+
+def test_planted_bug_a_cut_that_drops_bytes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = proxy._Connection._forward
+
+    async def forward(self, source, sink, data, link) -> bool:  # type: ignore[no-untyped-def]
+        return (
+            True if not self._gates.is_open(link) else await honest(self, source, sink, data, link)
+        )
+
+    monkeypatch.setattr(proxy._Connection, "_forward", forward)
+    with pytest.raises(AssertionError, match="lost or moved"):
+        run(lambda: no_byte_is_lost(HELD_THEN_MENDED))
+
+
+def test_planted_bug_a_cut_that_leaks_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy.Gates, "is_open", lambda self, link: True)
+    with pytest.raises(AssertionError, match="crossed a cut"):
+        run(lambda: no_byte_is_lost(HELD_THEN_MENDED))
