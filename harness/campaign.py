@@ -8,9 +8,34 @@ Source: Jepsen's options (jepsen.cli); FoundationDB's tests/fast/*.toml.
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
+
+from harness import discovery
+from harness.discovery import unknown
+from harness.draw import new_seed
+from harness.errors import UsageError
+
+BUILT_IN = Path(__file__).parent.parent / "workloads" / "campaigns" / "quick.toml"
+"""The campaign that `run` without an argument runs."""
+
+NODES_MAX = 9
+CLIENTS_MAX = 1000
+WORKERS_MAX = 64
+QUEUES_MAX = 1000
+RATE_MAX_HZ = 1e6
+TIME_LIMIT_MAX_S = 7 * 86_400.0
+FILE_BYTES_MAX = 1 << 30
+INDEX_UNIT_BYTES = 32
+FAULT_DURATION_MIN_S = 0.5
+"""No fault is shorter, squeezed or not: no follower would notice it."""
+FILE_BYTES_MIN = 4096
 
 
 class Campaign(
@@ -51,7 +76,8 @@ class Campaign(
         nemesis_interval_s: mean quiet time between the end of one fault and the next.
         fault_duration_min_s, fault_duration_max_s: how long a fault holds.
         ack: when a node counts an entry as its own copy.
-        disk: how nodes write their files.
+        disk: how nodes write: to the real disk, or keeping unsynced writes in memory, so
+            that a kill loses them as a power cut would.
         data_file_bytes, index_file_bytes: sizes of the log's files; small, so that a
             short run crosses many file ends.
         seed: what everything is drawn from; None: draw one and print it.
@@ -77,9 +103,189 @@ class Campaign(
     fault_duration_min_s: float = 1.5
     fault_duration_max_s: float = 3.5
     ack: Literal["fsync", "page-cache"] = "fsync"
-    disk: Literal["file"] = "file"
+    disk: Literal["real", "volatile"] = "real"
     data_file_bytes: int = 1 << 20
     index_file_bytes: int = 1 << 18
     seed: str | None = None
     store: str = "store"
     spark_master: str = "local[*]"
+
+
+KEYS = tuple(field.encode_name for field in msgspec.structs.fields(Campaign))
+"""The keys of a campaign file."""
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    field.encode_name: get_args(field.type)
+    for field in msgspec.structs.fields(Campaign)
+    if get_origin(field.type) is Literal
+}
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "nodes": (1, NODES_MAX),
+    "queues": (1, QUEUES_MAX),
+    "workers": (1, WORKERS_MAX),
+    "rate": (0, RATE_MAX_HZ),
+    "op_timeout": (0.05, 600),
+    "time_limit": (1, TIME_LIMIT_MAX_S),
+    "steady": (0, TIME_LIMIT_MAX_S),
+    "nemesis_interval": (0, TIME_LIMIT_MAX_S),
+    "fault_duration_min": (FAULT_DURATION_MIN_S, TIME_LIMIT_MAX_S),
+    "fault_duration_max": (FAULT_DURATION_MIN_S, TIME_LIMIT_MAX_S),
+    "data_file_size": (FILE_BYTES_MIN, FILE_BYTES_MAX),
+    "index_file_size": (FILE_BYTES_MIN, FILE_BYTES_MAX),
+}
+
+
+def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Campaign:
+    """Read a campaign file; `overrides` (by TOML key) win over what it says.
+
+    Raises:
+        UsageError: the file cannot be read, is no TOML, or says something that cannot be.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise UsageError(f"cannot read the campaign {path}: {why}") from error
+    return loads(text, str(path), overrides)
+
+
+def loads(text: str, where: str, overrides: Mapping[str, Any] | None = None) -> Campaign:
+    """Read a campaign from TOML text; `where` names the file in errors.
+
+    Raises:
+        UsageError: as for `load`.
+    """
+    try:
+        given = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where}: not TOML: {error}") from error
+    _convert(given, where)  # blame the file for what the file says
+    return _convert({**given, **(overrides or {})}, "command line" if overrides else where)
+
+
+def resolve(campaign: Campaign) -> Campaign:
+    """Check every choice against what there is, and draw a seed if none is given.
+
+    Raises:
+        UsageError: an unknown target, mutant, workload or fault, or a number that cannot be.
+    """
+    _check_numbers(campaign)
+    target = discovery.get("targets", campaign.target)
+    if campaign.mutant is not None and campaign.mutant not in target.mutants:
+        raise UsageError(unknown(f"mutant of {target.name}", campaign.mutant, target.mutants))
+    workload = discovery.get("workloads", campaign.workload)
+    workload.configured(workload_options(campaign))
+    known = discovery.find("faults")
+    for fault in campaign.faults:
+        if fault not in known:
+            raise UsageError(unknown("fault", fault, known))
+    seed = campaign.seed if campaign.seed is not None else new_seed()
+    return msgspec.structs.replace(campaign, seed=seed)
+
+
+def parse_faults(text: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Read a list of faults as the command line gives it: "kill,pause", "none" or "all"."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if names == ("all",):
+        return tuple(sorted(known))
+    return () if names == ("none",) else names
+
+
+def clients(campaign: Campaign) -> int:
+    """Return the number of clients that `concurrency` stands for ("10", or "3n").
+
+    Raises:
+        UsageError: it stands for none.
+    """
+    match = re.fullmatch(r"([0-9]{1,4})(n?)", campaign.concurrency)
+    count = int(match[1]) * (campaign.nodes if match[2] else 1) if match else 0
+    if not 1 <= count <= CLIENTS_MAX:
+        raise UsageError(
+            f'concurrency {campaign.concurrency!r}: expected clients such as "10", or "3n" for '
+            f"three times the nodes, 1 to {CLIENTS_MAX} in all"
+        )
+    return count
+
+
+def node_names(campaign: Campaign) -> tuple[str, ...]:
+    """Return the ids of the group's nodes: n0, n1, ..."""
+    return tuple(f"n{number}" for number in range(campaign.nodes))
+
+
+def workload_options(campaign: Campaign) -> dict[str, Any]:
+    """Return what the workload is configured by."""
+    return {"queues": campaign.queues}
+
+
+def to_toml(campaign: Campaign) -> str:
+    """Write a campaign as TOML that `loads` reads back as an equal one."""
+    lines = ["# A shaketable campaign. Keys are the options of `shaketable run`.\n"]
+    lines += [
+        f"{key} = {_toml_value(value)}\n"
+        for key, value in msgspec.to_builtins(campaign).items()
+        if value is not None
+    ]
+    return "".join(lines)
+
+
+def _convert(given: Mapping[str, Any], where: str) -> Campaign:
+    """Make a campaign of TOML's values; one clear line for what does not fit."""
+    for key in given:
+        if key not in KEYS:
+            raise UsageError(f"{where}: {unknown('key', key, KEYS)}")
+    plain = {key: _plain(key, value) for key, value in given.items() if value is not None}
+    try:
+        return msgspec.convert(plain, Campaign)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {_blame(error, plain)}") from error
+
+
+def _plain(key: str, value: Any) -> Any:
+    """Let people write seed = 7, concurrency = 10 and faults = "kill,pause"."""
+    if key in ("seed", "concurrency") and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if key == "faults" and isinstance(value, str):
+        return parse_faults(value, discovery.find("faults") if value.strip() == "all" else ())
+    return value
+
+
+def _blame(error: msgspec.ValidationError, given: Mapping[str, Any]) -> str:
+    """Say which key, what was expected, what stood there."""
+    match = re.fullmatch(r"(.*?) - at `\$\.(\w+)(.*)`", str(error), re.DOTALL)
+    if match is None:
+        return str(error)
+    what, key, inside = match.groups()
+    if key in _CHOICES and isinstance(given[key], str):
+        return unknown(key, given[key], _CHOICES[key])
+    stood = json.dumps(given.get(key), default=str, ensure_ascii=False)
+    return f"{key}{inside}: {what.replace('`', '')}: {stood}"
+
+
+def _check_numbers(campaign: Campaign) -> None:
+    values = msgspec.to_builtins(campaign)
+    for key, (least, most) in _RANGES.items():
+        if not least <= values[key] <= most:  # also refuses NaN
+            raise UsageError(f"{key} {values[key]:g}: expected {least:g} to {most:g}")
+    if campaign.fault_duration_min_s > campaign.fault_duration_max_s:
+        raise UsageError(
+            f"fault_duration_min {campaign.fault_duration_min_s:g} is more than "
+            f"fault_duration_max {campaign.fault_duration_max_s:g}"
+        )
+    if campaign.steady_s > campaign.time_limit_s:
+        raise UsageError(
+            f"steady {campaign.steady_s:g} is more than time_limit {campaign.time_limit_s:g}"
+        )
+    if campaign.index_file_bytes % INDEX_UNIT_BYTES:
+        raise UsageError(
+            f"index_file_size {campaign.index_file_bytes}: not a multiple of {INDEX_UNIT_BYTES}"
+        )
+    clients(campaign)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, str):  # JSON's escapes are TOML's, but for DEL
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml_value(item) for item in value)}]"
+    assert isinstance(value, int | float), f"no TOML for {value!r}"
+    return repr(value)

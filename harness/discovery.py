@@ -97,15 +97,12 @@ def _is_built_in(kind: str, module: str) -> bool:
     """True if the kind's package has that module. Imports the package, not the module."""
     package = _imported(PACKAGES[kind])
     last = module.rpartition(".")[2]
-    return any(
-        info.name == last and not info.ispkg for info in pkgutil.iter_modules(_path(package))
-    )
+    return last in _module_names(package)
 
 
 def _built_in(kind: str) -> list[tuple[str, Any]]:
     package = _imported(PACKAGES[kind])
-    names = [info.name for info in pkgutil.iter_modules(_path(package)) if not info.ispkg]
-    modules = [f"{package.__name__}.{name}" for name in sorted(names)]
+    modules = [f"{package.__name__}.{name}" for name in _module_names(package)]
     plugins_found = [(module, getattr(_imported(module), "PLUGIN", None)) for module in modules]
     return [(module, plugin) for module, plugin in plugins_found if plugin is not None]
 
@@ -117,8 +114,8 @@ def _external(kind: str) -> list[tuple[str, Any]]:
     ]
 
 
-def _path(package: ModuleType) -> list[str]:
-    return list(package.__path__)
+def _module_names(package: ModuleType) -> list[str]:
+    return sorted(info.name for info in pkgutil.iter_modules(package.__path__) if not info.ispkg)
 
 
 def _imported(module: str) -> ModuleType:

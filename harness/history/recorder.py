@@ -13,6 +13,13 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
+import msgspec
+
+from harness.history.segments import NEMESIS, Event, SegmentWriter
+
+ERROR_CHARS_MAX = 500
+"""An error's text is cut there: one line for a person, not a log."""
+
 
 def next_process(process: int, clients: int) -> int:
     """Return the id under which a client goes on after `info` (Jepsen: process += concurrency)."""
@@ -34,7 +41,10 @@ class Recorder:
     def __init__(
         self, path: Path, start_ns: int, clock_ns: Callable[[], int] = monotonic_ns
     ) -> None:
-        raise NotImplementedError
+        self._writer = SegmentWriter(path)
+        self._start_ns = start_ns
+        self._clock_ns = clock_ns
+        self._last_ns = -1
 
     def invoke(
         self,
@@ -46,7 +56,8 @@ class Recorder:
         offset: int | None = None,
     ) -> None:
         """Record that `process` is about to do this. Call before the operation is sent."""
-        raise NotImplementedError
+        now = self._now_ns()
+        self._writer.write_one(Event(now, process, "invoke", f, key, value, None, offset))
 
     def complete(
         self,
@@ -61,12 +72,26 @@ class Recorder:
         node: str | None = None,
     ) -> None:
         """Record how it ended: type ok, fail or info."""
-        raise NotImplementedError
+        text = None if error is None else _storable(error)
+        self._writer.write_one(
+            Event(self._now_ns(), process, type, f, key, None, output, offset, text, node)
+        )
 
     def nemesis(self, f: str, value: dict[str, Any]) -> None:
         """Record a nemesis event (info, process -1): at a fault's start and at its stop."""
-        raise NotImplementedError
+        extra = msgspec.json.encode(value).decode()
+        self._writer.write_one(Event(self._now_ns(), NEMESIS, "info", f, extra=extra))
 
     def close(self) -> int:
         """Write the closing record; return the number of events. Idempotent."""
-        raise NotImplementedError
+        return self._writer.close()
+
+    def _now_ns(self) -> int:
+        """The time since the start, later than any recorded before, so that order is time."""
+        self._last_ns = max(self._clock_ns() - self._start_ns, self._last_ns + 1)
+        return self._last_ns
+
+
+def _storable(text: str) -> str:
+    """Bound an error's text, and make it encodable whatever bytes it was made of."""
+    return text[:ERROR_CHARS_MAX].encode("utf-8", "replace").decode()

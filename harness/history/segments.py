@@ -11,12 +11,16 @@ Source: DESIGN.md section 3 ("Event"); etcd's wal and LevelDB's log for framing 
 
 from __future__ import annotations
 
+import os
 import struct
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+
+from harness.errors import HarnessError
 
 MAGIC = b"STSEG1\r\n"
 NEMESIS = -1
@@ -24,6 +28,9 @@ NEMESIS = -1
 
 PAYLOAD_BYTES_MAX = 1 << 20
 """Longest payload of a frame; a longer length can only be damage."""
+
+RESYNC_BYTES_MAX = 1 << 16
+"""How far behind an unreadable record a readable one is looked for, to tell damage from a cut."""
 
 _FRAME = struct.Struct(">BII")
 _HEAD = struct.Struct(">BI")
@@ -80,15 +87,43 @@ class SegmentWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        raise NotImplementedError
+        self.path = path
+        self.count = 0
+        self._encode = msgspec.msgpack.Encoder().encode
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        try:
+            self._file: int | None = os.open(path, flags, 0o644)
+        except OSError as error:
+            raise HarnessError(f"cannot create the recording {path}: {error.strerror}") from error
+        self._write(MAGIC)
 
     def write(self, events: Iterable[Event]) -> None:
-        """Append a batch in one write(2)."""
-        raise NotImplementedError
+        """Append a batch of events, all in one system call."""
+        frames = [_frame(_EVENT, self._encode(event)) for event in events]
+        self._write(b"".join(frames))
+        self.count += len(frames)
+
+    def write_one(self, event: Event) -> None:
+        """Append one event in one system call."""
+        self._write(_frame(_EVENT, self._encode(event)))
+        self.count += 1
 
     def close(self) -> int:
         """Write the closing frame; return the number of events. Idempotent."""
-        raise NotImplementedError
+        if self._file is not None:
+            self._write(_frame(_CLOSE, _COUNT.pack(self.count)))
+            os.close(self._file)
+            self._file = None
+        return self.count
+
+    def _write(self, data: bytes) -> None:
+        assert self._file is not None, "write to a closed segment"
+        try:
+            written = os.write(self._file, data)
+            while written < len(data):  # only a full disk or a signal cuts a write short
+                written += os.write(self._file, data[written:])
+        except OSError as error:
+            raise HarnessError(f"cannot record into {self.path}: {error.strerror}") from error
 
 
 def read_segment(path: Path) -> Segment:
@@ -97,4 +132,94 @@ def read_segment(path: Path) -> Segment:
     Raises:
         HarnessError: there is no such file, or it cannot be read.
     """
-    raise NotImplementedError
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise HarnessError(f"cannot read the recording {path}: {error.strerror}") from error
+    if not data.startswith(MAGIC):
+        cut = MAGIC.startswith(data)
+        what = "cut inside its first bytes" if cut else "not a recording of this program"
+        return Segment(path, (), torn=_told(path, 0, 0, what), damaged=not cut)
+    events, at, why = _scan(data)
+    closing = _closing(data)
+    torn: str | None = None
+    if why is not None:
+        damaged = closing is not None or not _is_cut_tail(data, at)
+        torn = _told(path, at, len(events), why)
+    else:
+        damaged = closing is not None and closing != len(events)
+        if damaged:
+            torn = _told(path, at, len(events), f"{closing} were written")
+    return Segment(path, events, torn, closing is not None, closing, damaged)
+
+
+def _frame(kind: int, payload: bytes) -> bytes:
+    size = len(payload)
+    assert size <= PAYLOAD_BYTES_MAX, f"an event of {size} bytes"
+    crc = zlib.crc32(payload, zlib.crc32(_HEAD.pack(kind, size)))
+    return _FRAME.pack(kind, size, crc) + payload
+
+
+def _scan(data: bytes) -> tuple[tuple[Event, ...], int, str | None]:
+    """Return the events, the byte where reading stopped and, unless it is the end, why."""
+    decode = msgspec.msgpack.Decoder(Event).decode
+    events: list[Event] = []
+    at = len(MAGIC)
+    while at < len(data):
+        frame = _frame_at(data, at)
+        if frame is None:
+            return tuple(events), at, "the next record is unreadable"
+        kind, payload = frame
+        end = at + _FRAME.size + len(payload)
+        if kind == _CLOSE:
+            why = None if end == len(data) else "bytes follow the closing record"
+            return tuple(events), end, why
+        try:
+            events.append(decode(payload))
+        except msgspec.DecodeError:  # ValidationError is one
+            return tuple(events), at, "the next record is no event"
+        at = end
+    return tuple(events), at, None
+
+
+def _frame_at(data: bytes, at: int) -> tuple[int, memoryview] | None:
+    """Return (kind, payload) of the frame that begins at `at`, None if none whole does."""
+    if at + _FRAME.size > len(data):
+        return None
+    kind, size, crc = _FRAME.unpack_from(data, at)
+    begin = at + _FRAME.size
+    if kind not in (_EVENT, _CLOSE) or size > PAYLOAD_BYTES_MAX or begin + size > len(data):
+        return None
+    payload = memoryview(data)[begin : begin + size]
+    if zlib.crc32(payload, zlib.crc32(_HEAD.pack(kind, size))) != crc:
+        return None
+    return kind, payload
+
+
+def _closing(data: bytes) -> int | None:
+    """Return the event count of the closing frame that ends the file, None if none does."""
+    at = len(data) - _CLOSE_BYTES
+    frame = _frame_at(data, at) if at >= len(MAGIC) else None
+    if frame is None or frame[0] != _CLOSE:
+        return None
+    return int(_COUNT.unpack(frame[1])[0])
+
+
+def _is_cut_tail(data: bytes, at: int) -> bool:
+    """True if the bytes from `at` are the beginning of one frame and nothing else.
+
+    That is all that a SIGKILL inside write(2) can leave. A whole frame with a wrong CRC,
+    or a readable frame further on, is damage.
+    """
+    rest = len(data) - at
+    if rest >= _FRAME.size:
+        kind, size, _ = _FRAME.unpack_from(data, at)
+        is_beginning = kind in (_EVENT, _CLOSE) and rest < _FRAME.size + size
+        if not is_beginning or size > PAYLOAD_BYTES_MAX:
+            return False
+    last = min(len(data), at + RESYNC_BYTES_MAX)
+    return all(_frame_at(data, next_at) is None for next_at in range(at + 1, last))
+
+
+def _told(path: Path, at: int, kept: int, why: str) -> str:
+    return f"{path.name}: cut or damaged at byte {at}: {why}; {kept} events kept"

@@ -1,0 +1,126 @@
+"""A replicated log: clients append unique values to several queues, and read them back.
+
+Source: jepsen.tests.kafka and DLedger's own OpenChaos cases; CHECKERS.md section 3 says
+what the answers must satisfy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Final
+
+from harness.draw import draw
+from harness.errors import UsageError
+from harness.plugins import Json, Operation, TargetClient, Workload
+
+TOPIC: Final = "shaketable"
+QUEUES_DEFAULT: Final = 4
+
+APPEND_SHARE: Final = 0.5
+READ_SHARE: Final = 0.4  # the rest asks for the end
+
+TAIL_SHARE: Final = 0.7
+"""Share of the reads that look near the end, where staleness and loss show."""
+TAIL_REACH: Final = 62
+"""How far before the end a read near the end looks at most."""
+TAIL_MEAN: Final = 3.0
+"""Mean distance from the end of those reads."""
+PAST_END: Final = 1
+"""A read near the end may look one offset past it."""
+FINAL_READS: Final = 20
+"""After the heal, the last offsets of every queue are read once more."""
+
+_STEPS: Final = 2 * (TAIL_REACH + PAST_END + 1)  # exact in binary: aims survive any float format
+
+
+class LogWorkload:
+    """Appends of unique values and reads across several queues.
+
+    Queues are "shaketable/0" to "shaketable/n-1". The values of client c of n are c,
+    n + c, 2n + c, ...: unique without any talk between clients. An aim below 1/2 is a
+    distance from the end as this worker knows it, any other a place in the whole queue.
+    """
+
+    name = "log"
+    checkers: tuple[str, ...] = ("linearizable-log", "durability", "committed-prefix", "stats")
+
+    def __init__(self, queues: int = QUEUES_DEFAULT) -> None:
+        self.queues = queues
+
+    def configured(self, options: Json) -> Workload:
+        """Return this workload on options["queues"] queues."""
+        queues = options.get("queues", self.queues)
+        if not isinstance(queues, int) or queues < 1:
+            raise UsageError(f"workload log: queues {queues!r}: expected a number from 1")
+        return LogWorkload(queues)
+
+    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        """Draw appends, reads and questions for the end, without end."""
+        rng = draw(seed, "client", client)
+        value = client
+        while True:
+            key = self._key(rng.randrange(self.queues))
+            kind = rng.random()
+            if kind < APPEND_SHARE:
+                yield Operation("append", key, value=value)
+                value += clients
+            elif kind < APPEND_SHARE + READ_SHARE:
+                yield Operation("read", key, aim=_draw_aim(rng))
+            else:
+                yield Operation("end", key)
+
+    def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
+        """Ask for the end of each of the client's queues, then read its last offsets."""
+        for queue in range(client, self.queues, clients):
+            yield Operation("end", self._key(queue))
+            for distance in range(1, FINAL_READS + 1):
+                yield Operation("read", self._key(queue), aim=aim_before_end(distance))
+
+    async def invoke(
+        self, operation: Operation, offset: int | None, client: TargetClient
+    ) -> tuple[int | None, int | None]:
+        """Do it; an append's answer is its offset, a read's the value, an end's the end."""
+        if operation.f == "append":
+            assert operation.value is not None, "an append of nothing"
+            return None, await client.append(operation.key, operation.value)
+        if operation.f == "read":
+            assert offset is not None, "a read of no offset"
+            return await client.read(operation.key, offset), offset
+        assert operation.f == "end", f"the log has no operation {operation.f!r}"
+        return await client.end(operation.key), None
+
+    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
+        """Turn the aim of a read into an offset; anything else has none."""
+        aim = operation.aim
+        if aim is None:
+            return None
+        if aim < 0.5:
+            return max(0, end_seen + PAST_END - int(aim * _STEPS))
+        return int((aim - 0.5) * 2 * end_seen)
+
+    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
+        """An append or a value at an offset shows an end behind it."""
+        if operation.f == "end":
+            return output or 0
+        found = operation.f == "append" or output is not None
+        return offset + 1 if found and offset is not None else 0
+
+    def _key(self, queue: int) -> str:
+        return f"{TOPIC}/{queue}"
+
+
+def aim_before_end(distance: int) -> float:
+    """Return the aim of the offset `distance` before the end (-1: one past it)."""
+    assert -PAST_END <= distance <= TAIL_REACH, f"out of reach: {distance}"
+    return (distance + PAST_END) / _STEPS
+
+
+def _draw_aim(rng: Random) -> float:
+    if rng.random() >= TAIL_SHARE:
+        return 0.5 + rng.random() / 2
+    distance = int(rng.expovariate(1 / (TAIL_MEAN + PAST_END))) - PAST_END
+    return aim_before_end(min(distance, TAIL_REACH))
+
+
+PLUGIN = LogWorkload()
