@@ -18,8 +18,8 @@ BUCKETS_MAX = 300
 POINTS_MAX = 4000
 """Points of one scattered series, at most."""
 
-_STEPS_NS = tuple(
-    step * 10**exponent for exponent in range(8, 15) for step in (1, 2, 5)
+_STEPS_NS: tuple[int, ...] = tuple(
+    int(step * 10**exponent) for exponent in range(8, 15) for step in (1, 2, 5)
 )  # 0.1 s to 5.8 days
 
 Floats = npt.NDArray[np.float64]

@@ -163,7 +163,7 @@ def _why(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerVie
     if stated := results.get("why"):
         return str(stated)
     if not results:
-        return "nothing was judged: the run was interrupted before its check, or results.json is damaged"
+        return "nothing was judged: the run has no results.json that can be read"
     if verdict == "VALID":
         return "every checker that judged the run found what the group promises"
     decisive = [checker for checker in checkers if checker.verdict == verdict]
@@ -221,9 +221,8 @@ def _stats(operations: pa.Table, windows: Sequence[FaultWindow]) -> tuple[StatsR
     """Count operations by f and outcome, inside of fault windows (by their call) and outside."""
     if operations.num_rows == 0:
         return ()
-    inside = pa.chunked_array([pa.nulls(0, pa.bool_())])
     calls = operations["call_ns"]
-    inside = pc.less(calls, 0)
+    inside = pc.less(calls, 0)  # nothing is, until a window says so
     for window in windows:
         during = pc.and_(
             pc.greater_equal(calls, window.start_ns), pc.less_equal(calls, window.stop_ns)
@@ -289,6 +288,6 @@ def _existing_files(folder: Path) -> tuple[tuple[str, str], ...]:
         ("junit.xml", "the verdicts for CI"),
     ]
     files = [(path, what) for path, what in named if (folder / path).exists()]
-    for log in sorted(folder.glob("nodes/*/node.log")):
-        files.append((log.relative_to(folder).as_posix(), f"log of {log.parent.name}"))
+    logs = sorted(folder.glob("nodes/*/node.log"))
+    files += [(log.relative_to(folder).as_posix(), f"log of {log.parent.name}") for log in logs]
     return tuple(files)
