@@ -1,0 +1,1 @@
+"""Targets: one file a system under test, and what reads its files."""

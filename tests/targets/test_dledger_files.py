@@ -1,0 +1,212 @@
+"""The independent reader of DLedger files, against logs that the test encodes itself."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+import zlib
+
+import pyarrow as pa
+import pytest
+
+from harness.history.schema import ENTRIES
+from harness.targets.dledger_files import read_entries
+from tests.support.dledger_encoder import LogWriter, write_log
+
+
+def read(directory, node="n0", **more):
+    batches = list(read_entries(directory, node, **more))
+    assert all(batch.schema == ENTRIES for batch in batches)
+    return pa.Table.from_batches(batches, ENTRIES).to_pylist()
+
+
+def problems(rows):
+    return {row["index"]: row["problem"] for row in rows if row["problem"] is not None}
+
+
+@pytest.fixture
+def log():
+    """Forty entries over several files: two queues, term starts, padding."""
+    log = LogWriter(file_bytes=2048)
+    log.event(1)
+    for value in range(38):
+        log.append(
+            f"shaketable/{value % 2}", b"%d %s" % (value, b"x" * (value % 7)), 1 + value // 9
+        )
+    log.event(6)
+    return log
+
+
+def flip(data, position, file_bytes=2048, mask=0xFF):
+    path = data / f"{position // file_bytes * file_bytes:020d}"
+    content = bytearray(path.read_bytes())
+    content[position % file_bytes] ^= mask
+    path.write_bytes(content)
+
+
+def test_whole_log_comes_back_as_it_was_written(tmp_path, log):
+    log.write(tmp_path, "n0", spare_files=1)
+    rows = read(tmp_path)
+    assert len(log.files) > 2
+    assert problems(rows) == {}
+    assert [row["index"] for row in rows] == list(range(40))
+    assert [row["position"] for row in rows] == log.places
+    assert [row["value"] for row in rows] == [None, *range(38), None]
+    assert [row["key"] for row in rows][:4] == [
+        None,
+        "shaketable/0",
+        "shaketable/1",
+        "shaketable/0",
+    ]
+    assert [row["offset"] for row in rows] == [None, *(value // 2 for value in range(38)), None]
+    assert [row["term"] for row in rows] == [1, *(1 + value // 9 for value in range(38)), 6]
+    first = log.files[0]
+    assert rows[1]["crc"] == zlib.crc32(first[log.places[1] + 48 : log.places[2]])
+    assert rows[1]["size"] == log.places[2] - log.places[1]
+
+
+def test_memory_is_bounded_by_the_batch(tmp_path, log):
+    log.write(tmp_path, "n0")
+    assert [batch.num_rows for batch in read_entries(tmp_path, "n0", 16)] == [16, 16, 8]
+
+
+def test_values_are_decimals_at_the_start(tmp_path):
+    payloads = [b"7", b"-12 xx", b"7x", b"", b"9223372036854775807", b"9223372036854775808", b" 7"]
+    write_log(tmp_path, "n0", [("t/0", payload) for payload in payloads])
+    rows = read(tmp_path)
+    assert [row["value"] for row in rows] == [7, -12, None, None, 2**63 - 1, None, None]
+    assert problems(rows) == {}
+
+
+def test_long_topics_and_ipv6_hosts(tmp_path):
+    log = LogWriter()
+    log.append("t" * 200 + "/3", 1)
+    log.append("short/9", 2, hosts_v6=True, properties=b"KEYS\x01k\x02")
+    log.write(tmp_path, "n0")
+    rows = read(tmp_path)
+    assert [(row["key"], row["value"]) for row in rows] == [("t" * 200 + "/3", 1), ("short/9", 2)]
+    assert problems(rows) == {}
+
+
+def test_node_that_never_wrote_has_no_entries(tmp_path):
+    assert read(tmp_path) == []
+
+
+def test_missing_folder_is_an_error(tmp_path):
+    with pytest.raises(OSError, match="no folder of node n7"):
+        list(read_entries(tmp_path / "gone", "n7"))
+
+
+@pytest.mark.parametrize("at", range(48 + 91 + 12))
+def test_every_flipped_byte_of_an_entry_is_noticed(tmp_path, log, at):
+    """And the reading goes on: all entries behind the damage are there and whole."""
+    data = log.write(tmp_path, "n0")
+    flip(data, log.places[20] + at, mask=0x01)
+    rows = read(tmp_path)
+    assert list(problems(rows)) == [20]
+    intact = [row["index"] for row in rows if row["problem"] is None]
+    assert intact == [*range(20), *range(21, 40)]
+
+
+def test_random_damage_never_ends_the_reading_or_passes_unseen(tmp_path, log):
+    data = log.write(tmp_path / "whole", "n0")
+    whole = {row["index"]: row for row in read(tmp_path / "whole")}
+    rng = random.Random(7)
+    damaged = 0
+    for turn in range(150):
+        directory = tmp_path / str(turn)
+        data = directory / "store" / "dledger-n0" / "data"
+        shutil.copytree(tmp_path / "whole", directory)
+        end = log.places[39]
+        for _ in range(rng.randint(1, 4)):
+            start = rng.randrange(end)
+            for position in range(start, min(end, start + rng.choice((1, 8, 300)))):
+                flip(data, position, mask=rng.randint(1, 255))
+        rows = read(directory)
+        assert problems(rows) or rows == list(whole.values())  # damage behind a blank is none
+        damaged += bool(problems(rows))
+        for before, row in zip([None, *rows], rows, strict=False):
+            # Right behind a hole nothing vouches for the header: the chain begins anew.
+            if row["problem"] is None and (before is None or before["size"] is not None):
+                assert row == whole[row["index"]]
+    assert damaged > 140
+
+
+def test_file_that_was_cut(tmp_path, log):
+    data = log.write(tmp_path, "n0")
+    path = data / f"{2048:020d}"
+    path.write_bytes(path.read_bytes()[:700])
+    rows = read(tmp_path)
+    damage = [row["problem"] for row in rows if row["problem"]]
+    assert "does not fit" in damage[0]
+    assert damage[1] == f"the data files end at 2748, the next one is {4096:020d}"
+    assert rows[-1]["index"] == 39
+    assert rows[-1]["problem"] is None
+
+
+def test_file_that_is_missing(tmp_path, log):
+    data = log.write(tmp_path, "n0")
+    (data / f"{2048:020d}").unlink()
+    rows = read(tmp_path)
+    assert list(problems(rows).values()) == [
+        f"the data files end at 2048, the next one is {4096:020d}"
+    ]
+    assert rows[-1]["index"] == 39
+
+
+def test_zeros_in_the_middle_are_a_hole(tmp_path, log):
+    data = log.write(tmp_path, "n0")
+    for position in range(log.places[3], log.places[6]):
+        path = data / f"{0:020d}"
+        content = bytearray(path.read_bytes())
+        content[position] = 0
+        path.write_bytes(content)
+    rows = read(tmp_path)
+    assert problems(rows) == {3: "zeros, and data behind them"}
+    assert [row["index"] for row in rows] == [0, 1, 2, 3, *range(6, 40)]
+
+
+def test_zeroed_file_with_data_behind_it(tmp_path, log):
+    data = log.write(tmp_path, "n0")
+    (data / f"{2048:020d}").write_bytes(bytes(2048))
+    rows = read(tmp_path)
+    assert list(problems(rows).values()) == [f"the log ends here, but file {4096:020d} holds data"]
+
+
+def test_garbage_file(tmp_path):
+    data = tmp_path / "store" / "dledger-n0" / "data"
+    data.mkdir(parents=True)
+    (data / f"{0:020d}").write_bytes(random.Random(1).randbytes(5000))
+    (data / f"{5000:020d}").write_bytes(b"")
+    (data / "notes.txt").write_text("not a data file")
+    rows = read(tmp_path)
+    assert len(rows) == 1
+    assert rows[0]["problem"].startswith("no entry: the magic is")
+
+
+def test_entries_left_out_leave_a_named_gap(tmp_path):
+    """A log whose index jumps, all CRCs right: the writer itself skipped an index."""
+    log = LogWriter()
+    log.append("t/0", 1)
+    log.index = 5
+    log.append("t/0", 2)
+    log.append("t/0", 3)
+    log.write(tmp_path, "n0")
+    rows = read(tmp_path)
+    assert problems(rows) == {5: "index is 5, not 1"}
+    assert [row["index"] for row in rows] == [0, 5, 6]
+
+
+def test_body_that_lies_about_its_place(tmp_path):
+    """The entry's own CRCs hold, but PHYSICALOFFSET was taken from another log."""
+    log = LogWriter()
+    log.append("t/0", 1)
+    body = bytearray(log.files[0][48:])
+    body[28:36] = struct.pack(">q", 4711)
+    head = bytes(log.files[0][:36])
+    tail = struct.pack(">Ii", zlib.crc32(body), len(body))
+    chain = struct.pack(">I", zlib.crc32(bytes(4) + head + tail))
+    log.files[0][:] = head + chain + tail + body
+    log.write(tmp_path, "n0")
+    assert problems(read(tmp_path)) == {0: "PHYSICALOFFSET is 4711, not 48"}
