@@ -6,28 +6,49 @@ Source: SendMessageRequestHeaderV2, PullMessageRequestHeader and their responses
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Self
 
 import msgspec
 
-from system.remoting.command import Command
-from system.remoting.frame import Frame
+from system.remoting.codes import RequestCode
+from system.remoting.command import (
+    I32,
+    I64,
+    ONEWAY_FLAG,
+    RESPONSE_FLAG,
+    Command,
+    CommandError,
+    decode_command,
+    encode_command,
+)
+from system.remoting.frame import Frame, SerializeType
 
-I32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
-
-class Fields(msgspec.Struct, gc=False, omit_defaults=True):
+class Fields(msgspec.Struct, gc=False):
     """What all typed headers share: reading from and writing to ext fields."""
 
     @classmethod
     def from_ext(cls, ext: dict[str, str]) -> Self:
-        """Read the fields; raises CommandError naming the first bad one."""
-        raise NotImplementedError
+        """Read the fields, whose values are strings; raises CommandError naming the bad one."""
+        try:
+            return msgspec.convert(ext, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise CommandError(f"bad {cls.__name__} fields: {error}") from None
 
     def to_ext(self) -> dict[str, str]:
         """Write the fields as strings, Java's way; None is left out."""
-        raise NotImplementedError
+        ext = {}
+        for name, wire_name in zip(
+            self.__struct_fields__, self.__struct_encode_fields__, strict=True
+        ):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool):
+                ext[wire_name] = "true" if value else "false"
+            else:
+                ext[wire_name] = str(value)
+        return ext
 
 
 class SendMessageV2(
@@ -116,8 +137,30 @@ class QueueOffsetResponse(Fields, gc=False, rename="camel"):
     offset: I64
 
 
+class SendMessage(Fields, gc=False, rename="camel"):
+    """SEND_MESSAGE (10): the same under long names."""
+
+    producer_group: str
+    topic: str
+    queue_id: I32
+    born_timestamp: I64 = 0
+    default_topic: str = "TBW102"
+    default_topic_queue_nums: I32 = 4
+    sys_flag: I32 = 0
+    flag: I32 = 0
+    properties: str = ""
+    reconsume_times: I32 = 0
+    unit_mode: bool = False
+    max_reconsume_times: I32 | None = None
+    batch: bool = False
+
+    def to_v2(self) -> SendMessageV2:
+        """Return the same request as SEND_MESSAGE_V2."""
+        return SendMessageV2(*msgspec.structs.astuple(self))
+
+
 class SendRequest(msgspec.Struct, gc=False):
-    """A SEND_MESSAGE_V2 decoded in one go (THROUGHPUT.md rule 3)."""
+    """A SEND_MESSAGE_V2 or SEND_MESSAGE; `body` is the message's, alive as long as its frame."""
 
     opaque: int
     flag: int
@@ -128,17 +171,60 @@ class SendRequest(msgspec.Struct, gc=False):
     @property
     def is_oneway(self) -> bool:
         """Whether the sender wants no answer."""
-        return bool(self.flag & 2)
+        return bool(self.flag & ONEWAY_FLAG)
+
+
+class _SendHeader(msgspec.Struct, gc=False, tag_field="code", tag=int(RequestCode.SEND_MESSAGE_V2)):
+    """A JSON header of code 310 with its fields, decoded in one go (THROUGHPUT.md rule 3)."""
+
+    fields: SendMessageV2 = msgspec.field(name="extFields")
+    opaque: I32 = 0
+    flag: I32 = 0
+
+
+_SEND_DECODER = msgspec.json.Decoder(_SendHeader, strict=False)
 
 
 def decode_request(frame: Frame) -> SendRequest | Command:
     """Decode a frame: SEND_MESSAGE_V2 and SEND_MESSAGE become a SendRequest, else a Command.
 
-    Raises CommandError, and nothing else.
+    A response is a Command too, whatever its code. Raises CommandError, and nothing else.
     """
-    raise NotImplementedError
+    if frame.serialize_type == SerializeType.JSON:
+        try:
+            header = _SEND_DECODER.decode(frame.header)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+            pass  # another request, or a bad one: the general way tells which
+        else:
+            if not header.flag & RESPONSE_FLAG:
+                return SendRequest(
+                    header.opaque, header.flag, header.fields, frame.body, SerializeType.JSON
+                )
+    command = decode_command(frame)
+    if command.is_response:
+        return command
+    if command.code == RequestCode.SEND_MESSAGE_V2:
+        fields = SendMessageV2.from_ext(command.ext)
+    elif command.code == RequestCode.SEND_MESSAGE:
+        fields = SendMessage.from_ext(command.ext).to_v2()
+    else:
+        return command
+    return SendRequest(command.opaque, command.flag, fields, frame.body, command.serialize_type)
 
 
-def encode_send(fields: SendMessageV2, body: bytes, opaque: int) -> bytes:
+def encode_send(
+    fields: SendMessageV2,
+    body: bytes,
+    opaque: int,
+    serialize_type: int = SerializeType.JSON,
+) -> bytes:
     """Return the frame of a SEND_MESSAGE_V2 (client side)."""
-    raise NotImplementedError
+    return encode_command(
+        Command(
+            RequestCode.SEND_MESSAGE_V2,
+            opaque,
+            ext=fields.to_ext(),
+            body=body,
+            serialize_type=serialize_type,
+        )
+    )

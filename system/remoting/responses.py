@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
+from system.remoting.command import RESPONSE_FLAG, VERSION, Command, encode_command
 from system.remoting.frame import SerializeType
+
+_PREFIX = struct.Struct(">II")
+_JSON_TEMPLATE = (
+    b'{"code":0,"extFields":{"msgId":"%%b","queueId":"%%d","queueOffset":"%%d"},"flag":%d,'
+    b'"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+) % (RESPONSE_FLAG, VERSION)
+_ROCKETMQ_TYPE = SerializeType.ROCKETMQ << 24
+_ROCKETMQ_HEAD = struct.Struct(">hBhiiII")  # the fixed part, no remark, length of the ext fields
+_PYTHON = 3
 
 
 def send_response(
@@ -15,7 +26,19 @@ def send_response(
     serialize_type: int = SerializeType.JSON,
 ) -> bytes:
     """Return the whole frame that acknowledges a send. `message_id` is 32 hex digits (ASCII)."""
-    raise NotImplementedError
+    if serialize_type == SerializeType.JSON:
+        header = _JSON_TEMPLATE % (message_id, queue_id, queue_offset, opaque)
+        return _PREFIX.pack(4 + len(header), len(header)) + header
+    ext = b"".join(
+        (
+            _field(b"msgId", message_id),
+            _field(b"queueId", b"%d" % queue_id),
+            _field(b"queueOffset", b"%d" % queue_offset),
+        )
+    )
+    head = _ROCKETMQ_HEAD.pack(0, _PYTHON, VERSION, opaque, RESPONSE_FLAG, 0, len(ext))
+    length = len(head) + len(ext)
+    return b"".join((_PREFIX.pack(4 + length, _ROCKETMQ_TYPE | length), head, ext))
 
 
 def response(
@@ -23,9 +46,23 @@ def response(
     code: int,
     remark: str | None = None,
     ext: dict[str, str] | None = None,
-    body: bytes | Sequence[bytes | memoryview] = b"",
+    body: bytes | memoryview | Sequence[bytes | memoryview] = b"",
     *,
     serialize_type: int = SerializeType.JSON,
 ) -> bytes:
     """Return the whole frame of any response; `serialize_type` must be the request's."""
-    raise NotImplementedError
+    return encode_command(
+        Command(
+            code,
+            opaque,
+            RESPONSE_FLAG,
+            remark=remark,
+            ext=ext or {},
+            body=body if isinstance(body, bytes | memoryview) else b"".join(body),
+            serialize_type=serialize_type,
+        )
+    )
+
+
+def _field(key: bytes, value: bytes) -> bytes:
+    return b"%b%b%b%b" % (len(key).to_bytes(2, "big"), key, len(value).to_bytes(4, "big"), value)
