@@ -157,6 +157,10 @@ class Evidence:
     measures: dict[str, int | float] = field(default_factory=dict)
 
 
+UNTOUCHED = -1
+"""The incarnation that `World.kill` and `pause` answer with when they could do nothing."""
+
+
 class World(Protocol):
     """The small vocabulary that each world implements for faults (stop, cut, ...)."""
 
@@ -167,7 +171,10 @@ class World(Protocol):
         ...
 
     async def kill(self, node: str) -> Json:
-        """End the node's process by SIGKILL; return {"incarnation": n} for `restart`."""
+        """End the node's process by SIGKILL; return {"incarnation": n} for `restart`.
+
+        n is `UNTOUCHED` for a node that did not run: it is another fault's to restart.
+        """
         ...
 
     async def restart(self, node: str, incarnation: int) -> None:
@@ -175,7 +182,10 @@ class World(Protocol):
         ...
 
     async def pause(self, node: str) -> Json:
-        """Stop the node's process by SIGSTOP; return {"incarnation": n}."""
+        """Stop the node's process by SIGSTOP; return {"incarnation": n}.
+
+        n is `UNTOUCHED` for a node that did not run, or was paused by another fault.
+        """
         ...
 
     async def resume(self, node: str, incarnation: int) -> None:

@@ -16,12 +16,8 @@ PHASES = ("setup", "steady", "chaos", "heal", "drain", "teardown")
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many operations ended in which way so far, over all workers.
+    """How many operations ended in which way so far, over all workers."""
 
-    `invoked` counts operations begun; `ok`, `fail` and `info` count their ends.
-    """
-
-    invoked: int = 0
     ok: int = 0
     fail: int = 0
     info: int = 0

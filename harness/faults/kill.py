@@ -1,0 +1,63 @@
+"""Kill node processes by SIGKILL; start them again at the end of the fault.
+
+What a node wrote stays in the page cache: this is a crash of the process, not a power loss.
+
+Source: jepsen.nemesis.combined `db-package` (node specs one, minority, all, primaries).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from harness.faults.incarnations import (
+    apply_to_each,
+    describe_victims,
+    in_effect,
+    pick_victims,
+    plan_victims,
+)
+from harness.plugins import Evidence, Json, World
+
+VARIANTS = ("leader", "one", "minority", "all")
+
+
+class Kill:
+    """Kill node processes (SIGKILL) and start them again: the leader, one, a minority or all."""
+
+    name = "kill"
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw a variant and an order of the nodes; the first one hits the leader."""
+        return plan_victims(rng, nodes, VARIANTS, turn)
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Name the victims."""
+        return pick_victims(plan, nodes, leader)
+
+    def describe(self, plan: Json) -> str:
+        """Say "kill leader n1"."""
+        return describe_victims("kill", plan)
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Kill each victim; return the incarnations that died."""
+        return await apply_to_each(plan["victims"], world.kill, self.undo, world)
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Bit if a process that ran is gone; tells who leads now."""
+        gone = [
+            node for node, incarnation in in_effect(undo) if not world.is_alive(node, incarnation)
+        ]
+        if not gone:
+            return Evidence(False, "no process ended", {"killed": 0})
+        leader = await world.leader()
+        now = f"{leader} leads" if leader is not None else "nobody leads"
+        return Evidence(True, f"process of {', '.join(gone)} gone; {now}", {"killed": len(gone)})
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Start again what this fault killed and nobody started since."""
+        for node, incarnation in in_effect(undo):
+            await world.restart(node, incarnation)
+
+
+PLUGIN = Kill()

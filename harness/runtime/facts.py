@@ -1,0 +1,88 @@
+"""The facts of a run (run.json), written along the way, so that a killed run has them too.
+
+Keys: status ("running", "complete", "interrupted", "failed"), name, seed, world, target,
+mutant, workload, nodes (ids), faults (asked for), started (UTC), command, versions,
+promises, phases ([{"name", "start_ns", "stop_ns"}]), and at the end segments (file name ->
+events written, null if the worker died), faults_done, leader_changes, exits, problems,
+drained, counts.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from harness.campaign import Campaign, node_names
+from harness.history.run_folder import write_atomically
+from harness.plugins import Json, Promises
+
+PACKAGES = ("shaketable", "trio", "multiprocess", "pyarrow", "pyspark")
+
+
+class RunFacts:
+    """Keeps run.json up to date. `now_ns` is the time since the run's start."""
+
+    def __init__(self, path: Path, facts: Json, now_ns: Callable[[], int]) -> None:
+        self._path = path
+        self._facts: Json = {"status": "running", **facts, "phases": []}
+        self._now_ns = now_ns
+        self._write()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[int]:
+        """Note a phase's start and, however it ends, its stop; yields the start (ns)."""
+        span: Json = {"name": name, "start_ns": self._now_ns(), "stop_ns": None}
+        self._facts["phases"].append(span)
+        self._write()
+        try:
+            yield span["start_ns"]
+        finally:
+            span["stop_ns"] = self._now_ns()
+            self._write()
+
+    def update(self, **facts: object) -> None:
+        """Add or replace facts."""
+        self._facts.update(facts)
+        self._write()
+
+    def _write(self) -> None:
+        write_atomically(self._path, json.dumps(self._facts, indent=2) + "\n")
+
+
+def describe(campaign: Campaign, promises: Promises, command: Sequence[str]) -> Json:
+    """The facts that are known before the run."""
+    return {
+        "name": campaign.name,
+        "seed": campaign.seed,
+        "world": campaign.world,
+        "target": campaign.target,
+        "mutant": campaign.mutant,
+        "workload": campaign.workload,
+        "nodes": list(node_names(campaign)),
+        "faults": list(campaign.faults),
+        "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "command": " ".join(command),
+        "versions": versions(),
+        "promises": {
+            "durable_under": sorted(promises.durable_under),
+            "linearizable": sorted(promises.linearizable),
+            "committed_prefix": promises.committed_prefix,
+            "note": promises.note,
+        },
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of what takes part in a run, as far as they are installed."""
+    found = {"python": platform.python_version(), "kernel": platform.release()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

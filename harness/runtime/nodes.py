@@ -1,0 +1,235 @@
+"""Node processes: start, kill, pause and stop one node, incarnation by incarnation.
+
+Each start is a new *incarnation*, numbered from 1. Signals go to the incarnation that the
+caller means, never to a later one; a pid is not reused before we reap it.
+
+Source: jepsen.db (`Process`, `Pause`) and jepsen.control.util (start-daemon!, stop-daemon!).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic_ns
+from typing import BinaryIO
+
+import trio
+
+from harness.errors import HarnessError
+from harness.plugins import Launch
+from harness.runtime import guard
+
+KILL_WAIT_S = 10.0
+PAUSE_WAIT_S = 2.0
+STATE_POLL_S = 0.002
+LOG_TAIL_BYTES = 16 * 1024
+LINE_CHARS_MAX = 300
+MARK = "--- shaketable:"
+"""How lines of ours begin in a node's log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """An incarnation that ended. `returncode` is negative for a signal, as in subprocess."""
+
+    node: str
+    incarnation: int
+    returncode: int
+    asked: bool  # by us: a kill, a stop
+    last_line: str
+    at_ns: int
+
+    def __str__(self) -> str:
+        last = f"; its last line: {self.last_line}" if self.last_line else "; it said nothing"
+        return f"{self.node} (incarnation {self.incarnation}) {self.how}{last}"
+
+    @property
+    def how(self) -> str:
+        """How it ended: "was ended by SIGSEGV", "ended by itself with exit status 1"."""
+        if self.returncode < 0:
+            return f"was ended by {signal.Signals(-self.returncode).name}"
+        return f"ended by itself with exit status {self.returncode}"
+
+
+class NodeProcess:
+    """One node of the group and the process that runs it now, if any.
+
+    Args:
+        node: its id.
+        launch: how to start it.
+        directory: its folder, which becomes its working directory.
+        log: where its output goes; each incarnation is appended, with a mark.
+        start_ns: the run's start on CLOCK_MONOTONIC, for the marks.
+    """
+
+    def __init__(
+        self, node: str, launch: Launch, directory: Path, log: Path, start_ns: int
+    ) -> None:
+        self.node = node
+        self.incarnation = 0
+        self._launch = launch
+        self._directory = directory
+        self._log = log
+        self._start_ns = start_ns
+        self._process: subprocess.Popen[bytes] | None = None
+        self._asked: set[int] = set()  # incarnations that we ended, or tried to
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the running process; None if there is none."""
+        return self._process.pid if self._process is not None and self.is_running else None
+
+    @property
+    def is_running(self) -> bool:
+        """True while a process of this node exists, paused or not."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_paused(self) -> bool:
+        """True if the kernel reports the process as stopped (state T)."""
+        pid = self.pid
+        return pid is not None and _state(pid) in ("T", "t")
+
+    def start(self) -> int:
+        """Start the next incarnation; return its number.
+
+        Raises:
+            HarnessError: it runs already, or the program cannot be started.
+        """
+        if self.is_running:
+            raise HarnessError(f"node {self.node} runs already (pid {self.pid})")
+        assert threading.current_thread() is threading.main_thread(), "nodes die with this thread"
+        number = self.incarnation + 1
+        argv = guard.command(self._launch.argv, os.getpid())
+        try:
+            with self._log.open("ab", buffering=0) as log:
+                _mark(log, f"{self.node} incarnation {number} starts", self._start_ns)
+                process = subprocess.Popen(
+                    argv,
+                    cwd=self._directory,
+                    env={**os.environ, **self._launch.env},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C is for the harness, not for the nodes
+                )
+        except OSError as error:
+            raise HarnessError(f"node {self.node}: cannot start: {error}") from error
+        self._process = process
+        self.incarnation = number
+        return number
+
+    async def wait(self) -> Exit:
+        """Wait until the incarnation that runs now has ended; say how."""
+        process, incarnation = self._process, self.incarnation
+        assert process is not None, f"{self.node} was never started"
+        if process.poll() is None:
+            pidfd = os.pidfd_open(process.pid)  # one for each waiting task, as trio demands
+            try:
+                await trio.lowlevel.wait_readable(pidfd)
+            finally:
+                os.close(pidfd)
+        at_ns = monotonic_ns() - self._start_ns
+        return Exit(
+            self.node,
+            incarnation,
+            process.wait(),
+            incarnation in self._asked,
+            last_line(self._log),
+            at_ns,
+        )
+
+    async def kill(self) -> None:
+        """End the process by SIGKILL and reap it; nothing if there is none.
+
+        Raises:
+            HarnessError: it did not end in `KILL_WAIT_S` (stuck in the kernel).
+        """
+        await self._end(signal.SIGKILL, KILL_WAIT_S, "killed")
+        if self.is_running:
+            raise HarnessError(f"node {self.node}: pid {self.pid} does not end, even by SIGKILL")
+
+    async def stop(self, grace_s: float) -> None:
+        """Ask the process to end (SIGTERM); end it by SIGKILL after `grace_s`."""
+        if self.is_running and self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+        await self._end(signal.SIGTERM, grace_s, "stopped")
+        await self.kill()
+
+    async def pause(self) -> bool:
+        """Stop the process (SIGSTOP); True when the kernel reports it as stopped."""
+        if not self.is_running or self._process is None:
+            return False
+        self._process.send_signal(signal.SIGSTOP)
+        with trio.move_on_after(PAUSE_WAIT_S):
+            while self.is_running and not self.is_paused:  # noqa: ASYNC110 - /proc has no events
+                await trio.sleep(STATE_POLL_S)
+        self._mark("paused")
+        return self.is_paused
+
+    def resume(self) -> None:
+        """Let the process go on (SIGCONT); nothing if there is none."""
+        if self.is_running and self._process is not None:
+            self._mark("resumed")
+            self._process.send_signal(signal.SIGCONT)
+
+    def last_line(self) -> str:
+        """The last line that the node itself wrote, shortened; "" if none."""
+        return last_line(self._log)
+
+    async def _end(self, signal_number: signal.Signals, wait_s: float, mark: str) -> None:
+        if not self.is_running or self._process is None:
+            return
+        self._asked.add(self.incarnation)
+        self._process.send_signal(signal_number)
+        with trio.move_on_after(wait_s) as waited:
+            await self.wait()
+        if not waited.cancelled_caught:
+            self._mark(f"incarnation {self.incarnation} {mark}")
+
+    def _mark(self, what: str) -> None:
+        with self._log.open("ab", buffering=0) as log:
+            _mark(log, f"{self.node} {what}", self._start_ns)
+
+
+def last_line(log: Path) -> str:
+    """Return the last line in a node's log that is not a mark of ours; "" if there is none."""
+    for line in _lines_from_end(log):
+        if line.startswith(MARK):
+            if " starts " in line:  # what stands above is of an earlier incarnation
+                return ""
+            continue
+        return line if len(line) <= LINE_CHARS_MAX else line[:LINE_CHARS_MAX] + "..."
+    return ""
+
+
+def _lines_from_end(log: Path) -> Iterator[str]:
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - LOG_TAIL_BYTES))
+            tail = file.read()
+    except FileNotFoundError:
+        return
+    for line in reversed(tail.decode("utf-8", "replace").splitlines()):
+        if line.strip():
+            yield line.strip()
+
+
+def _mark(log: BinaryIO, what: str, start_ns: int) -> None:
+    at_s = (monotonic_ns() - start_ns) / 1e9
+    log.write(f"{MARK} {what} at {at_s:.3f} s\n".encode())
+
+
+def _state(pid: int) -> str | None:
+    """The state letter of /proc/PID/stat; None if the process is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return stat.rpartition(")")[2].split()[0]
