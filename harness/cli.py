@@ -1,0 +1,104 @@
+"""The command line's entry: runs a command and turns every way out into an exit code.
+
+Exit codes: 0 valid, 1 invalid, 2 unknown, 254 bad usage, 255 the harness failed or was
+interrupted before a verdict. Whatever goes wrong is one line on stderr; the traceback of
+what should not have happened goes to the run's shaketable.log, or to a file of its own.
+
+Client workers import this module again, in each of their processes: it stays light.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from harness.errors import HarnessError, UsageError
+from harness.verdict import ExitCode
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; exit with its code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; return its exit code. Never raises."""
+    try:
+        return _command(arguments)
+    except KeyboardInterrupt:
+        return _told("interrupted before a verdict", ExitCode.HARNESS)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # quiet at exit, too
+        return ExitCode.HARNESS
+    except BaseExceptionGroup as group:
+        return _group(group)
+    except Exception as error:
+        return _one(error)
+
+
+def _command(arguments: Sequence[str]) -> int:
+    from cyclopts.exceptions import CycloptsError  # noqa: PLC0415 - see the module's docstring
+
+    from harness.terminal.commands import app  # noqa: PLC0415
+
+    try:
+        result = app(
+            arguments, exit_on_error=False, print_error=False, result_action="return_value"
+        )
+    except CycloptsError as error:
+        raise UsageError(f"{_sentence(error).rstrip('.')}; see ./shaketable --help") from error
+    return result if isinstance(result, int) else ExitCode.VALID
+
+
+def _group(group: BaseExceptionGroup) -> int:
+    """Tell the one error of a group that says most: what the user can do something about."""
+    leaves = list(_leaves(group))
+    for kind in (UsageError, HarnessError):
+        for leaf in leaves:
+            if isinstance(leaf, kind):
+                return _one(leaf)
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+        return _told("interrupted before a verdict", ExitCode.HARNESS)
+    return _crash(group)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for inner in error.exceptions:
+        yield from _leaves(inner)
+
+
+def _one(error: BaseException) -> int:
+    if isinstance(error, UsageError):
+        return _told(str(error), ExitCode.USAGE)
+    if isinstance(error, HarnessError):
+        return _told(str(error), ExitCode.HARNESS)
+    return _crash(error)
+
+
+def _crash(error: BaseException) -> int:
+    handle, name = tempfile.mkstemp(prefix="shaketable-", suffix=".traceback.log")
+    with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - it is open already
+        traceback.print_exception(error, file=file)
+    leaf = next(_leaves(error))
+    what = f"{type(leaf).__name__}: {leaf}"
+    return _told(f"a fault of the harness: {what}; traceback: {Path(name)}", ExitCode.HARNESS)
+
+
+def _told(text: str, code: ExitCode) -> int:
+    print(f"shaketable: {_sentence(text)}", file=sys.stderr)  # noqa: T201 - this is the CLI
+    return code
+
+
+def _sentence(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""Judges a recorded run: history -> tables -> checkers -> results.json and the report.
+
+Needs the run's folder and nothing of the cluster, so that a run whose harness was killed
+is judged in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from checkers.engine.java import find_java
+from checkers.engine.job import CheckJob, Progress
+from checkers.engine.local import run_local
+from checkers.engine.spark import SparkEngine
+from harness import campaign as campaigns
+from harness import discovery, results
+from harness.campaign import Campaign
+from harness.errors import HarnessError, UsageError
+from harness.history.export import Exported, export
+from harness.history.run_folder import RunFolder
+from harness.plugins import CheckContext, Target
+from harness.repeat import repeat_command
+from harness.verdict import Verdict
+
+SPARK: Final = "spark"
+LOCAL: Final = "local"
+
+
+class Engine:
+    """What runs the checkers: the Spark pipeline, or the same functions in this process.
+
+    `warm_up` starts the JVM in a thread, so that it is there when the check begins.
+    """
+
+    def __init__(self, kind: str, spark_master: str) -> None:
+        self.kind = kind
+        self._master = spark_master
+        self._spark = SparkEngine(spark_master) if kind == SPARK else None
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def require_java(self, env: Mapping[str, str]) -> None:
+        """See to it now, not after the campaign, that Spark will find a Java here.
+
+        Raises:
+            UsageError: there is none that fits.
+        """
+        if self.kind == SPARK and self._master.startswith("local"):
+            find_java(env)
+
+    def warm_up(self) -> None:
+        """Begin to start what the check needs; returns at once; idempotent."""
+        if self._spark is None or self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
+        self._thread.start()
+
+    def _start(self) -> None:
+        assert self._spark is not None
+        try:
+            self._spark.start()
+        except Exception as error:
+            self._error = error
+
+    def run(self, job: CheckJob, progress: Progress) -> list[Verdict]:
+        """Run every checker of `job`.
+
+        Raises:
+            UsageError: no fitting Java; the Spark master cannot be reached.
+            HarnessError: the operations cannot be read.
+        """
+        if self._spark is None:
+            return run_local(job, progress)
+        self.warm_up()
+        assert self._thread is not None
+        if self._thread.is_alive():
+            progress("waiting for Spark to start")
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._spark.run(job, progress)
+
+    def stop(self) -> None:
+        """End the JVM, if there is one; idempotent."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._spark is not None:
+            self._spark.stop()
+
+
+def judge(
+    folder: RunFolder, campaign: Campaign, engine: Engine, progress: Callable[[str], None]
+) -> results.Results:
+    """Export the history, check it, write results.json and the report.
+
+    Raises:
+        HarnessError: the recordings cannot be read, or a file cannot be written.
+        UsageError: the engine cannot start.
+    """
+    engine.warm_up()
+    progress("exporting the history")
+    exported = export(folder)
+    target: Target = discovery.get("targets", campaign.target)
+    verdicts = engine.run(_job(folder, campaign, target, exported), progress)
+    judged = results.Results(
+        campaign=campaign,
+        promises=target.promises,
+        verdicts=tuple(verdicts),
+        windows=exported.windows,
+        incomplete=exported.incomplete,
+        repeat=repeat_command(campaign, folder.path),
+        engine=engine.kind,
+    )
+    results.write(folder, judged)
+    progress("writing the report")
+    render(folder)
+    return judged
+
+
+def render(folder: RunFolder) -> list[Path]:
+    """Write report.html and junit.xml of a run.
+
+    Raises:
+        HarnessError: they cannot be written.
+    """
+    import reports  # noqa: PLC0415 - its plots take half a second to import; `list` needs none
+
+    try:
+        return reports.write(folder.path)
+    except OSError as error:
+        raise HarnessError(
+            f"cannot write the report: {error.strerror}: {error.filename}"
+        ) from error
+
+
+def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Exported) -> CheckJob:
+    workload = discovery.get("workloads", campaign.workload)
+    nodes = campaigns.node_names(campaign)
+    context = CheckContext(
+        nodes=nodes,
+        committed=committed_indexes(folder),
+        promises=target.promises,
+        windows=exported.windows,
+        faults_asked=campaign.faults,
+        incomplete=exported.incomplete,
+    )
+    return CheckJob(
+        operations=tuple(sorted(folder.operations.glob("*.parquet"))),
+        logs={node: folder.node(node) for node in nodes if folder.node(node).is_dir()},
+        read_log=target.read_log,
+        context=context,
+        checkers=tuple(discovery.get("checkers", name) for name in workload.checkers),
+    )
+
+
+def committed_indexes(folder: RunFolder) -> dict[str, int]:
+    """Return what each node said to be committed while draining; those that said nothing lack.
+
+    Raises:
+        HarnessError: drain.json is there and cannot be read.
+    """
+    try:
+        nodes = json.loads(folder.drain_json.read_bytes())["nodes"]
+        return {
+            node: int(status["committed_index"])
+            for node, status in nodes.items()
+            if status is not None
+        }
+    except FileNotFoundError:
+        return {}  # the run was killed before its drain
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HarnessError(f"cannot read {folder.drain_json}: {error}") from error
+
+
+def stored_campaign(folder: RunFolder) -> Campaign:
+    """Read the campaign of a stored run.
+
+    Raises:
+        HarnessError: its campaign.toml is damaged.
+    """
+    try:
+        return campaigns.load(folder.campaign_toml)
+    except UsageError as error:
+        raise HarnessError(f"this run cannot be judged: {error}") from error

@@ -1,0 +1,44 @@
+"""The command line that repeats a run."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from harness.campaign import Campaign
+
+OPTIONS_TYPED_MAX: Final = 10
+"""A command line with more options than these is not typed again by anyone."""
+
+NO_PART_OF_IT: Final = frozenset({"spark_master", "store"})
+"""Keys that say where a history is kept and who checks it: no part of what happens in it."""
+
+
+def repeat_command(campaign: Campaign, folder: Path) -> str:
+    """Return the command line that repeats a resolved campaign: its options, or its file.
+
+    The options that differ from the defaults say everything as long as they are few; past
+    `OPTIONS_TYPED_MAX` the campaign file in the run's folder is shorter.
+    """
+    defaults: dict[str, Any] = msgspec.to_builtins(Campaign())
+    values: dict[str, Any] = msgspec.to_builtins(campaign)
+    words = ["./shaketable", "run"]
+    unlike = [
+        (key, value)
+        for key, value in values.items()
+        if value != defaults[key] and key not in NO_PART_OF_IT
+    ]
+    if len(unlike) > OPTIONS_TYPED_MAX:
+        return shlex.join([*words, str(folder / "campaign.toml")])
+    for key, value in unlike:
+        words += [f"--{key.replace('_', '-')}", _word(value)]
+    return shlex.join(words)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(value) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

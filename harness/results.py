@@ -1,0 +1,103 @@
+"""results.json: what the checkers concluded, for machines.
+
+Source: Jepsen's results.edn (`valid?` nested by checker); DESIGN.md section 3.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from harness.campaign import Campaign
+from harness.history.run_folder import RunFolder, write_atomically
+from harness.plugins import FaultWindow, Promises
+from harness.verdict import Finding, Outcome, Verdict, join
+
+FORMAT = 1
+"""Raised when a reader of older files would misread newer ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A judged run: the campaign, what it was judged by, and the verdicts."""
+
+    campaign: Campaign
+    promises: Promises
+    verdicts: tuple[Verdict, ...]
+    windows: tuple[FaultWindow, ...]
+    incomplete: str | None
+    repeat: str
+    engine: str
+
+    @property
+    def outcome(self) -> Outcome:
+        """All verdicts joined."""
+        return join(self.verdicts)
+
+
+def write(folder: RunFolder, results: Results) -> None:
+    """Write results.json.
+
+    Raises:
+        HarnessError: it cannot be written.
+    """
+    text = json.dumps(to_json(results), indent=2, default=_jsonable)
+    write_atomically(folder.results_json, text + "\n")
+
+
+def to_json(results: Results) -> dict[str, Any]:
+    """Return the content of results.json."""
+    campaign = results.campaign
+    return {
+        "format": FORMAT,
+        "valid": results.outcome.json_value,
+        "seed": campaign.seed,
+        "target": campaign.target,
+        "mutant": campaign.mutant,
+        "workload": campaign.workload,
+        "faults_asked": list(campaign.faults),
+        "faults": {
+            "applied": len(results.windows),
+            "bit": sum(window.bit for window in results.windows),
+        },
+        "incomplete": results.incomplete,
+        "promises": _promises(results.promises),
+        "engine": results.engine,
+        "repeat": results.repeat,
+        "checkers": {verdict.checker: _verdict(verdict) for verdict in results.verdicts},
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "valid": verdict.outcome.json_value,
+        "summary": verdict.summary,
+        "counts": verdict.counts,
+        "findings_total": max(verdict.findings_total, len(verdict.findings)),
+        "findings": _findings(verdict.findings),
+        "observed": _findings(verdict.observed),
+        "data": verdict.data,
+    }
+
+
+def _findings(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    return [asdict(finding) for finding in findings]
+
+
+def _promises(promises: Promises) -> dict[str, Any]:
+    return {
+        "durable_under": sorted(promises.durable_under),
+        "linearizable": sorted(promises.linearizable),
+        "committed_prefix": promises.committed_prefix,
+        "note": promises.note,
+    }
+
+
+def _jsonable(value: object) -> Any:
+    """Turn what JSON has no word for (numpy's numbers, sets) into what it has."""
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    item = getattr(value, "item", None)
+    return item() if callable(item) else str(value)

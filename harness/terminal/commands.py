@@ -1,0 +1,168 @@
+"""The commands: each a function whose docstring is its help."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+from cyclopts import App, Group, Parameter
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from harness import campaign as campaigns
+from harness import discovery, judge
+from harness.campaign import Campaign
+from harness.errors import UsageError
+from harness.history import run_folder
+from harness.terminal import session
+from harness.terminal.help import CalmFormatter
+from harness.terminal.options import RunOptions
+from harness.verdict import ExitCode, worst_exit
+
+TEST_COUNT_MAX: Final = 10_000
+KINDS: Final = tuple(discovery.PACKAGES)
+
+HELP: Final = """Shakes a replicated broker group and proves with PySpark
+whether it kept its promises.
+
+Start with:
+./shaketable run
+
+It runs three brokers here for about a minute while they are killed, paused and cut off from
+each other, checks everything that their clients saw, and writes a report.
+
+Exit codes: 0 valid, 1 invalid, 2 unknown, 254 bad usage, 255 the harness failed.
+
+./shaketable test runs the project's own tests."""
+
+app = App(
+    name="shaketable",
+    version=importlib.metadata.version("shaketable"),
+    help=HELP,
+    help_format="plaintext",
+    help_formatter=CalmFormatter(),
+    usage="Usage: ./shaketable COMMAND [OPTIONS]",
+    group_commands=Group("Commands", sort_key=0),
+    group_arguments=Group("Arguments", sort_key=0),
+    group_parameters=Group("Options", sort_key=1),
+)
+
+
+@app.command(usage="Usage: ./shaketable run [CAMPAIGN.toml] [OPTIONS]")
+def run(
+    campaign: Annotated[Path | None, Parameter(name="CAMPAIGN", show_default=False)] = None,
+    /,
+    *,
+    options: RunOptions | None = None,
+) -> int:
+    """Run a campaign: start a group, shake it, heal it, check what its clients saw, report.
+
+    Without a campaign file: the built-in one, a 3-node DLedger group for about a minute.
+    An option wins over the campaign file, and that over the defaults. Ctrl-C ends the
+    campaign; what was recorded until then can still be judged by `analyze`.
+
+    Examples:
+    ./shaketable run
+    ./shaketable run --nodes 5 --faults kill,partition --time-limit 60 --seed 7
+    ./shaketable run --mutant ack-before-quorum
+
+    Args:
+        campaign: A campaign file; its keys are the options below with underscores.
+        options: What the command line says about the campaign.
+    """
+    given = options or RunOptions()
+    if not 1 <= given.test_count <= TEST_COUNT_MAX:
+        raise UsageError(f"--test-count {given.test_count}: expected 1 to {TEST_COUNT_MAX}")
+    wanted = campaigns.load(campaign or campaigns.BUILT_IN, given.given())
+    resolved = campaigns.resolve(wanted)
+    codes: list[int] = []
+    for number in range(given.test_count):
+        if number:
+            session.out.print(f"\ncampaign {number + 1} of {given.test_count}")
+        codes.append(session.run_one(_of_number(resolved, wanted, number), given.base_port))
+        if codes[-1] != ExitCode.VALID:
+            break
+    return worst_exit(codes)
+
+
+@app.command(usage="Usage: ./shaketable analyze RUN [OPTIONS]")
+def analyze(
+    run: Annotated[Path, Parameter(name="RUN")],
+    /,
+    *,
+    engine: Literal["spark", "local"] = "spark",
+    spark_master: Annotated[str | None, Parameter(metavar="URL", show_default=False)] = None,
+) -> int:
+    """Judge a stored run again: export its history, check it, write the report.
+
+    Works for a run that was interrupted or whose harness was killed, too.
+
+    Example: ./shaketable analyze store/latest
+
+    Args:
+        run: Folder of a run.
+        engine: The Spark pipeline, or the same checks in one process, without Java.
+        spark_master: Spark that checks the history; default: the one of the campaign.
+    """
+    folder = run_folder.open_existing(run)
+    campaign = judge.stored_campaign(folder)
+    with session.logged_to(folder):
+        return session.judge_stored(
+            folder, campaign, judge.Engine(engine, spark_master or campaign.spark_master)
+        )
+
+
+@app.command(usage="Usage: ./shaketable report RUN")
+def report(run: Annotated[Path, Parameter(name="RUN")], /) -> int:
+    """Write the report of a stored run again, from the verdicts that it has.
+
+    Example: ./shaketable report store/latest
+
+    Args:
+        run: Folder of a run.
+    """
+    folder = run_folder.open_existing(run)
+    with session.logged_to(folder):
+        for path in judge.render(folder):
+            session.out.print(str(path), soft_wrap=True)
+    return ExitCode.VALID
+
+
+@app.command(name="list", usage="Usage: ./shaketable list [targets|faults|workloads|checkers]")
+def list_(
+    kind: Annotated[
+        Literal["targets", "faults", "workloads", "checkers"] | None,
+        Parameter(name="KIND", show_default=False),
+    ] = None,
+    /,
+) -> int:
+    """List what there is to run: targets, faults, workloads, checkers.
+
+    Example: ./shaketable list faults
+
+    Args:
+        kind: One kind of them; default: all.
+    """
+    for name in (kind,) if kind else KINDS:
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True)
+        grid.add_column()
+        for plugin_name, plugin in discovery.find(name).items():
+            grid.add_row(plugin_name, Text(discovery.summary(plugin)))
+            for mutant, breaks in getattr(plugin, "mutants", {}).items():
+                grid.add_row(f"  --mutant {mutant}", Text(breaks))
+        session.out.print(Text(name.capitalize(), style="bold"))
+        session.out.print(Padding(grid, (0, 0, 1, 2), expand=False))
+    return ExitCode.VALID
+
+
+def _of_number(resolved: Campaign, wanted: Campaign, number: int) -> Campaign:
+    """Give each of several campaigns a seed of its own: SEED, SEED.1, SEED.2; or fresh ones."""
+    if number == 0:
+        return resolved
+    if wanted.seed is None:
+        return campaigns.resolve(wanted)
+    return msgspec.structs.replace(resolved, seed=f"{wanted.seed}.{number}")

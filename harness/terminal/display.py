@@ -1,0 +1,214 @@
+"""Watches a campaign for a person: a calm panel on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from harness.runtime.observer import PHASES, Counts
+from harness.terminal.progress import NS, Progress
+
+CHECK = "check"
+"""What follows the campaign's own phases in the display."""
+REFRESH_HZ = 4
+LINE_EVERY_NS = 5 * NS
+"""Without a terminal the counts are told this often."""
+BAR_WIDTH = 36
+
+
+class Display:
+    """An observer that keeps `Progress` and lets a subclass show it."""
+
+    def __init__(self, console: Console, on_drain: Callable[[], None]) -> None:
+        self.console = console
+        self.progress = Progress()
+        self._on_drain = on_drain
+        self._began_ns = time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        """Time since the run's start: the supervisor's clock, as far as it has told."""
+        return time.monotonic_ns() - self._began_ns
+
+    def phase_started(self, phase: str, at_ns: int, planned_s: float | None) -> None:
+        """A phase begins."""
+        self._began_ns = time.monotonic_ns() - at_ns
+        self.progress.enter(phase, at_ns, planned_s)
+
+    def fault_started(self, fault: int, name: str, description: str, at_ns: int) -> None:
+        """A fault took effect."""
+        what = description if description.startswith(name) else f"{name}: {description}"
+        self.progress.fault_began(fault, what, at_ns)
+
+    def fault_stopped(self, fault: int, name: str, bit: bool, evidence: str, at_ns: int) -> None:
+        """A fault was undone."""
+        self.progress.fault_ended(fault, bit)
+
+    def leader_changed(self, node: str | None, term: int, at_ns: int) -> None:
+        """Somebody else leads."""
+        self.progress.led_by(node, term)
+
+    def counts(self, counts: Counts) -> None:
+        """The operations so far."""
+        self.progress.count(counts, self.now_ns())
+
+    def note(self, line: str) -> None:
+        """A line for a person."""
+        self.console.print(Text(f"  note: {line}", style="yellow"))
+
+    def on_drain(self) -> None:
+        """The drain begins."""
+        self._on_drain()
+
+    def checking(self, step: str) -> None:
+        """The check does its next step; the first call ends the campaign's last phase."""
+        if self.progress.phase != CHECK:
+            self.progress.enter(CHECK, self.now_ns(), None)
+        self.progress.step = step
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the progress for the body of `with`."""
+        yield
+
+
+class PlainDisplay(Display):
+    """One line an event, and the counts every few seconds: for logs and pipes."""
+
+    def __init__(self, console: Console, on_drain: Callable[[], None]) -> None:
+        super().__init__(console, on_drain)
+        self._told_ns = 0
+
+    def _say(self, text: str, at_ns: int) -> None:
+        self.console.print(
+            f"{at_ns / NS:7.1f} s  {text}", markup=False, highlight=False, soft_wrap=True
+        )
+
+    def phase_started(self, phase: str, at_ns: int, planned_s: float | None) -> None:
+        """Tell the phase and its planned length."""
+        super().phase_started(phase, at_ns, planned_s)
+        self._say(phase if planned_s is None else f"{phase}, {planned_s:g} s", at_ns)
+
+    def fault_started(self, fault: int, name: str, description: str, at_ns: int) -> None:
+        """Tell the fault."""
+        super().fault_started(fault, name, description, at_ns)
+        self._say(f"fault {fault}: {self.progress.active[fault].description}", at_ns)
+
+    def fault_stopped(self, fault: int, name: str, bit: bool, evidence: str, at_ns: int) -> None:
+        """Tell whether it bit, and what shows it."""
+        super().fault_stopped(fault, name, bit, evidence, at_ns)
+        self._say(f"fault {fault} {'bit' if bit else 'did not bite'}: {evidence}", at_ns)
+
+    def leader_changed(self, node: str | None, term: int, at_ns: int) -> None:
+        """Tell who leads."""
+        super().leader_changed(node, term, at_ns)
+        self._say(f"{node} leads in term {term}" if node else "nobody leads", at_ns)
+
+    def counts(self, counts: Counts) -> None:
+        """Tell the counts, every `LINE_EVERY_NS`."""
+        super().counts(counts)
+        now_ns = self.now_ns()
+        if now_ns - self._told_ns >= LINE_EVERY_NS:
+            self._told_ns = now_ns
+            self._say(_counts_text(self.progress), now_ns)
+
+    def checking(self, step: str) -> None:
+        """Tell the step of the check."""
+        super().checking(step)
+        self._say(f"{CHECK}: {step}", self.now_ns())
+
+
+class LiveDisplay(Display):
+    """A panel of five lines that is redrawn in place and vanishes at the end."""
+
+    def __init__(self, console: Console, on_drain: Callable[[], None]) -> None:
+        super().__init__(console, on_drain)
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Redraw the panel `REFRESH_HZ` times a second for the body of `with`."""
+        with Live(
+            console=self.console,
+            refresh_per_second=REFRESH_HZ,
+            transient=True,
+            get_renderable=self.panel,
+        ):
+            yield
+
+    def panel(self) -> Group:
+        """Draw the progress as it is now. Called from rich's refreshing thread."""
+        progress = self.progress
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(width=10, style="dim")
+        grid.add_column(overflow="ellipsis", no_wrap=True)
+        grid.add_row("operations", _counts_text(progress))
+        grid.add_row("leader", _leader_text(progress))
+        grid.add_row("fault", _fault_text(progress, self.now_ns()))
+        return Group(_phases_text(progress), _phase_line(progress, self.now_ns()), grid)
+
+
+def make_display(console: Console, on_drain: Callable[[], None]) -> Display:
+    """Return the display that fits: live on a terminal, plain lines elsewhere."""
+    kind = LiveDisplay if console.is_terminal and not console.is_dumb_terminal else PlainDisplay
+    return kind(console, on_drain)
+
+
+def _phases_text(progress: Progress) -> Text:
+    """Name all phases: those passed, the one that is, those to come."""
+    passed = {phase for phase, _ in progress.passed}
+    text = Text()
+    for phase in (*PHASES, CHECK):
+        style = "bold" if phase == progress.phase else "green" if phase in passed else "dim"
+        text.append(phase, style=style)
+        text.append("  ")
+    return text
+
+
+def _phase_line(progress: Progress, now_ns: int) -> Table:
+    elapsed_s = max(0.0, (now_ns - progress.phase_start_ns) / NS)
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    if progress.planned_s:
+        bar = ProgressBar(
+            total=progress.planned_s, completed=min(elapsed_s, progress.planned_s), width=BAR_WIDTH
+        )
+        left_s = max(0.0, progress.planned_s - elapsed_s)
+        grid.add_row(bar, Text(f"{elapsed_s:.0f} s, {left_s:.0f} s to go"))
+    else:
+        bar = ProgressBar(total=None, width=BAR_WIDTH, pulse=True, animation_time=elapsed_s)
+        grid.add_row(bar, Text(f"{elapsed_s:.0f} s  {progress.step}".rstrip()))
+    return grid
+
+
+def _counts_text(progress: Progress) -> str:
+    counts = progress.counts
+    text = f"{counts.ok:,} ok  {counts.fail:,} fail  {counts.info:,} info"
+    return f"{text}  {progress.rate_hz:,.0f}/s" if progress.rate_hz else text
+
+
+def _leader_text(progress: Progress) -> str:
+    if progress.leaders_seen == 0:
+        return "none yet"
+    who = f"{progress.leader} in term {progress.term}" if progress.leader else "nobody answers"
+    changes = progress.leader_changes
+    if not changes:
+        return who
+    return f"{who}, changed {'once' if changes == 1 else f'{changes} times'}"
+
+
+def _fault_text(progress: Progress, now_ns: int) -> Text:
+    bit = f"{progress.faults_bit} of {progress.faults_ended} bit" if progress.faults_ended else ""
+    if not progress.active:
+        return Text(f"none in force{f'; {bit} so far' if bit else ''}")
+    active = [
+        f"{fault.description}, {(now_ns - fault.start_ns) / NS:.1f} s"
+        for fault in list(progress.active.values())
+    ]
+    return Text("; ".join(active), style="bold yellow")

@@ -1,0 +1,126 @@
+"""The options of `shaketable run`: what the command line may say about a campaign.
+
+Every key of a campaign file is an option of the same name with dashes. An option that is
+not given says nothing: the campaign file stands, and where it is silent the default.
+
+Source: jepsen.cli (names of the options); DESIGN.md section 3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import msgspec
+from cyclopts import Group, Parameter
+
+from harness import discovery
+from harness.campaign import Campaign, parse_faults
+
+SHAKING: Final = Group("What to shake and how", sort_key=1)
+CLIENTS: Final = Group("What clients do", sort_key=2)
+RUNS: Final = Group("Runs", sort_key=3)
+GROUP: Final = Group("Fine tuning", sort_key=4)
+
+_DEFAULTS: Final[dict[str, Any]] = msgspec.to_builtins(Campaign())
+OUTSIDE_CAMPAIGN: Final = frozenset({"test_count", "base_port"})
+"""Options that belong to the call, not to the campaign."""
+
+
+def _default(key: str) -> Callable[[Any], str]:
+    """Show the campaign's default where the option's own is "not given"."""
+    value = _DEFAULTS[key]
+    text = ",".join(value) if isinstance(value, list | tuple) else value
+    return lambda _: f"{text:g}" if isinstance(text, float) else str(text)
+
+
+def _option(
+    key: str, group: Group, metavar: str | None, *names: str, default: bool = True
+) -> Parameter:
+    return Parameter(
+        name=names or None,
+        group=group,
+        metavar=metavar,
+        show_default=_default(key) if default else False,
+    )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line says about a campaign; None where it says nothing.
+
+    Attributes:
+        target: System under test (`list targets`).
+        nodes: Size of the group; the nodes are n0, n1, ...
+        faults: Comma-separated faults (`list faults`), or none, or all.
+        nemesis_interval: Mean quiet time between the end of a fault and the next, in seconds.
+        fault_duration_min: Shortest time that a fault holds, in seconds.
+        fault_duration_max: Longest time that a fault holds, in seconds.
+        time_limit: How long clients work, in seconds, without setup, heal, drain and check.
+        steady: How much of that passes before the first fault, in seconds.
+        mutant: Planted bug to run the target with, to see it found.
+        world: Where the group runs: process, as processes of this machine.
+        workload: What clients do (`list workloads`).
+        queues: Queues that the workload uses.
+        concurrency: Clients in all: 10, or 3n for three times the nodes.
+        workers: Processes that the clients are spread over.
+        rate: Operations a second, all clients together; 0: as fast as they can.
+        op_timeout: After this many seconds without an answer an operation's outcome is unknown.
+        seed: What everything is drawn from; printed, so that a run can be repeated.
+        test_count: Campaigns to run, each with a seed of its own; stops at the first not valid.
+        name: Folder under the store.
+        store: Where runs are kept.
+        spark_master: Spark that checks the history: local[*], or spark://HOST:PORT.
+        base_port: First of the loopback ports to use, instead of free ones.
+        ack: When a node counts an entry as its own copy: fsync or page-cache.
+        disk: How nodes write: real, or volatile, where a kill loses what was not synced.
+        data_file_size: Bytes in a file of the log; small, so that a short run crosses many ends.
+        index_file_size: Bytes in a file of the log's index.
+    """
+
+    target: Annotated[str | None, _option("target", SHAKING, "NAME")] = None
+    nodes: Annotated[int | None, _option("nodes", SHAKING, "N")] = None
+    faults: Annotated[str | None, _option("faults", SHAKING, "NAMES", "--faults", "--nemesis")] = (
+        None
+    )
+    nemesis_interval: Annotated[float | None, _option("nemesis_interval", SHAKING, "S")] = None
+    fault_duration_min: Annotated[float | None, _option("fault_duration_min", SHAKING, "S")] = None
+    fault_duration_max: Annotated[float | None, _option("fault_duration_max", SHAKING, "S")] = None
+    time_limit: Annotated[float | None, _option("time_limit", SHAKING, "S")] = None
+    steady: Annotated[float | None, _option("steady", SHAKING, "S")] = None
+    mutant: Annotated[str | None, _option("mutant", SHAKING, "NAME", default=False)] = None
+    world: Annotated[str | None, _option("world", SHAKING, "NAME")] = None
+
+    workload: Annotated[str | None, _option("workload", CLIENTS, "NAME", "--workload", "-w")] = None
+    queues: Annotated[int | None, _option("queues", CLIENTS, "N")] = None
+    concurrency: Annotated[str | None, _option("concurrency", CLIENTS, "N")] = None
+    workers: Annotated[int | None, _option("workers", CLIENTS, "N")] = None
+    rate: Annotated[float | None, _option("rate", CLIENTS, "HZ")] = None
+    op_timeout: Annotated[float | None, _option("op_timeout", CLIENTS, "S")] = None
+
+    seed: Annotated[str | None, _option("seed", RUNS, "SEED", default=False)] = None
+    test_count: Annotated[int, Parameter(group=RUNS, metavar="N", show_default=False)] = 1
+    name: Annotated[str | None, _option("name", RUNS, "NAME")] = None
+    store: Annotated[str | None, _option("store", RUNS, "FOLDER")] = None
+    spark_master: Annotated[str | None, _option("spark_master", RUNS, "URL")] = None
+    base_port: Annotated[int | None, Parameter(group=RUNS, metavar="PORT")] = None
+
+    ack: Annotated[str | None, _option("ack", GROUP, "POLICY")] = None
+    disk: Annotated[str | None, _option("disk", GROUP, "KIND")] = None
+    data_file_size: Annotated[int | None, _option("data_file_size", GROUP, "BYTES")] = None
+    index_file_size: Annotated[int | None, _option("index_file_size", GROUP, "BYTES")] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return what was given about the campaign, by the keys of a campaign file."""
+        given = {
+            field.name: value
+            for field in dataclasses.fields(self)
+            if field.name not in OUTSIDE_CAMPAIGN
+            and (value := getattr(self, field.name)) is not None
+        }
+        if self.faults is not None:
+            given["faults"] = parse_faults(self.faults, discovery.find("faults"))
+        return given

@@ -1,0 +1,153 @@
+"""Runs and judges one campaign before the eyes of a person, and cleans up behind it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from harness import campaign as campaigns
+from harness import judge
+from harness.campaign import Campaign
+from harness.errors import UsageError
+from harness.history import run_folder
+from harness.history.run_folder import RunFolder
+from harness.terminal.display import make_display
+from harness.verdict import EXIT_BY_OUTCOME, Outcome
+
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+QUIET_LOGGERS: Final = ("py4j", "bokeh", "matplotlib")
+"""Libraries that tell too much at the level at which we log."""
+ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
+
+out = Console(highlight=False)
+"""Where results and progress go: stdout."""
+
+
+def run_one(campaign: Campaign, base_port: int | None) -> int:
+    """Run, judge and report one resolved campaign; return its exit code.
+
+    Raises:
+        UsageError: no fitting Java, a port in use, a store that cannot be written.
+        HarnessError: the harness could not do its work.
+        KeyboardInterrupt: the user or a signal ended it; the nodes are ended.
+    """
+    from harness.runtime.supervisor import run_campaign  # noqa: PLC0415 - only `run` needs trio
+
+    engine = judge.Engine(judge.SPARK, campaign.spark_master)
+    engine.require_java(os.environ)
+    folder = run_folder.create(Path(campaign.store), campaign.name, datetime.now(UTC))
+    run_folder.write_atomically(folder.campaign_toml, campaigns.to_toml(campaign))
+    run_folder.link_latest(folder)
+    out.print(_heading(campaign), soft_wrap=True)
+    display = make_display(out, engine.warm_up)
+    with logged_to(folder), _ended_by_signals():
+        try:
+            with display.shown():
+                run_campaign(campaign, folder, display, base_port)
+                judged = judge.judge(folder, campaign, engine, display.checking)
+        except UsageError:
+            raise
+        except BaseException:
+            out.print(
+                Text(f"to judge what was recorded: ./shaketable analyze {shown(folder.path)}"),
+                soft_wrap=True,
+            )
+            raise
+        finally:
+            engine.stop()
+        return conclude(folder, judged.outcome)
+
+
+def judge_stored(folder: RunFolder, campaign: Campaign, engine: judge.Engine) -> int:
+    """Judge a stored run; return its exit code.
+
+    Raises:
+        UsageError: no fitting Java.
+        HarnessError: the recordings cannot be read, or a file cannot be written.
+    """
+    engine.require_java(os.environ)
+    display = make_display(out, engine.warm_up)
+    try:
+        with display.shown():
+            judged = judge.judge(folder, campaign, engine, display.checking)
+    finally:
+        engine.stop()
+    return conclude(folder, judged.outcome)
+
+
+def conclude(folder: RunFolder, outcome: Outcome) -> int:
+    """Print the summary of a judged run; return its exit code."""
+    from harness.terminal import summary  # noqa: PLC0415 - reports take half a second to import
+    from reports.view import build_view  # noqa: PLC0415
+
+    summary.show(out, build_view(folder.path), shown(folder.report_html))
+    return EXIT_BY_OUTCOME[outcome]
+
+
+def shown(path: Path) -> str:
+    """Return the path as a person in this working directory would type it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+@contextmanager
+def logged_to(folder: RunFolder) -> Iterator[None]:
+    """Send the log to the run's shaketable.log for the body of `with`."""
+    handler = logging.FileHandler(folder.log, encoding="utf-8")
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    for name in QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        yield
+    except Exception:
+        logging.getLogger(__name__).exception("the command failed")
+        raise
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that the nodes are ended as after it.
+
+    They are turned into SIGINT, whose handler trio makes safe.
+    """
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    before = {number: signal.signal(number, interrupt) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _heading(campaign: Campaign) -> Text:
+    text = Text("shaketable", style="bold")
+    facts = [
+        f"{campaign.target} with {campaign.nodes} nodes",
+        f"workload {campaign.workload}",
+        f"faults {', '.join(campaign.faults) or 'none'}",
+        *([f"mutant {campaign.mutant}"] if campaign.mutant else []),
+        f"seed {campaign.seed}",
+    ]
+    text.append(f"  {' · '.join(facts)}", style="not bold default")
+    return text

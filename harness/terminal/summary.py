@@ -1,0 +1,111 @@
+"""The end of a run in a screenful: verdict and why, what happened, where the report is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from reports.model import FaultRow, RunView, Violation
+from reports.recovery import RecoverySummary, summarise
+
+FINDINGS_SHOWN = 3
+"""Findings that the summary shows; the report has them all."""
+NS_PER_S = 1e9
+STYLES = {"VALID": "bold green", "INVALID": "bold red", "UNKNOWN": "bold yellow"}
+
+
+def show(console: Console, view: RunView, report: str) -> None:
+    """Print the summary of a judged run; `report` is the path to print."""
+    console.print()
+    verdict = Text(view.verdict, style=STYLES.get(view.verdict, "bold"))
+    verdict.append(f"  {view.why}", style="not bold default")
+    console.print(verdict, highlight=False)
+    console.print()
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    for label, text in rows(view, report):
+        grid.add_row(label, Text(text))
+    console.print(Padding(grid, (0, 0, 0, 2), expand=False), highlight=False)
+
+
+def rows(view: RunView, report: str) -> list[tuple[str, str]]:
+    """Return the summary's lines as label and text. Pure."""
+    lines = [
+        ("operations", operations_text(view.outcomes)),
+        ("faults", faults_text(view.faults, view.faults_asked)),
+        ("recovery", recovery_text(summarise(row.recovery for row in view.faults))),
+        ("leader", leader_text(view.leader_changes)),
+        *(("note", note) for note in view.notes),
+        *findings_rows(view),
+        ("seed", view.seed),
+        ("report", report),
+        ("repeat", view.command),
+    ]
+    return [(label, text) for label, text in lines if text]
+
+
+def operations_text(outcomes: tuple[int, int, int]) -> str:
+    """Say how many operations there were and how they ended."""
+    ok, fail, info = outcomes
+    return f"{sum(outcomes):,}: {ok:,} ok, {fail:,} fail, {info:,} info (outcome unknown)"
+
+
+def faults_text(faults: Sequence[FaultRow], asked: Sequence[str]) -> str:
+    """Say how many faults bit, by name."""
+    if not asked:
+        return "none asked for"
+    if not faults:
+        return f"none applied of {', '.join(asked)}"
+    applied = Counter(row.window.name for row in faults)
+    bit = Counter(row.window.name for row in faults if row.window.bit)
+    each = ", ".join(
+        f"{name} {count}" if bit[name] == count else f"{name} {bit[name]} of {count}"
+        for name, count in sorted(applied.items())
+    )
+    never = [name for name in asked if name not in applied]
+    rest = f"; never drawn: {', '.join(never)}" if never else ""
+    return f"{bit.total()} of {applied.total()} bit ({each}){rest}"
+
+
+def recovery_text(recovery: RecoverySummary) -> str:
+    """Say how long the group took to serve again."""
+    if recovery.median_ns is None or recovery.max_ns is None:
+        return "the group never served again" if recovery.never else ""
+    text = f"median {_seconds(recovery.median_ns)}, worst {_seconds(recovery.max_ns)}"
+    if recovery.gap_max_ns is not None:
+        text += f"; longest without an acknowledgement {_seconds(recovery.gap_max_ns)}"
+    return f"{text}; {recovery.never} times not at all" if recovery.never else text
+
+
+def leader_text(changes: int | None) -> str:
+    """Say how often the leader changed."""
+    if changes is None:
+        return "not known who led"
+    return {0: "never changed", 1: "changed once"}.get(changes, f"changed {changes} times")
+
+
+def findings_rows(view: RunView) -> list[tuple[str, str]]:
+    """Return the first findings, in words, and how many more there are."""
+    total = sum(checker.findings_total for checker in view.checkers)
+    violations: list[Violation] = [
+        violation
+        for checker in view.checkers
+        for group in checker.groups
+        for violation in group.shown
+    ]
+    shown = violations[:FINDINGS_SHOWN]
+    lines = [("finding", f"{violation.kind}: {violation.message}") for violation in shown]
+    rest = total - len(shown)
+    if rest > 0 and shown:
+        lines.append(("", f"and {rest:,} more in the report"))
+    return lines
+
+
+def _seconds(ns: int) -> str:
+    return f"{ns / NS_PER_S:.2f} s"
