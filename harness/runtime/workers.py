@@ -1,54 +1,73 @@
-"""Client workers as real processes, as the supervisor (trio) sees them."""
+"""Client workers as real processes, as the supervisor (trio) sees them.
+
+Workers are started by spawn, die with the thread that started them (PR_SET_PDEATHSIG),
+and talk through a pipe each; a worker that dies is noticed by its pipe's end, and never
+holds up the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any, Final
 
-from harness.plugins import Address, Json, TargetClient
+import multiprocess
+import trio
+
+from harness.campaign import Campaign, clients, workload_options
+from harness.errors import HarnessError
+from harness.history.run_folder import RunFolder
+from harness.plugins import Address
+from harness.runtime.observer import Counts
+from harness.runtime.worker import ANSWER_GRACE_S, WorkerPlan, run_worker
+
+__all__ = ["Counts", "WorkerGroup", "WorkerPlan", "plan_workers"]
+
+POLL_S: Final = 0.02
+"""How often the pipes are looked at while something is awaited."""
+EXIT_TIMEOUT_S: Final = 3.0
+"""How long a worker that said goodbye, or was killed, may take to be gone."""
+FINALS_GRACE_S: Final = 1.0
+"""How long after its deadline a worker may still report on its final operations."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerPlan:
-    """All that one worker process needs to know; picklable.
+def plan_workers(
+    campaign: Campaign, folder: RunFolder, addresses: Mapping[str, Address], start_ns: int
+) -> list[WorkerPlan]:
+    """Spread a resolved campaign's clients over its workers; segments are worker-0.seg, ...
 
-    Times are ns of CLOCK_MONOTONIC, which all processes of a machine share. `slots` are
-    the numbers of this worker's clients among `clients` in all; a client's first process
-    id is its slot. `rate_hz` is the rate of all clients together (0: closed loop).
-    `segment` is the file to record into, `log` where to append log lines.
-    `client_factory` stands in for the target's `client` (tests).
+    `addresses` are the nodes' client addresses; `start_ns` is the run's start on
+    CLOCK_MONOTONIC. To be called in the process that will start the workers.
     """
-
-    name: str
-    target: str
-    workload: str
-    seed: str
-    addresses: Mapping[str, Address]
-    slots: tuple[int, ...]
-    clients: int
-    rate_hz: float
-    op_timeout_s: float
-    start_ns: int
-    segment: Path
-    parent_pid: int
-    log: Path | None = None
-    options: Json = field(default_factory=dict)
-    client_factory: Callable[[Mapping[str, Address], float], TargetClient] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How many operations ended in which way so far."""
-
-    ok: int = 0
-    fail: int = 0
-    info: int = 0
-
-    @property
-    def total(self) -> int:
-        """All operations that ended."""
-        return self.ok + self.fail + self.info
+    assert campaign.seed is not None, "operations are drawn from a seed"
+    count = clients(campaign)
+    workers = min(campaign.workers, count)
+    return [
+        WorkerPlan(
+            name=f"worker-{number}",
+            target=campaign.target,
+            workload=campaign.workload,
+            seed=campaign.seed,
+            addresses=dict(addresses),
+            slots=tuple(range(number, count, workers)),
+            clients=count,
+            rate_hz=campaign.rate_hz,
+            op_timeout_s=campaign.op_timeout_s,
+            start_ns=start_ns,
+            segment=folder.segment(f"worker-{number}"),
+            parent_pid=os.getpid(),
+            log=folder.log,
+            options=workload_options(campaign),
+        )
+        for number in range(workers)
+    ]
 
 
 class WorkerGroup:
@@ -59,50 +78,201 @@ class WorkerGroup:
     """
 
     def __init__(self, plans: Sequence[WorkerPlan]) -> None:
-        raise NotImplementedError
+        self._plans = tuple(plans)
+        self._handles: list[_Handle] = []
 
     async def start(self, timeout_s: float = 30.0) -> None:
         """Start the processes and wait until each is ready to generate.
 
-        Must be called from trio's main thread: workers die with the thread that made them.
+        Must be called in the main thread: workers die with the thread that made them.
 
         Raises:
-            HarnessError: a worker did not become ready.
+            HarnessError: a worker did not become ready. `kill` ends the others.
         """
-        raise NotImplementedError
+        assert threading.current_thread() is threading.main_thread(), "workers die with a thread"
+        context = multiprocess.get_context("spawn")
+        for plan in self._plans:
+            self._handles.append(_Handle.started(context, plan))
+            await trio.lowlevel.checkpoint()
+        if not await self._awaited("ready", timeout_s):
+            late = [handle.plan.name for handle in self._handles if "ready" not in handle.said]
+            why = "; ".join(self.problems()) or f"not ready after {timeout_s:g} s"
+            raise HarnessError(f"client workers did not start: {', '.join(late)}: {why}")
 
     async def generate(self, until_ns: int | None = None) -> None:
         """Let clients begin; they stop at `until_ns` (CLOCK_MONOTONIC) or at finish_main."""
-        raise NotImplementedError
+        self._tell("generate", until_ns)
+        await trio.lowlevel.checkpoint()
 
     def counts(self) -> Counts:
-        """Operations ended so far, a quarter of a second old at most. Never blocks."""
-        raise NotImplementedError
+        """Operations so far, a quarter of a second old at most. Never blocks."""
+        self._listen()
+        told = [handle.counts for handle in self._handles]
+        return Counts(
+            ok=sum(counts.ok for counts in told),
+            fail=sum(counts.fail for counts in told),
+            info=sum(counts.info for counts in told),
+        )
 
     def problems(self) -> tuple[str, ...]:
         """One line for each worker that died or reported a failure of its own."""
-        raise NotImplementedError
+        self._listen()
+        lines = [handle.problem() for handle in self._handles]
+        return tuple(line for line in lines if line is not None)
 
     def pids(self) -> Mapping[str, int]:
-        """Process ids by worker's name."""
-        raise NotImplementedError
+        """Process ids of the workers by name."""
+        return {handle.plan.name: handle.pid for handle in self._handles}
 
-    async def finish_main(self, timeout_s: float) -> bool:
-        """Stop generating; True if all workers still alive said in time that they had."""
-        raise NotImplementedError
+    async def finish_main(self, timeout_s: float | None = None) -> bool:
+        """Stop generating; True if all workers said in time that no operation is open.
+
+        Without a timeout: as long as an operation may take.
+        """
+        slowest_s = max((plan.op_timeout_s for plan in self._plans), default=0.0)
+        self._tell("stop")
+        default_s = slowest_s + 2 * ANSWER_GRACE_S
+        return await self._awaited("generated", default_s if timeout_s is None else timeout_s)
 
     async def run_finals(self, timeout_s: float) -> bool:
         """Do the final operations; True if all workers did all of theirs in time."""
-        raise NotImplementedError
+        self._tell("finals", monotonic_ns() + int(timeout_s * 1e9))
+        in_time = await self._awaited("finals", timeout_s + FINALS_GRACE_S)
+        return in_time and all(handle.said.get("finals") == [0] for handle in self._handles)
 
     async def close(self, timeout_s: float = 10.0) -> dict[str, int | None]:
         """Close the segments and end the processes: file name -> events written.
 
         None stands for a worker that did not close its segment (it died, or was killed
-        because it did not answer).
+        because it did not answer). Idempotent.
         """
-        raise NotImplementedError
+        self._tell("close")
+        await self._awaited("closed", timeout_s)
+        leaving = [handle for handle in self._handles if "closed" in handle.said]
+        await _until(lambda: not any(map(_Handle.is_alive, leaving)), EXIT_TIMEOUT_S)
+        await self.kill()
+        return {
+            handle.plan.segment.name: next(iter(handle.said.get("closed", [])), None)
+            for handle in self._handles
+        }
 
     async def kill(self) -> None:
-        """End all workers that still run by SIGKILL and reap them. Idempotent."""
-        raise NotImplementedError
+        """End all workers that still run by SIGKILL and reap them. Idempotent.
+
+        Raises:
+            HarnessError: a killed worker is still there after EXIT_TIMEOUT_S.
+        """
+        with trio.CancelScope(shield=True):
+            alive = [handle for handle in self._handles if handle.is_alive()]
+            for handle in alive:
+                handle.kill()
+            await _until(lambda: not any(map(_Handle.is_alive, alive)), EXIT_TIMEOUT_S)
+        left = [f"{handle.plan.name} (pid {handle.pid})" for handle in alive if handle.is_alive()]
+        if left:
+            raise HarnessError(f"workers outlived SIGKILL: {', '.join(left)}")
+
+    def _tell(self, *message: Any) -> None:
+        for handle in self._handles:
+            handle.send(message)
+
+    def _listen(self) -> None:
+        for handle in self._handles:
+            handle.listen()
+
+    async def _awaited(self, word: str, timeout_s: float) -> bool:
+        """Wait until every worker has said `word` or is gone; True if all have said it."""
+
+        def is_settled() -> bool:
+            self._listen()
+            return all(word in handle.said or handle.is_gone for handle in self._handles)
+
+        await _until(is_settled, timeout_s)
+        return all(word in handle.said for handle in self._handles)
+
+
+async def _until(done: Callable[[], bool], timeout_s: float) -> None:
+    """Wait until `done`, which looks at other processes, or until the time is over."""
+    with trio.move_on_after(timeout_s):
+        while not done():  # noqa: ASYNC110 - another process sets no Event of ours
+            await trio.sleep(POLL_S)
+
+
+@dataclass(slots=True)
+class _Handle:
+    """One worker process from outside: its pipe, what it said, what became of it."""
+
+    plan: WorkerPlan
+    process: Any
+    pipe: Any
+    pid: int
+    said: dict[str, list[Any]] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
+    is_gone: bool = False  # its end of the pipe is closed
+
+    @classmethod
+    def started(cls, context: Any, plan: WorkerPlan) -> _Handle:
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=run_worker,
+            args=(plan, theirs),
+            name=plan.name,
+            daemon=True,  # an interpreter that exits must not wait for it
+        )
+        with _bare_main():
+            process.start()
+        theirs.close()
+        return cls(plan, process, ours, process.pid)
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        try:
+            self.pipe.send(message)
+        except OSError:
+            self.is_gone = True
+
+    def listen(self) -> None:
+        """Take in what the worker has said. Its messages are small: each comes whole."""
+        try:
+            while not self.is_gone and self.pipe.poll():
+                word, *arguments = self.pipe.recv()
+                if word == "counts":
+                    self.counts = Counts(*arguments)
+                else:
+                    self.said[word] = arguments
+        except (EOFError, OSError):
+            self.is_gone = True
+
+    def problem(self) -> str | None:
+        if "failed" in self.said:
+            return f"{self.plan.name}: {self.said['failed'][0]}"
+        if self.is_gone and "closed" not in self.said:
+            return f"{self.plan.name}: ended by itself ({self._how()})"
+        return None
+
+    def is_alive(self) -> bool:
+        return bool(self.process.is_alive())
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def _how(self) -> str:
+        code = self.process.exitcode
+        if code is None:
+            return "its pipe is closed"
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+@contextmanager
+def _bare_main() -> Iterator[None]:
+    """Hide the main module while a process is spawned.
+
+    The child would import it again (the command line with all it needs), though a
+    worker needs nothing of it: that would double its start-up time.
+    """
+    main = sys.modules["__main__"]
+    bare = ModuleType("__main__")
+    bare.__spec__ = None
+    sys.modules["__main__"] = bare
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -1,0 +1,307 @@
+"""The inside of a client worker: a process of its own that does what its clients draw.
+
+One trio task a client. The invoke of each operation is recorded before the operation
+is sent, its end as soon as it is known. A definite error is `fail`; an indefinite one,
+and any error that nobody foresaw, is `info`: the client then goes on as another process
+on a new connection. This module is imported in every worker and imports nothing heavy.
+
+Source: jepsen.generator.interpreter; DESIGN.md decision 12 and section 3 ("Event").
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from time import monotonic_ns
+from typing import Any, Final
+
+import trio
+
+from harness import discovery
+from harness.draw import draw
+from harness.errors import DefiniteError, IndefiniteError
+from harness.history.recorder import Recorder, next_process
+from harness.plugins import Address, Json, Operation, TargetClient, Workload
+
+REPORT_INTERVAL_S: Final = 0.25
+"""How often a worker tells the supervisor its counts."""
+CATCH_UP_MAX_S: Final = 1.0
+"""A client that was held up makes good for this much of its pace at most."""
+BACKOFF_FIRST_S: Final = 0.02
+BACKOFF_MAX_S: Final = 0.5
+"""After failures in a row a client waits, twice as long each time, up to this."""
+ANSWER_GRACE_S: Final = 1.0
+"""How much longer than its own timeout a target's client may take before it is cut off."""
+CLOSE_TIMEOUT_S: Final = 1.0
+FINAL_ATTEMPTS_MAX: Final = 20
+"""A final operation is tried so often; each try is an operation of its own."""
+
+_PR_SET_PDEATHSIG: Final = 1
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """All that one worker process needs to know; picklable.
+
+    Times are ns of CLOCK_MONOTONIC, which all processes of a machine share; `start_ns` is
+    the run's start, the zero of the history. `slots` are the numbers of this worker's
+    clients among `clients` in all; a client's first process id is its slot. `rate_hz` is
+    the rate of all clients together (0: closed loop). `segment` is the file to record
+    into, `log` where to append log lines. `options` configure the workload.
+    `client_factory` stands in for the target's `client` (tests).
+    """
+
+    name: str
+    target: str
+    workload: str
+    seed: str
+    addresses: Mapping[str, Address]
+    slots: tuple[int, ...]
+    clients: int
+    rate_hz: float
+    op_timeout_s: float
+    start_ns: int
+    segment: Path
+    parent_pid: int
+    log: Path | None = None
+    options: Json = field(default_factory=dict)
+    client_factory: Callable[[Mapping[str, Address], float], TargetClient] | None = None
+
+
+def run_worker(plan: WorkerPlan, control: Any) -> None:
+    """Run one worker until it is told to close: the entry point of its process.
+
+    `control` is this end of a multiprocess Pipe. Messages are tuples. To the worker:
+    ("generate", until_ns or None), ("stop",), ("finals", until_ns), ("close",). From it:
+    ("ready",), ("counts", ok, fail, info), ("generated",), ("finals", missed),
+    ("closed", events), ("failed", line).
+    """
+    die_with_parent(plan.parent_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to answer
+    if plan.log is not None:
+        logging.basicConfig(
+            filename=plan.log,
+            level=logging.INFO,
+            format=f"%(asctime)s %(levelname)s {plan.name} %(message)s",
+        )
+    try:
+        trio.run(Worker(plan, control).run)
+    except BaseException as error:
+        cause = _innermost(error)
+        if not isinstance(cause, EOFError | BrokenPipeError | ConnectionResetError):
+            _LOG.exception("the worker failed: seed=%s", plan.seed)
+            control.send(("failed", f"{type(cause).__name__}: {cause}"))
+        sys.exit(1)  # else the supervisor is gone; the history is in the kernel's hands
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process with its parent, also while it is stopped.
+
+    The signal is bound to the *thread* that started this process; see prctl(2).
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent_pid:  # it died before prctl
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Worker:
+    """The clients of one worker process and what they share."""
+
+    def __init__(self, plan: WorkerPlan, control: Any) -> None:
+        self._plan = plan
+        self._control = control
+        self._stop = trio.Event()
+        self._ended = {"ok": 0, "fail": 0, "info": 0}
+        self._ends: dict[str, int] = {}
+        self._workload: Workload = discovery.get("workloads", plan.workload).configured(
+            plan.options
+        )
+        self._factory = plan.client_factory or discovery.get("targets", plan.target).client
+        self._recorder = Recorder(plan.segment, plan.start_ns)
+        self._clients = [Client(self, plan, slot) for slot in plan.slots]
+
+    async def run(self) -> None:
+        """Obey the supervisor until it says close."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._report)
+            self._control.send(("ready",))
+            await self._obey(nursery)
+            nursery.cancel_scope.cancel()
+        for client in self._clients:
+            await client.aclose()
+        self._control.send(("counts", *self._counts()))
+        self._control.send(("closed", self._recorder.close()))
+
+    async def perform(self, client: Client, operation: Operation) -> str:
+        """Do one operation for a client, record it, return its outcome."""
+        workload, plan, key = self._workload, self._plan, operation.key
+        offset = workload.choose_offset(operation, self._ends.get(key, 0))
+        self._recorder.invoke(
+            client.process, operation.f, key, value=operation.value, offset=offset
+        )
+        output: int | None = None
+        found: int | None = None
+        error: str | None = None
+        node: str | None = None
+        patience_s = plan.op_timeout_s + ANSWER_GRACE_S
+        try:
+            with trio.fail_after(patience_s):
+                output, found = await workload.invoke(operation, offset, client.connection)
+            outcome, node = "ok", client.connection.node
+        except DefiniteError as refused:
+            outcome, error = "fail", str(refused) or "DefiniteError"
+        except IndefiniteError as lost:
+            outcome, error = "info", str(lost) or "IndefiniteError"
+        except trio.TooSlowError:
+            outcome, error = "info", f"no answer within {patience_s:g} s"
+        except Exception as unforeseen:
+            outcome, error = "info", f"{type(unforeseen).__name__}: {unforeseen}"
+            _LOG.exception("process=%d f=%s key=%s", client.process, operation.f, key)
+        self._recorder.complete(
+            client.process, outcome, operation.f, key,
+            output=output, offset=found, error=error, node=node,
+        )  # fmt: skip
+        self._ended[outcome] += 1
+        if outcome == "ok":
+            shown = workload.end_shown(operation, output, found)
+            self._ends[key] = max(shown, self._ends.get(key, 0))
+        return outcome
+
+    def connect(self) -> TargetClient:
+        """Return a new client of the target."""
+        return self._factory(self._plan.addresses, self._plan.op_timeout_s)
+
+    async def pause(self, until: float) -> bool:
+        """Sleep until trio's time `until`, or less if generation stops; True if it goes on."""
+        with trio.move_on_at(until):
+            await self._stop.wait()
+        return not self._stop.is_set()
+
+    async def _obey(self, nursery: trio.Nursery) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self._control.fileno())
+            message, *arguments = self._control.recv()
+            if message == "generate":
+                nursery.start_soon(self._generate, arguments[0])
+            elif message == "stop":
+                self._stop.set()
+            elif message == "finals":
+                nursery.start_soon(self._finals, arguments[0])
+            else:
+                assert message == "close", f"unknown message {message!r}"
+                return
+
+    async def _generate(self, until_ns: int | None) -> None:
+        end = trio.CancelScope() if until_ns is None else trio.move_on_at(_trio_time(until_ns))
+        async with trio.open_nursery() as nursery:
+            for client in self._clients:
+                nursery.start_soon(client.generate, self._workload)
+            with end:
+                await self._stop.wait()
+            self._stop.set()  # clients end the operation at hand, and no more
+        self._control.send(("generated",))
+
+    async def _finals(self, until_ns: int) -> None:
+        with trio.move_on_at(_trio_time(until_ns)):
+            async with trio.open_nursery() as nursery:
+                for client in self._clients:
+                    operations = self._workload.final_operations(client.slot, self._plan.clients)
+                    nursery.start_soon(client.finish, operations)
+        self._control.send(("finals", sum(not client.finished for client in self._clients)))
+
+    async def _report(self) -> None:
+        while True:
+            await trio.sleep(REPORT_INTERVAL_S)
+            self._control.send(("counts", *self._counts()))
+
+    def _counts(self) -> tuple[int, int, int]:
+        return self._ended["ok"], self._ended["fail"], self._ended["info"]
+
+
+class Client:
+    """One client: a process id that moves on, a connection, a pace."""
+
+    def __init__(self, worker: Worker, plan: WorkerPlan, slot: int) -> None:
+        self.slot = slot
+        self.process = slot
+        self.finished = False
+        self._worker = worker
+        self._plan = plan
+        self._backoff = draw(plan.seed, "backoff", slot)
+        self._failures = 0
+        self.connection = worker.connect()
+
+    async def generate(self, workload: Workload) -> None:
+        """Do drawn operations, at the drawn pace or in a closed loop, until told to stop."""
+        plan = self._plan
+        pace = _pace(draw(plan.seed, "pace", self.slot), plan.rate_hz / plan.clients)
+        due = trio.current_time() + next(pace)
+        for operation in workload.operations(plan.seed, self.slot, plan.clients):
+            if not await self._worker.pause(due):
+                return
+            await self.step(operation)
+            due = max(due + next(pace), trio.current_time() - CATCH_UP_MAX_S)
+            if self._failures:
+                due = max(due, trio.current_time() + self._backoff_s())
+
+    async def finish(self, operations: Iterator[Operation]) -> None:
+        """Do the final operations, each until it succeeds or was tried often enough."""
+        missed = 0
+        for operation in operations:
+            for _ in range(FINAL_ATTEMPTS_MAX):
+                if await self.step(operation) == "ok":
+                    break
+                await trio.sleep(self._backoff_s())
+            else:
+                missed += 1
+        self.finished = missed == 0
+
+    async def step(self, operation: Operation) -> str:
+        """Do one operation; after `info` go on as another process on a new connection."""
+        outcome = await self._worker.perform(self, operation)
+        self._failures = 0 if outcome == "ok" else self._failures + 1
+        if outcome == "info":
+            self.process = next_process(self.process, self._plan.clients)
+            await self.aclose()
+            self.connection = self._worker.connect()
+        return outcome
+
+    async def aclose(self) -> None:
+        """Close the connection, whatever its state; never longer than CLOSE_TIMEOUT_S."""
+        try:
+            with trio.move_on_after(CLOSE_TIMEOUT_S):
+                await self.connection.aclose()
+        except Exception:
+            _LOG.exception("process=%d: closing the connection", self.process)
+
+    def _backoff_s(self) -> float:
+        longest_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(self._failures, 16))
+        return longest_s * self._backoff.uniform(0.5, 1.0)
+
+
+def _pace(rng: Random, rate_hz: float) -> Iterator[float]:
+    """Draw the seconds between operations: uniform around the mean, as jepsen's `stagger`."""
+    while True:
+        yield rng.uniform(0, 2 / rate_hz) if rate_hz else 0.0
+
+
+def _trio_time(at_ns: int) -> float:
+    """Turn a time of CLOCK_MONOTONIC into trio's."""
+    return trio.current_time() + (at_ns - monotonic_ns()) / 1e9
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Unwrap the groups that nurseries put around a single cause."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
