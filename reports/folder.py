@@ -20,6 +20,8 @@ Part = TypeVar("Part")
 REBUILD = "`shaketable analyze` on this folder rebuilds it"
 """What to do about a missing part that can be had from the recorded segments."""
 
+NEMESIS_COLUMNS = ["time_ns", "process", "f", "value"]
+
 NOTES_MAX = 20
 """More notes than these are counted, not shown."""
 
@@ -33,7 +35,7 @@ class RunFiles:
     campaign: Json
     results: Json | None
     operations: pa.Table
-    nemesis: tuple[Json, ...]
+    nemesis: pa.Table
     status: tuple[Json, ...]
     drain: Json
     notes: tuple[str, ...]
@@ -53,9 +55,12 @@ class _Reader:
             return absent
         try:
             return read(path)
-        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-            self.notes.append(f"{name} cannot be read ({_first_line(error)}): {consequence}")
-            return absent
+        except pa.ArrowException:
+            why = "it is cut, or no Parquet file"
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            why = _first_line(error)
+        self.notes.append(f"{name} cannot be read ({why}): {consequence}")
+        return absent
 
     def lines(self, path: Path) -> tuple[Json, ...]:
         """Read JSON lines; a last line without its end is what a killed writer leaves."""
@@ -117,7 +122,7 @@ def read_run(folder: Path) -> RunFiles:
         nemesis=part(
             "history/events.parquet",
             _read_nemesis,
-            (),
+            EVENTS.empty_table(),
             f"the faults' times are not known; {REBUILD}",
         ),
         status=part("status.jsonl", reader.lines, (), "who led is not known"),
@@ -152,22 +157,12 @@ def _read_operations(path: Path) -> pa.Table:
     return table.select(OPERATIONS.names).cast(OPERATIONS)
 
 
-def _read_nemesis(path: Path) -> tuple[Json, ...]:
-    """Read the rows of the nemesis: time_ns and f of the event beside its value's fields."""
-    table = pq.read_table(
-        path,
-        columns=["time_ns", "f", "value", "process"],
-        filters=[("process", "=", NEMESIS_PROCESS)],
-    ).cast(pa.schema([EVENTS.field(name) for name in ("time_ns", "f", "value", "process")]))
-    rows = []
-    for row in table.sort_by("time_ns").to_pylist():
-        try:
-            value = json.loads(row["value"] or "null")
-        except ValueError:
-            value = None
-        if isinstance(value, dict) and "fault" in value:
-            rows.append({**value, "time_ns": row["time_ns"], "f": row["f"]})
-    return tuple(rows)
+def _read_nemesis(path: Path) -> pa.Table:
+    """Read the nemesis's rows, by time."""
+    schema = pa.schema([EVENTS.field(name) for name in NEMESIS_COLUMNS])
+    is_nemesis = [("process", "=", NEMESIS_PROCESS)]
+    table = pq.read_table(path, columns=NEMESIS_COLUMNS, filters=is_nemesis)
+    return table.cast(schema).sort_by("time_ns")
 
 
 def _first_line(error: Exception) -> str:

@@ -79,6 +79,10 @@ class Violation:
     around: tuple[OperationRow, ...] = ()
     windows: tuple[FaultWindow, ...] = ()
 
+    def stands(self, place: str) -> str | None:
+        """What stands instead at `place`, a node or "" (nowhere in particular)."""
+        return dict(self.instead).get(place)
+
 
 @dataclass(frozen=True, slots=True)
 class ViolationGroup:
@@ -88,6 +92,17 @@ class ViolationGroup:
     title: str
     shown: tuple[Violation, ...]
     total: int
+
+    @property
+    def detailed(self) -> tuple[Violation, ...]:
+        """Those with the operations around them; where none has any, those with evidence."""
+        around = tuple(violation for violation in self.shown if violation.around)
+        return around or tuple(violation for violation in self.shown if violation.evidence)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The nodes of which anything says what stands there instead."""
+        return tuple(sorted({place for violation in self.shown for place, _ in violation.instead}))
 
 
 @dataclass(frozen=True, slots=True)

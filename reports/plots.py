@@ -5,6 +5,7 @@ Colours are chosen to stand on a light and on a dark page; nothing is told by co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,9 @@ LABEL_SHARE_MIN = 0.10
 
 NUMBER_SHARE_MIN = 0.025
 """Fault numbers (and terms) are printed if they stand at least this share apart."""
+
+LATENCY_MIN_MS = 0.001
+"""Shorter ones are drawn as this long: a logarithmic scale has no zero."""
 
 Figure = Any
 
@@ -137,7 +141,7 @@ def _lanes(view: RunView, x_range: Range1d) -> Figure:
     )
     plot.ygrid.grid_line_color = None
     end_s = _end_s(view)
-    _bars(plot, [_phase_bar(phase, end_s) for phase in view.phases], text_colour=INK)
+    _bars(plot, [_phase_bar(phase, end_s) for phase in view.phases])
     _bars(plot, _fault_bars(view, colours, end_s))
     _bars(plot, _role_bars(view, end_s))
     return plot
@@ -150,14 +154,20 @@ def _bar(
     return {
         "row": row, "start": start, "stop": stop, "text": text, "label": label,
         "length": f"{stop - start:.2f} s", "height": 0.72, "alpha": 0.85, "colour": INK,
-        "hatch": " ", **look,
+        "hatch": " ", "ink": "#ffffff", **look,
     }  # fmt: skip
 
 
 def _phase_bar(phase: Any, end_s: float) -> dict[str, Any]:
     wide = (phase.stop_ns - phase.start_ns) / 1e9 >= LABEL_SHARE_MIN * end_s
     return _bar(
-        "phase", phase.start_ns, phase.stop_ns, phase.name, phase.name if wide else "", alpha=0.15
+        "phase",
+        phase.start_ns,
+        phase.stop_ns,
+        phase.name,
+        phase.name if wide else "",
+        alpha=0.15,
+        ink=INK,
     )
 
 
@@ -179,8 +189,9 @@ def _fault_bars(view: RunView, colours: dict[str, str], end_s: float) -> list[di
                 f"fault {window.fault}: {window.description}; {bit}",
                 str(window.fault) if free else "",
                 colour=colours[window.name],
-                hatch=" " if window.bit else "/",
-                alpha=0.85 if window.bit else 0.4,
+                hatch=" " if window.bit else "dot",
+                alpha=0.85 if window.bit else 0.15,
+                ink="#ffffff" if window.bit else INK,
             )
         )
     return bars
@@ -209,7 +220,7 @@ def _role_bars(view: RunView, end_s: float) -> list[dict[str, Any]]:
     return bars
 
 
-def _bars(plot: Figure, bars: list[dict[str, Any]], text_colour: str = "#ffffff") -> None:
+def _bars(plot: Figure, bars: list[dict[str, Any]]) -> None:
     if not bars:
         return
     source = ColumnDataSource({name: [bar[name] for bar in bars] for name in bars[0]})
@@ -223,11 +234,12 @@ def _bars(plot: Figure, bars: list[dict[str, Any]], text_colour: str = "#ffffff"
             "x": [(bar["start"] + bar["stop"]) / 2 for bar in bars if bar["label"]],
             "row": [bar["row"] for bar in bars if bar["label"]],
             "label": [bar["label"] for bar in bars if bar["label"]],
+            "ink": [bar["ink"] for bar in bars if bar["label"]],
         }
     )
     plot.text(
         x="x", y="row", text="label", source=labelled, text_align="center",
-        text_baseline="middle", text_font_size="11px", text_color=text_colour,
+        text_baseline="middle", text_font_size="11px", text_color="ink",
     )  # fmt: skip
     tooltips = [("", "@text"), ("from", "@start{0.000} s"), ("for", "@length")]
     plot.add_tools(HoverTool(renderers=[drawn], tooltips=tooltips))
@@ -246,8 +258,7 @@ def _throughput(view: RunView, x_range: Range1d) -> Figure:
             x="x", y=outcome, source=source, mode="after", line_width=2,
             line_color=colour, line_dash=OUTCOME_DASHES[outcome],
         )  # fmt: skip
-        meaning = {"ok": "ok", "fail": "fail (did not happen)", "info": "info (unknown)"}
-        items.append((meaning[outcome], [line]))
+        items.append((outcome, [line]))
     tooltips = [
         ("from", "@x{0.0} s"),
         *((outcome, f"@{outcome}{{0}} /s") for outcome in OUTCOME_COLOURS),
@@ -262,7 +273,7 @@ def _latency(view: RunView, x_range: Range1d) -> Figure:
     series = latency(view.operations, view.duration_ns)
     plot = _figure(
         view, x_range, "Latency by the time of the call (logarithmic)", height=280,
-        y_axis_type="log", x_axis_label="seconds since the run's start",
+        y_axis_type="log", y_range=_decades(series), x_axis_label="seconds since the run's start",
     )  # fmt: skip
     plot.yaxis.formatter = CustomJSTickFormatter(
         code="return tick >= 1000 ? (tick / 1000) + ' s' : tick + ' ms'"
@@ -272,10 +283,21 @@ def _latency(view: RunView, x_range: Range1d) -> Figure:
     for outcome in ("ok", "fail"):
         dots = _dots(plot, ended.filter(pc.equal(ended["outcome"], outcome)), outcome)
         if dots is not None:
-            items.append((f"{outcome}, single", [dots]))
+            items.append((outcome, [dots]))
     items += _percentiles(plot, series)
     _legend(plot, items)
     return plot
+
+
+def _decades(series: Latency) -> Range1d:
+    """Whole decades around the latencies shown, so that the scale always has marks."""
+    known = np.concatenate([series.p50_ms, series.max_ms])
+    known = known[~np.isnan(known)]
+    if len(known) == 0:
+        return Range1d(start=0.1, end=1000)
+    low, high = max(float(known.min()), LATENCY_MIN_MS), max(float(known.max()), LATENCY_MIN_MS)
+    start, end = 10.0 ** math.floor(math.log10(low) - 0.3), 10.0 ** math.ceil(math.log10(high))
+    return Range1d(start=start, end=max(end, 10 * start))
 
 
 def _percentiles(plot: Figure, series: Latency) -> list[tuple[str, list[Any]]]:
@@ -305,7 +327,7 @@ def _dots(plot: Figure, operations: pa.Table, outcome: str) -> Any:
     if operations.num_rows == 0:
         return None
     calls = operations["call_ns"].to_numpy()
-    elapsed_ms = np.maximum((operations["return_ns"].to_numpy() - calls) / 1e6, 0.001)
+    elapsed_ms = np.maximum((operations["return_ns"].to_numpy() - calls) / 1e6, LATENCY_MIN_MS)
     chosen = slowest_and_sample(elapsed_ms)
     rows = operations.take(pa.array(chosen.rows))
     source = ColumnDataSource(

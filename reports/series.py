@@ -66,17 +66,24 @@ def bucket_ns(duration_ns: int) -> int:
     return -(-duration_ns // BUCKETS_MAX)
 
 
+def _buckets(duration_ns: int, width_ns: int) -> int:
+    """How many buckets; a last one of less than half the width belongs to the one before."""
+    return max(1, (duration_ns + width_ns // 2) // width_ns)
+
+
 def throughput(operations: pa.Table, duration_ns: int) -> Throughput:
     """Count operations a second by outcome over [0, duration]."""
     width = bucket_ns(duration_ns)
-    buckets = max(1, -(-duration_ns // width))
+    buckets = _buckets(duration_ns, width)
+    lengths_s = np.full(buckets, width / 1e9)
+    lengths_s[-1] = max(duration_ns - (buckets - 1) * width, width // 2) / 1e9
     ended = pc.coalesce(operations["return_ns"], operations["call_ns"])
 
     def rate(outcome: str) -> Floats:
         times = ended.filter(pc.equal(operations["outcome"], outcome)).to_numpy()
         places = np.clip(times // width, 0, buckets - 1).astype(np.int64)
-        counts = np.bincount(places, minlength=buckets)
-        return counts / (width / 1e9)
+        rates: Floats = np.bincount(places, minlength=buckets) / lengths_s
+        return rates
 
     starts = np.arange(buckets, dtype=np.float64) * (width / 1e9)
     return Throughput(width / 1e9, starts, rate("ok"), rate("fail"), rate("info"))
@@ -85,7 +92,7 @@ def throughput(operations: pa.Table, duration_ns: int) -> Throughput:
 def latency(operations: pa.Table, duration_ns: int) -> Latency:
     """Compute median, 99th percentile and maximum of the latency of ok operations."""
     width = bucket_ns(duration_ns)
-    buckets = max(1, -(-duration_ns // width))
+    buckets = _buckets(duration_ns, width)
     ok = operations.filter(
         pc.and_(pc.equal(operations["outcome"], "ok"), pc.is_valid(operations["return_ns"]))
     )

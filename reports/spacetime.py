@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from harness.plugins import FaultWindow
 from reports.model import OperationRow
@@ -23,8 +24,10 @@ BAR = 14
 BREAK_WIDTH = 34
 """Width of a squeezed stretch of time."""
 
-BREAK_SHARE = 0.5
-"""A gap is squeezed if it is longer than this share of the time in which operations ran."""
+BREAK_BUSY = 3
+BREAK_MEDIAN = 8
+"""A gap is squeezed if it is longer than this many times the time in which operations ran,
+and than this many times the median gap: sparse operations are no reason to squeeze."""
 
 BAR_WIDTH_MIN = 3.0
 LABEL_WIDTH = 7.0
@@ -104,9 +107,12 @@ def time_axis(spans: Iterable[tuple[int, int]], left: float, right: float) -> Ti
             merged.append([start, stop])
     assert merged
     busy = sum(stop - start for start, stop in merged) or 1_000_000
+    gaps = sorted(after[0] - before[1] for before, after in pairwise(merged))
+    median = gaps[(len(gaps) - 1) // 2] if len(gaps) > 1 else 0
+    squeezed = max(BREAK_BUSY * busy, BREAK_MEDIAN * median)
     pieces: list[list[int]] = [merged[0]]
     for start, stop in merged[1:]:
-        if start - pieces[-1][1] <= busy * BREAK_SHARE:
+        if start - pieces[-1][1] <= squeezed:
             pieces[-1][1] = stop
         else:
             pieces.append([start, stop])
@@ -148,7 +154,7 @@ def lay_out(rows: Sequence[OperationRow], windows: Sequence[FaultWindow]) -> Pic
     bottom = TOP + len(processes) * ROW
     return Picture(
         width=WIDTH,
-        height=bottom + 30,
+        height=bottom + 38,
         rows=tuple((y + ROW / 2, f"client {process}") for process, y in lanes.items()),
         bands=_bands(windows, axis),
         bars=_bars(rows, lanes, axis, right),
@@ -216,27 +222,35 @@ def _bands(windows: Sequence[FaultWindow], axis: TimeAxis) -> tuple[Band, ...]:
 
 
 def _ticks(axis: TimeAxis) -> tuple[tuple[float, str], ...]:
-    """Mark the ends of each stretch, and moments between them where there is room."""
-    span_ns = axis.times[-1] - axis.times[0]
+    """Mark round moments of each stretch, its start where it has none, as far as there is room."""
     pieces = list(zip(axis.times[::2], axis.times[1::2], strict=True))
-    each = max(1, TICKS_MAX // len(pieces))
+    step = _round_step(sum(stop - start for start, stop in pieces) // TICKS_MAX)
     ticks: list[tuple[float, str]] = []
-    shortest = min(stop - start for start, stop in pieces)
     for start, stop in pieces:
-        for n in range(each):
-            time_ns = start + (stop - start) * n // each
+        for time_ns in list(range(-(-start // step) * step, stop + 1, step)) or [start]:
             x = axis.x(time_ns)
-            label = seconds(time_ns, min(span_ns, shortest) // each)
-            if not ticks or x - ticks[-1][0] >= LABEL_WIDTH * (len(label) + 1):
+            label = seconds(time_ns, step)
+            room = LABEL_WIDTH * (len(label) + 1)
+            if x + room <= WIDTH and (not ticks or x - ticks[-1][0] >= room):
                 ticks.append((round(x, 1), label))
     return tuple(ticks)
+
+
+def _round_step(at_least_ns: int) -> int:
+    """Return the next of 1, 2, 5, 10, ... us."""
+    scale = 1000
+    while True:
+        for factor in (1, 2, 5):
+            if factor * scale >= at_least_ns:
+                return factor * scale
+        scale *= 10
 
 
 def _breaks(axis: TimeAxis) -> tuple[tuple[float, str], ...]:
     return tuple(
         (
             round((axis.xs[n] + axis.xs[n + 1]) / 2, 1),
-            seconds(axis.times[n + 1] - axis.times[n], (axis.times[n + 1] - axis.times[n]) // 10),
+            seconds(axis.times[n + 1] - axis.times[n], (axis.times[n + 1] - axis.times[n]) // 20),
         )
         for n in range(1, len(axis.times) - 1, 2)
     )

@@ -1,4 +1,4 @@
-"""What happened to the nodes over time: fault windows, phases, and who led in which term."""
+"""What happened to the nodes over time: phases, and who led in which term."""
 
 from __future__ import annotations
 
@@ -6,41 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from harness.plugins import FaultWindow
 from reports.model import PhaseSpan, RoleSpan
 
 NO_ANSWER = "no answer"
 """The role of a node that does not answer the poll."""
-
-CUT_OFF = "the run ended before the fault was undone"
-
-
-def fault_windows(nemesis: Iterable[Mapping[str, Any]], end_ns: int) -> tuple[FaultWindow, ...]:
-    """Pair the nemesis's start and stop rows by fault number, in the order of their starts.
-
-    A fault that was never undone (the harness was killed) lasts until `end_ns`.
-    """
-    starts: dict[int, Mapping[str, Any]] = {}
-    stops: dict[int, Mapping[str, Any]] = {}
-    for row in nemesis:
-        target = starts if row.get("phase") == "start" else stops
-        target.setdefault(int(row["fault"]), row)
-    windows = []
-    for fault, start in starts.items():
-        stop = stops.get(fault, {})
-        start_ns = int(start["time_ns"])
-        windows.append(
-            FaultWindow(
-                fault=fault,
-                name=str(start["f"]),
-                description=str(start.get("description") or stop.get("description") or start["f"]),
-                start_ns=start_ns,
-                stop_ns=max(start_ns, int(stop["time_ns"]) if stop else end_ns),
-                bit=bool(stop.get("bit", False)),
-                evidence=str(stop.get("evidence") or "") if stop else CUT_OFF,
-            )
-        )
-    return tuple(sorted(windows, key=lambda window: (window.start_ns, window.fault)))
 
 
 def phase_spans(phases: object, end_ns: int) -> tuple[PhaseSpan, ...]:

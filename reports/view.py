@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.history.export import fault_windows
 from harness.plugins import FaultWindow
 from reports import timeline
 from reports.folder import RunFiles, read_run
@@ -25,7 +26,7 @@ from reports.model import (
 from reports.recovery import recovery_times
 from reports.violations import Surroundings, group_findings
 
-VERDICTS = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
+VERDICTS: Mapping[bool | str, str] = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
 
 ERRORS_MAX = 30
 """Different error texts that are listed."""
@@ -43,13 +44,17 @@ def build_view(folder_path: Path) -> RunView:
     """
     files = read_run(folder_path)
     end_ns = _end_ns(files)
-    windows = timeline.fault_windows(files.nemesis, end_ns)
+    notes = list(files.notes)
+    windows = _windows(files, end_ns, notes)
     lanes = timeline.role_spans(files.status, end_ns)
     results: Mapping[str, Any] = files.results or {}
     checkers = _checkers(results, Surroundings(files.operations, windows))
-    verdict = VERDICTS.get(results.get("valid"), "UNKNOWN")
-    asked = _words(_fact(files, "faults", "faults_asked"))
-    seed = str(_fact(files, "seed") if _fact(files, "seed") is not None else NOT_KNOWN)
+    if incomplete := results.get("incomplete"):
+        notes.append(f"the history is incomplete: {incomplete}")
+    verdict = _verdict(results)
+    asked = _fact(files, "faults_asked", "faults")
+    seed = _fact(files, "seed")
+    seed = NOT_KNOWN if seed is None else str(seed)
     recoveries = recovery_times(files.operations, windows)
     return RunView(
         folder=str(folder_path),
@@ -62,14 +67,14 @@ def build_view(folder_path: Path) -> RunView:
         mutant=_fact(files, "mutant") or None,
         workload=str(_fact(files, "workload") or NOT_KNOWN),
         seed=seed,
-        faults_asked=asked,
+        faults_asked=(NOT_KNOWN,) if asked is None else _words(asked),
         nodes=_nodes(files, [lane.node for lane in lanes]),
         command=_command(files, seed),
         promises=_promises(results.get("promises") or _fact(files, "promises")),
         duration_ns=end_ns,
         outcomes=_outcomes(files.operations),
         leader_changes=timeline.leader_changes(lanes) if lanes else None,
-        notes=files.notes,
+        notes=tuple(notes),
         faults=tuple(map(FaultRow, windows, recoveries)),
         phases=timeline.phase_spans(files.run.get("phases"), end_ns),
         lanes=lanes,
@@ -86,12 +91,25 @@ def build_view(folder_path: Path) -> RunView:
 def _fact(files: RunFiles, *names: str) -> Any:
     """Look a fact up where it stands first: run.json, results.json, campaign.toml (any table)."""
     campaign_tables = [table for table in files.campaign.values() if isinstance(table, dict)]
-    for source in (files.run, files.results or {}, files.campaign, *campaign_tables):
-        for name in names:
+    for name in names:
+        for source in (files.run, files.results or {}, files.campaign, *campaign_tables):
             if source.get(name) is not None:
                 value = source[name]
                 return value.get("name") if isinstance(value, dict) and "name" in value else value
     return None
+
+
+def _windows(files: RunFiles, end_ns: int, notes: list[str]) -> tuple[FaultWindow, ...]:
+    try:
+        return fault_windows(files.nemesis, end_ns)
+    except (ValueError, KeyError, TypeError) as error:
+        notes.append(f"the faults of history/events.parquet make no sense: {error}")
+        return ()
+
+
+def _verdict(judged: Mapping[str, Any]) -> str:
+    valid = judged.get("valid")
+    return VERDICTS.get(valid, "UNKNOWN") if isinstance(valid, bool | str) else "UNKNOWN"
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
@@ -108,11 +126,9 @@ def _words(value: object) -> tuple[str, ...]:
 
 def _end_ns(files: RunFiles) -> int:
     """When the run ended, as far as anything that was written shows."""
-    times = [0]
-    for name in ("call_ns", "return_ns"):
-        last = pc.max(files.operations[name]).as_py()
-        times.append(last or 0)
-    times += [int(row["time_ns"]) for row in (*files.nemesis, *files.status) if "time_ns" in row]
+    columns = (files.operations["call_ns"], files.operations["return_ns"], files.nemesis["time_ns"])
+    times = [pc.max(column).as_py() or 0 for column in columns]
+    times += [int(row["time_ns"]) for row in files.status if "time_ns" in row]
     phases: tuple[PhaseSpan, ...] = timeline.phase_spans(files.run.get("phases"), 0)
     times += [max(phase.start_ns, phase.stop_ns) for phase in phases]
     return max(times)
@@ -189,7 +205,7 @@ def _checker(name: str, verdict: Mapping[str, Any], surroundings: Surroundings) 
     crash = data.get("traceback") or verdict.get("traceback")
     return CheckerView(
         name=name,
-        verdict=VERDICTS.get(verdict.get("valid"), "UNKNOWN"),
+        verdict=_verdict(verdict),
         summary=str(verdict.get("summary") or ""),
         counts=tuple(
             (str(key).replace("_", " "), number_text(value))

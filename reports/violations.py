@@ -148,7 +148,7 @@ def _title(violations: Sequence[Violation]) -> str:
     """Say what a group is: how many, of what kind, in which queues and offsets, under what."""
     first = violations[0]
     count = len(violations)
-    words = f"{count} of {first.kind}" if count > 1 else first.kind
+    words = f"{first.kind}, {count} times" if count > 1 else first.kind
     places = []
     for key in sorted({violation.key or "" for violation in violations}):
         offsets = [v.offset for v in violations if (v.key or "") == key and v.offset is not None]

@@ -271,7 +271,8 @@ def invalid_run(make_folder: Callable[[], Path]) -> Sample:
             "details": {
                 "value": row["input"], "node": row["node"], "fault": 1,
                 "instead": {
-                    "n0": "nothing: its log ends before", "n1": f"value {row['input'] + 5} of term 2",
+                    "n0": "nothing: its log ends before",
+                    "n1": f"value {row['input'] + 5} of term 2",
                     "n2": f"value {row['input'] + 5} of term 2",
                 },
                 "majority": 2, "standing_on": [],
