@@ -12,6 +12,7 @@ import struct
 from dataclasses import dataclass
 
 ENTRY_HEADER_BYTES = 48
+_CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from
 _SIZE_AT_4 = struct.Struct(">4xi").unpack_from
 
 
@@ -52,6 +53,14 @@ class Batch:
     def end_position(self) -> int:
         """Byte position just behind the last entry."""
         return self.position + len(self.data)
+
+    def last_chain_crc(self) -> int:
+        """Return the last entry's chainCrc as its header states it, unsigned."""
+        at = 0
+        for _ in range(self.count - 1):
+            at += _SIZE_AT_4(self.data, at)[0]
+        chain_crc: int = _CHAIN_CRC_AT_36(self.data, at)[0]
+        return chain_crc
 
     def after(self, index: int) -> Batch:
         """Return the part of the batch behind entry `index`, which must leave at least one."""

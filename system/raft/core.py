@@ -257,6 +257,7 @@ class RaftCore:
             self.config, self.member, self.term, self.peers, self.ledger, self._now_ms
         )
         self._note_role()
+        self._heartbeat()
 
     # ---- elections -----------------------------------------------------------------------
 

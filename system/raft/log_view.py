@@ -7,10 +7,9 @@ back through an `EntryReader`.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable
 
-from system.raft.batch import Batch
+from system.raft.batch import Batch, LogEnd
 from system.raft.protocol import EntryReader, InvariantError
 
 
@@ -37,7 +36,7 @@ class LogView:
             self._terms.append(term)
         self.end_index = end_index
         self.end_position = end_position
-        self._tail: deque[Batch] = deque()
+        self._tail: list[Batch] = []
         self._tail_bytes = 0
         self._tail_bytes_max = tail_bytes_max
         self._stored_index = end_index  # entries up to here can be read back
@@ -52,10 +51,16 @@ class LogView:
         """How many terms the log has entries of: the ordinal of the next term start."""
         return len(self._terms)
 
-    @property
-    def tail(self) -> deque[Batch]:
-        """Recent batches, oldest first; a suffix of the log. Do not change it."""
-        return self._tail
+    def end(self) -> LogEnd:
+        """Return the log's end with its chain CRC, for whoever encodes what follows."""
+        if self.end_index < 0:
+            return LogEnd()
+        last = (
+            self._tail[-1]
+            if self._tail
+            else self._reader.read_entries(self.end_index, 1).until(self.end_index)
+        )
+        return LogEnd(self.end_index, self.end_term, self.end_position, last.last_chain_crc())
 
     def term_at(self, index: int) -> int:
         """Term of entry `index`; -1 for index -1, the place before the first entry."""
@@ -135,23 +140,45 @@ class LogView:
             # in the tail stands in its own right.
             last = self._tail[0].first_index - 1 if self._tail else self.end_index
             return (found.until(last) if found.last_index > last else found,)
-        needed: list[Batch] = []
-        for batch in reversed(self._tail):
-            needed.append(batch)
-            if batch.first_index <= first_index:
-                break
-        needed.reverse()
+        at = bisect_right(self._tail, first_index, key=_first_index) - 1
+        needed = self._tail[at : at + _PUSH_BATCHES_MAX]
         if needed[0].first_index < first_index:
             needed[0] = needed[0].after(first_index - 1)
         return _sendable(needed, bytes_max)
 
+    def read(self, position: int, size: int) -> bytes:
+        """Return `size` bytes of one entry from byte `position` of the log on."""
+        if not self._tail or position < self._tail[0].position:
+            return self._reader.read(position, size)
+        batch = self._tail[bisect_right(self._tail, position, key=_position) - 1]
+        at = position - batch.position
+        assert at + size <= len(batch.data), f"{size} bytes at {position} span batches"
+        return batch.data[at : at + size]
+
     def _trim(self) -> None:
+        """Drop the oldest quarter of the tail when it is over its limit, if it is stored."""
+        if self._tail_bytes <= self._tail_bytes_max:
+            return
+        drop = 0
         while (
-            len(self._tail) > 1
-            and self._tail_bytes > self._tail_bytes_max
-            and self._tail[0].last_index <= self._stored_index
+            drop < len(self._tail) - 1
+            and self._tail_bytes > self._tail_bytes_max * 3 // 4
+            and self._tail[drop].last_index <= self._stored_index
         ):
-            self._tail_bytes -= len(self._tail.popleft().data)
+            self._tail_bytes -= len(self._tail[drop].data)
+            drop += 1
+        del self._tail[:drop]
+
+
+_PUSH_BATCHES_MAX = 256
+
+
+def _first_index(batch: Batch) -> int:
+    return batch.first_index
+
+
+def _position(batch: Batch) -> int:
+    return batch.position
 
 
 def _sendable(batches: list[Batch], bytes_max: int) -> tuple[Batch, ...]:

@@ -167,6 +167,10 @@ class EntryReader(Protocol):
         """Return entries from `first_index` on: one term, one file, at least one entry."""
         ...
 
+    def read(self, position: int, size: int) -> bytes:
+        """Return bytes of the log."""
+        ...
+
 
 class NotLeaderError(Exception):
     """This member does not lead (or not yet): nothing was appended, ask `leader`."""
