@@ -1,0 +1,103 @@
+"""What both engines share: one partition judged by all its checkers, and the conclusions.
+
+Pure. A checker that raises is caught here, so that the others go on and what it found in
+other partitions is kept.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.history.schema import ENTRIES, FINDINGS, OPERATIONS
+from harness.plugins import CheckContext, Checker
+from harness.verdict import Outcome, Verdict
+
+BUCKET_ENTRIES = 262_144
+"""Entries of each node in a "bucket": ranges of the log index that are judged by themselves."""
+
+CRASHED = "checker-crashed"
+UNREADABLE = "unreadable: "
+"""How the problem of the one row begins that stands for a log that could not be read."""
+
+SCHEMAS = {"operations": OPERATIONS, "entries": ENTRIES}
+TAGGED = FINDINGS.insert(0, pa.field("checker", pa.string()))
+"""FINDINGS with the name of the checker that found them."""
+
+_ORDER = ("checker", "kind", "key", "offset", "message", "details")
+
+
+def needs(checkers: Iterable[Checker], table: str) -> bool:
+    """True if any of the checkers reads that table."""
+    return any(table in checker.tables for checker in checkers)
+
+
+def judge_partition(
+    checkers: Sequence[Checker], tables: Mapping[str, pa.Table], context: CheckContext
+) -> pa.Table:
+    """Run the checkers over one partition; return rows of TAGGED.
+
+    A checker is called where at least one of the tables that it reads has rows here.
+    """
+    found = [TAGGED.empty_table()]
+    for checker in checkers:
+        mine = {name: tables[name] for name in checker.tables}
+        if not any(table.num_rows for table in mine.values()):
+            continue
+        try:
+            findings = checker.check(mine, context).cast(FINDINGS)
+        except Exception:
+            row = {"kind": CRASHED, "count": 1, "message": traceback.format_exc()}
+            findings = pa.Table.from_pylist([row], FINDINGS)
+        name = pa.array([checker.name] * findings.num_rows, pa.string())
+        found.append(findings.add_column(0, "checker", name))
+    return pa.concat_tables(found)
+
+
+def conclude(
+    checkers: Sequence[Checker],
+    findings: pa.Table,
+    context: CheckContext,
+    unreadable: Sequence[str] = (),
+) -> list[Verdict]:
+    """Join the findings (rows of TAGGED, in any order) into each checker's verdict.
+
+    `unreadable` says which logs could not be read: who needs entries cannot judge then.
+    """
+    ordered = findings.sort_by([(column, "ascending") for column in _ORDER])
+    verdicts = []
+    for checker in checkers:
+        mine = ordered.filter(pc.equal(ordered["checker"], checker.name)).drop_columns("checker")
+        if unreadable and "entries" in checker.tables:
+            summary = f"the logs cannot be judged: {'; '.join(unreadable)}"
+            verdicts.append(Verdict(checker.name, Outcome.UNKNOWN, summary))
+            continue
+        verdicts.append(_conclude_one(checker, mine, context))
+    return verdicts
+
+
+def _conclude_one(checker: Checker, findings: pa.Table, context: CheckContext) -> Verdict:
+    is_crash = pc.equal(findings["kind"], CRASHED)
+    tracebacks = findings.filter(is_crash)["message"].to_pylist()
+    try:
+        verdict = checker.conclude(findings.filter(pc.invert(is_crash)), context)
+    except Exception:
+        tracebacks.append(traceback.format_exc())
+        verdict = Verdict(checker.name, Outcome.UNKNOWN, "")
+    if tracebacks:
+        error = tracebacks[0].strip().rpartition("\n")[2]
+        text = f"the checker crashed in {len(tracebacks)} part(s) of its work: {error}"
+        verdict = replace(
+            verdict,
+            outcome=max(verdict.outcome, Outcome.UNKNOWN),
+            summary=f"{verdict.summary}; {text}" if verdict.findings_total else text,
+            data={**verdict.data, "traceback": tracebacks[0]},
+        )
+    if context.incomplete is not None and verdict.outcome is Outcome.VALID:
+        text = f"the history is incomplete: {context.incomplete}"
+        verdict = replace(verdict, outcome=Outcome.UNKNOWN, summary=text)
+    return verdict

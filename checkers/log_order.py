@@ -1,0 +1,323 @@
+"""The order in which one append-only log's operations can have taken effect.
+
+An append returns its offset, so the order of the appends is known and no search is
+needed. Let t(k) be the moment at which the append at offset k took effect. A history is
+linearizable iff every t(k) can be chosen, rising with k, such that for each operation's
+closed interval [call, return]
+
+- the append at k has call <= t(k) <= return;
+- a read that found a value at k has t(k) <= return, and the value is the one put there;
+- a read that found nothing at k has call <= t(k);
+- an end m has t(m-1) <= return and call <= t(m).
+
+So every operation sets *lower* bounds (a place and a time: nothing at that place or above
+happened before) and *upper* bounds (a place and a time: all at that place and below
+happened by then). The times can be chosen iff no lower bound is later than an upper bound
+at the same place or above: take for t(k) the latest lower bound at or below k. Offsets
+below a known end that no known value occupies must be filled by appends of unknown
+outcome, each called by the time the offset was known to be taken; as these deadlines rise
+with the offset, matching the earliest calls to the lowest offsets decides it.
+
+All of it is sorting and running minima: O(n log n), any concurrency.
+
+Source: Herlihy & Wing 1990; CHECKERS.md section 3, row 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+FUNCTIONS = frozenset(("append", "read", "end"))
+NEVER = np.iinfo(np.int64).max
+NOBODY = -1
+"""In a column of row numbers: there is no such row."""
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One queue's operations as columns, in the order of their ids."""
+
+    key: str
+    op: Ints
+    process: Ints
+    input: Ints
+    output: Ints
+    offset: Ints
+    call: Ints
+    end: Ints  # return_ns; NEVER where the outcome is not ok
+    is_append: Bools  # ok or info
+    is_acked: Bools
+    is_failed: Bools  # an append that certainly did not happen
+    is_read: Bools  # ok, and found a value
+    is_null: Bools  # ok, and found the log's end
+    is_end: Bools  # ok
+
+    def without(self, functions: frozenset[str]) -> Queue:
+        """Return the queue as if no read or no end of these functions had been recorded."""
+        none = np.zeros_like(self.is_append)
+        queue = self
+        if "read" in functions:
+            queue = replace(queue, is_read=none, is_null=none)
+        return replace(queue, is_end=none) if "end" in functions else queue
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """Operations that break one rule: rows of the queue, and for each the row that shows it.
+
+    `places` are the offsets concerned.
+    """
+
+    kind: str
+    rows: Ints
+    witnesses: Ints
+    places: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Bounds of one kind of operation: places, times, and the rows that set them."""
+
+    places: Ints
+    times: Ints
+    rows: Ints
+
+
+def load_queue(operations: pa.Table) -> Queue:
+    """Take one queue's operations apart; rows of other functions are left out.
+
+    Raises:
+        ValueError: an operation that is ok lacks its offset, output or return.
+    """
+    table = operations.filter(pc.is_in(operations["f"], pa.array(sorted(FUNCTIONS))))
+    table = table.sort_by("op")
+    size = table.num_rows
+
+    def ints(name: str) -> Ints:
+        return np.asarray(table[name].fill_null(0).to_numpy(), dtype=np.int64)
+
+    def equal(name: str, value: str) -> Bools:
+        return np.asarray(pc.equal(table[name], value).to_numpy(), dtype=np.bool_)
+
+    def has(name: str) -> Bools:
+        return np.asarray(pc.is_valid(table[name]).to_numpy(), dtype=np.bool_)
+
+    is_ok, is_failed = equal("outcome", "ok"), equal("outcome", "fail")
+    is_append, is_read, is_end = equal("f", "append"), equal("f", "read"), equal("f", "end")
+    has_output = has("output")
+    lacks = np.where(is_end, ~has_output, ~has("offset")) | ~has("return_ns")
+    lacks |= is_append & ~has("input")
+    if (is_ok & lacks).any():
+        op = table["op"][int(np.flatnonzero(is_ok & lacks)[0])]
+        raise ValueError(f"operation {op} is ok but lacks its offset, value or return")
+    return Queue(
+        key=(table["key"][0].as_py() or "") if size else "",
+        op=ints("op"),
+        process=ints("process"),
+        input=ints("input"),
+        output=ints("output"),
+        offset=ints("offset"),
+        call=ints("call_ns"),
+        end=np.where(is_ok, ints("return_ns"), NEVER),
+        is_append=is_append & ~is_failed,
+        is_acked=is_append & is_ok,
+        is_failed=is_append & is_failed,
+        is_read=is_read & is_ok & has_output,
+        is_null=is_read & is_ok & ~has_output,
+        is_end=is_end & is_ok,
+    )
+
+
+def repeated_value(queue: Queue) -> int | None:
+    """Return the row of an append whose value an earlier one may have put too, if any."""
+    rows = np.flatnonzero(queue.is_append)
+    _, first = np.unique(queue.input[rows], return_index=True)
+    if len(first) == len(rows):
+        return None
+    return int(rows[np.setdiff1d(np.arange(len(rows)), first)[0]])
+
+
+def anomalies(queue: Queue) -> list[Anomaly]:
+    """Return everything about `queue` that no linearizable log can do; empty if nothing is.
+
+    Values of appends must be unique (`repeated_value`).
+    """
+    below_zero = (queue.is_acked | queue.is_read | queue.is_null) & (queue.offset < 0)
+    below_zero |= queue.is_end & (queue.output < 0)
+    rows = np.flatnonzero(below_zero)
+    places = np.where(queue.is_end[rows], queue.output[rows], queue.offset[rows])
+    found = [Anomaly("negative-offset", rows, np.full(len(rows), NOBODY), places)]
+    queue = replace(
+        queue,
+        is_acked=queue.is_acked & ~below_zero,
+        is_append=queue.is_append & ~below_zero,
+        is_read=queue.is_read & ~below_zero,
+        is_null=queue.is_null & ~below_zero,
+        is_end=queue.is_end & ~below_zero,
+    )
+    place, holders, reads, misplaced = _place(queue)
+    found += misplaced
+    appends = _Bounds(place[holders], queue.end[holders], holders)
+    calls = _Bounds(place[holders], queue.call[holders], holders)
+    read = _Bounds(queue.offset[reads], queue.end[reads], reads)
+    nulls = np.flatnonzero(queue.is_null)
+    null = _Bounds(queue.offset[nulls], queue.call[nulls], nulls)
+    ends = np.flatnonzero(queue.is_end)
+    end_low = _Bounds(queue.output[ends], queue.call[ends], ends)
+    grown = ends[queue.output[ends] > 0]
+    end_high = _Bounds(queue.output[grown] - 1, queue.end[grown], grown)
+    seen = _joined(read, end_high)
+    found += [
+        _too_late("append-order", calls, appends),
+        _too_early("future-read", read, calls),
+        _too_early("future-end", end_high, calls),
+        _too_late("stale-read", null, appends),
+        _too_late("stale-end", end_low, appends),
+        _too_late("read-went-back", null, seen),
+        _too_late("end-went-back", end_low, seen),
+        _unexplained(queue, place, holders, _joined(appends, seen)),
+    ]
+    return [anomaly for anomaly in found if len(anomaly.rows)]
+
+
+def _place(queue: Queue) -> tuple[Ints, Ints, Ints, list[Anomaly]]:
+    """Put each append where its acknowledgement or, failing that, a read says it stands.
+
+    Returns the place of each row (NOBODY where none is known), the rows of the appends
+    that hold a place, the rows of the reads that agree with them, and what disagrees.
+    """
+    rows = np.flatnonzero(queue.is_append)
+    reads = np.flatnonzero(queue.is_read)
+    writer = _writers(queue, rows, reads)
+    aborted = _writers(queue, np.flatnonzero(queue.is_failed), reads)
+    place = np.full(len(queue.op), NOBODY, dtype=np.int64)
+    known = reads[writer != NOBODY]
+    place[writer[writer != NOBODY][::-1]] = queue.offset[known][::-1]  # the first read decides
+    place[queue.is_acked] = queue.offset[queue.is_acked]
+
+    placed = rows[place[rows] != NOBODY]
+    order = np.lexsort((placed, ~queue.is_acked[placed], place[placed]))
+    placed = placed[order]
+    holds = np.ones(len(placed), dtype=np.bool_)
+    holds[1:] = place[placed[1:]] != place[placed[:-1]]
+    holders = placed[holds]
+    others = placed[~holds & queue.is_acked[placed]]
+    holder = _at(place, holders, queue.offset[reads])
+
+    is_phantom = (writer == NOBODY) & (aborted == NOBODY)
+    is_aborted = (writer == NOBODY) & (aborted != NOBODY)
+    is_other = (writer != NOBODY) & (holder != writer) & (holder != NOBODY)
+    is_twice = (writer != NOBODY) & (holder == NOBODY)
+    found = [
+        Anomaly("offset-given-twice", others, _at(place, holders, place[others]), place[others])
+    ]
+    for kind, mask, witness in (
+        ("phantom-read", is_phantom, holder),
+        ("aborted-read", is_aborted, aborted),
+        ("inconsistent-read", is_other, holder),
+        ("duplicate", is_twice, writer),
+    ):
+        found.append(Anomaly(kind, reads[mask], witness[mask], queue.offset[reads[mask]]))
+    return place, holders, reads[(writer != NOBODY) & (holder == writer)], found
+
+
+def _writers(queue: Queue, rows: Ints, reads: Ints) -> Ints:
+    """Return for each read the one of the append `rows` that carries its value."""
+    order = np.argsort(queue.input[rows], kind="stable")
+    return _find(queue.input[rows[order]], rows[order], queue.output[reads])
+
+
+def _at(place: Ints, holders: Ints, places: Ints) -> Ints:
+    """Return the holder of each of `places`; `holders` are in order of place."""
+    return _find(place[holders], holders, places)
+
+
+def _find(sorted_values: Ints, rows: Ints, wanted: Ints) -> Ints:
+    if not len(rows):
+        return np.full(len(wanted), NOBODY, dtype=np.int64)
+    at = np.minimum(np.searchsorted(sorted_values, wanted), len(rows) - 1)
+    return np.where(sorted_values[at] == wanted, rows[at], NOBODY)
+
+
+def _too_late(kind: str, lower: _Bounds, upper: _Bounds) -> Anomaly:
+    """Accuse the lower bounds that are later than an upper bound at their place or above."""
+    if not len(lower.rows) or not len(upper.rows):
+        return _nothing(kind)
+    order, best = _earliest_from(upper)
+    first = np.searchsorted(upper.places[order], lower.places, side="left")
+    witness = best[np.minimum(first, len(order) - 1)]
+    is_late = (first < len(order)) & (upper.times[witness] < lower.times)
+    return Anomaly(kind, lower.rows[is_late], upper.rows[witness[is_late]], lower.places[is_late])
+
+
+def _too_early(kind: str, upper: _Bounds, lower: _Bounds) -> Anomaly:
+    """Accuse the upper bounds that are earlier than a lower bound at their place or below."""
+    if not len(lower.rows) or not len(upper.rows):
+        return _nothing(kind)
+    order = np.argsort(lower.places, kind="stable")
+    best = order[_running_best(lower.times[order])]
+    last = np.searchsorted(lower.places[order], upper.places, side="right") - 1
+    witness = best[np.maximum(last, 0)]
+    is_early = (last >= 0) & (upper.times < lower.times[witness])
+    return Anomaly(
+        kind, upper.rows[is_early], lower.rows[witness[is_early]], upper.places[is_early]
+    )
+
+
+def _unexplained(queue: Queue, place: Ints, holders: Ints, upper: _Bounds) -> Anomaly:
+    """Find the first offset that must be taken though no append is left that can take it."""
+    if not len(upper.rows):
+        return _nothing("unexplained-offset")
+    unused = queue.is_append & ~queue.is_acked & (place == NOBODY)
+    calls = np.sort(queue.call[unused])
+    taken = place[holders]
+    below = taken - np.arange(len(taken))  # offsets below each taken one that nobody holds
+    length = int(upper.places.max()) + 1
+    free = min(length - len(taken), len(calls) + 1)  # one more than can be explained decides
+    number = np.arange(free)
+    gaps = number + np.searchsorted(below, number, side="right")
+    order, best = _earliest_from(upper)
+    first = np.searchsorted(upper.places[order], gaps, side="left")
+    witness = best[first]
+    call = np.append(calls, NEVER)[:free]
+    is_bare = (call > upper.times[witness]) | (number == len(calls))
+    at = np.flatnonzero(is_bare)[:1]
+    return Anomaly(
+        "unexplained-offset", upper.rows[witness[at]], np.full(len(at), NOBODY), gaps[at]
+    )
+
+
+def _earliest_from(upper: _Bounds) -> tuple[Ints, Ints]:
+    """Return the bounds in order of place, and for each the earliest one there or above."""
+    order = np.argsort(upper.places, kind="stable")
+    downwards = order[::-1]
+    return order, downwards[_running_best(-upper.times[downwards])][::-1]
+
+
+def _running_best(times: Ints) -> Ints:
+    """Return, for each position, the position of the greatest time up to there."""
+    greatest = np.maximum.accumulate(times)
+    is_new = np.ones(len(times), dtype=np.bool_)
+    is_new[1:] = times[1:] > greatest[:-1]
+    return np.maximum.accumulate(np.where(is_new, np.arange(len(times)), 0))
+
+
+def _joined(one: _Bounds, other: _Bounds) -> _Bounds:
+    return _Bounds(
+        np.concatenate((one.places, other.places)),
+        np.concatenate((one.times, other.times)),
+        np.concatenate((one.rows, other.rows)),
+    )
+
+
+def _nothing(kind: str) -> Anomaly:
+    empty = np.empty(0, dtype=np.int64)
+    return Anomaly(kind, empty, empty, empty)
