@@ -62,7 +62,7 @@ def run(
 
     Without a campaign file: the built-in one, a 3-node DLedger group for about a minute.
     An option wins over the campaign file, and that over the defaults. Ctrl-C ends the
-    campaign; what was recorded until then can still be judged by `analyze`.
+    shaking early, and what was recorded until then is judged; a second one stops at once.
 
     Examples:
     ./shaketable run
@@ -82,8 +82,9 @@ def run(
     for number in range(given.test_count):
         if number:
             session.out.print(f"\ncampaign {number + 1} of {given.test_count}")
-        codes.append(session.run_one(_of_number(resolved, wanted, number), given.base_port))
-        if codes[-1] != ExitCode.VALID:
+        ended = session.run_one(_of_number(resolved, wanted, number), given.base_port)
+        codes.append(ended.code)
+        if ended.code != ExitCode.VALID or ended.is_interrupted:
             break
     return worst_exit(codes)
 

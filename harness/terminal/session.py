@@ -7,11 +7,14 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
+import trio
 from rich.console import Console
 from rich.text import Text
 
@@ -21,6 +24,7 @@ from harness.campaign import Campaign
 from harness.errors import UsageError
 from harness.history import run_folder
 from harness.history.run_folder import RunFolder
+from harness.repeat import repeat_command
 from harness.terminal.display import make_display
 from harness.verdict import EXIT_BY_OUTCOME, Outcome
 
@@ -33,15 +37,27 @@ out = Console(highlight=False)
 """Where results and progress go: stdout."""
 
 
-def run_one(campaign: Campaign, base_port: int | None) -> int:
-    """Run, judge and report one resolved campaign; return its exit code.
+@dataclass(frozen=True, slots=True)
+class Session:
+    """How one campaign went: its exit code, and whether somebody ended it early."""
+
+    code: int
+    is_interrupted: bool
+
+
+def run_one(campaign: Campaign, base_port: int | None) -> Session:
+    """Run, judge and report one resolved campaign.
+
+    The first Ctrl-C, SIGTERM or SIGHUP ends the shaking in good order, and what was
+    recorded is judged; the second tears the group down at once; one during the check
+    ends the command without a verdict.
 
     Raises:
         UsageError: no fitting Java, a port in use, a store that cannot be written.
         HarnessError: the harness could not do its work.
-        KeyboardInterrupt: the user or a signal ended it; the nodes are ended.
+        KeyboardInterrupt: interrupted before a verdict; no process is left.
     """
-    from harness.runtime.supervisor import run_campaign  # noqa: PLC0415 - only `run` needs trio
+    from harness.runtime.supervisor import run_campaign  # noqa: PLC0415 - only `run` runs one
 
     engine = judge.Engine(judge.SPARK, campaign.spark_master)
     engine.require_java(os.environ)
@@ -53,7 +69,16 @@ def run_one(campaign: Campaign, base_port: int | None) -> int:
     with logged_to(folder), _ended_by_signals():
         try:
             with display.shown():
-                run_campaign(campaign, folder, display, base_port)
+                result = trio.run(
+                    partial(
+                        run_campaign,
+                        campaign,
+                        folder,
+                        display,
+                        base_port=base_port,
+                        command=[repeat_command(campaign, folder.path)],
+                    )
+                )
                 judged = judge.judge(folder, campaign, engine, display.checking)
         except UsageError:
             raise
@@ -65,7 +90,7 @@ def run_one(campaign: Campaign, base_port: int | None) -> int:
             raise
         finally:
             engine.stop()
-        return conclude(folder, judged.outcome)
+        return Session(conclude(folder, judged.outcome), result.status == "interrupted")
 
 
 def judge_stored(folder: RunFolder, campaign: Campaign, engine: judge.Engine) -> int:
