@@ -122,8 +122,7 @@ def load_events(folder: RunFolder) -> pa.Table:
 def _window(
     number: int, start: dict[str, Any] | None, stop: dict[str, Any] | None, run_end_ns: int
 ) -> FaultWindow:
-    known = stop or start
-    assert known is not None, "a fault without any event"
+    known = {**(start or {}), **(stop or {})}
     start_ns = start["time_ns"] if start else known["time_ns"]
     evidence = str(stop.get("evidence", "")) if stop else NOT_UNDONE
     return FaultWindow(

@@ -37,6 +37,7 @@ _HEAD = struct.Struct(">BI")
 _COUNT = struct.Struct(">Q")
 _EVENT = 1
 _CLOSE = 2
+_UNREADABLE = "the next record is unreadable"
 _CLOSE_BYTES = _FRAME.size + _COUNT.size
 
 
@@ -144,7 +145,7 @@ def read_segment(path: Path) -> Segment:
     closing = _closing(data)
     torn: str | None = None
     if why is not None:
-        damaged = closing is not None or not _is_cut_tail(data, at)
+        damaged = closing is not None or why != _UNREADABLE or not _is_cut_tail(data, at)
         torn = _told(path, at, len(events), why)
     else:
         damaged = closing is not None and closing != len(events)
@@ -168,7 +169,7 @@ def _scan(data: bytes) -> tuple[tuple[Event, ...], int, str | None]:
     while at < len(data):
         frame = _frame_at(data, at)
         if frame is None:
-            return tuple(events), at, "the next record is unreadable"
+            return tuple(events), at, _UNREADABLE
         kind, payload = frame
         end = at + _FRAME.size + len(payload)
         if kind == _CLOSE:

@@ -1,0 +1,110 @@
+"""Plug-ins: built-ins and external ones are found; broken ones are told in one line."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import discovery
+from harness.errors import HarnessError, UsageError
+from workloads import log
+
+WORKLOAD = '''
+"""A workload from elsewhere.
+
+More text.
+"""
+
+
+class Other:
+    name = "other"
+    checkers = ()
+
+    def configured(self, options): ...
+    def operations(self, seed, client, clients): ...
+    def final_operations(self, client, clients): ...
+    async def invoke(self, operation, offset, client): ...
+    def choose_offset(self, operation, end_seen): ...
+    def end_shown(self, operation, output, offset): ...
+
+
+OTHER = Other()
+'''
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    discovery.find.cache_clear()
+    yield
+    discovery.find.cache_clear()
+    sys.modules.pop("other_workload", None)
+
+
+def install(site: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    info = site / "other_workload-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-workload\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[shaketable.workloads]\nother = other_workload:OTHER\n")
+    (site / "other_workload.py").write_text(source)
+    monkeypatch.syspath_prepend(str(site))
+    importlib.invalidate_caches()
+
+
+def test_built_ins_are_found_by_their_package() -> None:
+    assert discovery.find("workloads") == {"log": log.PLUGIN}
+    assert discovery.get("workloads", "log") is log.PLUGIN
+    assert discovery.summary(log.PLUGIN) == (
+        "Appends of unique values and reads across several queues."
+    )
+
+
+def test_external_plug_ins_are_found_by_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, WORKLOAD)
+    assert sorted(discovery.find("workloads")) == ["log", "other"]
+    other = discovery.get("workloads", "other")
+    assert other.name == "other"
+    assert discovery.summary(other) == "A workload from elsewhere."
+
+
+def test_unknown_names_are_told_with_the_nearest_and_all() -> None:
+    with pytest.raises(UsageError) as told:
+        discovery.get("workloads", "logg")
+    assert str(told.value) == "unknown workload 'logg'; did you mean 'log'? (there are: log)"
+    for name in ("", "../x", "a.b", "__init__", "campaigns"):
+        with pytest.raises(UsageError, match="unknown workload"):
+            discovery.get("workloads", name)
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("import nowhere_at_all", "cannot load the plug-in other = other_workload:OTHER: "),
+        ("OTHER = 1 / 0", "cannot load .*: ZeroDivisionError: division by zero"),
+        ("", "cannot load .*: AttributeError: "),
+        ("syntax error", "cannot load .*: SyntaxError: "),
+        (WORKLOAD.replace("def end_shown", "def elsewhere"), "is no Workload: has no end_shown"),
+        (WORKLOAD.replace("OTHER = Other()", "OTHER = 3"), "is no Workload: has no name, checkers"),
+        (
+            WORKLOAD.replace("OTHER = Other()", "OTHER = Other()\nOTHER.invoke = None"),
+            "is no Workload: invoke is no method",
+        ),
+        (WORKLOAD.replace('"other"', "None"), "is no Workload: its name is None"),
+        (WORKLOAD.replace('"other"', '"log"'), "workloads: two plug-ins are named 'log'"),
+    ],
+)
+def test_a_broken_plug_in_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, line: str
+) -> None:
+    install(tmp_path, monkeypatch, source)
+    with pytest.raises(HarnessError, match=line) as told:
+        discovery.find("workloads")
+    assert "other_workload" in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_getting_one_imports_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "import nowhere_at_all")
+    assert discovery.get("workloads", "log") is log.PLUGIN

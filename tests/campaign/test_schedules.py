@@ -1,0 +1,204 @@
+"""Draws and schedules: the same for the same seed in every process, each draw independent."""
+
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.campaign import FAULT_DURATION_MIN_S, Campaign
+from harness.draw import draw, new_seed
+from harness.errors import HarnessError, UsageError
+from harness.schedule import decode_schedule, encode_schedule, schedule
+from workloads.log import LogWorkload
+
+
+class FakeFault:
+    """Plans what it was given, and one draw."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def plan(self, rng, nodes, turn):
+        return {"turn": turn, "draw": rng.random(), "nodes": tuple(nodes)}
+
+
+FAULTS = {name: FakeFault(name) for name in ("kill", "pause", "partition", "clock", "disk")}
+CAMPAIGN = Campaign(seed="7", time_limit_s=120.0)
+
+SEEDS = st.text(st.characters(codec="utf-8"), max_size=5)
+NAMES = st.lists(SEEDS | st.integers(0, 99), max_size=3)
+
+
+# ---- draws -------------------------------------------------------------------------------
+
+
+@given(SEEDS, NAMES, NAMES)
+def test_streams_are_independent_and_repeatable(seed: str, names: list, others: list) -> None:
+    values = [draw(seed, *names).random() for _ in range(2)]
+    assert values[0] == values[1]
+    if names != others:
+        assert draw(seed, *others).random() != values[0]
+
+
+def test_names_are_not_run_together() -> None:
+    streams = [("a", "b"), ("ab",), ("a,b",), ("a", "b", ""), (1,), ("1",), (11,), (1, 1)]
+    assert len({draw("s", *names).random() for names in streams}) == len(streams)
+    assert draw("s", "x").random() != draw("sx").random()
+
+
+def test_fresh_seeds_differ() -> None:
+    assert len({new_seed() for _ in range(20)}) == 20
+
+
+PRINT_DRAWS = """
+import itertools, json
+from harness.campaign import Campaign
+from harness.discovery import find
+from harness.draw import draw
+from harness.schedule import encode_schedule, schedule
+from workloads.log import LogWorkload
+faults = find("faults")
+planned = schedule(Campaign(seed="s\\u00e4", nodes=5, faults=tuple(faults)), faults)
+operations = itertools.islice(LogWorkload(3).operations("7", 2, 5), 200)
+text = encode_schedule(planned).decode()
+print(json.dumps([draw("s", "x", 1).random(), str(list(operations)), text]))
+"""
+
+
+def test_all_processes_draw_the_same() -> None:
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", PRINT_DRAWS],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("0", "1", "4242")
+    ]
+    assert told[0] == told[1] == told[2]
+    assert json.loads(told[0])[0] == draw("s", "x", 1).random()
+
+
+# ---- schedules ---------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_schedule() -> None:
+    assert schedule(CAMPAIGN, FAULTS) == schedule(CAMPAIGN, FAULTS)
+    other = msgspec.structs.replace(CAMPAIGN, seed="8")
+    assert schedule(other, FAULTS) != schedule(CAMPAIGN, FAULTS)
+
+
+def test_the_order_in_which_faults_are_named_says_nothing() -> None:
+    turned = msgspec.structs.replace(CAMPAIGN, faults=CAMPAIGN.faults[::-1])
+    assert schedule(turned, FAULTS) == schedule(CAMPAIGN, FAULTS)
+
+
+def test_a_longer_run_begins_as_the_shorter_one() -> None:
+    longer = msgspec.structs.replace(CAMPAIGN, time_limit_s=240.0)
+    short, long = schedule(CAMPAIGN, FAULTS), schedule(longer, FAULTS)
+    assert len(long) > len(short) > 9
+    assert long[: len(short)] == short
+
+
+@settings(max_examples=60)
+@given(
+    names=st.sets(st.sampled_from(sorted(FAULTS)), min_size=1),
+    time_limit_s=st.floats(40, 300),
+    interval_s=st.floats(0, 10),
+    seed=st.integers(0, 10**6).map(str),
+)
+def test_every_fault_comes_up_in_each_round_and_nothing_overlaps(
+    names: set[str], time_limit_s: float, interval_s: float, seed: str
+) -> None:
+    campaign = Campaign(
+        seed=seed, time_limit_s=time_limit_s, faults=tuple(names), nemesis_interval_s=interval_s
+    )
+    planned = schedule(campaign, FAULTS)
+    assert [fault.number for fault in planned] == list(range(len(planned)))
+    count = len(names)
+    assert {fault.fault for fault in planned[:count]} == names
+    for begin in range(0, len(planned), count):
+        one_round = planned[begin : begin + count]
+        assert len({fault.fault for fault in one_round}) == len(one_round)
+        assert {fault.plan["turn"] for fault in one_round} == {begin // count}
+    room_s = time_limit_s - campaign.steady_s
+    end_s = 0.0
+    for fault in planned:
+        assert fault.start_s >= end_s - 0.002
+        assert fault.duration_s >= FAULT_DURATION_MIN_S - 0.002
+        end_s = fault.start_s + fault.duration_s
+    assert end_s <= room_s + 0.002
+    longest_s = 1.25 * interval_s + campaign.fault_duration_max_s
+    assert room_s - end_s <= longest_s, "the chaos phase is filled"
+
+
+def test_quiet_times_let_the_group_heal() -> None:
+    planned = schedule(CAMPAIGN, FAULTS)
+    pairs = pairwise(planned)
+    quiet = [after.start_s - before.start_s - before.duration_s for before, after in pairs]
+    assert min(quiet) >= 0.75 * CAMPAIGN.nemesis_interval_s - 0.002
+    assert max(quiet) <= 1.25 * CAMPAIGN.nemesis_interval_s + 0.002
+
+
+def test_a_short_run_squeezes_one_round_in() -> None:
+    short = msgspec.structs.replace(CAMPAIGN, time_limit_s=12.0, faults=tuple(FAULTS))
+    planned = schedule(short, FAULTS)
+    assert {fault.fault for fault in planned} == set(FAULTS)
+    assert planned[-1].start_s + planned[-1].duration_s <= 7.002
+
+
+def test_a_run_too_short_for_its_faults_is_refused() -> None:
+    for limit_s in (5.0, 6.0):
+        short = msgspec.structs.replace(CAMPAIGN, time_limit_s=limit_s)
+        with pytest.raises(UsageError, match=r"too little to try each of 3 once: give \d+ s"):
+            schedule(short, FAULTS)
+
+
+def test_no_faults_is_an_empty_schedule() -> None:
+    assert schedule(msgspec.structs.replace(CAMPAIGN, faults=()), FAULTS) == []
+
+
+def test_a_schedule_is_json_and_comes_back_the_same() -> None:
+    planned = schedule(CAMPAIGN, FAULTS)
+    assert decode_schedule(encode_schedule(planned), "schedule.json") == planned
+    assert planned[0].plan["nodes"] == ["n0", "n1", "n2"], "as JSON gives it back"
+    with pytest.raises(UsageError, match=r"^schedule\.json: no schedule of faults: "):
+        decode_schedule(b'[{"number": "x"}]', "schedule.json")
+
+
+def test_a_plan_that_is_no_json_is_told() -> None:
+    class Bad(FakeFault):
+        def plan(self, rng, nodes, turn):
+            return {"what": object()}
+
+    with pytest.raises(HarnessError, match="fault kill: its plan is no JSON"):
+        schedule(CAMPAIGN, {**FAULTS, "kill": Bad("kill")})
+
+
+def test_leaving_a_draw_out_shifts_no_other() -> None:
+    """A fault that draws more from its stream changes its own plans only."""
+
+    class Greedy(FakeFault):
+        def plan(self, rng, nodes, turn):
+            rng.random()
+            return super().plan(rng, nodes, turn)
+
+    planned = schedule(CAMPAIGN, FAULTS)
+    changed = schedule(CAMPAIGN, {**FAULTS, "kill": Greedy("kill")})
+    for before, after in zip(planned, changed, strict=True):
+        assert (before == after) == (before.fault != "kill")
+        assert (before.start_s, before.fault) == (after.start_s, after.fault)
+
+
+def test_operations_do_not_depend_on_how_many_were_taken() -> None:
+    workload = LogWorkload(4)
+    one, other = workload.operations("7", 3, 12), workload.operations("7", 3, 12)
+    taken = [next(one) for _ in range(50)]
+    assert taken == [next(other) for _ in range(50)]
