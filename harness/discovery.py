@@ -146,9 +146,8 @@ def _conform(kind: str, source: str, plugin: Any) -> None:
     lacking = [name for name in fields + methods if not hasattr(plugin, name)]
     uncallable = [name for name in methods if not callable(getattr(plugin, name, print))]
     if lacking or uncallable:
-        what = [f"has no {name}" for name in lacking] + [
-            f"{name} is no method" for name in uncallable
-        ]
+        what = [f"has no {', '.join(lacking)}"] if lacking else []
+        what += [f"{name} is no method" for name in uncallable]
         raise HarnessError(f"{source} is no {protocol.__name__}: {', '.join(what)}")
     if not isinstance(plugin.name, str) or not plugin.name:
         raise HarnessError(f"{source} is no {protocol.__name__}: its name is {plugin.name!r}")
