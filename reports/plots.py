@@ -74,7 +74,7 @@ def draw(view: RunView) -> Plots | None:
     if view.operations.num_rows:
         figures += [_throughput(view, x_range), _latency(view, x_range)]
     script, div = components(column(*figures, sizing_mode="stretch_width", spacing=6))
-    library = Resources(mode="inline", components=["bokeh"]).render_js()
+    library = Resources(mode="inline", components=["bokeh"], log_level="warn").render_js()
     return Plots(library, script, div)
 
 
@@ -131,7 +131,7 @@ def _lanes(view: RunView, x_range: Range1d) -> Figure:
     colours = fault_colours([row.window.name for row in view.faults])
     rows = (["phase"] if view.phases else []) + list(colours)
     nodes = sorted({lane.node for lane in view.lanes} | set(view.nodes))
-    factors = list(reversed([*rows, *nodes])) or ["run"]
+    factors = list(dict.fromkeys(reversed([*rows, *nodes]))) or ["run"]  # each row once
     plot = _figure(
         view,
         x_range,

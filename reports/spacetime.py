@@ -56,11 +56,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One fault behind the operations."""
+    """One fault behind the operations; `label` is "" where there is no room for one."""
 
     x: float
     width: float
     name: str
+    title: str
     label: str
     label_x: float
 
@@ -211,13 +212,20 @@ def _bars(
 
 def _bands(windows: Sequence[FaultWindow], axis: TimeAxis) -> tuple[Band, ...]:
     bands = []
+    labelled_to = 0.0
     for window in windows:
         x, end = axis.x(window.start_ns), axis.x(window.stop_ns)
-        width = max(2.0, end - x)
+        label_x = round(x + 3, 1)
         label = f"{window.fault}: {window.description}"
-        room = int(max(width, WIDTH - RIGHT - x) / LABEL_WIDTH)
-        label = label if len(label) <= room else label[: max(0, room - 1)] + "…"
-        bands.append(Band(round(x, 1), round(width, 1), window.name, label, round(x + 3, 1)))
+        if label_x + LABEL_WIDTH * len(label) > WIDTH:
+            label = str(window.fault)
+        if label_x < labelled_to:
+            label = ""
+        labelled_to = max(labelled_to, label_x + LABEL_WIDTH * (len(label) + 1) if label else 0.0)
+        title = f"{window.name} {window.fault}: {window.description}"
+        bands.append(
+            Band(round(x, 1), round(max(2.0, end - x), 1), window.name, title, label, label_x)
+        )
     return tuple(bands)
 
 

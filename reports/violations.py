@@ -183,7 +183,7 @@ def _violation(finding: Finding, surroundings: Surroundings) -> Violation:
         window = numbered[0] if numbered else None
         if window is None and moment_ns is not None:
             window = surroundings.window_at(int(moment_ns))
-        fault = f"fault {window.fault} ({window.description})" if window else None
+        fault = f"{window.name} {window.fault} ({window.description})" if window else None
     return Violation(
         kind=str(finding.get("kind") or "violation"),
         message=str(finding.get("message") or ""),

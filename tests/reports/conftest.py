@@ -338,3 +338,37 @@ def interrupted_run(make_folder: Callable[[], Path]) -> Sample:
 @pytest.fixture
 def empty_run(make_folder: Callable[[], Path]) -> Path:
     return make_folder()
+
+
+HOSTILE = "</script><script>window.hostile=1</script><img src=x onerror=window.hostile=2>{{ 7*7 }}"
+
+
+@pytest.fixture
+def hostile_run(make_folder: Callable[[], Path]) -> Sample:
+    """Every text that a system under test or a user can choose is an attack on the page."""
+    sample = Sample(
+        make_folder(),
+        topic=HOSTILE,
+        campaign=HOSTILE,
+        mutant=HOSTILE,
+        duration_ns=6 * S,
+        faults=[(HOSTILE, HOSTILE, 1 * S, 2 * S, 300 * MS, True, HOSTILE)],
+    ).play()
+    for row in sample.operations:
+        row["node"] = HOSTILE
+        row["error"] = HOSTILE if row["error"] else None
+    sample.write_history()
+    sample.write_facts()
+    (sample.folder / "status.jsonl").write_text(
+        json.dumps({"time_ns": 5, "node": HOSTILE, "role": HOSTILE, "term": 3}) + "\n"
+    )
+    (sample.folder / "drain.json").write_text(json.dumps({"nodes": {HOSTILE: {"role": HOSTILE}}}))
+    row = sample.operations[0]
+    finding = {
+        "kind": HOSTILE, "message": HOSTILE, "key": row["key"], "offset": row["offset"],
+        "operations": [row["op"]], "details": {"instead": {HOSTILE: HOSTILE}, HOSTILE: HOSTILE},
+    }  # fmt: skip
+    verdict = checker(False, HOSTILE, [finding], counts={HOSTILE: 1}, observed=[finding],
+                      data={"traceback": HOSTILE})  # fmt: skip
+    sample.write_results({"valid": False, "seed": HOSTILE, "checkers": {HOSTILE: verdict}})
+    return sample

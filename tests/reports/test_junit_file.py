@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from reports import junit
+from reports.view import build_view
+
+
+def test_each_checker_is_a_case_and_its_verdict_its_result(invalid_run: Any) -> None:
+    view = build_view(invalid_run.folder)
+    root = ElementTree.fromstring(junit.render(view))
+    [suite] = root.findall("testsuite")
+    assert root.tag == "testsuites"
+    counts = [suite.get(name) for name in ("tests", "failures", "errors", "skipped")]
+    assert counts == ["4", "2", "1", "0"]
+    assert suite.get("name") == "first-shake"
+    cases = {case.get("name"): case for case in suite.findall("testcase")}
+    assert set(cases) == {"durability[7]", "linearizable-log[7]", "broken[7]", "stats[7]"}
+    assert {case.get("classname") for case in cases.values()} == {"log.kill+partition+pause"}
+    failure = cases["durability[7]"].find("failure")
+    assert failure is not None
+    assert failure.get("type") == "invalid"
+    assert failure.get("message") == f"{len(invalid_run.lost)} acknowledged appends are lost"
+    assert "was acknowledged at offset" in (failure.text or "")
+    error = cases["broken[7]"].find("error")
+    assert error is not None
+    assert error.get("type") == "crashed"
+    assert "KeyError" in (error.text or "")
+    stats = cases["stats[7]"]
+    assert (stats.find("failure"), stats.find("error")) == (None, None)
+    for case in cases.values():
+        said = case.findtext("system-out") or ""
+        assert f"repeat: {view.command}" in said
+        assert "--seed 7" in said
+        assert f"{invalid_run.folder}/report.html" in said
+
+
+def test_a_run_that_was_not_judged_is_an_error(empty_run: Path) -> None:
+    suite = ElementTree.fromstring(junit.render(build_view(empty_run))).find("testsuite")
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("errors")) == ("1", "1")
+    error = suite.find("testcase/error")
+    assert error is not None
+    assert "nothing was judged" in (error.get("message") or "")
+
+
+def test_no_text_breaks_the_xml(clean_run: Any) -> None:
+    view = build_view(clean_run.folder)
+    hostile = "a\x00\x1b[31m<b>&\"' \ud800 ]]> ü"
+    checkers = tuple(
+        replace(checker, verdict="INVALID", summary=hostile, crash=hostile)
+        for checker in view.checkers
+    )
+    view = replace(view, name=hostile, seed=hostile, command=hostile, checkers=checkers)
+    text = junit.render(view)
+    root = ElementTree.fromstring(text.encode())
+    case = root.find("testsuite/testcase")
+    assert case is not None
+    assert "<b>&\"' \ufffd ]]> ü" in (case.get("name") or "")

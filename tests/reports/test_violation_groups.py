@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pyarrow as pa
+
+from harness.history.schema import OPERATIONS
+from harness.plugins import FaultWindow
+from reports.violations import AROUND, PICTURES_MAX, SHOWN_MAX, Surroundings, group_findings
+
+MS = 1_000_000
+WINDOW = FaultWindow(3, "partition", "isolate leader n0", 100 * MS, 200 * MS, bit=True, evidence="")
+
+
+def operations(count: int = 400, key: str = "t/0") -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {
+                "op": 2 * n, "process": n % 5, "f": "append", "key": key, "input": 1000 + n,
+                "offset": n, "call_ns": n * MS, "return_ns": n * MS + MS // 2, "outcome": "ok",
+                "node": "n0",
+            }
+            for n in range(count)
+        ],
+        schema=OPERATIONS,
+    )  # fmt: skip
+
+
+def lost(n: int, **details: object) -> dict:
+    return {
+        "kind": "lost-append", "message": f"lost {n}", "key": "t/0", "offset": n,
+        "operations": [2 * n], "details": details,
+    }  # fmt: skip
+
+
+def test_many_alike_are_one_group_and_the_rest_is_counted() -> None:
+    findings = [lost(n) for n in range(110, 190)]
+    [group] = group_findings(findings, 80, Surroundings(operations(), (WINDOW,)))
+    assert group.total == 80
+    assert len(group.shown) == SHOWN_MAX
+    assert group.title == (
+        "lost-append, 80 times: t/0 offsets 110 to 189, under partition 3 (isolate leader n0)"
+    )
+    assert len([v for v in group.shown if v.around]) == PICTURES_MAX
+    assert len(group.detailed) == PICTURES_MAX
+
+
+def test_evidence_comes_from_the_operation_where_the_checker_gave_none() -> None:
+    [group] = group_findings([lost(150)], 1, Surroundings(operations(), (WINDOW,)))
+    [violation] = group.shown
+    assert (violation.value, violation.acknowledged_by) == (1150, "n0")
+    assert violation.acknowledged_ns == 150 * MS + MS // 2
+    assert violation.fault == "partition 3 (isolate leader n0)"
+    assert violation.windows == (WINDOW,)
+
+
+def test_the_checkers_own_evidence_is_kept_and_the_unknown_is_shown() -> None:
+    finding = lost(
+        150, value=7, node="n2", fault=3, instead={"n1": "value 9", "n2": None}, copies=[1, 2]
+    )
+    [group] = group_findings([finding], 1, Surroundings(operations(), (WINDOW,)))
+    [violation] = group.shown
+    assert (violation.value, violation.acknowledged_by) == (7, "n2")
+    assert violation.instead == (("n1", "value 9"), ("n2", "nothing"))
+    assert group.places == ("n1", "n2")
+    assert violation.evidence == (("copies", "[1, 2]"),)
+
+
+def test_the_neighbours_are_of_the_same_queue_and_near() -> None:
+    both = pa.concat_tables([operations(), operations(key="t/1")])
+    [group] = group_findings([lost(150)], 1, Surroundings(both, ()))
+    around = group.shown[0].around
+    assert {row.key for row in around} == {"t/0"}
+    assert {row.op for row in around if row.marked} == {300}
+    assert [row.offset for row in around] == list(range(150 - AROUND, 150 + AROUND + 1))
+
+
+def test_two_operations_far_apart_are_both_shown() -> None:
+    finding = {**lost(20), "operations": [40, 760]}
+    [group] = group_findings([finding], 1, Surroundings(operations(), ()))
+    assert {row.op for row in group.shown[0].around if row.marked} == {40, 760}
+
+
+def test_kinds_and_faults_separate_groups_and_each_gets_room() -> None:
+    findings = [lost(n) for n in range(60, 180)]
+    findings += [{**lost(n), "kind": "wrong-read"} for n in range(5)]
+    groups = group_findings(findings, len(findings), Surroundings(operations(), (WINDOW,)))
+    assert [(group.kind, group.total) for group in groups] == [
+        ("lost-append", 80), ("lost-append", 40), ("wrong-read", 5),
+    ]  # fmt: skip
+    assert all(group.shown for group in groups)
+    assert all(group.detailed for group in groups)
+    assert sum(len(group.shown) for group in groups) <= SHOWN_MAX
+
+
+def test_more_groups_than_room_are_counted() -> None:
+    findings = [{**lost(n), "kind": f"kind-{n}"} for n in range(30)]
+    groups = group_findings(findings, 30, Surroundings(operations(), ()))
+    assert sum(group.total for group in groups) == 30
+    assert groups[-1].shown == ()
+    assert "more in" in groups[-1].title
+
+
+def test_a_finding_without_a_place_or_operations_is_shown_plainly() -> None:
+    finding = {"kind": "prefix", "message": "n1 and n2 differ at index 4", "key": None,
+               "offset": None, "operations": [], "details": {"terms": {"n1": 2}}}  # fmt: skip
+    [group] = group_findings([finding], 1, Surroundings(OPERATIONS.empty_table(), ()))
+    assert group.title == "prefix"
+    assert group.shown[0].around == ()
+    assert group.detailed == group.shown
