@@ -17,14 +17,14 @@ class StoreError(Exception):
     """Base of the store's errors; each message is one clear line."""
 
 
-class DiskFailed(StoreError):
+class DiskFailed(StoreError):  # noqa: N818 - a state of the disk
     """The disk lost or may have lost data (a failed fsync, EIO). Fatal to the node.
 
     The kernel may drop the dirty pages and let the next fsync succeed, so there is no retry.
     """
 
 
-class DiskFull(StoreError):
+class DiskFull(StoreError):  # noqa: N818 - a state of the disk
     """No space: what was asked certainly did not happen."""
 
 
@@ -41,11 +41,11 @@ class File(Protocol):
     def pread(self, size: int, position: int) -> bytes:
         """Read `size` bytes, fewer only at the end of the file."""
 
-    def zero_from(self, position: int) -> None:
-        """Make everything from `position` to the end of the file zeros; the size stays."""
-
     def next_data(self, position: int) -> int:
         """Return where, from `position` on, bytes may be other than zero; `size` if nowhere."""
+
+    def grow(self, size: int) -> None:
+        """Make the file at least `size` bytes long, with zeros."""
 
     def sync(self) -> None:
         """Make what was written durable (fdatasync). Raises DiskFailed."""

@@ -1,42 +1,130 @@
 """DLedger entries: the header codec, verification, and walks over encoded batches.
 
 Header, 48 bytes big-endian: magic 1, size, index, term, pos, channel 0, chainCrc, bodyCrc,
-bodySize. Source: DLedger's DLedgerEntryCoder; DLEDGER.md B.3 and DESIGN.md decision 3.
+bodySize. bodyCrc is the CRC-32 of the body; chainCrc that of the previous entry's chainCrc (4
+bytes, 0 for the first entry), the first 36 header bytes, bodyCrc and bodySize.
+Source: DLedger's DLedgerEntryCoder, where both CRCs are always 0; DLEDGER.md B.3 and DESIGN.md
+decision 3.
 """
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Iterator
 
-from system.raft.batch import Batch, LogEnd
+from system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
 from system.store.disk import StoreError
+from system.store.message import BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6
 
 ENTRY_MAGIC = 1
 BLANK_MAGIC = -1
 BLANK_BYTES = 8
+"""A blank is i32 -1, i32 remaining bytes. Every entry leaves room for one behind it."""
 ENTRY_BYTES_MAX = 4 * 1024 * 1024
+"""DLedger's entry buffer."""
+
+HEADER_FORMAT = "iiqqqiIIi"
+HEADER = struct.Struct(">" + HEADER_FORMAT)
+BLANK = struct.Struct(">ii")
+CHAINED_BYTES = 36
+"""magic .. channel, the part of the header in front of the CRCs."""
+_BODY_CRC_AT = 40
+
+_MESSAGE_AT = ENTRY_HEADER_BYTES
 
 
-class DamagedEntry(StoreError):
+class DamagedEntry(StoreError):  # noqa: N818 - a finding about the bytes
     """An entry is not what its header, its CRCs or its place say."""
 
 
-class EntryTooLarge(StoreError):
+class EntryTooLarge(StoreError):  # noqa: N818 - a definite refusal
     """A message makes an entry larger than ENTRY_BYTES_MAX or than a data file. Definite."""
 
 
 def next_position(position: int, size: int, file_bytes: int) -> int:
     """Return where an entry of `size` goes: `position`, or the start of the next data file."""
-    raise NotImplementedError
+    if position % file_bytes + size + BLANK_BYTES <= file_bytes:
+        return position
+    return (position // file_bytes + 1) * file_bytes
+
+
+def chain_crc(previous: int, header: bytes | memoryview) -> int:
+    """Return the chainCrc of an entry from its 48 header bytes (whose own field is not read)."""
+    crc = zlib.crc32(header[:CHAINED_BYTES], zlib.crc32(previous.to_bytes(4, "big")))
+    return zlib.crc32(header[_BODY_CRC_AT:ENTRY_HEADER_BYTES], crc)
+
+
+def verify_entry(data: memoryview, at: int, end: LogEnd | None, position: int) -> LogEnd:
+    """Check the entry at byte `at` of `data`, which stands at `position` of the log.
+
+    `end` is the log's end in front of it (None: unknown, then index and chain are taken on
+    trust). Returns the end behind it. Raises DamagedEntry, which says what is wrong.
+    """
+    if at + ENTRY_HEADER_BYTES > len(data):
+        raise DamagedEntry("the header is cut off")
+    magic, size, index, term, stored_position, channel, stored_chain, body_crc, body_size = (
+        HEADER.unpack_from(data, at)
+    )
+    if magic != ENTRY_MAGIC:
+        raise DamagedEntry(f"magic is {magic}, not {ENTRY_MAGIC}")
+    if size != ENTRY_HEADER_BYTES + body_size or body_size < 0:
+        raise DamagedEntry(f"size is {size} for a body of {body_size}")
+    if at + size > len(data):
+        raise DamagedEntry(f"{size} bytes do not fit where {len(data) - at} are left")
+    if stored_position != position:
+        raise DamagedEntry(f"pos is {stored_position}, not {position}")
+    if channel:
+        raise DamagedEntry(f"channel is {channel}, not 0")
+    if end is not None:
+        if index != end.index + 1:
+            raise DamagedEntry(f"index is {index}, not {end.index + 1}")
+        if term < end.term:
+            raise DamagedEntry(f"term is {term}, below {end.term}")
+        if stored_chain != chain_crc(end.chain_crc, data[at : at + ENTRY_HEADER_BYTES]):
+            raise DamagedEntry("chainCrc does not fit the header and the entry before")
+    if body_crc != zlib.crc32(data[at + ENTRY_HEADER_BYTES : at + size]):
+        raise DamagedEntry("bodyCrc does not fit the body")
+    return LogEnd(index, term, position + size, stored_chain)
 
 
 def verify_batch(batch: Batch, end: LogEnd | None) -> LogEnd:
     """Check every entry of a batch; return the log's end behind it.
 
     Checks magic, sizes, indices, terms, positions, all CRCs, and the chain from `end` (with
-    `end` None the first entry's chainCrc is taken on trust). Raises DamagedEntry.
+    `end` None the first entry's chainCrc is taken on trust). The first entry stands at `end` or
+    behind it, at the start of a data file. Raises DamagedEntry.
     """
-    raise NotImplementedError
+    data = memoryview(batch.data)
+    at, count = 0, 0
+    behind = end
+    if end is not None and batch.position < end.position:
+        raise DamagedEntry(f"batch at position {batch.position}, in front of {end.position}")
+    while at < len(data):
+        try:
+            behind = verify_entry(data, at, behind, batch.position + at)
+        except DamagedEntry as error:
+            index = batch.first_index + count
+            raise DamagedEntry(f"entry {index} at byte {at} of a batch: {error}") from None
+        if behind.term != batch.term:
+            raise DamagedEntry(
+                f"entry {behind.index} of term {behind.term} in {batch.term}'s batch"
+            )
+        at = behind.position - batch.position
+        count += 1
+        if behind.index != batch.first_index + count - 1:
+            raise DamagedEntry(f"entry {behind.index} stands at {batch.first_index + count - 1}")
+    if behind is None or count != batch.count or not count:
+        raise DamagedEntry(f"batch of {count} entries is announced as {batch.count}")
+    return behind
+
+
+_ENTRY_FIELDS = struct.Struct(">4xiqq").unpack_from
+_MESSAGE_FIELDS = struct.Struct(">iI4xi4xq8xi").unpack_from  # size magic queue offset sysFlag
+_U16 = struct.Struct(">H").unpack_from
+_I32 = struct.Struct(">i").unpack_from
+_MAGIC_V1 = MAGIC_V1 & 0xFFFFFFFF
+_BODY_LENGTH_AT = 84
 
 
 def iter_messages(
@@ -46,4 +134,21 @@ def iter_messages(
 
     Yields (index, term, message position, message size, topic, queue id, queue offset).
     """
-    raise NotImplementedError
+    at = 0
+    while at < len(data):
+        entry_bytes, index, term = _ENTRY_FIELDS(data, at)
+        start = at + _MESSAGE_AT
+        size, magic, queue_id, queue_offset, sys_flag = _MESSAGE_FIELDS(data, start)
+        body_length_at = start + _BODY_LENGTH_AT
+        if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):
+            body_length_at += 12 * (bool(sys_flag & BORN_HOST_V6) + bool(sys_flag & STORE_HOST_V6))
+        topic_at = body_length_at + 4 + _I32(data, body_length_at)[0]
+        if magic == _MAGIC_V1:
+            topic_bytes = data[topic_at]
+            topic_at += 1
+        else:
+            (topic_bytes,) = _U16(data, topic_at)
+            topic_at += 2
+        topic = bytes(data[topic_at : topic_at + topic_bytes])
+        yield index, term, position + start, size, topic, queue_id, queue_offset
+        at += entry_bytes

@@ -2,7 +2,36 @@
 
 from __future__ import annotations
 
-from system.raft.batch import Batch, LogEnd
+import struct
+import zlib
+
+from system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from system.store.entry import (
+    BLANK_BYTES,
+    CHAINED_BYTES,
+    ENTRY_BYTES_MAX,
+    ENTRY_MAGIC,
+    HEADER_FORMAT,
+    EntryTooLarge,
+    next_position,
+)
+from system.store.message import (
+    BORN_HOST_V6,
+    HEAD_FORMAT,
+    PROPERTIES_BYTES_MAX,
+    STORE_HOST_V6,
+    TOPIC_BYTES_MAX,
+    magic_of,
+    topic_and_properties,
+)
+
+_HEADS = struct.Struct(">" + HEADER_FORMAT + HEAD_FORMAT)
+"""Entry header and message up to BODYLEN in one."""
+_U32_AT = struct.Struct(">I").pack_into
+_CHAIN_CRC_AT = CHAINED_BYTES
+_BODY_CRC_AT = CHAINED_BYTES + 4
+_MESSAGE_HEAD_BYTES = _HEADS.size - ENTRY_HEADER_BYTES
+_HOSTS_ARE_V4 = ~(BORN_HOST_V6 | STORE_HOST_V6)
 
 
 class EntryBuilder:
@@ -11,9 +40,25 @@ class EntryBuilder:
     end: LogEnd
     """The log's end behind everything added so far."""
 
-    def __init__(self, end: LogEnd, term: int, data_file_bytes: int, store_host: bytes) -> None: ...
+    def __init__(self, end: LogEnd, term: int, data_file_bytes: int, store_host: bytes) -> None:
+        assert term >= end.term
+        assert len(store_host) == 8, "an IPv4 host: 4 bytes and i32 port"
+        self.end = end
+        self._term = term
+        self._file_bytes = data_file_bytes
+        self._entry_bytes_max = min(ENTRY_BYTES_MAX, data_file_bytes - BLANK_BYTES)
+        self._store_host = store_host
+        self._ready: list[Batch] = []
+        self._data = bytearray()
+        self._start = end  # the log's end in front of what is in _data
+        self._start_position = end.position
+        self._heads = bytearray(_HEADS.size)
+        view = memoryview(self._heads)
+        self._chained = view[:CHAINED_BYTES]
+        self._crc_and_size = view[_BODY_CRC_AT:ENTRY_HEADER_BYTES]
+        self._message_head = view[ENTRY_HEADER_BYTES:]
 
-    def add(
+    def add(  # noqa: PLR0913 - a stored message has that many fields; a call each, no object
         self,
         topic: bytes,
         queue_id: int,
@@ -30,10 +75,83 @@ class EntryBuilder:
     ) -> int:
         """Add one message; return its byte position (the entry's + 48).
 
-        Raises EntryTooLarge, and then has added nothing.
+        Hosts are IPv4, so the sys flag's two IPv6 bits are cleared. Raises EntryTooLarge, and
+        then has added nothing.
         """
-        raise NotImplementedError
+        if len(topic) > TOPIC_BYTES_MAX or len(properties) > PROPERTIES_BYTES_MAX:
+            raise EntryTooLarge(
+                f"topic of {len(topic)} or properties of {len(properties)} bytes:"
+                f" at most {PROPERTIES_BYTES_MAX}"
+            )
+        tail = topic_and_properties(topic, properties)
+        message_bytes = _MESSAGE_HEAD_BYTES + len(body) + len(tail)
+        size = ENTRY_HEADER_BYTES + message_bytes
+        if size > self._entry_bytes_max:
+            raise EntryTooLarge(f"entry of {size} bytes: at most {self._entry_bytes_max}")
+        end = self.end
+        position = next_position(end.position, size, self._file_bytes)
+        _HEADS.pack_into(
+            self._heads,
+            0,
+            ENTRY_MAGIC,
+            size,
+            end.index + 1,
+            self._term,
+            position,
+            0,
+            0,
+            0,
+            message_bytes,
+            message_bytes,
+            magic_of(topic),
+            zlib.crc32(body) & 0x7FFFFFFF,
+            queue_id,
+            flag,
+            queue_offset,
+            position + ENTRY_HEADER_BYTES,
+            sys_flag & _HOSTS_ARE_V4,
+            born_ms,
+            born_host,
+            store_ms,
+            self._store_host,
+            reconsume_times,
+            0,
+            len(body),
+        )
+        body_crc = zlib.crc32(tail, zlib.crc32(body, zlib.crc32(self._message_head)))
+        _U32_AT(self._heads, _BODY_CRC_AT, body_crc)
+        chain = zlib.crc32(self._chained, zlib.crc32(end.chain_crc.to_bytes(4, "big")))
+        chain = zlib.crc32(self._crc_and_size, chain)
+        _U32_AT(self._heads, _CHAIN_CRC_AT, chain)
+        if position != end.position:
+            self._close_batch()
+            self._start_position = position
+        data = self._data
+        data += self._heads
+        data += body
+        data += tail
+        self.end = LogEnd(end.index + 1, self._term, position + size, chain)
+        return position + ENTRY_HEADER_BYTES
 
     def take(self) -> list[Batch]:
         """Return what was added since the last call, one Batch a data file; empty if nothing."""
-        raise NotImplementedError
+        self._close_batch()
+        self._start_position = self.end.position
+        batches, self._ready = self._ready, []
+        return batches
+
+    def _close_batch(self) -> None:
+        if not self._data:
+            return
+        first = self._start.index + 1
+        self._ready.append(
+            Batch(
+                first,
+                self.end.index + 1 - first,
+                self._term,
+                self._start_position,
+                bytes(self._data),
+            )
+        )
+        self._start = self.end
+        self._data.clear()

@@ -1,14 +1,38 @@
-"""RocketMQ messages as stored and as pulled (DLEDGER.md B.1)."""
+"""RocketMQ messages as stored and as pulled (DLEDGER.md B.1).
+
+Source: RocketMQ's MessageExtEncoder, MessageDecoder, MessageVersion.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from system.store.disk import StoreError
 
+MAGIC_V1 = -626843481
+MAGIC_V2 = -626843477
+"""Used where the topic is longer than 127 bytes: its length then takes two bytes."""
+TOPIC_BYTES_MAX_V1 = 127
+TOPIC_BYTES_MAX = 32_767
+PROPERTIES_BYTES_MAX = 32_767
+BORN_HOST_V6 = 1 << 4
+STORE_HOST_V6 = 1 << 5
 
-class DamagedMessage(StoreError):
+HEAD_FORMAT = "iiiiiqqiq8sq8siqi"
+"""TOTALSIZE to BODYLEN with IPv4 hosts."""
+HEAD = struct.Struct(">" + HEAD_FORMAT)
+_TO_SYS_FLAG = struct.Struct(">iiiiiqqiq")
+_AFTER_HOSTS = struct.Struct(">iqi")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_HOST_BYTES = {False: 8, True: 20}
+
+
+class DamagedMessage(StoreError):  # noqa: N818 - a finding about the bytes
     """The bytes are no stored message."""
 
 
@@ -33,35 +57,142 @@ class Message:
 
 
 def encode_message(message: Message) -> bytes:
-    """Return the stored form."""
-    raise NotImplementedError
+    """Return the stored form. The sys flag's host bits must fit the hosts' lengths."""
+    assert len(message.born_host) == _HOST_BYTES[bool(message.sys_flag & BORN_HOST_V6)]
+    assert len(message.store_host) == _HOST_BYTES[bool(message.sys_flag & STORE_HOST_V6)]
+    tail = topic_and_properties(message.topic, message.properties)
+    hosts_bytes = len(message.born_host) + len(message.store_host)
+    total = HEAD.size - 16 + hosts_bytes + len(message.body) + len(tail)
+    return b"".join(
+        (
+            _TO_SYS_FLAG.pack(
+                total,
+                magic_of(message.topic),
+                zlib.crc32(message.body) & 0x7FFFFFFF,
+                message.queue_id,
+                message.flag,
+                message.queue_offset,
+                message.physical_offset,
+                message.sys_flag,
+                message.born_ms,
+            ),
+            message.born_host,
+            _I64.pack(message.store_ms),
+            message.store_host,
+            _AFTER_HOSTS.pack(
+                message.reconsume_times, message.prepared_transaction_offset, len(message.body)
+            ),
+            message.body,
+            tail,
+        )
+    )
+
+
+def magic_of(topic: bytes) -> int:
+    """Return the magic that a message of this topic carries."""
+    return MAGIC_V1 if len(topic) <= TOPIC_BYTES_MAX_V1 else MAGIC_V2
+
+
+def topic_and_properties(topic: bytes, properties: bytes) -> bytes:
+    """Return what stands behind the body: both with their lengths."""
+    assert len(topic) <= TOPIC_BYTES_MAX
+    assert len(properties) <= PROPERTIES_BYTES_MAX
+    length = len(topic).to_bytes(1 if len(topic) <= TOPIC_BYTES_MAX_V1 else 2, "big")
+    return b"".join((length, topic, len(properties).to_bytes(2, "big"), properties))
 
 
 def decode_message(data: bytes | memoryview) -> Message:
-    """Decode one message that fills `data`. Raises DamagedMessage."""
-    raise NotImplementedError
+    """Decode one message that fills `data`, and check its BODYCRC. Raises DamagedMessage."""
+    message, size = _decode_at(memoryview(data), 0)
+    if size != len(data):
+        raise DamagedMessage(f"message of {size} bytes in {len(data)}")
+    return message
 
 
 def walk_messages(data: bytes | memoryview) -> Iterator[Message]:
-    """Decode messages that stand one behind the other (the body of a pull response)."""
-    raise NotImplementedError
+    """Decode messages that stand one behind the other (the body of a pull response).
+
+    Raises DamagedMessage at the first that is none.
+    """
+    view = memoryview(data)
+    at = 0
+    while at < len(view):
+        message, size = _decode_at(view, at)
+        yield message
+        at += size
+
+
+def _decode_at(data: memoryview, at: int) -> tuple[Message, int]:
+    """Decode the message at byte `at`; also return its size."""
+    try:
+        message, size, crc = _fields_at(data[at:])
+    except (struct.error, IndexError):
+        raise DamagedMessage(f"message at byte {at} is cut off") from None
+    if zlib.crc32(message.body) & 0x7FFFFFFF != crc:
+        raise DamagedMessage(f"message at byte {at}: BODYCRC {crc} does not fit its body")
+    return message, size
+
+
+def _fields_at(data: memoryview) -> tuple[Message, int, int]:
+    total, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms = (
+        _TO_SYS_FLAG.unpack_from(data)
+    )
+    if magic not in {MAGIC_V1, MAGIC_V2}:
+        raise DamagedMessage(f"magic {magic & 0xFFFFFFFF:#010x} is not a message's")
+    if not 0 < total <= len(data):
+        raise DamagedMessage(f"message of {total} bytes where {len(data)} are left")
+    at = _TO_SYS_FLAG.size
+    born_host, at = _bytes(data, at, _HOST_BYTES[bool(sys_flag & BORN_HOST_V6)])
+    (store_ms,) = _I64.unpack_from(data, at)
+    store_host, at = _bytes(data, at + 8, _HOST_BYTES[bool(sys_flag & STORE_HOST_V6)])
+    reconsume_times, prepared, body_bytes = _AFTER_HOSTS.unpack_from(data, at)
+    body, at = _bytes(data, at + _AFTER_HOSTS.size, body_bytes)
+    width = 1 if magic == MAGIC_V1 else 2
+    topic, at = _bytes(data, at + width, int.from_bytes(data[at : at + width], "big"))
+    properties, at = _bytes(data, at + 2, int.from_bytes(data[at : at + 2], "big"))
+    if at != total:
+        raise DamagedMessage(f"message's fields end at byte {at} of {total}")
+    message = Message(
+        topic,
+        queue_id,
+        queue_offset,
+        physical_offset,
+        body,
+        properties,
+        flag,
+        sys_flag,
+        born_ms,
+        born_host,
+        store_ms,
+        store_host,
+        reconsume_times,
+        prepared,
+    )
+    return message, total, crc
+
+
+def _bytes(data: memoryview, at: int, size: int) -> tuple[bytes, int]:
+    if size < 0 or at + size > len(data):
+        raise DamagedMessage(f"a field of {size} bytes at byte {at} of {len(data)}")
+    return bytes(data[at : at + size]), at + size
 
 
 def encode_properties(properties: dict[str, str]) -> bytes:
     """Return name, 0x01, value, 0x02 for each property."""
-    raise NotImplementedError
+    return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]).encode()
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
-    """Read properties; parts without a value are left out, as MessageDecoder does."""
-    raise NotImplementedError
+    """Read properties; parts that are no name with a value are left out (MessageDecoder)."""
+    pairs = [part.split("\x01") for part in data.decode(errors="replace").split("\x02")]
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
 def host_bytes(ip: str, port: int) -> bytes:
     """Return an IPv4 address and port as the 8 bytes of a stored host."""
-    raise NotImplementedError
+    return ipaddress.IPv4Address(ip).packed + _I32.pack(port)
 
 
 def offset_message_id(store_host: bytes, physical_offset: int) -> bytes:
     """Return the offset message id: 32 upper-case hex digits for an IPv4 host."""
-    raise NotImplementedError
+    return (store_host + _I64.pack(physical_offset)).hex().upper().encode()

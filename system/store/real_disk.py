@@ -1,7 +1,193 @@
-"""The Disk of a production node: pwritev, fdatasync, posix_fallocate."""
+"""The Disk of a production node: pwritev, fdatasync, posix_fallocate.
+
+Source: Linux man pages; DESIGN.md decision 2 (an error of fsync is fatal, names are synced).
+"""
 
 from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from system.store.disk import Buffer, DiskFailed, DiskFull
+
+IO_BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
+"""Most buffers that one pwritev may take."""
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_FALLOCATE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+
+
+class RealFile:
+    """A file of the operating system (implements `system.store.disk.File`)."""
+
+    __slots__ = ("_fd", "_path", "_reserve", "_size")
+
+    def __init__(self, path: str, fd: int, size: int, *, reserve: bool) -> None:
+        self._path = path
+        self._fd = fd
+        self._size = size
+        self._reserve = reserve
+
+    @property
+    def reserve(self) -> bool:
+        """Whether all its blocks are allotted."""
+        return self._reserve
+
+    @property
+    def size(self) -> int:
+        """Size of the file."""
+        return self._size
+
+    def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all buffers one behind the other from `position` on."""
+        with _errors_of("write", self._path):
+            pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+            while pending:
+                written = os.pwritev(self._fd, pending[:IO_BUFFERS_MAX], position)
+                position += written
+                self._size = max(self._size, position)
+                pending = _behind(pending, written)
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read `size` bytes, fewer only at the end of the file."""
+        with _errors_of("read", self._path):
+            data = os.pread(self._fd, size, position)
+            while 0 < len(data) < size:
+                more = os.pread(self._fd, size - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+
+    def next_data(self, position: int) -> int:
+        """Return where, from `position` on, bytes may be other than zero; `size` if nowhere."""
+        try:
+            return os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a hole up to the end
+                return self._size
+            return position  # a file system that knows no holes
+
+    def grow(self, size: int) -> None:
+        """Make the file at least `size` bytes long, with zeros."""
+        if size > self._size:
+            with _errors_of("extend", self._path):
+                _extend(self._fd, size, reserve=self._reserve)
+            self._size = size
+
+    def sync(self) -> None:
+        """Make what was written durable (fdatasync). Raises DiskFailed."""
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:  # also ENOSPC: the pages may be gone
+            raise DiskFailed(f"fdatasync of {self._path} failed: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Give the handle back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class RealDisk:
     """Files of the operating system (implements `system.store.disk.Disk`)."""
+
+    __slots__ = ()
+
+    def create(self, path: str, size: int, *, reserve: bool = True) -> RealFile:
+        """Create a file of `size` zeros, replacing an old one; `reserve` allots its blocks."""
+        with _errors_of("create", path):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                _extend(fd, size, reserve=reserve)
+            except OSError:
+                os.close(fd)
+                Path(path).unlink()
+                raise
+        return RealFile(path, fd, size, reserve=reserve)
+
+    def open(self, path: str) -> RealFile:
+        """Open an existing file for reading and writing."""
+        with _errors_of("open", path):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            facts = os.fstat(fd)
+            reserve = facts.st_blocks * 512 >= facts.st_size
+            return RealFile(path, fd, facts.st_size, reserve=reserve)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file stands at `path`."""
+        with _errors_of("look for", path):
+            return Path(path).exists()
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in `folder`, sorted; none if there is no such folder."""
+        with _errors_of("list", folder):
+            path = Path(folder)
+            return sorted(file.name for file in path.iterdir()) if path.exists() else []
+
+    def make_dirs(self, folder: str) -> None:
+        """Create the folder and its parents, durable on return."""
+        missing = []
+        with _errors_of("create folder", folder):
+            path = Path(folder)
+            while not path.exists():
+                missing.append(path)
+                path = path.parent
+            for new in reversed(missing):
+                new.mkdir(exist_ok=True)
+                self.sync_dir(str(new.parent))
+
+    def rename(self, source: str, target: str) -> None:
+        """Give the file another name in the same folder, replacing what stood there."""
+        with _errors_of("rename", source):
+            Path(source).replace(target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file."""
+        with _errors_of("remove", path):
+            Path(path).unlink()
+
+    def sync_dir(self, folder: str) -> None:
+        """Make the names in `folder` durable."""
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise DiskFailed(f"fsync of folder {folder} failed: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _errors_of(doing: str, path: str) -> Iterator[None]:
+    """Turn the operating system's errors into the store's two."""
+    try:
+        yield
+    except OSError as error:
+        kind = DiskFull if error.errno in _NO_SPACE else DiskFailed
+        raise kind(f"cannot {doing} {path}: {error.strerror}") from error
+
+
+def _extend(fd: int, size: int, *, reserve: bool) -> None:
+    """Make the file `size` bytes long; with `reserve` allot the blocks where that is possible."""
+    if reserve and size:
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            if error.errno not in _NO_FALLOCATE:
+                raise
+        else:
+            return
+    os.ftruncate(fd, size)
+
+
+def _behind(buffers: list[memoryview], written: int) -> list[memoryview]:
+    """Return what of `buffers` is left after `written` bytes (a write may be short)."""
+    for number, buffer in enumerate(buffers):
+        if written < len(buffer):
+            return [buffer[written:], *buffers[number + 1 :]]
+        written -= len(buffer)
+    return []

@@ -1,0 +1,81 @@
+"""The small files beside the log: `currterm` and `checkpoint`, as Java properties.
+
+DLedger's keys stand in them, and a `crc32` of our own that DLedger passes over: a vote that
+was damaged must not be read as another vote. Source: DLedger's MemberState and
+DLedgerMmapFileStore; DLEDGER.md B.3, E16.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+
+from system.store.disk import Disk, StoreError, read_file, replace_file
+
+_NODE_ID = re.compile(r"[A-Za-z0-9_.-]+")
+_REMEDY = "restore this node from the group; it does not vote until then"
+
+
+class LogDamaged(StoreError):  # noqa: N818 - a finding about the files
+    """Data that had been synced is not there any more. The node must not vote until repaired."""
+
+    def __init__(self, path: str, finding: str) -> None:
+        super().__init__(f"{path}: {finding}; {_REMEDY}")
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """Raft's durable state (DLedger's currterm): the term and whom the node voted for in it."""
+
+    term: int = 0
+    voted_for: str | None = None
+
+
+def save_hard_state(disk: Disk, folder: str, state: HardState) -> None:
+    """Make term and vote durable."""
+    if state.voted_for is not None and not _NODE_ID.fullmatch(state.voted_for):
+        raise ValueError(f"node id {state.voted_for!r} is not made of letters, digits, _ . -")
+    _save(disk, f"{folder}/currterm", currTerm=state.term, voteLeader=state.voted_for or "")
+
+
+def load_hard_state(disk: Disk, folder: str) -> HardState:
+    """Read term and vote; raises LogDamaged if they are missing or not as they were written."""
+    path = f"{folder}/currterm"
+    if not disk.exists(path):
+        raise LogDamaged(path, "the file with this node's term and vote is missing")
+    try:
+        values = _parse(read_file(disk, path))
+        return HardState(int(values["currTerm"]), values["voteLeader"] or None)
+    except (ValueError, KeyError):
+        raise LogDamaged(path, "this node's term and vote cannot be read") from None
+
+
+def save_committed_index(disk: Disk, folder: str, end_index: int, committed_index: int) -> None:
+    """Save the checkpoint."""
+    _save(disk, f"{folder}/checkpoint", endIndex=end_index, committedIndex=committed_index)
+
+
+def load_committed_index(disk: Disk, folder: str) -> int:
+    """Read the checkpoint's committed index; -1 if there is none that can be trusted."""
+    path = f"{folder}/checkpoint"
+    if not disk.exists(path):
+        return -1
+    try:
+        return int(_parse(read_file(disk, path))["committedIndex"])
+    except (ValueError, KeyError):
+        return -1
+
+
+def _save(disk: Disk, path: str, **values: int | str) -> None:
+    text = "".join([f"{key}={value}\n" for key, value in values.items()]).encode()
+    replace_file(disk, path, text + b"crc32=%08x\n" % zlib.crc32(text))
+
+
+def _parse(data: bytes) -> dict[str, str]:
+    """Read properties; raises ValueError where they are not as `_save` wrote them."""
+    text, found, crc = data.rpartition(b"crc32=")
+    if not found or crc != b"%08x\n" % zlib.crc32(text):
+        raise ValueError("crc32 does not fit")
+    pairs = [line.partition("=") for line in text.decode().splitlines()]
+    return {key: value for key, _, value in pairs}

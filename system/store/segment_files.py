@@ -1,0 +1,157 @@
+"""Fixed-size files that hold one long range of bytes, each named by its first byte's position.
+
+Data and index are both kept so. Files are pre-sized, and zeros behind the last byte written.
+Source: DLedger's MmapFileList (MappedFileQueue in RocketMQ); DLEDGER.md B.3.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from system.store.disk import Buffer, Disk, File, StoreError
+
+NAME_DIGITS = 20
+_CHUNK_BYTES = 1 << 20
+_ZEROS = bytes(_CHUNK_BYTES)
+
+
+class OutsideLog(StoreError):  # noqa: N818 - LookupError's kind of thing, not a mistake of ours
+    """Asked for an index or a byte range that the log does not hold."""
+
+
+class SegmentFiles:
+    """The files of one folder. One thread writes; `read` may run in another at the same time."""
+
+    def __init__(self, disk: Disk, folder: str, file_bytes: int, *, reserve: bool) -> None:
+        self.folder = folder
+        self.file_bytes = file_bytes
+        self._disk = disk
+        self._reserve = reserve
+        self._lock = threading.Lock()  # a file that is read is not closed
+        self._dirty: dict[int, File] = {}
+        self._files: dict[int, File] = {}
+        for name in disk.names(folder):
+            if len(name) == NAME_DIGITS and name.isdecimal() and int(name) % file_bytes == 0:
+                self._files[int(name)] = disk.open(self.path(int(name)))
+
+    @property
+    def starts(self) -> list[int]:
+        """Positions at which the files start, in order."""
+        return sorted(self._files)
+
+    def path(self, start: int) -> str:
+        """Path of the file that starts at `start`."""
+        return f"{self.folder}/{start:0{NAME_DIGITS}}"
+
+    def start_of(self, position: int) -> int:
+        """Start of the file that `position` lies in."""
+        return position // self.file_bytes * self.file_bytes
+
+    def has(self, position: int) -> bool:
+        """Whether the file that `position` lies in exists."""
+        return self.start_of(position) in self._files
+
+    def create(self, position: int) -> None:
+        """Create the file that `position` lies in, with a durable name."""
+        start = self.start_of(position)
+        assert start not in self._files
+        file = self._disk.create(self.path(start), self.file_bytes, reserve=self._reserve)
+        with self._lock:
+            self._files[start] = file
+        self._disk.sync_dir(self.folder)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Read within one file; fewer bytes at its end. Raises OutsideLog without that file."""
+        start = self.start_of(position)
+        with self._lock:
+            file = self._files.get(start)
+            if file is None:
+                raise OutsideLog(f"{self.path(start)} does not exist")
+            return file.pread(min(size, start + self.file_bytes - position), position - start)
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write within one file, which must exist."""
+        start = self.start_of(position)
+        self._dirty[start] = file = self._files[start]
+        file.pwrite(buffers, position - start)
+
+    def write_across(self, data: Buffer, position: int) -> None:
+        """Write from `position` on, into as many files as that takes; create what is missing."""
+        view = memoryview(data)
+        while view:
+            if not self.has(position):
+                self.create(position)
+            room = self.start_of(position) + self.file_bytes - position
+            self.write([view[:room]], position)
+            position += len(view[:room])
+            view = view[room:]
+
+    def fill_up(self, position: int) -> None:
+        """Give the file that `position` lies in its full size (a crash may leave it short)."""
+        start = self.start_of(position)
+        if self.has(position) and self._files[start].size < self.file_bytes:
+            self._dirty[start] = self._files[start]
+            self._files[start].grow(self.file_bytes)
+
+    def cut(self, position: int) -> int:
+        """Zero everything from `position` on, durable on return; return how many bytes that was.
+
+        Zeros first, then the later files: whatever a crash leaves of it, nothing that can be
+        reached from the front continues behind `position`.
+        """
+        start = self.start_of(position)
+        cut_bytes = 0
+        if start in self._files:
+            cut_bytes = self._data_bytes(start, position - start)
+            for at in range(position, position + cut_bytes, _CHUNK_BYTES):
+                self.write([_ZEROS[: position + cut_bytes - at]], at)
+        self.sync()
+        later = [other for other in self.starts if other > start]
+        for other in later:
+            cut_bytes += self._data_bytes(other, 0)
+            with self._lock:
+                self._files.pop(other).close()
+            self._dirty.pop(other, None)
+            self._disk.unlink(self.path(other))
+        if later:
+            self._disk.sync_dir(self.folder)
+        return cut_bytes
+
+    def rewrite(self, position: int, end: int) -> None:
+        """Write again what stands in a range, so that the next sync really writes it."""
+        while position < end:
+            room = self.start_of(position) + self.file_bytes - position
+            data = self.read(position, min(_CHUNK_BYTES, room, end - position))
+            self.write([data], position)
+            position += len(data)
+
+    def sync(self) -> None:
+        """Make everything written durable."""
+        for start, file in list(self._dirty.items()):
+            file.sync()
+            del self._dirty[start]
+
+    def sync_names(self) -> None:
+        """Make the files' names durable."""
+        self._disk.sync_dir(self.folder)
+
+    def close(self) -> None:
+        """Close all files."""
+        with self._lock:
+            for file in self._files.values():
+                file.close()
+            self._files = {}
+
+    def _data_bytes(self, start: int, at: int) -> int:
+        """Return how many bytes of a file, from byte `at` to its last one not zero, are data."""
+        file = self._files[start]
+        behind = first = at
+        while (at := file.next_data(at)) < file.size:
+            chunk = file.pread(_CHUNK_BYTES, at)
+            if not chunk:
+                break
+            if data := chunk.rstrip(b"\0"):
+                behind = at + len(data)
+            at += len(chunk)
+        return behind - first

@@ -1,0 +1,102 @@
+"""The synced-to mark: up to where the log is known to have reached the disk.
+
+What lies behind the mark may be torn by a crash and is truncated; damage in front of it means
+that the disk lost synced data (DESIGN.md decision 2). The file `syncedto` has two slots of 4 KiB,
+written in turn and each with a CRC: a crash while one is written leaves the other.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import astuple, dataclass, replace
+from typing import Self
+
+from system.raft.batch import LogEnd
+from system.store.disk import Disk, File, replace_file
+from system.store.hard_state import LogDamaged
+
+SLOT_BYTES = 4096
+_MAGIC = b"syncedto"
+_RECORD = struct.Struct(">8sQ?QqqqIqqqI")
+_CRC = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What one slot says.
+
+    `begin` is the log's end in front of its first entry, `end` the end that is synced.
+    `is_born` is false only until the folder of a new node is complete.
+    """
+
+    sequence: int
+    is_born: bool
+    data_file_bytes: int
+    begin: LogEnd
+    end: LogEnd
+
+
+class SyncedMark:
+    """The mark and its file."""
+
+    def __init__(self, file: File, mark: Mark) -> None:
+        self._file = file
+        self.mark = mark
+
+    @classmethod
+    def create(cls, disk: Disk, path: str, data_file_bytes: int) -> Self:
+        """Start the mark of a new, empty log."""
+        mark = Mark(1, False, data_file_bytes, LogEnd(), LogEnd())
+        replace_file(disk, path, bytes(SLOT_BYTES) + _encode(mark))
+        return cls(disk.open(path), mark)
+
+    @classmethod
+    def open(cls, disk: Disk, path: str) -> Self:
+        """Read the newer slot that is whole; raises LogDamaged if none is."""
+        file = disk.open(path)
+        slots = (file.pread(SLOT_BYTES, number * SLOT_BYTES) for number in (0, 1))
+        marks = [mark for slot in slots if (mark := _decode(slot))]
+        if not marks:
+            file.close()
+            raise LogDamaged(path, "neither slot of the synced-to mark can be read")
+        return cls(file, max(marks, key=lambda mark: mark.sequence))
+
+    def move(self, end: LogEnd) -> None:
+        """Make another end durable, higher or lower."""
+        self._write(replace(self.mark, sequence=self.mark.sequence + 1, end=end))
+
+    def bear(self) -> None:
+        """Say durably that the folder of the new node is complete."""
+        self._write(replace(self.mark, sequence=self.mark.sequence + 1, is_born=True))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, mark: Mark) -> None:
+        self._file.pwrite([_encode(mark)], mark.sequence % 2 * SLOT_BYTES)
+        self._file.sync()
+        self.mark = mark
+
+
+def _encode(mark: Mark) -> bytes:
+    record = _RECORD.pack(
+        _MAGIC,
+        mark.sequence,
+        mark.is_born,
+        mark.data_file_bytes,
+        *astuple(mark.begin),
+        *astuple(mark.end),
+    )
+    return (record + _CRC.pack(zlib.crc32(record))).ljust(SLOT_BYTES, b"\0")
+
+
+def _decode(slot: bytes) -> Mark | None:
+    record, crc = slot[: _RECORD.size], slot[_RECORD.size : _RECORD.size + _CRC.size]
+    if len(slot) < SLOT_BYTES or crc != _CRC.pack(zlib.crc32(record)):
+        return None
+    magic, sequence, is_born, data_file_bytes, *ends = _RECORD.unpack(record)
+    if magic != _MAGIC:
+        return None
+    return Mark(sequence, is_born, data_file_bytes, LogEnd(*ends[:4]), LogEnd(*ends[4:]))
