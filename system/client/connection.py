@@ -1,0 +1,126 @@
+"""One connection to a broker: many requests under way, one reader task.
+
+Source: RocketMQ's NettyRemotingClient (opaque numbers, response table); THROUGHPUT.md
+rule 1 (no task for each message).
+"""
+
+from __future__ import annotations
+
+import socket
+from itertools import count
+
+import trio
+
+from system.remoting.command import Command, CommandError, decode_command, encode_command
+from system.remoting.frame import FrameBuffer, FrameError
+
+REQUESTS_UNDER_WAY_MAX = 10_000
+
+
+class RefusedError(Exception):
+    """The request certainly had no effect. `leader` is the refusing member's hint, if any."""
+
+    def __init__(self, code: int, remark: str, leader: str | None = None) -> None:
+        super().__init__(f"refused with code {code}: {remark}")
+        self.code = code
+        self.leader = leader
+
+
+class OutcomeUnknownError(Exception):
+    """The request may have had its effect, or may have it later."""
+
+
+class _Call:
+    """A request under way."""
+
+    __slots__ = ("done", "response")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.response: Command | None = None
+
+
+class Connection:
+    """Requests and responses on one socket. Made by `open`, ended by `close`."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._sock = stream.socket
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._calls: dict[int, _Call] = {}
+        self._opaque = count(1)
+        self._sending = trio.Lock()
+        self.is_open = True
+
+    @classmethod
+    async def open(cls, host: str, port: int, timeout_s: float) -> Connection:
+        """Connect. Raises OSError; TimeoutError where it takes longer than `timeout_s`."""
+        with trio.move_on_after(timeout_s) as scope:
+            stream = await trio.open_tcp_stream(host, port)
+        if scope.cancelled_caught:
+            raise TimeoutError(f"no connection to {host}:{port} within {timeout_s:g} s")
+        connection = cls(stream)
+        # A system task: it belongs to the connection and not to the caller's scope, which
+        # may be a timeout. It ends, whatever happens, when the socket is closed.
+        trio.lowlevel.spawn_system_task(connection._read)
+        return connection
+
+    def close(self) -> None:
+        """Close the socket; what is under way ends as unknown."""
+        self.is_open = False
+        self._sock.close()
+        for call in self._calls.values():
+            call.done.set()
+
+    async def call(self, command: Command, timeout_s: float) -> Command:
+        """Send a request and return the response.
+
+        Raises RefusedError where it was never sent, OutcomeUnknownError where it was sent
+        and no response came in time, or at all.
+        """
+        if not self.is_open or len(self._calls) >= REQUESTS_UNDER_WAY_MAX:
+            raise RefusedError(-1, "the connection is closed or has too many requests under way")
+        command.opaque = next(self._opaque) & 0x7FFFFFFF
+        call = self._calls[command.opaque] = _Call()
+        try:
+            with trio.move_on_after(timeout_s) as scope:
+                await self._send(encode_command(command))
+                await call.done.wait()
+        except (OSError, trio.ClosedResourceError) as error:
+            self.close()
+            raise OutcomeUnknownError(f"the connection broke: {error}") from None
+        finally:
+            del self._calls[command.opaque]
+        if call.response is not None:
+            return call.response
+        if scope.cancelled_caught:
+            raise OutcomeUnknownError(f"no answer within {timeout_s:g} s")
+        raise OutcomeUnknownError("the connection closed before the answer")
+
+    async def _send(self, data: bytes) -> None:
+        async with self._sending:
+            view = memoryview(data)
+            try:
+                while view:
+                    view = view[await self._sock.send(view) :]
+            except trio.Cancelled:
+                # Half a frame may be out: the connection is of no use any more.
+                if len(view) != len(data):
+                    self.close()
+                raise
+
+    async def _read(self) -> None:
+        buffer = FrameBuffer()
+        try:
+            while size := await self._sock.recv_into(buffer.writable()):
+                buffer.received(size)
+                for frame in buffer.frames():
+                    response = decode_command(frame)
+                    call = self._calls.get(response.opaque)
+                    if call is not None and response.is_response:
+                        response.body = bytes(response.body)
+                        call.response = response
+                        call.done.set()
+        except (OSError, trio.ClosedResourceError, FrameError, CommandError):
+            pass  # close() tells those who wait
+        finally:
+            self.close()

@@ -1,0 +1,1 @@
+"""The trio shell around the pure broker: disk, transport, pump, `python -m system.node`."""

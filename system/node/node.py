@@ -1,0 +1,209 @@
+"""A node: the broker with its disk, its peers and its clients, in one trio nursery."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from itertools import count
+
+import trio
+
+from system.broker.broker import Broker
+from system.node import wire
+from system.node.clock import Clock
+from system.node.config import NodeConfig
+from system.node.flusher import Flusher
+from system.node.link import Link
+from system.node.peers import Peers
+from system.remoting.command import Command, CommandError, decode_command
+from system.remoting.frame import Frame, FrameError
+from system.remoting.requests import SendRequest, decode_request
+from system.store.commit_log import CommitLog
+from system.store.message import host_bytes
+
+CLIENT_OUT_BYTES_MAX = 64 << 20
+CONNECTIONS_MAX = 2000
+
+log = logging.getLogger("shaketable.node")
+
+
+class PortInUseError(Exception):
+    """A port that the node should listen on is taken: one line that names it."""
+
+
+class Node:
+    """One running member. `run` ends by cancellation or with the error that must stop it."""
+
+    def __init__(
+        self, config: NodeConfig, broker: Broker, commit_log: CommitLog, clock: Clock
+    ) -> None:
+        self._config = config
+        self._broker = broker
+        self._clock = clock
+        self._flusher = Flusher(commit_log, clock, self._on_synced)
+        self._peers = Peers(
+            {peer: at for peer, at in config.peers.items() if peer != config.self_id}
+        )
+        self._clients: dict[int, Link] = {}
+        self._numbers = count(1)
+        self._connections = 0
+        self._dirty = trio.Event()
+        self._timer_changed = trio.Event()
+        self._timer_due_ms = 0.0
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises PortInUseError, StoreError or InvariantError."""
+        peer_port = self._config.peers[self._config.self_id][1]
+        peer_listeners = await self._listen(peer_port, "its peers")
+        client_listeners = await self._listen(self._config.listen_port, "clients")
+        log.info(
+            "event=serving node=%s clients=%s:%d peers=%s:%d",
+            self._config.self_id,
+            self._config.host,
+            self._config.listen_port,
+            self._config.host,
+            peer_port,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._flusher.run, lambda: self._broker.core.ledger.commit_index)
+            nursery.start_soon(self._peers.run)
+            nursery.start_soon(self._pump)
+            nursery.start_soon(self._timer)
+            nursery.start_soon(
+                trio.serve_listeners, self._guarded(self._serve_peer), peer_listeners
+            )
+            await trio.serve_listeners(self._guarded(self._serve_client), client_listeners)
+
+    async def _listen(self, port: int, whom: str) -> list[trio.SocketListener]:
+        try:
+            return await trio.open_tcp_listeners(port, host=self._config.host)
+        except OSError as error:
+            raise PortInUseError(
+                f"cannot listen on {self._config.host}:{port} for {whom}: "
+                f"{error.strerror or error}; choose another port or end what holds it"
+            ) from None
+
+    # ---- time and effects -------------------------------------------------------------
+
+    def _touch(self) -> None:
+        self._dirty.set()
+
+    async def _pump(self) -> None:
+        """Carry out effects once for all that happened in a turn of the scheduler."""
+        while True:
+            await self._dirty.wait()
+            self._dirty = trio.Event()
+            effects = self._broker.take(self._clock.now_ms(), self._clock.wall_ms())
+            if effects.writes:
+                self._flusher.add(effects.writes, effects.write_seq)
+            for peer, message in effects.messages:
+                self._peers.send(peer, wire.encode(message, self._config.group))
+            for number, replies in effects.replies.items():
+                self._reply(number, replies)
+            for change in effects.role_changes:
+                log.info(
+                    "event=role role=%s term=%d leader=%s",
+                    change.role.value,
+                    change.term,
+                    change.leader or "-",
+                )
+            if self._broker.core.deadline_ms < self._timer_due_ms:
+                self._timer_changed.set()
+
+    async def _timer(self) -> None:
+        while True:
+            now_ms = self._clock.now_ms()
+            self._timer_due_ms = self._broker.core.deadline_ms
+            if now_ms >= self._timer_due_ms:
+                self._broker.tick(now_ms)
+                self._touch()
+                await trio.lowlevel.checkpoint()
+                continue
+            with trio.move_on_after((self._timer_due_ms - now_ms) / 1000):
+                await self._timer_changed.wait()
+                self._timer_changed = trio.Event()
+
+    def _on_synced(self, write_seq: int) -> None:
+        self._broker.synced(write_seq)
+        self._touch()
+
+    def _reply(self, number: int, replies: list[bytes]) -> None:
+        link = self._clients.get(number)
+        if link is None:
+            return
+        if not link.send(replies[0] if len(replies) == 1 else b"".join(replies)):
+            log.warning("event=client_too_slow connection=%d action=closed", number)
+            link.close()
+
+    # ---- connections ------------------------------------------------------------------
+
+    def _guarded(
+        self, serve: Callable[[trio.SocketStream], Awaitable[None]]
+    ) -> Callable[[trio.SocketStream], Awaitable[None]]:
+        """Serve one connection; what is wrong with it ends it and nothing else."""
+
+        async def handle(stream: trio.SocketStream) -> None:
+            if self._connections >= CONNECTIONS_MAX:
+                log.warning("event=too_many_connections limit=%d", CONNECTIONS_MAX)
+                return
+            self._connections += 1
+            try:
+                await serve(stream)
+            except (FrameError, CommandError) as error:
+                log.warning("event=bad_bytes from=%s error=%s action=closed", _name(stream), error)
+            except (OSError, trio.ClosedResourceError):
+                pass  # the other side is gone: its business
+            finally:
+                self._connections -= 1
+                stream.socket.close()
+
+        return handle
+
+    async def _serve_peer(self, stream: trio.SocketStream) -> None:
+        def on_frames(frames: list[Frame]) -> None:
+            now_ms = self._clock.now_ms()
+            for frame in frames:
+                message = wire.decode(decode_command(frame), self._config.group)
+                if wire.sender_of(message) not in self._config.peers:
+                    raise CommandError(f"{wire.sender_of(message)} is no member of this group")
+                self._broker.receive(message, now_ms)
+            self._touch()
+
+        await Link(stream.socket, 0).read(on_frames)
+
+    async def _serve_client(self, stream: trio.SocketStream) -> None:
+        number = next(self._numbers)
+        link = self._clients[number] = Link(stream.socket, CLIENT_OUT_BYTES_MAX)
+        host, port = stream.socket.getpeername()[:2]
+        born_host = host_bytes(host, port)
+
+        def on_frames(frames: list[Frame]) -> None:
+            requests: list[SendRequest | Command] = [decode_request(frame) for frame in frames]
+            self._broker.handle(
+                number, born_host, requests, self._clock.now_ms(), self._clock.wall_ms()
+            )
+            self._touch()
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_write_until_broken, link)
+                await link.read(on_frames)
+                nursery.cancel_scope.cancel()
+        finally:
+            del self._clients[number]
+            self._broker.gone(number)
+
+
+async def _write_until_broken(link: Link) -> None:
+    try:
+        await link.write()
+    except (OSError, trio.ClosedResourceError):
+        link.close()
+
+
+def _name(stream: trio.SocketStream) -> str:
+    try:
+        host, port = stream.socket.getpeername()[:2]
+    except OSError:
+        return "a closed connection"
+    return f"{host}:{port}"

@@ -1,0 +1,189 @@
+"""Messages between members as remoting frames. Pure.
+
+Node-to-node messages are our own, under DLedger's request codes, one-way: each member
+sends on the connection that it opened, so a link's two directions fail apart.
+Source: DESIGN.md decision 6; codes from DLedgerRequestCode (DLEDGER.md C.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from system.raft.batch import Batch
+from system.raft.protocol import Message, PushRequest, PushResponse, VoteRequest, VoteResponse
+from system.remoting.codes import RequestCode
+from system.remoting.command import (
+    I64,
+    ONEWAY_FLAG,
+    RESPONSE_FLAG,
+    Command,
+    CommandError,
+    encode_command,
+)
+from system.remoting.requests import Fields
+from system.store.entry import DamagedEntry, verify_batch
+
+
+class _VoteRequest(Fields, rename="camel"):
+    term: I64
+    candidate: str
+    last_term: I64
+    last_index: I64
+    canvass: bool
+    group: str
+
+
+class _VoteResponse(Fields, rename="camel"):
+    term: I64
+    voter: str
+    granted: bool
+    canvass: bool
+    group: str
+
+
+class _PushRequest(Fields, rename="camel"):
+    term: I64
+    leader: str
+    prev_index: I64
+    prev_term: I64
+    commit_index: I64
+    read_round: I64
+    group: str
+    count: I64 = 0
+    entry_term: I64 = -1
+    position: I64 = -1
+
+
+class _PushResponse(Fields, rename="camel"):
+    term: I64
+    follower: str
+    success: bool
+    match_index: I64
+    read_round: I64
+    prev_index: I64
+    hint_index: I64
+    hint_term: I64
+    group: str
+
+
+def encode(message: Message, group: str) -> bytes:
+    """Return the frame of one message."""
+    body: Sequence[bytes] = ()
+    fields: Fields
+    flag = ONEWAY_FLAG
+    if isinstance(message, VoteRequest):
+        code = RequestCode.DLEDGER_VOTE
+        fields = _VoteRequest(
+            message.term,
+            message.candidate,
+            message.last_term,
+            message.last_index,
+            message.canvass,
+            group,
+        )
+    elif isinstance(message, VoteResponse):
+        code, flag = RequestCode.DLEDGER_VOTE, ONEWAY_FLAG | RESPONSE_FLAG
+        fields = _VoteResponse(message.term, message.voter, message.granted, message.canvass, group)
+    elif isinstance(message, PushRequest):
+        code = RequestCode.DLEDGER_PUSH
+        fields = _push_fields(message, group)
+        body = [batch.data for batch in message.batches]
+    else:
+        code, flag = RequestCode.DLEDGER_PUSH, ONEWAY_FLAG | RESPONSE_FLAG
+        fields = _PushResponse(
+            message.term,
+            message.follower,
+            message.success,
+            message.match_index,
+            message.read_round,
+            message.prev_index,
+            message.hint_index,
+            message.hint_term,
+            group,
+        )
+    joined = body[0] if len(body) == 1 else b"".join(body)
+    return encode_command(Command(code, flag=flag, ext=fields.to_ext(), body=joined))
+
+
+def _push_fields(push: PushRequest, group: str) -> _PushRequest:
+    fields = _PushRequest(
+        push.term,
+        push.leader,
+        push.prev_index,
+        push.prev_term,
+        push.commit_index,
+        push.read_round,
+        group,
+    )
+    if push.batches:
+        fields.count = sum(batch.count for batch in push.batches)
+        fields.entry_term = push.batches[0].term
+        fields.position = push.batches[0].position
+    return fields
+
+
+def decode(command: Command, group: str) -> Message:
+    """Decode one message; every entry in it has been verified, all CRCs.
+
+    Raises CommandError for what is no message of this group, with one clear line.
+    """
+    ext = command.ext
+    if ext.get("group") != group:
+        raise CommandError(f"message of group {ext.get('group')!r}, this is {group!r}")
+    message: Message
+    if command.code == RequestCode.DLEDGER_VOTE and not command.is_response:
+        vote = _VoteRequest.from_ext(ext)
+        message = VoteRequest(
+            vote.term, vote.candidate, vote.last_term, vote.last_index, vote.canvass
+        )
+    elif command.code == RequestCode.DLEDGER_VOTE:
+        answer = _VoteResponse.from_ext(ext)
+        message = VoteResponse(answer.term, answer.voter, answer.granted, answer.canvass)
+    elif command.code == RequestCode.DLEDGER_PUSH and not command.is_response:
+        message = _decode_push(_PushRequest.from_ext(ext), bytes(command.body))
+    elif command.code == RequestCode.DLEDGER_PUSH:
+        ack = _PushResponse.from_ext(ext)
+        message = PushResponse(
+            ack.term,
+            ack.follower,
+            ack.success,
+            ack.match_index,
+            ack.read_round,
+            ack.prev_index,
+            ack.hint_index,
+            ack.hint_term,
+        )
+    else:
+        raise CommandError(f"code {command.code} is no message between members")
+    return message
+
+
+def _decode_push(fields: _PushRequest, data: bytes) -> PushRequest:
+    batches: tuple[Batch, ...] = ()
+    if fields.count:
+        batch = Batch(fields.prev_index + 1, fields.count, fields.entry_term, fields.position, data)
+        try:
+            verify_batch(batch, None)
+        except DamagedEntry as error:
+            raise CommandError(f"damaged entries from {fields.leader}: {error}") from None
+        batches = (batch,)
+    return PushRequest(
+        fields.term,
+        fields.leader,
+        fields.prev_index,
+        fields.prev_term,
+        fields.commit_index,
+        fields.read_round,
+        batches,
+    )
+
+
+def sender_of(message: Message) -> str:
+    """Return the id of the member that said it."""
+    if isinstance(message, VoteRequest):
+        return message.candidate
+    if isinstance(message, VoteResponse):
+        return message.voter
+    if isinstance(message, PushRequest):
+        return message.leader
+    return message.follower
