@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import HarnessError
@@ -61,12 +62,13 @@ def export(folder: RunFolder) -> Exported:
         raise HarnessError(f"{folder.segments}: holds no recordings (*.seg): nothing to judge")
     segments = [read_segment(path) for path in paths]
     merged = merge([segment.events for segment in segments])
-    events = _events_table(merged.events)
+    values = [_value_json(event) for event in merged.events]
+    events = _events_table(merged.events, values)
     operations = _operations_table(merged.operations)
     end_ns = _end_ns(facts, merged.events)
     _write_file(folder.events_parquet, lambda temp: pq.write_table(events, temp))
     _write_operations(operations, folder.operations)
-    _write_file(folder.history_jsonl, lambda temp: _write_json_lines(merged.events, temp))
+    _write_file(folder.history_jsonl, lambda temp: _write_json_lines(merged.events, values, temp))
     missing = [*_missing(segments, counted), *merged.problems]
     return Exported(
         events=events,
@@ -85,9 +87,10 @@ def fault_windows(events: pa.Table, run_end_ns: int) -> tuple[FaultWindow, ...]:
     """
     starts: dict[int, dict[str, Any]] = {}
     stops: dict[int, dict[str, Any]] = {}
-    columns = events.select(["time_ns", "process", "f", "value"]).to_pydict()
-    for time_ns, process, f, value in zip(*columns.values(), strict=True):
-        if process == NEMESIS_PROCESS and value is not None:
+    nemesis = events.filter(pc.equal(events["process"], NEMESIS_PROCESS))
+    columns = nemesis.select(["time_ns", "f", "value"]).to_pydict()
+    for time_ns, f, value in zip(*columns.values(), strict=True):
+        if value is not None:
             fault = msgspec.json.decode(value, type=dict[str, Any])
             seen = stops if fault.get("phase") == "stop" else starts
             seen.setdefault(int(fault["fault"]), {**fault, "time_ns": time_ns, "name": f})
@@ -174,15 +177,15 @@ def _missing(segments: Sequence[Segment], counted: dict[str, int | None]) -> lis
     return told + [f"{name}: the recording is gone" for name in absent]
 
 
-def _events_table(events: Sequence[Event]) -> pa.Table:
-    columns: dict[str, list[Any]] = {
+def _events_table(events: Sequence[Event], values: Sequence[str | None]) -> pa.Table:
+    columns: dict[str, Sequence[Any]] = {
         "index": list(range(len(events))),
         "time_ns": [event.time_ns for event in events],
         "process": [event.process for event in events],
         "type": [event.type for event in events],
         "f": [event.f for event in events],
         "key": [event.key for event in events],
-        "value": [_value_json(event) for event in events],
+        "value": values,
         "error": [event.error for event in events],
         "node": [event.node for event in events],
     }
@@ -275,11 +278,10 @@ def _file_ranges(
     return [*ranges, (start, len(keys) - start)]
 
 
-def _write_json_lines(events: Sequence[Event], path: Path) -> None:
+def _write_json_lines(events: Sequence[Event], values: Sequence[str | None], path: Path) -> None:
     encode = msgspec.json.Encoder().encode
     with path.open("wb") as file:
-        for index, event in enumerate(events):
-            value = _value_json(event)
+        for index, (event, value) in enumerate(zip(events, values, strict=True)):
             line = {
                 "index": index,
                 "time_ns": event.time_ns,
