@@ -64,7 +64,7 @@ def run(
     An option wins over the campaign file, and that over the defaults. Ctrl-C ends the
     shaking early, and what was recorded until then is judged; a second one stops at once.
 
-    Examples:
+    For example:
     ./shaketable run
     ./shaketable run --nodes 5 --faults kill,partition --time-limit 60 --seed 7
     ./shaketable run --mutant ack-before-quorum

@@ -22,6 +22,7 @@ REFRESH_HZ = 4
 LINE_EVERY_NS = 5 * NS
 """Without a terminal the counts are told this often."""
 BAR_WIDTH = 36
+BAR_STYLE = "cyan"
 
 
 class Display:
@@ -177,12 +178,18 @@ def _phase_line(progress: Progress, now_ns: int) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     if progress.planned_s:
         bar = ProgressBar(
-            total=progress.planned_s, completed=min(elapsed_s, progress.planned_s), width=BAR_WIDTH
+            total=progress.planned_s,
+            completed=min(elapsed_s, progress.planned_s),
+            width=BAR_WIDTH,
+            complete_style=BAR_STYLE,
+            finished_style=BAR_STYLE,
         )
         left_s = max(0.0, progress.planned_s - elapsed_s)
         grid.add_row(bar, Text(f"{elapsed_s:.0f} s, {left_s:.0f} s to go"))
     else:
-        bar = ProgressBar(total=None, width=BAR_WIDTH, pulse=True, animation_time=elapsed_s)
+        bar = ProgressBar(
+            total=None, width=BAR_WIDTH, pulse=True, pulse_style=BAR_STYLE, animation_time=elapsed_s
+        )
         grid.add_row(bar, Text(f"{elapsed_s:.0f} s  {progress.step}".rstrip()))
     return grid
 

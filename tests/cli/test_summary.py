@@ -1,0 +1,124 @@
+"""The summary at the end of a run."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from harness.history.schema import OPERATIONS
+from harness.plugins import FaultWindow
+from harness.terminal import summary
+from reports.model import CheckerView, FaultRow, RunView, Violation, ViolationGroup
+from reports.recovery import Gap, Recovery
+
+S = 1_000_000_000
+
+
+def fault(number: int, name: str, bit: bool, recovery_ns: int | None) -> FaultRow:
+    window = FaultWindow(number, name, name, number * S, (number + 1) * S, bit, "")
+    gap = Gap(number * S, number * S + 2 * S)
+    return FaultRow(window, Recovery(number, recovery_ns, gap, 10, (number + 1) * S))
+
+
+def violation(offset: int) -> Violation:
+    return Violation(
+        kind="lost-append",
+        message=f"the append at offset {offset} was acknowledged by n0 and is gone",
+        key="shaketable/0",
+        offset=offset,
+        value=offset,
+        acknowledged_by="n0",
+        acknowledged_ns=1,
+        fault=None,
+        instead=(),
+        evidence=(),
+    )
+
+
+def run_view(**changed: object) -> RunView:
+    facts: dict[str, object] = {
+        "folder": "store/quick/x",
+        "name": "quick",
+        "started": "",
+        "verdict": "VALID",
+        "why": "every checker found what the group promises",
+        "target": "dledger",
+        "world": "process",
+        "mutant": None,
+        "workload": "log",
+        "seed": "5b2e",
+        "faults_asked": ("kill", "pause"),
+        "nodes": ("n0", "n1", "n2"),
+        "command": "./shaketable run --seed 5b2e",
+        "promises": (),
+        "duration_ns": 40 * S,
+        "outcomes": (30911, 12, 281),
+        "leader_changes": 3,
+        "notes": (),
+        "faults": (fault(0, "kill", True, S // 2), fault(1, "kill", False, S)),
+        "phases": (),
+        "lanes": (),
+        "checkers": (),
+        "stats": (),
+        "errors": (),
+        "drain": (),
+        "files": (),
+        "operations": OPERATIONS.empty_table(),
+    } | changed
+    return RunView(**facts)  # type: ignore[arg-type]
+
+
+def test_a_valid_run() -> None:
+    assert dict(summary.rows(run_view(), "store/latest/report.html")) == {
+        "operations": "31,204: 30,911 ok, 12 fail, 281 info (outcome unknown)",
+        "faults": "1 of 2 bit (kill 1 of 2); never drawn: pause",
+        "recovery": "median 0.75 s, worst 1.00 s; longest without an acknowledgement 2.00 s",
+        "leader": "changed 3 times",
+        "seed": "5b2e",
+        "report": "store/latest/report.html",
+        "repeat": "./shaketable run --seed 5b2e",
+    }
+
+
+def test_the_first_findings_stand_in_words_and_the_rest_is_counted() -> None:
+    group = ViolationGroup("lost-append", "lost", tuple(map(violation, range(5))), 214)
+    checker = CheckerView("durability", "INVALID", "214 lost", (), (group,), 214, 5, ())
+    found = summary.findings_rows(run_view(verdict="INVALID", checkers=(checker,)))
+    assert [label for label, _ in found] == ["finding", "finding", "finding", ""]
+    assert found[0][1].startswith("lost-append: the append at offset 0 was acknowledged")
+    assert found[-1][1] == "and 211 more in the report"
+
+
+@pytest.mark.parametrize(
+    ("faults", "asked", "said"),
+    [
+        ((), (), "none asked for"),
+        ((), ("kill",), "none applied of kill"),
+        ((fault(0, "kill", True, 1),), ("kill",), "1 of 1 bit (kill 1)"),
+        ((fault(0, "kill", False, 1),), ("kill",), "0 of 1 bit (kill 0 of 1)"),
+    ],
+)
+def test_faults(faults: tuple[FaultRow, ...], asked: tuple[str, ...], said: str) -> None:
+    assert summary.faults_text(faults, asked) == said
+
+
+def test_a_group_that_never_served_again() -> None:
+    view = run_view(faults=(fault(0, "kill", True, None),))
+    assert dict(summary.rows(view, ""))["recovery"] == "the group never served again"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_it_fits_the_terminal_and_begins_with_the_verdict(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width)
+    summary.show(console, run_view(), "store/latest/report.html")
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert lines[1].startswith("VALID  every checker")
+    assert max(map(len, lines)) <= width
+
+
+def test_the_table_of_the_view_is_the_schemas() -> None:
+    assert run_view().operations.schema.equals(pa.schema(OPERATIONS))
