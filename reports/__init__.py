@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from reports import html, junit
-from reports.view import build_view
+from harness.history.run_folder import write_atomically
 
 
 def write(folder: Path) -> list[Path]:
     """Write report.html and junit.xml into a run folder; return their paths.
 
     Raises:
-        OSError: the folder cannot be written.
+        NotADirectoryError: there is no such folder.
+        HarnessError: a file cannot be written.
     """
+    # The plots' library takes half a second to import; the view and recovery need none of it.
+    from reports import html, junit  # noqa: PLC0415 - see above
+    from reports.view import build_view  # noqa: PLC0415 - see above
+
     view = build_view(folder)
     written = []
     for name, text in (("report.html", html.render(view)), ("junit.xml", junit.render(view))):
-        path = folder / name
-        partial = folder / f".{name}.partial"
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        written.append(path)
+        write_atomically(folder / name, text)
+        written.append(folder / name)
     return written

@@ -31,6 +31,9 @@ VERDICTS: Mapping[bool | str, str] = {True: "VALID", False: "INVALID", "unknown"
 ERRORS_MAX = 30
 """Different error texts that are listed."""
 
+PROBLEMS_MAX = 20
+"""Problems that the run itself noted (a node ended by itself) that are shown."""
+
 NOT_KNOWN = "not known"
 
 
@@ -51,6 +54,7 @@ def build_view(folder_path: Path) -> RunView:
     checkers = _checkers(results, Surroundings(files.operations, windows))
     if incomplete := results.get("incomplete"):
         notes.append(f"the history is incomplete: {incomplete}")
+    notes += [str(problem) for problem in files.run.get("problems") or ()][:PROBLEMS_MAX]
     verdict = _verdict(results)
     asked = _fact(files, "faults_asked", "faults")
     seed = _fact(files, "seed")
@@ -150,7 +154,9 @@ def _nodes(files: RunFiles, seen: Iterable[str]) -> tuple[str, ...]:
 
 def _command(files: RunFiles, seed: str) -> str:
     """The command line of the run, with its seed even where chance drew it."""
-    command = _fact(files, "repeat", "command", "command_line", "argv")
+    if repeat := (files.results or {}).get("repeat"):
+        return str(repeat)
+    command = _fact(files, "command")
     if isinstance(command, list):
         command = shlex.join(map(str, command))
     text = str(command) if command else f"./shaketable run {files.folder / 'campaign.toml'}"

@@ -1,8 +1,8 @@
 """Findings of results.json -> groups with their evidence and the operations around them.
 
 Evidence stands in a finding's `details` or follows from the operations that it names:
-`details` may hold value, node or acknowledged_by, acknowledged_ns, fault, and instead (what
-stands there on each node); whatever else it holds is shown as it is.
+`details` may hold value, node or acknowledged_by, acknowledged_ns, fault or faults, and instead
+(what stands there on each node); whatever else it holds is shown as it is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TEXT_MAX = 300
 """Characters of one piece of evidence that are shown."""
 
 _TAKEN = frozenset(
-    {"value", "node", "acknowledged_by", "acknowledged_ns", "fault", "fault_name", "instead"}
+    {"value", "node", "acknowledged_by", "acknowledged_ns", "fault", "faults", "instead"}
 )
 
 Finding = Mapping[str, Any]
@@ -177,7 +177,9 @@ def _violation(finding: Finding, surroundings: Surroundings) -> Violation:
     )
     time_ns = details.get("acknowledged_ns", append.return_ns if append else None)
     moment_ns = time_ns if time_ns is not None else (marked[-1].call_ns if marked else None)
-    fault = details.get("fault_name") or details.get("fault")
+    fault = details.get("fault")
+    if fault is None and isinstance(details.get("faults"), list) and details["faults"]:
+        fault = "; ".join(map(str, details["faults"]))
     if fault is None or isinstance(fault, int):
         numbered = [w for w in surroundings.windows if w.fault == fault]
         window = numbered[0] if numbered else None
