@@ -86,6 +86,10 @@ class Gates:
         cut = self._cuts.get(name)
         return () if cut is None or cut.is_mended else cut.links
 
+    def open_cuts(self) -> tuple[str, ...]:
+        """The cuts that are not mended."""
+        return tuple(name for name, cut in self._cuts.items() if not cut.is_mended)
+
     def mend(self, name: str) -> None:
         """Take one cut away; open the directions that no other cut closes. Idempotent."""
         cut = self._cuts.get(name)

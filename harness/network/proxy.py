@@ -116,6 +116,10 @@ class ProxyNetwork:
                     connection.reset()  # before the gates open: nothing held may slip through
         self._gates.mend(cut)
 
+    def open_cuts(self) -> tuple[str, ...]:
+        """The cuts that are not mended."""
+        return self._gates.open_cuts()
+
     def held(self, cut: str) -> dict[str, int]:
         """What that cut has held so far: {"bytes": n, "connections": n}."""
         return self._gates.held(cut)

@@ -7,6 +7,7 @@ leads and the report can show it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic_ns
@@ -65,11 +66,13 @@ class ProcessWorld:
         self._observer = observer
         self._start_ns = start_ns
         self._status: dict[str, NodeStatus | None] = dict.fromkeys(self.nodes)
+        self._asked = dict.fromkeys(self.nodes, -math.inf)  # when the last answer was asked for
         self._written: dict[str, tuple[object, ...]] = {}
         self._led: tuple[str | None, int] = (None, 0)
         self._last_leader: tuple[str, int] | None = None
         self._puzzled: set[str] = set()
         self._nursery: trio.Nursery | None = None
+        self._is_ending = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Watch and poll the nodes until cancelled; in the end no process is left."""
@@ -102,7 +105,8 @@ class ProcessWorld:
     async def restart(self, node: str, incarnation: int) -> None:
         """Start the node again if its dead incarnation is still `incarnation` (idempotent)."""
         process = self._members[node].process
-        if process.incarnation == incarnation and not process.is_running:
+        is_ours = process.incarnation == incarnation and not process.is_running
+        if is_ours and self._nursery is not None:  # a world that has ended starts nothing
             self.start(node)
 
     async def pause(self, node: str) -> Json:
@@ -156,30 +160,55 @@ class ProcessWorld:
             self.start(node)
         return down
 
+    def restore(self) -> tuple[str, ...]:
+        """Mend, resume and start whatever is still not as it should be; say what that was.
+
+        For when all faults are over: nothing is left to do then, unless the undo of a
+        fault failed or a node ended by itself.
+        """
+        found = [f"{cut} was not mended" for cut in self._network.open_cuts()]
+        for cut in self._network.open_cuts():
+            self._network.mend(cut, "deliver")
+        for node in self.nodes:
+            if self.is_paused(node):
+                self._members[node].process.resume()
+                found.append(f"node {node} was still paused")
+        found += [f"node {node} was down: started again" for node in self.start_all()]
+        return tuple(found)
+
     def is_running(self, node: str) -> bool:
         """True while the node has a process."""
         return self._members[node].process.is_running
 
     async def stop_all(self) -> None:
-        """Ask all nodes to end; end those by SIGKILL that do not."""
+        """Ask all nodes to end; end those by SIGKILL that do not. No news from here on."""
+        self._is_ending = True
         await self._for_each(lambda member: member.process.stop(STOP_GRACE_S))
 
     def statuses(self) -> dict[str, NodeStatus | None]:
         """What each node last said of itself; None if it did not answer."""
         return dict(self._status)
 
-    def is_ready(self) -> bool:
-        """True if every running node answers and names the same leader, which agrees."""
+    def is_ready(self, since: float) -> bool:
+        """True if every running node answers and names the same leader, which agrees.
+
+        Answers to questions asked before `since` (trio's clock) do not count.
+        """
         leader, term = self._leading()
         running = [self._status[node] for node in self.nodes if self.is_running(node)]
-        return leader is not None and all(
-            status is not None and status.leader == leader and status.term == term
-            for status in running
+        is_fresh = all(self._asked[node] >= since for node in self.nodes if self.is_running(node))
+        return (
+            is_fresh
+            and leader is not None
+            and all(
+                status is not None and status.leader == leader and status.term == term
+                for status in running
+            )
         )
 
-    def is_settled(self) -> bool:
-        """True if the group is ready and all has been committed everywhere."""
-        if not self.is_ready():
+    def is_settled(self, since: float) -> bool:
+        """True if the group is ready and all has been committed everywhere, since then."""
+        if not self.is_ready(since):
             return False
         running = (self._status[node] for node in self.nodes if self.is_running(node))
         indexes = {
@@ -234,9 +263,10 @@ class ProcessWorld:
     async def _poll(self, node: str) -> None:
         layout = self._members[node].layout
         while True:
-            asked_of = self._members[node].process.incarnation
+            asked, asked_of = trio.current_time(), self._members[node].process.incarnation
             status = await self._ask(layout)
             if asked_of == self._members[node].process.incarnation and self.is_running(node):
+                self._asked[node] = asked
                 self._learn(node, status)
             await trio.sleep(STATUS_INTERVAL_S)
 
@@ -253,6 +283,8 @@ class ProcessWorld:
 
     def _learn(self, node: str, status: NodeStatus | None) -> None:
         """Take in what a node said; write it down and tell it if that is news."""
+        if self._is_ending:
+            return
         self._status[node] = status
         news = () if status is None else (status.role, status.term, status.leader)
         if self._written.get(node) != news:

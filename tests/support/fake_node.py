@@ -8,6 +8,7 @@ Run as `python fake_node.py CONFIG.json`.
 import json
 import sys
 import time
+from pathlib import Path
 
 import trio
 
@@ -117,11 +118,11 @@ async def write_line(stream, message):
 
 
 def main():
-    with open(sys.argv[1]) as file:
-        config = json.load(file)
+    config = json.loads(Path(sys.argv[1]).read_text())
     if config.get("mutant") == "crash":
         sys.exit("fake node: told to crash at start")
-    print("fake node serving", config["node"], flush=True)
+    sys.stdout.write(f"fake node serving {config['node']}\n")
+    sys.stdout.flush()
     try:
         trio.run(Node(config).run)
     except* OSError as group:

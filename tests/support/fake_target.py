@@ -22,7 +22,7 @@ class FakeTarget:
 
     name = "fake"
     promises = Promises(note="a fake for tests of the harness")
-    mutants: Mapping[str, str] = {"crash": "ends at start"}  # noqa: RUF012
+    mutants: Mapping[str, str] = {"crash": "ends at start"}
 
     def prepare(self, layout: NodeLayout) -> Launch:
         def pair(address: Address) -> list[Any]:

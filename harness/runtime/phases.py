@@ -1,0 +1,138 @@
+"""The phases of a campaign: setup, steady, chaos, heal, drain, teardown.
+
+Each is a function of the rig; the supervisor says in which order, and what happens when one
+of them ends early.
+
+Source: jepsen.core `run!` (setup, generator phases, final generator, teardown).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+
+import msgspec
+import trio
+
+from harness.errors import HarnessError
+from harness.history.run_folder import write_atomically
+from harness.runtime.rig import Rig
+from harness.runtime.world import wait_until
+
+READY_TIMEOUT_S = 30.0
+"""How long the group may take to have a leader that all nodes know."""
+WORKERS_READY_TIMEOUT_S = 60.0
+HEAL_TIMEOUT_S = 30.0
+FINISH_MARGIN_S = 3.0
+"""How much longer than an operation's timeout the clients may take to finish."""
+FINALS_TIMEOUT_S = 30.0
+SETTLE_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 10.0
+TEARDOWN_TIMEOUT_S = 30.0
+COUNTS_INTERVAL_S = 0.5
+
+
+async def set_up(rig: Rig) -> None:
+    """Start nodes and clients; wait until all nodes know one leader.
+
+    Raises:
+        HarnessError: a node or worker ended, or there is no leader in time.
+    """
+    rig.world.start_all()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.workers.start, WORKERS_READY_TIMEOUT_S)
+        nursery.start_soon(_wait_for_the_group, rig)
+
+
+async def _wait_for_the_group(rig: Rig) -> None:
+    since = trio.current_time()
+
+    def is_ready() -> bool:
+        if rig.world.exits:
+            raise HarnessError(rig.world.explain(rig.world.exits[0]))
+        return rig.world.is_ready(since)
+
+    if not await wait_until(is_ready, READY_TIMEOUT_S):
+        raise HarnessError(
+            f"the group has no leader after {READY_TIMEOUT_S:g} s: {rig.world.why_not_ready()}"
+        )
+
+
+@asynccontextmanager
+async def telling_counts(rig: Rig) -> AsyncIterator[None]:
+    """Tell the observer the operations' counts from time to time, inside."""
+
+    async def tell() -> None:
+        while True:
+            rig.observer.counts(rig.workers.counts())
+            await trio.sleep(COUNTS_INTERVAL_S)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tell)
+        try:
+            yield
+        finally:
+            nursery.cancel_scope.cancel()
+    rig.observer.counts(rig.workers.counts())
+
+
+async def steady(rig: Rig, began: float) -> None:
+    """Let clients work undisturbed. `began` is when they began (trio's clock)."""
+    await trio.sleep_until(began + rig.campaign.steady_s)
+
+
+async def chaos(rig: Rig, began: float) -> None:
+    """Do the faults of the schedule until the clients' time is over and all are undone."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rig.nemesis.run, rig.schedule)
+        await trio.sleep_until(began + rig.campaign.time_limit_s)
+
+
+async def heal(rig: Rig) -> tuple[str, ...]:
+    """Put right what faults left behind; wait until all know one leader, as far as that comes.
+
+    A group that does not come back is for the checkers to judge, not an error of ours.
+    Returns what there was to put right, in words.
+    """
+    left = rig.world.restore()
+    for line in left:
+        rig.observer.note(f"after the last fault, {line}")
+    since = trio.current_time()
+    if not await wait_until(lambda: rig.world.is_ready(since), HEAL_TIMEOUT_S):
+        rig.observer.note(f"the group did not come back: {rig.world.why_not_ready()}")
+    return left
+
+
+async def drain(rig: Rig) -> bool:
+    """Let clients finish and read once more; wait until all is committed on all live nodes.
+
+    Writes drain.json. Returns whether the final operations were done and the nodes agreed.
+    """
+    rig.observer.on_drain()
+    finished = await rig.workers.finish_main(rig.campaign.op_timeout_s + FINISH_MARGIN_S)
+    read = await rig.workers.run_finals(FINALS_TIMEOUT_S)
+    since = trio.current_time()  # what nodes said before the last operation's end is too old
+    settled = await wait_until(lambda: rig.world.is_settled(since), SETTLE_TIMEOUT_S)
+    statuses = {
+        node: None if status is None or not rig.world.is_running(node) else asdict(status)
+        for node, status in rig.world.statuses().items()
+    }
+    write_atomically(rig.folder.drain_json, msgspec.json.encode({"nodes": statuses}))
+    for is_so, otherwise in (
+        (finished, "clients had not finished their operations in time"),
+        (read, "clients did not finish their final operations"),
+        (settled, f"the nodes did not agree: {rig.world.why_not_ready()}"),
+    ):
+        if not is_so:
+            rig.observer.note(otherwise)
+    return finished and read and settled
+
+
+async def tear_down(rig: Rig) -> dict[str, int | None]:
+    """End clients and nodes; return the events in each client's segment."""
+    segments: dict[str, int | None] = {}
+    with trio.move_on_after(TEARDOWN_TIMEOUT_S):
+        segments = await rig.workers.close(CLOSE_TIMEOUT_S)
+        await rig.world.stop_all()
+    return segments

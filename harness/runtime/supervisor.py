@@ -1,0 +1,191 @@
+"""Runs one campaign from its first process to its last, whatever ends it.
+
+Ctrl-C or SIGTERM ends the shaking: faults are undone, the clients finish, the nodes agree
+as far as they do, and what was recorded is judged like any run. A second one only tears
+down. On every way out no process, proxy or fault is left.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from time import monotonic_ns
+
+import trio
+
+from harness.campaign import Campaign
+from harness.errors import HarnessError, UsageError
+from harness.history.run_folder import RunFolder
+from harness.runtime import phases
+from harness.runtime.nemesis import Tally
+from harness.runtime.observer import Counts, Observer
+from harness.runtime.rig import Rig, build
+
+SHUTDOWN_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What became of a run; the verdict on its history is the checkers'.
+
+    `status` is "complete" or "interrupted". `is_drained` says that the final operations
+    were done and all live nodes agreed on what is committed.
+    """
+
+    folder: RunFolder
+    status: str
+    counts: Counts
+    faults_planned: int
+    faults: Tally
+    leader_changes: int
+    is_drained: bool
+    problems: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a run has come, for whoever has to end it."""
+
+    shaking: trio.CancelScope = field(default_factory=trio.CancelScope)
+    has_clients: bool = False
+    is_interrupted: bool = False
+    is_drained: bool = False
+    problems: list[str] = field(default_factory=list)
+
+
+async def run_campaign(
+    campaign: Campaign,
+    folder: RunFolder,
+    observer: Observer,
+    *,
+    base_port: int | None = None,
+    command: Sequence[str] = (),
+) -> RunResult:
+    """Run a resolved campaign into its folder. Must be called in the main thread.
+
+    Args:
+        campaign: as `harness.campaign.resolve` returned it.
+        folder: made by `harness.history.run_folder.create`.
+        observer: told of phases, faults, leaders and counts.
+        base_port: first of the loopback ports for the nodes; None: free ones.
+        command: the command line, for run.json.
+
+    Raises:
+        UsageError: the campaign cannot be run as it is.
+        HarnessError: the run could not be set up or done; one line says why.
+    """
+    rig = build(campaign, folder, observer, base_port=base_port, command=command)
+    progress = _Progress()
+    try:
+        with _one_line():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_listen_for_signals, rig, progress, nursery.cancel_scope)
+                await nursery.start(rig.network.run)
+                await nursery.start(rig.world.run)
+                try:
+                    await _run_phases(rig, progress)
+                finally:
+                    await _tear_down(rig, progress)
+                nursery.cancel_scope.cancel()
+    except BaseException as error:
+        rig.facts.update(status="failed", error=f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        rig.close()
+    return _conclude(rig, progress)
+
+
+async def _run_phases(rig: Rig, progress: _Progress) -> None:
+    campaign = rig.campaign
+    with progress.shaking:
+        with _phase(rig, "setup", None):
+            await phases.set_up(rig)
+        async with phases.telling_counts(rig):
+            began = trio.current_time()
+            progress.has_clients = True
+            await rig.workers.generate(monotonic_ns() + int(campaign.time_limit_s * 1e9))
+            with _phase(rig, "steady", campaign.steady_s):
+                await phases.steady(rig, began)
+            with _phase(rig, "chaos", campaign.time_limit_s - campaign.steady_s):
+                await phases.chaos(rig, began)
+    if not progress.has_clients:
+        return
+    with _phase(rig, "heal", None):
+        progress.problems += await phases.heal(rig)
+    with _phase(rig, "drain", None):
+        async with phases.telling_counts(rig):
+            progress.is_drained = await phases.drain(rig)
+
+
+async def _tear_down(rig: Rig, progress: _Progress) -> None:
+    """End everything, shielded from whatever ended the run, but bounded."""
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + SHUTDOWN_TIMEOUT_S):
+        with _phase(rig, "teardown", None):
+            progress.problems += rig.workers.problems()
+            try:
+                segments = await phases.tear_down(rig)
+            finally:
+                await rig.workers.kill()
+        segments["nemesis.seg"] = rig.recorder.close()
+        rig.facts.update(segments=segments)
+
+
+def _conclude(rig: Rig, progress: _Progress) -> RunResult:
+    result = RunResult(
+        folder=rig.folder,
+        status="interrupted" if progress.is_interrupted else "complete",
+        counts=rig.workers.counts(),
+        faults_planned=len(rig.schedule),
+        faults=rig.nemesis.tally,
+        leader_changes=rig.world.leader_changes,
+        is_drained=progress.is_drained,
+        problems=(*progress.problems, *(str(ended) for ended in rig.world.exits)),
+    )
+    rig.facts.update(
+        status=result.status,
+        counts=asdict(result.counts),
+        faults_done={"planned": result.faults_planned, **asdict(result.faults)},
+        leader_changes=result.leader_changes,
+        drained=result.is_drained,
+        exits=[asdict(ended) for ended in rig.world.exits],
+        problems=list(result.problems),
+    )
+    return result
+
+
+async def _listen_for_signals(rig: Rig, progress: _Progress, everything: trio.CancelScope) -> None:
+    """First signal: end the shaking in good order. Second: end everything."""
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for number in signals:
+            name = signal.Signals(number).name
+            if progress.is_interrupted:
+                rig.observer.note(f"{name} again: ending everything now")
+                everything.cancel()
+                return
+            progress.is_interrupted = True
+            rig.observer.note(f"{name}: undoing faults and ending the run (again: at once)")
+            progress.shaking.cancel()
+
+
+@contextmanager
+def _phase(rig: Rig, name: str, planned_s: float | None) -> Iterator[None]:
+    with rig.facts.phase(name) as at_ns:
+        rig.observer.phase_started(name, at_ns, planned_s)
+        yield
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Turn a group of errors with a clear one in it into that one."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        clear, rest = group.split((HarnessError, UsageError))
+        if clear is None or rest is not None:
+            raise
+        first: BaseException = clear
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from group

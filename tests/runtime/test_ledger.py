@@ -1,0 +1,57 @@
+"""The ledger says what is still in force, also when its writer was killed in the middle."""
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.runtime.ledger import Ledger, OpenFault, open_faults
+
+
+def write(path) -> None:
+    ledger = Ledger(path, iter(range(100)).__next__)
+    ledger.applying(0, "kill", {"victims": ["n0"]})
+    ledger.applied(0, {"incarnations": {"n0": 1}})
+    ledger.undone(0)
+    ledger.applying(1, "pause", {"victims": ["n1"]})
+    ledger.applied(1, {"incarnations": {"n1": 1}})
+    ledger.applying(2, "kill", {})
+    ledger.failed(2, "OSError: no")
+    ledger.applying(3, "partition", {"links": []})
+    ledger.applied(3, {"cut": "cut-0"})
+    ledger.stuck(3, "RuntimeError: jammed")
+    ledger.applying(4, "kill", {"victims": ["n2"]})
+    ledger.close()
+    ledger.close()
+
+
+STILL_OPEN = (
+    OpenFault(4, "kill", {"victims": ["n2"]}, None),
+    OpenFault(3, "partition", {"links": []}, {"cut": "cut-0"}),
+    OpenFault(1, "pause", {"victims": ["n1"]}, {"incarnations": {"n1": 1}}),
+)
+
+
+def test_open_faults_are_those_applied_and_not_undone_newest_first(tmp_path):
+    write(tmp_path / "faults.jsonl")
+    assert open_faults(tmp_path / "faults.jsonl") == STILL_OPEN
+    assert open_faults(tmp_path / "none.jsonl") == ()
+
+
+def test_a_torn_last_line_is_left_out_at_any_length(tmp_path):
+    path = tmp_path / "faults.jsonl"
+    write(path)
+    whole = path.read_bytes()
+    torn = b'{"event":"undone","fault":1,"at_ns":99}\n'
+    for size in range(len(torn)):
+        path.write_bytes(whole + torn[:size])
+        assert open_faults(path) == STILL_OPEN
+    path.write_bytes(whole + torn)
+    assert open_faults(path) == STILL_OPEN[:2]
+
+
+def test_a_bad_line_in_the_middle_is_one_clear_error(tmp_path):
+    path = tmp_path / "faults.jsonl"
+    path.write_bytes(b'{"event": "und\n{"event":"undone","fault":1}\n')
+    with pytest.raises(HarnessError, match=r"faults\.jsonl: line 1 is no JSON"):
+        open_faults(path)
+    with pytest.raises(HarnessError, match="cannot write"):
+        Ledger(tmp_path / "no" / "faults.jsonl", lambda: 0)

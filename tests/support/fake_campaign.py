@@ -1,0 +1,108 @@
+"""Runs campaigns on the fake group: `python fake_campaign.py STORE KEY=VALUE...`, or in a test.
+
+As a program it prints one JSON line for each thing that its observer hears of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import trio
+from fake_target import FakeTarget, make_client
+
+from harness import discovery
+from harness.campaign import Campaign
+from harness.errors import HarnessError
+from harness.history import run_folder
+from harness.history.run_folder import RunFolder
+from harness.runtime import rig
+from harness.runtime.observer import Counts, Observer
+from harness.runtime.supervisor import RunResult, run_campaign
+
+QUICK: dict[str, Any] = {
+    "name": "fake",
+    "target": "fake",
+    "seed": "7",
+    "time_limit_s": 6.0,
+    "steady_s": 0.5,
+    "nemesis_interval_s": 0.5,
+    "fault_duration_min_s": 0.8,
+    "fault_duration_max_s": 1.2,
+    "rate_hz": 60.0,
+    "op_timeout_s": 0.5,
+}
+
+
+class Tape:
+    """An observer that keeps (or prints) all it hears."""
+
+    def __init__(self, out: Any = None) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+        self.last_counts = Counts()
+        self._out = out
+
+    def __getattr__(self, name: str) -> Any:
+        def hear(*arguments: Any) -> None:
+            if name == "counts":
+                (self.last_counts,) = arguments
+                return
+            self.heard.append((name, *arguments))
+            if self._out is not None:
+                self._out.write(json.dumps([name, *arguments]) + "\n")
+                self._out.flush()
+
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return hear
+
+    def named(self, name: str) -> list[tuple[Any, ...]]:
+        return [arguments for what, *arguments in self.heard if what == name]
+
+
+class FakeDiscovery:
+    """Discovery that knows the fake target too; the rest is the real one."""
+
+    @staticmethod
+    def get(kind: str, name: str) -> Any:
+        return FakeTarget() if (kind, name) == ("targets", "fake") else discovery.get(kind, name)
+
+
+def patch(setattr_: Any) -> None:
+    """Let the rig find the fake target; `setattr_` is setattr or monkeypatch's."""
+    plan_workers = rig.plan_workers
+
+    def plan(*arguments: Any) -> list[Any]:
+        plans = plan_workers(*arguments)
+        return [dataclasses.replace(plan, client_factory=make_client) for plan in plans]
+
+    setattr_(rig, "discovery", FakeDiscovery)
+    setattr_(rig, "plan_workers", plan)
+
+
+def run_fake(
+    store: Path, observer: Observer, base_port: int | None = None, **more: Any
+) -> RunResult:
+    campaign = Campaign(**{**QUICK, **more})
+    folder: RunFolder = run_folder.create(store, campaign.name, datetime.now(UTC))
+
+    async def main() -> RunResult:
+        return await run_campaign(campaign, folder, observer, base_port=base_port)
+
+    return trio.run(main)
+
+
+if __name__ == "__main__":
+    patch(setattr)
+    options = {key: json.loads(value) for key, _, value in (a.partition("=") for a in sys.argv[2:])}
+    sys.stdout.write(json.dumps(["pid", os.getpid()]) + "\n")
+    try:
+        result = run_fake(Path(sys.argv[1]), Tape(sys.stdout), **options)  # type: ignore[arg-type]
+    except HarnessError as error:
+        sys.exit(f"harness: {error}")
+    sys.stdout.write(json.dumps(["result", result.status, result.is_drained]) + "\n")

@@ -1,0 +1,84 @@
+"""A world in memory for tests of faults and of the nemesis: the contract of World, no process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.plugins import UNTOUCHED, Json
+
+
+class MemoryWorld:
+    """Processes are numbers, cuts are sets. `log` keeps what was done, in order."""
+
+    def __init__(self, nodes: Sequence[str], leads: str | None = None) -> None:
+        self.nodes = tuple(nodes)
+        self.leads = leads
+        self.incarnations = dict.fromkeys(nodes, 1)
+        self.dead: set[str] = set()
+        self.paused: set[str] = set()
+        self.cuts: dict[str, tuple[tuple[str, str], ...]] = {}
+        self.mended: dict[str, str] = {}
+        self.traffic = True
+        self.log: list[str] = []
+
+    async def leader(self) -> str | None:
+        return self.leads
+
+    async def kill(self, node: str) -> Json:
+        if node in self.dead:
+            return {"incarnation": UNTOUCHED}
+        self.log.append(f"kill {node}")
+        self.dead.add(node)
+        self.paused.discard(node)
+        return {"incarnation": self.incarnations[node]}
+
+    async def restart(self, node: str, incarnation: int) -> None:
+        if node in self.dead and self.incarnations[node] == incarnation:
+            self.log.append(f"restart {node}")
+            self.dead.discard(node)
+            self.incarnations[node] += 1
+
+    async def pause(self, node: str) -> Json:
+        if node in self.dead or node in self.paused:
+            return {"incarnation": UNTOUCHED}
+        self.log.append(f"pause {node}")
+        self.paused.add(node)
+        return {"incarnation": self.incarnations[node]}
+
+    async def resume(self, node: str, incarnation: int) -> None:
+        if node in self.paused and self.incarnations[node] == incarnation:
+            self.log.append(f"resume {node}")
+            self.paused.discard(node)
+
+    def is_paused(self, node: str) -> bool:
+        return node in self.paused
+
+    def is_alive(self, node: str, incarnation: int) -> bool:
+        return node not in self.dead and self.incarnations[node] == incarnation
+
+    async def cut(self, links: Sequence[tuple[str, str]]) -> str:
+        assert all(a in self.nodes and b in self.nodes and a != b for a, b in links)
+        name = f"cut-{len(self.cuts)}"
+        self.cuts[name] = tuple(links)
+        self.log.append(name)
+        return name
+
+    async def mend(self, cut: str, how: str) -> None:
+        assert how in ("deliver", "reset")
+        if cut not in self.mended:
+            self.log.append(f"mend {cut}")
+            self.mended[cut] = how
+
+    def held(self, cut: str) -> Json:
+        open_cut = cut in self.cuts and self.traffic
+        return {"bytes": 100 if open_cut else 0, "connections": 1 if open_cut else 0}
+
+    @property
+    def closed_links(self) -> set[tuple[str, str]]:
+        return {
+            link for name, links in self.cuts.items() if name not in self.mended for link in links
+        }
+
+    @property
+    def is_whole(self) -> bool:
+        return not (self.dead or self.paused or self.closed_links)
