@@ -15,7 +15,7 @@ import trio
 
 from system.client.connection import Connection, OutcomeUnknownError, RefusedError
 from system.remoting.codes import RequestCode, outcome_of
-from system.remoting.command import Command
+from system.remoting.command import Command, CommandError
 from system.remoting.requests import (
     PullMessage,
     PullMessageResponse,
@@ -24,7 +24,7 @@ from system.remoting.requests import (
     SendMessageResponse,
     SendMessageV2,
 )
-from system.store.message import Message, walk_messages
+from system.store.message import DamagedMessage, Message, walk_messages
 
 CONNECT_TIMEOUT_S = 1.0
 RETRY_AFTER_MIN_S = 0.02
@@ -175,6 +175,8 @@ class BrokerGroupClient:
             except OutcomeUnknownError:
                 self._retarget(member, None)
                 raise
+            except (CommandError, DamagedMessage) as error:
+                raise OutcomeUnknownError(f"{member} sent a bad response: {error}") from None
             else:
                 self.answered_by = member
                 return result

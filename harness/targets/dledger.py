@@ -1,0 +1,159 @@
+"""The built-in target: a RocketMQ-compatible broker group on a DLedger (Raft) commit log.
+
+Queue keys are "<topic>/<queue id>". A value is stored as its decimal digits, which
+`dledger_files` reads back from the nodes' files without the broker's code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from harness.errors import DefiniteError, IndefiniteError
+from harness.plugins import Address, Launch, NodeLayout, NodeStatus, Promises
+from system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+GROUP = "shaketable"
+
+
+class DLedgerTarget:
+    """Three or more `python -m system.node` processes that keep one replicated log."""
+
+    name = "dledger"
+    promises = Promises(
+        durable_under=frozenset({"kill", "pause", "partition"}),
+        linearizable=frozenset({"append", "read", "end"}),
+        committed_prefix=True,
+        note="A quorum of fsynced copies stands before an append is acknowledged; reads and "
+        "end offsets are linearizable at the leader by read index.",
+    )
+    mutants: Mapping[str, str] = {
+        "ack-before-quorum": "the leader acknowledges before its followers have the entry",
+    }
+
+    def __init__(self) -> None:
+        self._status_clients: dict[str, BrokerGroupClient] = {}
+
+    def prepare(self, layout: NodeLayout) -> Launch:
+        """Write broker.conf into the node's folder."""
+        own = layout.peer_address
+        peers = {**layout.peers, layout.node: own}
+        listed = ";".join(f"{node}-{at.host}:{at.port}" for node, at in sorted(peers.items()))
+        options = layout.options
+        lines = {
+            "brokerClusterName": "shaketable",
+            "brokerName": "broker-0",
+            "brokerIP1": layout.client_address.host,
+            "listenPort": layout.client_address.port,
+            "storePathRootDir": layout.directory / "store",
+            "enableDLegerCommitLog": "true",
+            "dLegerGroup": GROUP,
+            "dLegerPeers": listed,
+            "dLegerSelfId": layout.node,
+            "mappedFileSizeCommitLog": options.get("data_file_bytes", 1 << 30),
+            "mappedFileSizeIndex": options.get("index_file_bytes", 160 << 20),
+            "shaketableDisk": options.get("disk", "real"),
+            "shaketableSeed": options.get("seed") or "",
+            "shaketableMutant": options.get("mutant") or "",
+        }
+        path = layout.directory / "broker.conf"
+        path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        return Launch((sys.executable, "-m", "system.node", "-c", str(path)))
+
+    async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
+        """Ask a node for its DLedger metadata."""
+        at = layout.client_address
+        client = self._status_clients.get(str(at))
+        if client is None:
+            client = self._status_clients[str(at)] = BrokerGroupClient(
+                {layout.node: (at.host, at.port)}, timeout_s=timeout_s, rng=Random(0)
+            )
+        try:
+            answer = await client.metadata(layout.node)
+        except (RefusedError, OutcomeUnknownError):
+            client.close()
+            return None
+        return NodeStatus(
+            answer.member,
+            answer.role,
+            answer.term,
+            answer.leader,
+            answer.committed_index,
+            answer.end_index,
+        )
+
+    def client(self, addresses: Mapping[str, Address], timeout_s: float) -> DLedgerClient:
+        """Return a client of the group."""
+        return DLedgerClient(addresses, timeout_s)
+
+    def read_log(self, directory: Path, node: str) -> Iterator[pa.RecordBatch]:
+        """Decode a stopped node's files."""
+        # Imported here, since client workers need neither pyarrow nor its start-up time.
+        from harness.targets.dledger_files import read_entries  # noqa: PLC0415
+
+        return read_entries(directory, node)
+
+
+class DLedgerClient:
+    """The operations of the `log` workload on the broker group."""
+
+    def __init__(self, addresses: Mapping[str, Address], timeout_s: float) -> None:
+        hosts = {node: (at.host, at.port) for node, at in addresses.items()}
+        # Which member is tried first, and how long a retry waits, is no part of the draw.
+        self._client = BrokerGroupClient(hosts, timeout_s=timeout_s, rng=Random())
+
+    @property
+    def node(self) -> str | None:
+        """Who answered last."""
+        return self._client.answered_by
+
+    async def append(self, key: str, value: int) -> int:
+        """Send a message whose body is the value's digits."""
+        topic, queue_id = _queue(key)
+        async with _definite_or_not():
+            return (await self._client.send(topic, queue_id, b"%d" % value)).queue_offset
+
+    async def read(self, key: str, offset: int) -> int | None:
+        """Pull the message at `offset`."""
+        topic, queue_id = _queue(key)
+        async with _definite_or_not():
+            result = await self._client.pull(topic, queue_id, offset, count_max=1)
+        if not result.messages:
+            return None
+        # Whatever stands there is what the history must show, right or wrong.
+        return int(result.messages[0].body.partition(b" ")[0])
+
+    async def end(self, key: str) -> int:
+        """Ask for the queue's max offset."""
+        topic, queue_id = _queue(key)
+        async with _definite_or_not():
+            return await self._client.max_offset(topic, queue_id)
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        self._client.close()
+
+
+def _queue(key: str) -> tuple[str, int]:
+    topic, _, queue_id = key.rpartition("/")
+    return topic, int(queue_id)
+
+
+@asynccontextmanager
+async def _definite_or_not() -> AsyncIterator[None]:
+    try:
+        yield
+    except RefusedError as error:
+        raise DefiniteError(str(error)) from error
+    except OutcomeUnknownError as error:
+        raise IndefiniteError(str(error)) from error
+
+
+PLUGIN = DLedgerTarget()
