@@ -10,9 +10,7 @@ Source: jepsen.generator.interpreter; DESIGN.md decision 12 and section 3 ("Even
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +27,7 @@ from harness.draw import draw
 from harness.errors import DefiniteError, IndefiniteError
 from harness.history.recorder import Recorder, next_process
 from harness.plugins import Address, Json, Operation, TargetClient, Workload
+from harness.runtime.guard import die_with_parent
 
 REPORT_INTERVAL_S: Final = 0.25
 """How often a worker tells the supervisor its counts."""
@@ -43,7 +42,6 @@ CLOSE_TIMEOUT_S: Final = 1.0
 FINAL_ATTEMPTS_MAX: Final = 20
 """A final operation is tried so often; each try is an operation of its own."""
 
-_PR_SET_PDEATHSIG: Final = 1
 _LOG = logging.getLogger(__name__)
 
 
@@ -100,18 +98,6 @@ def run_worker(plan: WorkerPlan, control: Any) -> None:
             _LOG.exception("the worker failed: seed=%s", plan.seed)
             control.send(("failed", f"{type(cause).__name__}: {cause}"))
         sys.exit(1)  # else the supervisor is gone; the history is in the kernel's hands
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process with its parent, also while it is stopped.
-
-    The signal is bound to the *thread* that started this process; see prctl(2).
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent_pid:  # it died before prctl
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Worker:

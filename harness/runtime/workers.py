@@ -148,6 +148,8 @@ class WorkerGroup:
         """
         self._tell("close")
         await self._awaited("closed", timeout_s)
+        for handle in self._handles:
+            handle.is_late = "closed" not in handle.said and not handle.is_gone
         leaving = [handle for handle in self._handles if "closed" in handle.said]
         await _until(lambda: not any(map(_Handle.is_alive, leaving)), EXIT_TIMEOUT_S)
         await self.kill()
@@ -167,6 +169,8 @@ class WorkerGroup:
             for handle in alive:
                 handle.kill()
             await _until(lambda: not any(map(_Handle.is_alive, alive)), EXIT_TIMEOUT_S)
+        for handle in self._handles:
+            handle.hang_up()
         left = [f"{handle.plan.name} (pid {handle.pid})" for handle in alive if handle.is_alive()]
         if left:
             raise HarnessError(f"workers outlived SIGKILL: {', '.join(left)}")
@@ -207,7 +211,9 @@ class _Handle:
     pid: int
     said: dict[str, list[Any]] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
-    is_gone: bool = False  # its end of the pipe is closed
+    is_gone: bool = False  # its end of the pipe is closed, or ours
+    is_late: bool = False  # it did not close its recording when it was told to
+    is_killed: bool = False  # by us
 
     @classmethod
     def started(cls, context: Any, plan: WorkerPlan) -> _Handle:
@@ -244,7 +250,9 @@ class _Handle:
     def problem(self) -> str | None:
         if "failed" in self.said:
             return f"{self.plan.name}: {self.said['failed'][0]}"
-        if self.is_gone and "closed" not in self.said:
+        if self.is_late:
+            return f"{self.plan.name}: did not close its recording in time, and was killed"
+        if self.is_gone and not self.is_killed and "closed" not in self.said:
             return f"{self.plan.name}: ended by itself ({self._how()})"
         return None
 
@@ -252,7 +260,14 @@ class _Handle:
         return bool(self.process.is_alive())
 
     def kill(self) -> None:
+        self.is_killed = True
         self.process.kill()
+
+    def hang_up(self) -> None:
+        """Take in the last words, and close the pipe. Idempotent."""
+        self.listen()
+        self.is_gone = True
+        self.pipe.close()
 
     def _how(self) -> str:
         code = self.process.exitcode

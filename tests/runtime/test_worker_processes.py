@@ -1,5 +1,6 @@
 """Client workers as real processes, against a target that lives in their memory."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -285,6 +286,8 @@ def test_a_worker_that_does_not_answer_is_killed_in_time(tmp_path: Path) -> None
 
     closed = trio.run(main)
     assert closed["worker-1.seg"] is None
+    late = "worker-1: did not close its recording in time, and was killed"
+    assert group.problems() == (late,)
     assert closed["worker-0.seg"] == len(read_segment(plans[0].segment).events)
     assert all(is_gone(pid) for pid in group.pids().values())
 
@@ -347,6 +350,15 @@ trio.run(main)
 """
 
 
+def children(parent: int) -> set[int]:
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.add(int(stat.parent.name))
+    return found
+
+
 @pytest.mark.e2e
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_workers_die_with_the_harness(plug_in: Path, tmp_path: Path, is_stopped: bool) -> None:
@@ -356,10 +368,12 @@ def test_workers_die_with_the_harness(plug_in: Path, tmp_path: Path, is_stopped:
     command = [sys.executable, str(script), str(plug_in), str(segment)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as harness:
         pid = int(harness.stdout.readline())
+        started = children(harness.pid)
+        assert pid in started
         if is_stopped:
             os.kill(pid, signal.SIGSTOP)
         harness.kill()
-    while not is_gone(pid):
+    while not all(map(is_gone, started)):
         time.sleep(0.02)
     recorded = read_segment(segment)
     assert recorded.events
