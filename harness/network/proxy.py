@@ -275,7 +275,10 @@ def _prepare(connection: socket.socket) -> None:
 
 async def _connect(address: Address) -> socket.socket | None:
     """Connect; None if refused or not done in `CONNECT_TIMEOUT_S`."""
-    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    except OSError:  # no descriptor is left: as good as refused
+        return None
     _prepare(connection)
     is_connected = False
     try:
@@ -283,8 +286,7 @@ async def _connect(address: Address) -> socket.socket | None:
             with suppress(BlockingIOError):
                 connection.connect((address.host, address.port))
             await trio.lowlevel.wait_writable(connection)
-            error = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            is_connected = error == 0
+            is_connected = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
     except OSError:
         return None
     finally:

@@ -14,6 +14,7 @@ from time import monotonic_ns
 
 import trio
 
+from harness.errors import HarnessError
 from harness.network.proxy import ProxyNetwork
 from harness.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
 from harness.runtime import ports
@@ -224,14 +225,7 @@ class ProcessWorld:
         return "; ".join(self._state_of(node) for node in self.nodes)
 
     def explain(self, ended: Exit) -> str:
-        """Say in one line why a node ended by itself, and what to do where that is known."""
-        layout = self._members[ended.node].layout
-        for what, address in (
-            ("clients", layout.client_address),
-            ("peers", layout.peer_address),
-        ):
-            if not self.is_running(ended.node) and not ports.is_free(address.port):
-                return ports.in_use(address.port, f"the {what} of node {ended.node}")
+        """Say in one line how a node ended by itself, and where to read more."""
         return f"node {ended} (see nodes/{ended.node}/node.log)"
 
     def _state_of(self, node: str) -> str:
@@ -253,12 +247,30 @@ class ProcessWorld:
                 nursery.start_soon(act, member)
 
     async def _watch(self, node: str, process: NodeProcess) -> None:
+        """Wait for the end of an incarnation, and tell it if nobody asked for it.
+
+        Raises:
+            HarnessError: it ended because somebody else has its port: no fault of its own.
+        """
         ended = await process.wait()
         if process.incarnation == ended.incarnation:
             self._learn(node, None)
-        if not ended.asked and len(self.exits) < EXITS_KEPT_MAX:
+        if ended.asked:
+            return
+        if not process.is_running:
+            self._check_ports(self._members[node].layout)
+        if len(self.exits) < EXITS_KEPT_MAX:
             self.exits.append(ended)
             self._observer.note(self.explain(ended))
+
+    def _check_ports(self, layout: NodeLayout) -> None:
+        for whom, address in (
+            ("clients", layout.client_address),
+            ("peers", layout.peer_address),
+        ):
+            if not ports.is_free(address.port):
+                owner = f"the {whom} of node {layout.node}"
+                raise HarnessError(ports.in_use(address.port, owner))
 
     async def _poll(self, node: str) -> None:
         layout = self._members[node].layout

@@ -373,10 +373,33 @@ STEPS = st.lists(
         st.tuples(st.just("send"), st.sampled_from("ab"), st.integers(1, CHUNK_BYTES_MAX)),
         st.tuples(st.just("cut"), st.sampled_from(((AB,), (BA,), (AB, BA)))),
         st.tuples(st.just("mend"), st.integers(0, 3)),
+        st.tuples(st.just("reset"), st.integers(0, 3)),
         st.tuples(st.just("settle")),
     ),
     max_size=14,
 )
+
+
+async def expect_all(r: Rig, ends: dict[str, Peer], sent: dict, cuts: list) -> None:
+    """Mend all cuts and end both directions: each side has got all, in order."""
+    for name, _ in cuts:
+        r.network.mend(name, "deliver")
+    for end in ends.values():
+        await end.stream.send_eof()
+    for source, sink in (AB, BA):
+        await ends[sink].until(lambda peer: peer.end is not None)
+        assert ends[sink].end == "eof"
+        assert ends[sink].got == sent[source], f"bytes of {source} were lost or moved"
+
+
+async def expect_reset(r: Rig, ends: dict[str, Peer], sent: dict, cuts: list) -> None:
+    """Mend the other cuts: both ends see the reset, and what had come before it is a prefix."""
+    for name, _ in cuts:
+        r.network.mend(name, "deliver")
+    for source, sink in (AB, BA):
+        await ends[sink].until(lambda peer: peer.end is not None)
+        assert ends[sink].end == "reset"
+        assert sent[source].startswith(ends[sink].got), f"bytes of {source} were moved"
 
 
 async def no_byte_is_lost(steps: list[tuple]) -> None:
@@ -402,19 +425,16 @@ async def no_byte_is_lost(steps: list[tuple]) -> None:
                     r.network.mend(name, "deliver")
                     still_cut = {source for _, links in cuts for source, _ in links}
                     frozen = {k: v for k, v in frozen.items() if k in still_cut}
+                case ("reset", which) if cuts:
+                    r.network.mend(cuts.pop(which % len(cuts))[0], "reset")
+                    await expect_reset(r, ends, sent, cuts)
+                    return
                 case ("settle",):
                     await settle()
             for source, sink in (AB, BA):
                 limit = frozen.get(source, len(sent[source]))
                 assert len(ends[sink].got) <= limit, f"bytes of {source} crossed a cut"
-        for name, _ in cuts:
-            r.network.mend(name, "deliver")
-        for end in ends.values():
-            await end.stream.send_eof()
-        for source, sink in (AB, BA):
-            await ends[sink].until(lambda peer: peer.end is not None)
-            assert ends[sink].end == "eof"
-            assert ends[sink].got == sent[source], f"bytes of {source} were lost or moved"
+        await expect_all(r, ends, sent, cuts)
 
 
 HELD_THEN_MENDED = [("cut", (AB,)), ("send", "a", 10), ("settle",), ("mend", 0), ("send", "a", 5)]

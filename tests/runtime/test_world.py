@@ -1,0 +1,147 @@
+"""The world of processes keeps the contract of World: exact, idempotent, by incarnation."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from fake_target import FakeTarget
+
+from harness.errors import HarnessError
+from harness.network.proxy import ProxyNetwork
+from harness.plugins import UNTOUCHED, Address, NodeLayout
+from harness.runtime import ports
+from harness.runtime.ledger import Lines
+from harness.runtime.nodes import NodeProcess
+from harness.runtime.observer import SilentObserver
+from harness.runtime.world import Member, ProcessWorld, wait_until
+
+pytestmark = pytest.mark.e2e
+
+PATIENCE_S = 30
+NODES = ("n0", "n1", "n2")
+
+
+@asynccontextmanager
+async def group(tmp_path):
+    target, start_ns = FakeTarget(), time.monotonic_ns()
+    numbers = ports.find_free(2 * len(NODES))
+    addresses = [Address(ports.HOST, number) for number in numbers]
+    clients = dict(zip(NODES, addresses[: len(NODES)], strict=True))
+    peers = dict(zip(NODES, addresses[len(NODES) :], strict=True))
+    network = ProxyNetwork(peers)
+    members = {}
+    for node in NODES:
+        folder = tmp_path / node
+        folder.mkdir()
+        reach = {peer: network.address(node, peer) for peer in NODES if peer != node}
+        layout = NodeLayout(node, folder, clients[node], peers[node], reach)
+        process = NodeProcess(node, target.prepare(layout), folder, folder / "node.log", start_ns)
+        members[node] = Member(layout, process)
+    lines = Lines(tmp_path / "status.jsonl")
+    world = ProcessWorld(target, members, network, lines, SilentObserver(), start_ns)
+    try:
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(network.run)
+                await nursery.start(world.run)
+                assert world.start_all() == NODES
+                await ready(world)
+                yield world, clients, members
+                nursery.cancel_scope.cancel()
+    finally:
+        lines.close()
+        network.close()
+    assert not any(member.process.is_running for member in members.values())
+
+
+async def ready(world: ProcessWorld) -> None:
+    since = trio.current_time()
+    assert not world.is_ready(since), "answers to older questions must not count"
+    assert await wait_until(lambda: world.is_ready(since), PATIENCE_S), world.why_not_ready()
+
+
+def test_kill_and_restart_by_incarnation(tmp_path):
+    async def main():
+        async with group(tmp_path) as (world, _, members):
+            assert await world.leader() == "n0"
+            assert await world.kill("n0") == {"incarnation": 1}
+            assert await world.kill("n0") == {"incarnation": UNTOUCHED}
+            assert await world.pause("n0") == {"incarnation": UNTOUCHED}
+            assert not world.is_alive("n0", 1)
+            await world.restart("n0", UNTOUCHED)
+            await world.restart("n0", 2)
+            assert not world.is_running("n0")
+            await world.restart("n0", 1)
+            await world.restart("n0", 1)
+            assert members["n0"].process.incarnation == 2
+            assert world.is_alive("n0", 2)
+            assert not world.is_alive("n0", 1)
+            await ready(world)
+            assert world.exits == []
+
+    trio.run(main)
+
+
+def test_pause_is_not_ended_by_another_and_survives_nothing(tmp_path):
+    async def main():
+        async with group(tmp_path) as (world, _, _members):
+            assert await world.pause("n1") == {"incarnation": 1}
+            assert await world.pause("n1") == {"incarnation": UNTOUCHED}
+            await world.resume("n1", UNTOUCHED)
+            assert world.is_paused("n1")
+            assert await world.kill("n1") == {"incarnation": 1}
+            await world.restart("n1", 1)
+            await world.resume("n1", 1)
+            assert world.is_alive("n1", 2)
+            assert await world.pause("n2") == {"incarnation": 1}
+            await world.resume("n2", 1)
+            await world.resume("n2", 1)
+            await ready(world)
+
+    trio.run(main)
+
+
+def test_a_cut_moves_the_leader_and_restore_finds_what_was_left(tmp_path):
+    async def main():
+        async with group(tmp_path) as (world, _, _members):
+            others = [node for node in NODES if node != "n0"]
+            cut = await world.cut([link for n in others for link in ((n, "n0"), ("n0", n))])
+            while await world.leader() != "n1":
+                await trio.sleep(0.02)
+            assert world.held(cut)["bytes"] > 0
+            await world.pause("n2")
+            await world.kill("n1")
+            assert world.restore() == (
+                f"{cut} was not mended",
+                "node n2 was still paused",
+                "node n1 was down: started again",
+            )
+            await ready(world)
+            assert world.restore() == ()
+
+    trio.run(main)
+    rows = [json.loads(line) for line in (tmp_path / "status.jsonl").read_text().splitlines()]
+    assert {"n0", "n1"} <= {row["node"] for row in rows if row["role"] == "leader"}
+
+
+def test_a_port_taken_while_its_node_was_down_is_named(tmp_path):
+    async def main():
+        async with group(tmp_path) as (world, clients, _members):
+            await world.kill("n1")
+            with socket.socket() as thief:
+                thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                thief.bind((ports.HOST, clients["n1"].port))
+                thief.listen()
+                await world.restart("n1", 1)
+                await trio.sleep_forever()
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        trio.run(main)
+    assert caught.group_contains(
+        HarnessError, match=r"port \d+ for the clients of node n1 is in use by another process"
+    )
