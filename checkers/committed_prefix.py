@@ -1,0 +1,202 @@
+"""The committed parts of all nodes' logs are the same log.
+
+Judges the nodes' files alone: what clients saw plays no part. The work is split by
+ranges of the log index, so that no part of it holds more than some entries of each node.
+
+Source: Raft section 5.3 (Log Matching, State Machine Safety).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.durability import why_not_judged
+from checkers.findings import Findings, Gathered, gather, settle
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Verdict
+
+NAME = "committed-prefix"
+EMPTY = -1
+"""The committed index of a node that has committed nothing."""
+
+_Ints = npt.NDArray[np.int64]
+
+
+class CommittedPrefix:
+    """Checker "committed-prefix": ranges of the log, from the nodes' entries alone.
+
+    Findings: "divergent" (nodes that have committed an index hold different entries
+    there), "term-fell" (an entry's term is lower than the one before it), "gap" (indices
+    that a node committed are not in its log), "index-twice".
+    """
+
+    name = NAME
+    tables: tuple[str, ...] = ("entries",)
+    partition = "bucket"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Compare one range of the log between all nodes that named a committed index."""
+        findings = Findings()
+        entries = tables["entries"].filter(_is_committed(tables["entries"], context))
+        intact = entries.filter(pc.is_null(entries["problem"]))
+        spans = {}
+        for node in context.committed:
+            mine = entries.filter(pc.equal(entries["node"], node))
+            if mine.num_rows:
+                spans[node] = _follow(node, mine, findings)
+        _compare(intact, findings)
+        counts = {
+            "entries": entries.num_rows,
+            "damaged": entries.num_rows - intact.num_rows,
+            "spans": spans,
+        }
+        return findings.table(counts)
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the ranges: each must go on where the one before it ended."""
+        gathered = gather(findings)
+        joints = Findings()
+        for node, committed in sorted(context.committed.items()):
+            spans = sorted(
+                (c["spans"][node] for c in gathered.checked if node in c["spans"]),
+                key=lambda span: span[0],
+            )
+            _join_spans(node, committed, spans, joints)
+        both = gather(pa.concat_tables([findings, joints.table({"spans": {}})]))
+        why = why_not_judged(context)
+        doubts = [] if why is None else [why]
+        if damaged := both.sums().get("damaged"):
+            doubts.append(f"{damaged} damaged entries could not be compared")
+        return settle(
+            NAME,
+            both,
+            context,
+            clean=_clean(both, context),
+            doubts=doubts,
+            observed=lambda _kind: _why_unpromised(context),
+        )
+
+
+PLUGIN = CommittedPrefix()
+
+
+def _why_unpromised(context: CheckContext) -> str | None:
+    return None if context.promises.committed_prefix else "the target does not promise it"
+
+
+def _clean(gathered: Gathered, context: CheckContext) -> str:
+    if not context.committed:
+        return "nothing to compare"
+    low, high = min(context.committed.values()), max(context.committed.values())
+    upto = f"index {high}" if low == high else f"indices {low} to {high}"
+    count = gathered.sums().get("entries", 0)
+    return f"{len(context.committed)} nodes committed the same log up to {upto} ({count} entries)"
+
+
+def _is_committed(entries: pa.Table, context: CheckContext) -> pa.ChunkedArray:
+    """Mark the entries that their own node has committed."""
+    committed = dict(context.committed)
+    limits = pa.array([committed.get(n, EMPTY) for n in context.nodes], pa.int64())
+    which = pc.index_in(entries["node"], value_set=pa.array(context.nodes, pa.string()))
+    limit = limits.take(which.combine_chunks())
+    return pc.fill_null(pc.less_equal(entries["index"], pa.chunked_array([limit])), False)
+
+
+def _follow(node: str, rows: pa.Table, findings: Findings) -> list[int | None]:
+    """Follow one node's entries; return [first index, last index, first term, last term].
+
+    A damaged entry is there, if only as damage, so it leaves no gap; its term says nothing.
+    """
+    there = np.unique(_ints(rows["index"]))
+    intact = rows.filter(pc.is_null(rows["problem"]))
+    ordered = intact.sort_by([("index", "ascending"), ("position", "ascending")])
+    index, term = _ints(ordered["index"]), _ints(ordered["term"])
+
+    def gap(n: int) -> Finding:
+        return _gap(node, int(there[n]) + 1, int(there[n + 1]) - 1)
+
+    def fell(n: int) -> Finding:
+        return _fell(node, int(index[n + 1]), int(term[n]), int(term[n + 1]))
+
+    def twice(n: int) -> Finding:
+        message = f"{node}: its log holds index {index[n]} twice."
+        return Finding(
+            "index-twice", message, None, None, (), {"node": node, "index": int(index[n])}
+        )
+
+    findings.add("gap", np.flatnonzero(np.diff(there) > 1).tolist(), gap)
+    findings.add("term-fell", np.flatnonzero(np.diff(term) < 0).tolist(), fell)
+    findings.add("index-twice", np.flatnonzero(np.diff(index) == 0).tolist(), twice)
+    terms = (int(term[0]), int(term[-1])) if len(term) else (None, None)
+    return [int(there[0]), int(there[-1]), *terms]
+
+
+def _join_spans(node: str, committed: int, spans: list[list[Any]], findings: Findings) -> None:
+    """Find what is missing before, between and behind the ranges that one node holds."""
+    gaps, falls = [], []
+    first = spans[0][0] if spans else 0
+    if first > 0:
+        gaps.append((0, first - 1))
+    for before, after in pairwise(spans):
+        if after[0] != before[1] + 1:
+            gaps.append((before[1] + 1, after[0] - 1))
+        if before[3] is not None and after[2] is not None and after[2] < before[3]:
+            falls.append((after[0], before[3], after[2]))
+    last = spans[-1][1] if spans else EMPTY
+    if last < committed:
+        gaps.append((last + 1, committed))
+    findings.add("gap", range(len(gaps)), lambda n: _gap(node, *gaps[n]))
+    findings.add("term-fell", range(len(falls)), lambda n: _fell(node, *falls[n]))
+
+
+def _compare(intact: pa.Table, findings: Findings) -> None:
+    """Find the indices at which nodes hold entries of different term or content."""
+    rows = intact.sort_by([("index", "ascending"), ("node", "ascending")])
+    index, term, crc = (_ints(rows[name]) for name in ("index", "term", "crc"))
+    if not len(index):
+        return
+    is_first = np.ones(len(index), dtype=np.bool_)
+    is_first[1:] = index[1:] != index[:-1]
+    first = np.maximum.accumulate(np.where(is_first, np.arange(len(index)), 0))
+    differs = (term != term[first]) | (crc != crc[first])
+    starts = np.unique(first[differs])
+    bounds = np.append(np.flatnonzero(is_first), len(index))
+
+    def describe(start: int) -> Finding:
+        end = int(bounds[np.searchsorted(bounds, start, side="right")])
+        held = {row["node"]: _entry(row) for row in rows.slice(start, end - start).to_pylist()}
+        what = "; ".join(f"{node} holds {entry}" for node, entry in held.items())
+        row = rows.slice(start, 1).to_pylist()[0]
+        message = f"entry {row['index']} is committed on nodes that disagree: {what}."
+        details: dict[str, Any] = {"index": row["index"], "instead": held}
+        return Finding("divergent", message, row["key"], row["offset"], (), details)
+
+    findings.add("divergent", starts.tolist(), describe)
+
+
+def _entry(row: Mapping[str, Any]) -> str:
+    place = "an internal entry" if row["key"] is None else f"{row['key']} offset {row['offset']}"
+    value = "" if row["value"] is None else f" value {row['value']}"
+    return f"{place}{value} of term {row['term']} (crc {row['crc']:#010x})"
+
+
+def _gap(node: str, first: int, last: int) -> Finding:
+    which = f"index {first}" if first == last else f"indices {first} to {last}"
+    message = f"{node}: its log lacks {which}, which it had committed."
+    return Finding("gap", message, None, None, (), {"node": node, "first": first, "last": last})
+
+
+def _fell(node: str, index: int, before: int, after: int) -> Finding:
+    message = f"{node}: the term falls from {before} to {after} at index {index}."
+    return Finding("term-fell", message, None, None, (), {"node": node, "index": index})
+
+
+def _ints(column: pa.ChunkedArray) -> _Ints:
+    return np.asarray(column.fill_null(0).to_numpy(), dtype=np.int64)

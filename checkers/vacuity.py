@@ -1,0 +1,85 @@
+"""A run that asked for faults must have been shaken by them, while clients worked.
+
+Source: DESIGN.md decision 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from checkers.findings import Findings, gather
+from harness.plugins import CheckContext
+from harness.verdict import Outcome, Verdict
+
+NAME = "vacuity"
+OPERATIONS_INSIDE_MIN = 50
+"""Operations that must have been invoked while a fault that bit was in force."""
+
+
+class Vacuity:
+    """Checker "vacuity": did the run test what it was asked to test?"""
+
+    name = NAME
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Count one queue's operations that were invoked while a fault that bit was in force."""
+        calls = tables["operations"]["call_ns"].to_numpy()
+        inside = np.zeros(len(calls), dtype=np.bool_)
+        for window in context.windows:
+            if window.bit:
+                inside |= (calls >= window.start_ns) & (calls <= window.stop_ns)
+        return Findings().table({"operations": len(calls), "inside": int(inside.sum())})
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Add up and decide."""
+        counts = gather(findings).sums()
+        return vacuous(context, int(counts.get("operations", 0)), int(counts.get("inside", 0)))
+
+
+PLUGIN = Vacuity()
+
+
+def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
+    """Say whether the run shook the group enough for a verdict to mean anything.
+
+    Args:
+        context: the faults asked for and those done.
+        operations: operations of the run.
+        inside: those invoked while a fault that bit was in force.
+
+    Returns:
+        UNKNOWN if faults were asked for and none bit, or `inside` is less than
+        OPERATIONS_INSIDE_MIN; else VALID. A kind of fault that never bit while others did
+        is named in `data["never_bit"]` and in the summary.
+    """
+    bit = [window for window in context.windows if window.bit]
+    kinds = {window.name for window in bit}
+    never = [name for name in context.faults_asked if name not in kinds]
+    counts: dict[str, int | float] = {
+        "operations": operations,
+        "faults": len(context.windows),
+        "faults_that_bit": len(bit),
+        "operations_inside": inside,
+    }
+    asked = ", ".join(context.faults_asked)
+    if not context.faults_asked:
+        return Verdict(NAME, Outcome.VALID, "no faults were asked for", counts=counts)
+    data = {"never_bit": never} if never else {}
+    if not bit:
+        summary = f"vacuous: faults were asked for ({asked}), none bit"
+        return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
+    if inside < OPERATIONS_INSIDE_MIN:
+        summary = (
+            f"vacuous: only {inside} operations were invoked while a fault was in force,"
+            f" at least {OPERATIONS_INSIDE_MIN} must be"
+        )
+        return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
+    summary = f"{len(bit)} of {len(context.windows)} faults bit, {inside} operations inside them"
+    if never:
+        summary += f"; warning: asked for, but never bit: {', '.join(never)}"
+    return Verdict(NAME, Outcome.VALID, summary, counts=counts, data=data)

@@ -1,0 +1,233 @@
+"""Durability and committed prefixes, judged from logs that the test writes as files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from checkers import committed_prefix, durability
+from checkers.engine.local import run_local
+from harness.plugins import FaultWindow
+from harness.targets.dledger_files import read_entries
+from harness.verdict import Outcome
+from tests.support.checker_histories import PROMISES, job, op
+from tests.support.dledger_encoder import write_log
+
+NODES = ("n0", "n1", "n2")
+CHECKERS = (durability.PLUGIN, committed_prefix.PLUGIN)
+WINDOW = FaultWindow(3, "partition", "isolate leader n0", 5, 60, True, "held 10 bytes")
+BASE = [(None, b""), ("q/0", 1), ("q/0", 2), ("q/1", 3), ("q/0", 4), (None, b"", 2), ("q/1", 5, 2)]
+
+
+def acks(values=(1, 2, 3, 4, 5)):
+    places = {1: ("q/0", 0), 2: ("q/0", 1), 3: ("q/1", 0), 4: ("q/0", 2), 5: ("q/1", 1)}
+    rows = []
+    for value in values:
+        key, offset = places[value]
+        row = op(value, "append", value * 10, value * 10 + 5, input=value, offset=offset, key=key)
+        rows.append({**row, "node": "n0"})
+    return rows
+
+
+def judge(tmp_path, logs, rows=None, **more):
+    """Write each node's entries as files and judge them; return both verdicts."""
+    directories = {}
+    for node, entries in logs.items():
+        directories[node] = tmp_path / node
+        directories[node].mkdir()
+        write_log(directories[node], node, entries, file_bytes=1024)
+    more.setdefault("committed", {node: len(BASE) - 1 for node in logs})
+    rows = acks() if rows is None else rows
+    more.setdefault("windows", (WINDOW,))
+    task = job(tmp_path, rows, CHECKERS, logs=directories, read_log=read_entries, **more)
+    return run_local(task)
+
+
+def kinds(verdict):
+    return [finding.kind for finding in verdict.findings]
+
+
+def test_whole_logs_are_valid(tmp_path):
+    durable, prefix = judge(tmp_path, dict.fromkeys(NODES, BASE))
+    assert durable.outcome is Outcome.VALID, durable.summary
+    assert prefix.outcome is Outcome.VALID, prefix.summary
+    assert durable.counts["acknowledged"] == durable.counts["standing"] == 5
+    assert prefix.counts["entries"] == 21
+
+
+def test_dead_minority_is_no_fault(tmp_path):
+    logs = {"n0": BASE, "n1": BASE, "n2": BASE[:2]}
+    durable, prefix = judge(tmp_path, logs, committed={"n0": 6, "n1": 6})
+    assert durable.outcome is Outcome.VALID, durable.summary
+    assert prefix.outcome is Outcome.VALID, prefix.summary
+
+
+def test_overwritten_append_is_lost_and_says_by_what(tmp_path):
+    """The leader acknowledged 2 alone; the next leader gave its offset to 9."""
+    other = [*BASE[:2], ("q/0", 9), *BASE[3:]]
+    rows = [*acks(), op(9, "append", 90, None, "info", input=9, key="q/0")]
+    durable, prefix = judge(tmp_path, {"n0": BASE, "n1": other, "n2": other}, rows)
+    assert durable.outcome is Outcome.INVALID
+    assert kinds(durable) == ["lost-append"]
+    finding = durable.findings[0]
+    assert (finding.key, finding.offset, finding.operations) == ("q/0", 1, (2,))
+    assert finding.details["acknowledged_by"] == "n0"
+    assert finding.details["acknowledged_ns"] == 25
+    assert finding.details["fault"] == 3
+    assert finding.details["faults"] == ["partition 3 (isolate leader n0)"]
+    assert finding.details["instead"] == {
+        "n0": "it (entry 2)",
+        "n1": "9 (op 9, entry 2)",
+        "n2": "9 (op 9, entry 2)",
+    }
+    assert "is lost: 1 of 3 nodes hold it; n1 has 9 (op 9, entry 2) there" in finding.message
+    assert prefix.outcome is Outcome.INVALID
+    assert kinds(prefix) == ["divergent"]
+    assert "n0 holds q/0 offset 1 value 2 of term 1" in prefix.findings[0].message
+
+
+def test_append_that_vanished_everywhere_is_lost(tmp_path):
+    durable, prefix = judge(
+        tmp_path, dict.fromkeys(NODES, BASE[:-1]), committed=dict.fromkeys(NODES, 5)
+    )
+    assert kinds(durable) == ["lost-append"]
+    assert durable.findings[0].details["instead"] == dict.fromkeys(NODES, "nothing")
+    assert prefix.outcome is Outcome.VALID
+
+
+def test_no_entries_at_all_are_all_lost(tmp_path):
+    durable, prefix = judge(tmp_path, {key: [] for key in NODES})
+    assert kinds(durable) == ["lost-append"] * 5
+    assert kinds(prefix) == ["gap"] * 3
+
+
+def test_append_missing_on_one_live_node(tmp_path):
+    durable, prefix = judge(tmp_path, {"n0": BASE, "n1": BASE, "n2": BASE[:-1]})
+    assert kinds(durable) == ["missing-on-node"]
+    assert "2 of 3 nodes hold it; n2 has nothing there" in durable.findings[0].message
+    assert kinds(prefix) == ["gap"]
+    assert prefix.findings[0].details == {"node": "n2", "first": 6, "last": 6}
+
+
+def test_live_node_that_is_only_behind_is_a_doubt(tmp_path):
+    logs = {"n0": BASE, "n1": BASE, "n2": BASE[:-1]}
+    durable, prefix = judge(tmp_path, logs, committed={"n0": 6, "n1": 6, "n2": 5})
+    assert durable.outcome is Outcome.UNKNOWN
+    assert "had not reached" in durable.summary
+    assert prefix.outcome is Outcome.VALID
+
+
+def test_append_that_nobody_called_committed_is_a_doubt(tmp_path):
+    durable, _ = judge(tmp_path, dict.fromkeys(NODES, BASE), committed=dict.fromkeys(NODES, 5))
+    assert durable.outcome is Outcome.UNKNOWN
+    assert durable.counts["uncommitted"] == 1
+
+
+def test_entry_held_but_not_yet_known_as_committed_is_a_copy(tmp_path):
+    committed = {"n0": 6, "n1": 5, "n2": 5}
+    durable, _ = judge(tmp_path, dict.fromkeys(NODES, BASE), committed=committed)
+    assert durable.outcome is Outcome.VALID, durable.summary
+
+
+def test_value_that_nobody_appended_is_altered(tmp_path):
+    other = [*BASE[:2], ("q/0", 77), *BASE[3:]]
+    durable, _ = judge(tmp_path, dict.fromkeys(NODES, other))
+    assert kinds(durable) == ["altered"]
+    assert "n0 has 77 (which nobody appended, entry 2) there" in durable.findings[0].message
+
+
+def test_value_at_two_offsets_is_duplicated(tmp_path):
+    logs = {key: [*BASE, ("q/1", 3, 2)] for key in NODES}
+    durable, prefix = judge(tmp_path, logs, committed=dict.fromkeys(NODES, 7))
+    assert kinds(durable) == ["duplicated"]
+    assert durable.findings[0].details["offsets"] == {node: [0, 2] for node in NODES}
+    assert durable.findings[0].operations == (3,)
+    assert prefix.outcome is Outcome.VALID
+
+
+def test_damaged_entry_on_a_live_node(tmp_path):
+    directories = {}
+    for node in NODES:
+        directories[node] = tmp_path / node
+        directories[node].mkdir()
+        log = write_log(directories[node], node, BASE)
+    path = next((tmp_path / "n1").glob("store/*/data/*"))
+    content = bytearray(path.read_bytes())
+    content[log.places[3] - 4] ^= 1  # in the properties' length or topic of entry 2
+    path.write_bytes(content)
+    task = job(
+        tmp_path, acks(), CHECKERS, logs=directories, read_log=read_entries,
+        committed=dict.fromkeys(NODES, 6),
+    )  # fmt: skip
+    durable, prefix = run_local(task)
+    assert sorted(kinds(durable)) == ["damaged", "missing-on-node"]
+    damaged = durable.findings[0]
+    assert damaged.message.startswith("entry 2 at position")
+    assert damaged.details["node"] == "n1"
+    assert prefix.outcome is Outcome.UNKNOWN
+    assert "1 damaged" in prefix.summary
+    beyond = replace(task, context=replace(task.context, committed={"n0": 6, "n1": 1, "n2": 6}))
+    durable, _ = run_local(beyond)
+    assert "damaged" not in kinds(durable)
+    assert durable.counts["damaged_beyond_commit"] == 1
+
+
+@pytest.mark.parametrize("committed", [{}, {"n0": 6}])
+def test_too_few_answers_are_no_verdict(tmp_path, committed):
+    durable, prefix = judge(tmp_path, dict.fromkeys(NODES, BASE[:3]), committed=committed)
+    for verdict in (durable, prefix):
+        assert "nodes said what they had committed, at least 2 must" in verdict.summary
+    assert durable.outcome is Outcome.UNKNOWN
+    assert prefix.outcome is (Outcome.INVALID if committed else Outcome.UNKNOWN)
+
+
+def test_nothing_acknowledged_is_no_verdict(tmp_path):
+    durable, _ = judge(tmp_path, dict.fromkeys(NODES, BASE), rows=[])
+    assert durable.outcome is Outcome.UNKNOWN
+    assert "no append was acknowledged" in durable.summary
+
+
+def test_loss_that_was_not_promised_away_is_observed(tmp_path):
+    promises = replace(PROMISES, durable_under=frozenset(("kill",)), committed_prefix=False)
+    logs = {"n0": BASE, "n1": BASE[:-1], "n2": BASE[:-1]}
+    durable, prefix = judge(tmp_path, logs, promises=promises, faults_asked=("kill", "partition"))
+    assert durable.outcome is Outcome.VALID
+    assert [finding.kind for finding in durable.observed] == ["lost-append"]
+    assert "promises no durability under partition" in durable.summary
+    assert prefix.outcome is Outcome.VALID
+    assert prefix.observed
+
+
+def test_loss_under_promised_faults_counts(tmp_path):
+    promises = replace(PROMISES, durable_under=frozenset(("kill",)))
+    logs = dict.fromkeys(NODES, BASE[:-1])
+    durable, _ = judge(tmp_path, logs, promises=promises, faults_asked=("kill",))
+    assert durable.outcome is Outcome.INVALID
+
+
+def test_unreadable_log_is_no_loss(tmp_path):
+    def broken(directory, node):
+        if node == "n2":
+            raise OSError("no disk")
+        return read_entries(directory, node)
+
+    for node in NODES:
+        (tmp_path / node).mkdir()
+        write_log(tmp_path / node, node, BASE)
+    logs = {node: tmp_path / node for node in NODES}
+    committed = dict.fromkeys(NODES, 6)
+    task = job(tmp_path, acks(), CHECKERS, logs=logs, read_log=broken, committed=committed)
+    for verdict in run_local(task):
+        assert verdict.outcome is Outcome.UNKNOWN
+        assert "the log of n2: OSError: no disk" in verdict.summary
+
+
+def test_term_that_falls_and_index_twice(tmp_path):
+    entries = [("q/0", 1, 3), ("q/0", 2, 3), ("q/0", 4, 2)]
+    rows = acks((1, 2, 4))
+    logs = dict.fromkeys(NODES, entries)
+    durable, prefix = judge(tmp_path, logs, rows, committed=dict.fromkeys(NODES, 2))
+    assert durable.outcome is Outcome.VALID
+    assert kinds(prefix) == ["term-fell"] * 3
+    assert prefix.findings[0].message == "n0: the term falls from 3 to 2 at index 2."
