@@ -1,7 +1,7 @@
 """Findings of results.json -> groups with their evidence and the operations around them.
 
 Evidence stands in a finding's `details` or follows from the operations that it names:
-`details` may hold value, node or acknowledged_by, acknowledged_ns, fault or faults, and instead
+`details` may hold value, acknowledged_by, acknowledged_ns, fault or faults, and instead
 (what stands there on each node); whatever else it holds is shown as it is.
 """
 
@@ -31,9 +31,7 @@ AROUND = 12
 TEXT_MAX = 300
 """Characters of one piece of evidence that are shown."""
 
-_TAKEN = frozenset(
-    {"value", "node", "acknowledged_by", "acknowledged_ns", "fault", "faults", "instead"}
-)
+_TAKEN = frozenset({"value", "acknowledged_by", "acknowledged_ns", "fault", "instead"})
 
 Finding = Mapping[str, Any]
 
@@ -172,14 +170,13 @@ def _violation(finding: Finding, surroundings: Surroundings) -> Violation:
     marked = surroundings.by_id(ids)
     append = next((row for row in marked if row.f == "append" and row.outcome == "ok"), None)
     value = details.get("value", append.input if append else None)
-    node = (
-        details.get("acknowledged_by") or details.get("node") or (append.node if append else None)
-    )
+    node = details.get("acknowledged_by") or (append.node if append else None)
     time_ns = details.get("acknowledged_ns", append.return_ns if append else None)
     moment_ns = time_ns if time_ns is not None else (marked[-1].call_ns if marked else None)
-    fault = details.get("fault")
-    if fault is None and isinstance(details.get("faults"), list) and details["faults"]:
-        fault = "; ".join(map(str, details["faults"]))
+    fault, faults = details.get("fault"), details.get("faults") or []
+    if fault is None and faults:
+        fault = faults[0]
+    told = _TAKEN if len(faults) > 1 else _TAKEN | {"faults"}
     if fault is None or isinstance(fault, int):
         numbered = [w for w in surroundings.windows if w.fault == fault]
         window = numbered[0] if numbered else None
@@ -196,7 +193,7 @@ def _violation(finding: Finding, surroundings: Surroundings) -> Violation:
         acknowledged_ns=int(time_ns) if isinstance(time_ns, int) else None,
         fault=None if fault is None else _text(fault),
         instead=_instead(details.get("instead")),
-        evidence=tuple((str(k), _text(v)) for k, v in details.items() if k not in _TAKEN),
+        evidence=tuple((str(k), _text(v)) for k, v in details.items() if k not in told),
     )
 
 
@@ -231,9 +228,15 @@ def _instead(instead: object) -> tuple[tuple[str, str], ...]:
 
 
 def _text(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    """Print a piece of evidence for a person: lists and maps without their brackets."""
     if value is None:
         text = "nothing"
+    elif isinstance(value, Mapping):
+        text = "; ".join(f"{name}: {_text(what)}" for name, what in value.items()) or "none"
+    elif isinstance(value, list):
+        text = ", ".join(map(_text, value)) or "none"
+    else:
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 
 

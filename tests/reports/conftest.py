@@ -265,17 +265,21 @@ def invalid_run(make_folder: Callable[[], Path]) -> Sample:
     findings = [
         {
             "kind": "lost-append",
-            "message": f"append of {row['input']} to {row['key']} was acknowledged at offset "
-            f"{row['offset']} and is in no node's log",
+            "message": f"{row['key']}: the append of {row['input']} (op {row['op']}), acknowledged "
+            f"by n0 at offset {row['offset']} after {row['return_ns'] / S:.3f} s under partition 1 "
+            "(isolate leader n0), is lost: 0 of 3 nodes hold it; n0 has nothing there; n1 has "
+            f"{row['input'] + 5} (op 9, entry 40) there.",
             "key": row["key"], "offset": row["offset"], "operations": [row["op"]],
             "details": {
-                "value": row["input"], "node": row["node"], "fault": 1,
+                "value": row["input"], "process": row["process"], "acknowledged_by": "n0",
+                "acknowledged_ns": row["return_ns"], "fault": 1,
+                "faults": ["partition 1 (isolate leader n0)"],
                 "instead": {
-                    "n0": "nothing: its log ends before",
-                    "n1": f"value {row['input'] + 5} of term 2",
-                    "n2": f"value {row['input'] + 5} of term 2",
+                    "n0": "nothing",
+                    "n1": f"{row['input'] + 5} (op 9, entry 40)",
+                    "n2": f"{row['input'] + 5} (op 9, entry 40)",
                 },
-                "majority": 2, "standing_on": [],
+                "held_by": [], "value_stands_at": {"n1": [4, 5], "n2": [4]},
             },
         }
         for row in sample.lost

@@ -24,7 +24,7 @@ def test_each_checker_is_a_case_and_its_verdict_its_result(invalid_run: Any) -> 
     assert failure is not None
     assert failure.get("type") == "invalid"
     assert failure.get("message") == f"{len(invalid_run.lost)} acknowledged appends are lost"
-    assert "was acknowledged at offset" in (failure.text or "")
+    assert "acknowledged by n0 at offset" in (failure.text or "")
     error = cases["broken[7]"].find("error")
     assert error is not None
     assert error.get("type") == "crashed"

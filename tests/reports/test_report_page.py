@@ -99,8 +99,9 @@ def test_an_invalid_run_shows_each_lost_append(invalid_run: Any) -> None:
     assert any(row.marked for row in first.around)
     text = " ".join(outline(html.render(view)).text)
     row = invalid_run.lost[0]
-    assert f"append of {row['input']} to {row['key']} was acknowledged" in text
-    assert f"value {row['input'] + 5} of term 2" in text
+    assert f"the append of {row['input']} (op {row['op']}), acknowledged" in text
+    assert f"{row['input'] + 5} (op 9, entry 40)" in text
+    assert "n1: 4, 5; n2: 4" in text
     assert "now there on n1" in text
     assert "findings in all; the first" in text
     assert "Observed" in text

@@ -54,14 +54,26 @@ def test_evidence_comes_from_the_operation_where_the_checker_gave_none() -> None
 
 def test_the_checkers_own_evidence_is_kept_and_the_unknown_is_shown() -> None:
     finding = lost(
-        150, value=7, node="n2", fault=3, instead={"n1": "value 9", "n2": None}, copies=[1, 2]
+        150,
+        value=7,
+        acknowledged_by="n2",
+        fault=3,
+        instead={"n1": "value 9", "n2": None},
+        copies=[1, 2],
+        faults=["kill 4 (kill n1)", "partition 3 (isolate leader n0)"],
+        held_by=[],
     )
     [group] = group_findings([finding], 1, Surroundings(operations(), (WINDOW,)))
     [violation] = group.shown
     assert (violation.value, violation.acknowledged_by) == (7, "n2")
     assert violation.instead == (("n1", "value 9"), ("n2", "nothing"))
     assert group.places == ("n1", "n2")
-    assert violation.evidence == (("copies", "[1, 2]"),)
+    assert violation.evidence == (
+        ("copies", "1, 2"),
+        ("faults", "kill 4 (kill n1), partition 3 (isolate leader n0)"),
+        ("held_by", "none"),
+    )
+    assert violation.fault == "partition 3 (isolate leader n0)"
 
 
 def test_the_neighbours_are_of_the_same_queue_and_near() -> None:
