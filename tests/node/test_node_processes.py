@@ -1,0 +1,346 @@
+"""Real nodes: they serve, survive garbage, and stop with one line when they must."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+import pytest
+import trio
+
+from system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
+from system.node import __main__ as node_main
+from system.node.clock import SystemClock
+from system.node.flusher import Flusher
+from system.raft.protocol import SaveState
+from system.store.commit_log import CommitLog
+from system.store.disk import DiskFailed
+
+Result = TypeVar("Result")
+STOP_WAIT_S = 10
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in socks:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in socks]
+
+
+class Nodes:
+    """A group of node processes without a harness around it."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder = folder
+        self.names = [f"n{i}" for i in range(size)]
+        ports = free_ports(2 * size)
+        self.clients = dict(zip(self.names, ports[:size], strict=True))
+        self.peers = dict(zip(self.names, ports[size:], strict=True))
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def conf(self, name: str, **more: str) -> Path:
+        listed = ";".join(f"{n}-127.0.0.1:{p}" for n, p in self.peers.items())
+        lines = {
+            "dLegerGroup": "g",
+            "dLegerSelfId": name,
+            "dLegerPeers": listed,
+            "listenPort": str(self.clients[name]),
+            "storePathRootDir": str(self.folder / name),
+            "mappedFileSizeCommitLog": "65536",
+            "mappedFileSizeIndex": "8192",
+            **more,
+        }
+        path = self.folder / f"{name}.conf"
+        path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        return path
+
+    def start(self, name: str, **more: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "system.node", "-c", str(self.conf(name, **more))],
+                stderr=log,
+                stdout=log,
+            )
+        self.processes[name] = process
+        return process
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def run(self, use: Callable[[BrokerGroupClient], Awaitable[Result]]) -> Result:
+        async def main() -> Result:
+            addresses = {n: ("127.0.0.1", p) for n, p in self.clients.items()}
+            client = BrokerGroupClient(addresses, timeout_s=15.0, rng=Random(1))
+            try:
+                return await use(client)
+            finally:
+                client.close()
+
+        return trio.run(main)
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait(STOP_WAIT_S)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Nodes]:
+    nodes = Nodes(tmp_path, 3)
+    try:
+        yield nodes
+    finally:
+        nodes.stop()
+
+
+@pytest.fixture
+def single(tmp_path: Path) -> Iterator[Nodes]:
+    nodes = Nodes(tmp_path, 1)
+    try:
+        yield nodes
+    finally:
+        nodes.stop()
+
+
+async def _append(client: BrokerGroupClient, body: bytes) -> int:
+    return (await client.send("t", 0, body)).queue_offset
+
+
+async def _bodies(client: BrokerGroupClient) -> list[bytes]:
+    out: list[bytes] = []
+    while found := (await client.pull("t", 0, len(out))).messages:
+        out += [message.body for message in found]
+    return out
+
+
+@pytest.mark.e2e
+def test_a_group_serves_and_keeps_everything_when_its_leader_is_killed(group: Nodes) -> None:
+    for name in group.names:
+        group.start(name, shaketableDisk="volatile")
+    sent = [b"%d" % n for n in range(200)]
+
+    async def story(client: BrokerGroupClient) -> list[bytes]:
+        for body in sent[:100]:
+            await _append(client, body)
+        leader = client.answered_by
+        assert leader is not None
+        group.processes[leader].kill()
+        group.processes[leader].wait(STOP_WAIT_S)
+        await trio.sleep(0.2)  # the client sees the connection close: nothing of its is under way
+        for body in sent[100:]:
+            await _append(client, body)
+        assert client.answered_by != leader
+        group.start(leader, shaketableDisk="volatile")
+        return await _bodies(client)
+
+    assert group.run(story) == sent
+
+
+@pytest.mark.e2e
+def test_all_is_there_after_everybody_died_at_once(group: Nodes) -> None:
+    for name in group.names:
+        group.start(name, shaketableDisk="volatile")
+    sent = [b"%d" % n for n in range(50)]
+
+    async def fill(client: BrokerGroupClient) -> None:
+        for body in sent:
+            await _append(client, body)
+
+    group.run(fill)
+    for process in group.processes.values():
+        process.kill()
+        process.wait(STOP_WAIT_S)
+    for name in group.names:
+        group.start(name, shaketableDisk="volatile")
+    assert group.run(_bodies) == sent
+
+
+GARBAGE = [
+    b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"\xff" * 64,
+    b"\x00\x00\x00\x02ab",
+    b"\x00\x00\x00\x10\x00\x00\x00\x0c{broken json",
+    b"\x7f\xff\xff\xff\x00\x00\x00\x00",
+]
+
+
+def is_closed_by_peer(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(100) == b""
+    except ConnectionResetError:  # it closed with bytes of ours unread
+        return True
+
+
+@pytest.mark.e2e
+def test_garbage_on_a_port_ends_that_connection_only(single: Nodes) -> None:
+    process = single.start("n0")
+    assert single.run(lambda client: _append(client, b"before")) == 0
+    for port in (single.clients["n0"], single.peers["n0"]):
+        for data in GARBAGE:
+            with socket.create_connection(("127.0.0.1", port), 5) as sock:
+                sock.sendall(data)
+                assert sock.recv(100) == b"", "the node closes the connection"
+    assert single.run(lambda client: _append(client, b"after")) == 1
+    assert process.poll() is None
+    lines = [line for line in single.log("n0").splitlines() if "bad_bytes" in line]
+    assert len(lines) == 2 * len(GARBAGE)
+    assert "Traceback" not in single.log("n0")
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("which", ["clients", "peers"])
+def test_a_port_in_use_is_said_in_one_line(single: Nodes, which: str) -> None:
+    port = getattr(single, which)["n0"]
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", port))
+        holder.listen()
+        assert single.start("n0").wait(STOP_WAIT_S) == node_main.EXIT_USAGE
+    last = single.log("n0").splitlines()[-1]
+    assert f"cannot listen on 127.0.0.1:{port}" in last
+    assert "Traceback" not in single.log("n0")
+
+
+@pytest.mark.e2e
+def test_a_node_with_damaged_synced_data_does_not_start(single: Nodes) -> None:
+    process = single.start("n0")
+    for number in range(20):
+        single.run(lambda client, number=number: _append(client, b"%d" % number))
+    process.terminate()
+    assert process.wait(STOP_WAIT_S) == 0
+    data = single.folder / "n0" / "dledger-n0" / "data" / f"{0:020}"
+    content = bytearray(data.read_bytes())
+    content[700] ^= 4
+    data.write_bytes(content)
+    assert single.start("n0").wait(STOP_WAIT_S) == node_main.EXIT_DISK
+    last = single.log("n0").splitlines()[-1]
+    assert "event=stopped" in last
+    assert str(data) in last
+    assert "Traceback" not in single.log("n0")
+
+
+@pytest.mark.e2e
+def test_a_paused_leader_steps_down_when_it_wakes(group: Nodes) -> None:
+    for name in group.names:
+        group.start(name)
+
+    async def story(client: BrokerGroupClient) -> tuple[str | None, str | None, str]:
+        await _append(client, b"a")
+        old = client.answered_by
+        assert old is not None
+        group.processes[old].send_signal(signal.SIGSTOP)
+        others = {n: ("127.0.0.1", p) for n, p in group.clients.items() if n != old}
+        second = BrokerGroupClient(others, timeout_s=15.0, rng=Random(2))
+        await _append(second, b"b")
+        new = second.answered_by
+        group.processes[old].send_signal(signal.SIGCONT)
+        while (await client.metadata(old)).term < (await second.metadata(str(new))).term:
+            await trio.sleep(0.05)
+        role = (await client.metadata(old)).role
+        second.close()
+        return old, new, role
+
+    old, new, role = group.run(story)
+    assert (old != new, role) == (True, "follower")
+
+
+def test_a_failed_fsync_stops_the_node(tmp_path: Path) -> None:
+    """What cannot be made durable is never said to be, and the error gets out."""
+
+    class FailingLog:
+        committed_index = -1
+
+        def save_state(self, term: int, voted_for: str | None) -> None:
+            raise DiskFailed("fsync of currterm failed: EIO")
+
+    said: list[int] = []
+
+    async def main() -> None:
+        log: CommitLog = FailingLog()  # type: ignore[assignment]
+        flusher = Flusher(log, SystemClock(), said.append)
+        flusher.add([SaveState(1, "n0")], 1)
+        with trio.fail_after(5):
+            await flusher.run(lambda: -1)
+
+    with pytest.raises(DiskFailed):
+        trio.run(main)
+    assert said == []
+
+
+@pytest.mark.e2e
+def test_sigterm_ends_a_node_with_0_and_a_checkpoint(single: Nodes) -> None:
+    process = single.start("n0")
+    single.run(lambda client: _append(client, b"a"))
+    process.terminate()
+    assert process.wait(STOP_WAIT_S) == 0
+    assert (single.folder / "n0" / "dledger-n0" / "checkpoint").exists()
+
+
+def test_an_unreachable_group_is_a_definite_refusal() -> None:
+    (port,) = free_ports(1)
+
+    async def main() -> None:
+        client = BrokerGroupClient({"n0": ("127.0.0.1", port)}, timeout_s=0.3, rng=Random(1))
+        with pytest.raises(RefusedError, match="n0 cannot be reached"):
+            await client.send("t", 0, b"a")
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(b"", "closed before the answer"), (b"\xff" * 16, "closed before the answer")],
+    ids=["closes", "garbage"],
+)
+def test_a_server_that_breaks_off_leaves_the_outcome_unknown(answer: bytes, said: str) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            sock.recv(65536)
+            sock.sendall(answer)
+
+    server = threading.Thread(target=serve)
+    server.start()
+
+    async def main() -> None:
+        address = listener.getsockname()[:2]
+        client = BrokerGroupClient({"n0": address}, timeout_s=5.0, rng=Random(1))
+        with pytest.raises(OutcomeUnknownError, match=said):
+            await client.send("t", 0, b"a")
+        client.close()
+
+    trio.run(main)
+    server.join(5)
+    listener.close()
+
+
+@pytest.mark.e2e
+def test_a_node_that_does_not_answer_leaves_the_outcome_unknown(single: Nodes) -> None:
+    process = single.start("n0")
+    single.run(lambda client: _append(client, b"a"))
+    os.kill(process.pid, signal.SIGSTOP)
+    started = time.monotonic()
+
+    async def main() -> None:
+        address = ("127.0.0.1", single.clients["n0"])
+        client = BrokerGroupClient({"n0": address}, timeout_s=0.5, rng=Random(1))
+        with pytest.raises(OutcomeUnknownError, match="no answer within"):
+            await client.send("t", 0, b"b")
+        client.close()
+
+    trio.run(main)
+    assert time.monotonic() - started < 30

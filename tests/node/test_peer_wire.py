@@ -1,0 +1,78 @@
+"""Messages between members survive the wire; damaged ones never get in."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from system.node import wire
+from system.raft.batch import Batch, LogEnd
+from system.raft.protocol import Message, PushRequest, PushResponse, VoteRequest, VoteResponse
+from system.remoting.command import CommandError, decode_command
+from system.remoting.frame import FrameBuffer
+from system.store.entry_builder import EntryBuilder
+
+NUMBERS = st.integers(-1, 2**62)
+NAMES = st.sampled_from(("n0", "n1", "ñ-2"))
+
+
+def batches(bodies: list[bytes], end: LogEnd, term: int) -> list[Batch]:
+    builder = EntryBuilder(end, term, 1 << 20, bytes(8))
+    for offset, body in enumerate(bodies):
+        builder.add(b"topic", 1, offset, body)
+    return builder.take()
+
+
+MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    st.builds(VoteRequest, NUMBERS, NAMES, NUMBERS, NUMBERS, st.booleans()),
+    st.builds(VoteResponse, NUMBERS, NAMES, st.booleans(), st.booleans()),
+    st.builds(PushRequest, NUMBERS, NAMES, NUMBERS, NUMBERS, NUMBERS, NUMBERS),
+    st.builds(
+        PushResponse, NUMBERS, NAMES, st.booleans(), NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS
+    ),
+)
+
+
+def through(data: bytes) -> Message:
+    buffer = FrameBuffer()
+    view = buffer.writable()
+    view[: len(data)] = data
+    buffer.received(len(data))
+    (frame,) = buffer.frames()
+    return wire.decode(decode_command(frame), "g")
+
+
+@given(MESSAGES)
+def test_round_trip(message: Message) -> None:
+    assert through(wire.encode(message, "g")) == message
+
+
+@settings(max_examples=50)
+@given(st.lists(st.binary(max_size=100), min_size=1, max_size=5), st.integers(1, 4))
+def test_entries_round_trip_joined(bodies: list[bytes], split: int) -> None:
+    (whole,) = batches(bodies, LogEnd(), 3)
+    parts: tuple[Batch, ...] = (whole,)
+    if split < whole.count:
+        parts = (whole.until(split - 1), whole.after(split - 1))
+    push = PushRequest(3, "n0", -1, -1, -1, 9, parts)
+    got = through(wire.encode(push, "g"))
+    assert isinstance(got, PushRequest)
+    assert got.batches == (whole,)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_a_flipped_bit_in_the_entries_is_refused(data: st.DataObject) -> None:
+    (whole,) = batches([b"one", b"two"], LogEnd(), 3)
+    frame = bytearray(wire.encode(PushRequest(3, "n0", -1, -1, -1, 9, (whole,)), "g"))
+    at = len(frame) - len(whole.data) + data.draw(st.integers(0, len(whole.data) - 1))
+    frame[at] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(CommandError, match="damaged entries from n0"):
+        through(bytes(frame))
+
+
+def test_another_groups_message_is_refused() -> None:
+    frame = wire.encode(VoteRequest(1, "n0", 0, 0, canvass=True), "other")
+    with pytest.raises(CommandError, match="group 'other'"):
+        through(frame)
