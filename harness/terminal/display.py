@@ -62,7 +62,7 @@ class Display:
 
     def note(self, line: str) -> None:
         """A line for a person."""
-        self.console.print(Text(f"  note: {line}", style="yellow"))
+        self.console.print(Text(f"           {line}", style="yellow"), soft_wrap=True)
 
     def on_drain(self) -> None:
         """The drain begins."""

@@ -33,6 +33,7 @@ class Progress:
     passed: list[tuple[str, int]] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     leader: str | None = None
+    last_leader: str | None = None
     term: int = 0
     leaders_seen: int = 0
     active: dict[int, ActiveFault] = field(default_factory=dict)
@@ -57,13 +58,12 @@ class Progress:
         self.faults_ended += 1
         self.faults_bit += bit
 
-    def led_by(self, node: str | None, term: int) -> bool:
-        """Somebody else leads, or nobody; True if it is another leader than the last one."""
-        is_other = node is not None and (node, term) != (self.leader, self.term)
-        if is_other:
+    def led_by(self, node: str | None, term: int) -> None:
+        """Somebody leads in another term, or nobody does."""
+        if node is not None and node != self.last_leader:
             self.leaders_seen += 1
+            self.last_leader = node
         self.leader, self.term = node, term
-        return is_other
 
     def count(self, counts: Counts, at_ns: int) -> None:
         """The operations so far."""
@@ -83,5 +83,5 @@ class Progress:
 
     @property
     def leader_changes(self) -> int:
-        """How often the leader changed: the first one is no change."""
+        """How often another node came to lead: the first one is no change."""
         return max(0, self.leaders_seen - 1)

@@ -15,6 +15,9 @@ from reports.recovery import RecoverySummary, summarise
 
 FINDINGS_SHOWN = 3
 """Findings that the summary shows; the report has them all."""
+NOTES_SHOWN = 3
+NOTE_CHARS_MAX = 140
+"""Longer notes are cut; the report has them whole."""
 NS_PER_S = 1e9
 STYLES = {"VALID": "bold green", "INVALID": "bold red", "UNKNOWN": "bold yellow"}
 
@@ -41,7 +44,7 @@ def rows(view: RunView, report: str) -> list[tuple[str, str]]:
         ("faults", faults_text(view.faults, view.faults_asked)),
         ("recovery", recovery_text(summarise(row.recovery for row in view.faults))),
         ("leader", leader_text(view.leader_changes)),
-        *(("note", note) for note in view.notes),
+        *note_rows(view.notes),
         *findings_rows(view),
         ("seed", view.seed),
         ("report", report),
@@ -88,6 +91,17 @@ def leader_text(changes: int | None) -> str:
     if changes is None:
         return "not known who led"
     return {0: "never changed", 1: "changed once"}.get(changes, f"changed {changes} times")
+
+
+def note_rows(notes: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the first notes, each short, and how many more there are."""
+    lines = [
+        ("note", note if len(note) <= NOTE_CHARS_MAX else f"{note[: NOTE_CHARS_MAX - 1]}…")
+        for note in notes[:NOTES_SHOWN]
+    ]
+    if len(notes) > NOTES_SHOWN:
+        lines.append(("", f"and {len(notes) - NOTES_SHOWN} more in the report"))
+    return lines
 
 
 def findings_rows(view: RunView) -> list[tuple[str, str]]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+
+from harness import cli, discovery
+from harness.errors import HarnessError, UsageError
 
 USAGE = 254
 
@@ -25,43 +29,111 @@ def shaketable(cwd: Path, *arguments: str, columns: int = 80) -> subprocess.Comp
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["rnu"], 'Unknown command "rnu". Did you mean "run"?'),
-        (["run", "--fults", "kill"], "Did you mean --faults?"),
-        (["run", "--nodes", "three"], 'unable to convert "three" into int'),
-        (["run", "--faults", "kil,pause"], "unknown fault 'kil'; did you mean 'kill'?"),
-        (["run", "--workload", "lgo"], "unknown workload 'lgo'; did you mean 'log'?"),
-        (["run", "--target", "redis"], "unknown target 'redis'"),
-        (["run", "--mutant", "ack-before-qorum"], "did you mean 'ack-before-quorum'?"),
-        (["run", "--world", "netns"], "netns"),
-        (["run", "--nodes", "0"], "nodes"),
-        (["run", "--test-count", "0"], "--test-count 0: expected 1 to"),
-        (["run", "absent.toml"], "cannot read the campaign absent.toml"),
-        (["run", "misspelt.toml"], "nodse"),
-        (["run", "garbage.toml"], "garbage.toml: not TOML"),
-        (["run", "binary.toml"], "cannot read the campaign binary.toml: not UTF-8"),
-        (["run", "--store", "a-file/store"], "a-file"),
-        (["analyze", "nowhere"], "nowhere: there is no such folder"),
-        (["analyze"], "parameter RUN requires an argument"),
-        (["analyze", "."], "not the folder of a run"),
-        (["report", "misspelt.toml"], "misspelt.toml: a file"),
-        (["list", "bugs"], "bugs"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "told",
-)
-def test_usage(tmp_path: Path, arguments: list[str], told: str) -> None:
+BAD_INPUT = [
+    (["rnu"], 'Unknown command "rnu". Did you mean "run"?'),
+    (["run", "--fults", "kill"], "Did you mean --faults?"),
+    (["run", "--nodes", "three"], 'unable to convert "three" into int'),
+    (["run", "--faults", "kil,pause"], "unknown fault 'kil'; did you mean 'kill'?"),
+    (["run", "--workload", "lgo"], "unknown workload 'lgo'; did you mean 'log'?"),
+    (["run", "--target", "redis"], "unknown target 'redis'"),
+    (["run", "--mutant", "ack-before-qorum"], "did you mean 'ack-before-quorum'?"),
+    (["run", "--world", "netns"], "netns"),
+    (["run", "--nodes", "0"], "nodes"),
+    (["run", "--test-count", "0"], "--test-count 0: expected 1 to"),
+    (["run", "absent.toml"], "cannot read the campaign absent.toml"),
+    (["run", "misspelt.toml"], "nodse"),
+    (["run", "garbage.toml"], "garbage.toml: not TOML"),
+    (["run", "binary.toml"], "cannot read the campaign binary.toml: not UTF-8"),
+    (["run", "--store", "a-file/store"], "a-file"),
+    (["analyze", "nowhere"], "nowhere: there is no such folder"),
+    (["analyze"], "parameter RUN requires an argument"),
+    (["analyze", "."], "not the folder of a run"),
+    (["report", "misspelt.toml"], "misspelt.toml: a file"),
+    (["list", "bugs"], "bugs"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     (tmp_path / "misspelt.toml").write_text("nodse = 3\n")
     (tmp_path / "garbage.toml").write_text("nodes = [")
     (tmp_path / "binary.toml").write_bytes(b"\xff\x00 = [")
     (tmp_path / "a-file").touch()
-    done = shaketable(tmp_path, *arguments)
-    lines = done.stderr.splitlines()
-    assert (done.returncode, len(lines)) == (USAGE, 1), done.stderr
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    BAD_INPUT,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "told",
+)
+def test_usage(
+    folder: Path,
+    arguments: list[str],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(folder)
+    code = cli.run(arguments)
+    lines = capsys.readouterr().err.splitlines()
+    assert (code, len(lines)) == (USAGE, 1), lines
     assert lines[0].startswith("shaketable: ")
     assert told in lines[0]
-    assert not (tmp_path / "store").exists()  # nothing was begun
+    assert not (folder / "store").exists()  # nothing was begun
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "--faults", "kil"], "unknown fault 'kil'; did you mean 'kill'?"),
+        (["run", "misspelt.toml"], "nodse"),
+        (["run", "--store", "a-file/store"], "a-file"),
+        (["analyze", "nowhere"], "nowhere: there is no such folder"),
+    ],
+    ids=["fault", "key", "store", "run"],
+)
+def test_usage_as_a_process(folder: Path, arguments: list[str], told: str) -> None:
+    done = shaketable(folder, *arguments)
+    lines = done.stderr.splitlines()
+    assert (done.returncode, len(lines)) == (USAGE, 1), done.stderr
+    assert told in lines[0]
+
+
+def test_what_should_not_happen_is_one_line_and_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(discovery, "find", lambda _kind: 1 / 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert cli.run(["list"]) == 255
+    line = capsys.readouterr().err
+    assert line.startswith("shaketable: a fault of the harness: ZeroDivisionError")
+    kept = Path(line.rsplit("traceback: ", 1)[1].strip())
+    assert kept.parent == tmp_path
+    assert "Traceback" in kept.read_text()
+
+
+@pytest.mark.parametrize(
+    ("errors", "code", "told"),
+    [
+        ([ValueError("x"), UsageError("port 1 is in use")], 254, "port 1 is in use"),
+        ([KeyboardInterrupt(), HarnessError("no node began")], 255, "no node began"),
+        ([KeyboardInterrupt()], 255, "interrupted before a verdict"),
+    ],
+)
+def test_of_several_errors_the_one_that_helps_is_told(
+    errors: list[BaseException],
+    code: int,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_kind: str) -> None:
+        raise BaseExceptionGroup("outer", [BaseExceptionGroup("inner", errors)])
+
+    monkeypatch.setattr(discovery, "find", fail)
+    assert cli.run(["list"]) == code
+    assert capsys.readouterr().err == f"shaketable: {told}\n"
 
 
 def test_no_command_is_the_help(tmp_path: Path) -> None:

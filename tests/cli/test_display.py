@@ -53,7 +53,7 @@ def test_plain_lines_tell_each_event_with_its_time() -> None:
     assert "   10.0 s  fault 0 bit: its process ended" in lines
     assert "   11.0 s  fault 1: pause: n0 for 2 s" in lines
     assert "   13.0 s  fault 1 did not bite: it was already gone" in lines
-    assert "  note: n1 [restarted] by itself" in lines  # no markup is taken for style
+    assert "           n1 [restarted] by itself" in lines  # no markup is taken for style
     assert lines[-1].endswith("check: decode the logs")
 
 
@@ -117,10 +117,12 @@ def test_the_rate_is_a_mean_over_a_short_while() -> None:
     assert progress.rate_hz == pytest.approx((81 - 36) / 3)
 
 
-def test_the_same_leader_of_a_later_term_is_a_change() -> None:
+def test_a_leader_changes_when_it_is_another_node() -> None:
     progress = Progress()
     progress.led_by("n0", 1)
     assert progress.leader_changes == 0
     progress.led_by(None, 1)
     progress.led_by("n0", 3)
+    assert progress.leader_changes == 0
+    progress.led_by("n1", 4)
     assert progress.leader_changes == 1

@@ -110,6 +110,13 @@ def test_a_group_that_never_served_again() -> None:
     assert dict(summary.rows(view, ""))["recovery"] == "the group never served again"
 
 
+def test_notes_are_few_and_short() -> None:
+    rows = summary.note_rows(["short", "x" * 500, "third", "fourth", "fifth"])
+    assert [label for label, _ in rows] == ["note", "note", "note", ""]
+    assert max(len(text) for _, text in rows) == summary.NOTE_CHARS_MAX
+    assert rows[-1][1] == "and 2 more in the report"
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_it_fits_the_terminal_and_begins_with_the_verdict(width: int) -> None:
     console = Console(file=io.StringIO(), width=width)
