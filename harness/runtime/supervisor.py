@@ -1,6 +1,6 @@
 """Runs one campaign from its first process to its last, whatever ends it.
 
-Ctrl-C or SIGTERM ends the shaking: faults are undone, the clients finish, the nodes agree
+Ctrl-C, SIGTERM or SIGHUP ends the shaking: faults are undone, the clients finish, the nodes agree
 as far as they do, and what was recorded is judged like any run. A second one only tears
 down. On every way out no process, proxy or fault is left.
 """
@@ -24,6 +24,7 @@ from harness.runtime.observer import Counts, Observer
 from harness.runtime.rig import Rig, build
 
 SHUTDOWN_TIMEOUT_S = 60.0
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ def _conclude(rig: Rig, progress: _Progress) -> RunResult:
 
 async def _listen_for_signals(rig: Rig, progress: _Progress, everything: trio.CancelScope) -> None:
     """First signal: end the shaking in good order. Second: end everything."""
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(*ENDING_SIGNALS) as signals:
         async for number in signals:
             name = signal.Signals(number).name
             if progress.is_interrupted:

@@ -182,7 +182,7 @@ def test_sigkill_of_the_harness_while_a_node_is_paused_leaves_no_process_and_a_h
         assert [fault.name for fault in open_faults(running.folder.faults_jsonl)] == ["pause"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_ctrl_c_undoes_the_faults_and_the_run_is_still_whole(tmp_path, number):
     with Running(tmp_path, faults=["partition"], time_limit_s=60.0, fault_duration_max_s=50.0,
                  fault_duration_min_s=40.0) as running:  # fmt: skip
