@@ -1,0 +1,66 @@
+"""What the documents say is true of the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.terminal.commands import app
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+COMMAND = re.compile(r"(?:^|`)(\./shaketable[^`#\n]*)", re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+START_SCRIPT_OWN = "test"
+"""The start script runs this command itself; the command line knows nothing of it."""
+
+
+def commands() -> list[str]:
+    found = {
+        match.strip()
+        for name in DOCUMENTS
+        for match in COMMAND.findall((ROOT / name).read_text(encoding="utf-8"))
+    }
+    return sorted(found)
+
+
+def test_the_readme_shows_every_command() -> None:
+    shown = {words[1] for line in commands() if len(words := line.split()) > 1}
+    assert shown >= {"run", "analyze", "report", "list", START_SCRIPT_OWN}
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_shown_is_one(line: str) -> None:
+    words = shlex.split(line)[1:]
+    if words[:1] == [START_SCRIPT_OWN]:
+        help_text = subprocess.run(
+            ["sh", str(ROOT / "shaketable"), "test", "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        ).stdout
+        assert all(word in help_text for word in words)
+        return
+    app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name: str) -> None:
+    links = LINK.findall((ROOT / name).read_text(encoding="utf-8"))
+    assert not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_architecture_names_every_package_and_nothing_that_is_not() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^- \*\*`([a-z_/]+)/`\*\*", text, re.MULTILINE))
+    there = {
+        str(path.parent.relative_to(ROOT))
+        for top in ("system", "harness", "checkers", "workloads", "reports")
+        for path in (ROOT / top).rglob("__init__.py")
+    }
+    assert named - {"tests", "docs", "workloads/campaigns"} == there

@@ -1,0 +1,140 @@
+"""Rules of the house that a linter does not hold, over the tree as it is."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PACKAGES = ("system", "harness", "checkers", "workloads", "reports")
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+ADR_LINES_MAX = 60
+VAGUE = re.compile(r"(^|_)(utils?|common|helpers?|managers?|misc)(_|$)")
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+TEXT_SUFFIXES = frozenset({".py", ".md", ".toml", ".j2", ".css", ".txt", ".sh", ""})
+
+
+def sources() -> list[Path]:
+    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def tracked() -> list[Path]:
+    """Files that belong to the project: what git tracks, or all outside of hidden folders."""
+    done = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    names = [name for name in done.stdout.split("\0") if name]
+    found = [ROOT / name for name in names] or [
+        path
+        for path in ROOT.rglob("*")
+        if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+    ]
+    return [path for path in found if path.is_file() and path.suffix in TEXT_SUFFIXES]
+
+
+def parsed() -> Iterator[tuple[str, ast.Module]]:
+    for path in sources():
+        yield relative(path), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(sources()) > 50
+
+
+def test_files_are_short() -> None:
+    long = {
+        relative(path): count
+        for path in sources()
+        if (count := len(path.read_text(encoding="utf-8").splitlines())) > FILE_LINES_MAX
+    }
+    assert not long
+
+
+def test_functions_are_short() -> None:
+    long = [
+        f"{name}:{node.lineno} {node.name}: {length} lines"
+        for name, tree in parsed()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES_MAX
+    ]
+    assert not long
+
+
+def test_names_of_modules_say_something() -> None:
+    vague = [relative(path) for path in sources() if VAGUE.search(path.stem)]
+    vague += [relative(path.parent) for path in sources() if VAGUE.search(path.parent.name)]
+    assert not vague
+
+
+def test_every_module_and_public_thing_is_documented() -> None:
+    bare = []
+    for name, tree in parsed():
+        if not ast.get_docstring(tree):
+            bare.append(name)
+        bare += [f"{name}:{line} {thing}" for line, thing in undocumented(tree.body)]
+    assert not bare
+
+
+def undocumented(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
+    """Public functions and classes, and public methods of public classes, without docstring."""
+    for node in body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if node.name.startswith("_"):
+            continue
+        if not ast.get_docstring(node):
+            yield node.lineno, node.name
+        if isinstance(node, ast.ClassDef):
+            yield from undocumented(node.body)
+
+
+def test_nothing_is_left_for_later() -> None:
+    this = Path(__file__)
+    left = [
+        f"{relative(path)}:{number}"
+        for path in tracked()
+        if path != this
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if UNFINISHED.search(line)
+    ]
+    assert not left
+
+
+def test_test_files_have_unique_names_and_no_package() -> None:
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    assert not [relative(path) for path in files if path.name == "__init__.py"]
+    names = [path.name for path in files if path.name.startswith("test_")]
+    assert sorted(set(names)) == sorted(names)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_other_distribution_claims_our_names(package: str) -> None:
+    """The names are generic; an editable install lists none, any other owner is a clash."""
+    owners = importlib.metadata.packages_distributions().get(package, ["shaketable"])
+    assert set(owners) == {"shaketable"}
+    module = __import__(package)
+    assert Path(module.__file__ or "").parent == ROOT / package
+
+
+def test_decisions_are_numbered_and_a_page_each() -> None:
+    pages = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    assert [page.name[:5] for page in pages] == [f"{n:04d}-" for n in range(1, len(pages) + 1)]
+    assert pages
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= ADR_LINES_MAX, page.name
+        for heading in ("## Context", "## Choice", "## Consequences"):
+            assert heading in text, f"{page.name} has no {heading!r}"
