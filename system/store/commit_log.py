@@ -138,8 +138,8 @@ class CommitLog:
             target = self.log_end_at(end_index)
             if target == self.end:
                 return target
-            if self._mark.mark.end.index > target.index:
-                self._mark.move(target)
+            lowered = min(target, self._mark.mark.end, key=lambda end: end.index)
+            self._mark.move(lowered, cut_until=self.end.position)
             self.spans = tuple(span for span in self.spans if span[1] <= target.index)
             self.end = target
             self._truncations += 1  # behind the end: a reader that saw the old end sees this move
@@ -262,8 +262,9 @@ class CommitLog:
             raise DiskFailed(f"cannot take back a write on a full disk: {error}") from error
 
     def _cut(self, end: LogEnd) -> None:
-        self._data.cut(end.position)
-        self._index.cut((end.index + 1) * UNIT_BYTES)
+        self._data.cut(end.position, self._data.data_end(end.position))
+        units_end = (end.index + 1) * UNIT_BYTES
+        self._index.cut(units_end, self._index.data_end(units_end))
 
     def _check_alive(self) -> None:
         if self._failure is not None:
@@ -293,7 +294,6 @@ def _open_mark(disk: Disk, folder: str, data_file_bytes: int) -> SyncedMark:
             raise LogDamaged(path, "the synced-to mark is missing")
         mark = SyncedMark.create(disk, path, data_file_bytes)
     if not mark.mark.is_born:
-        if not disk.exists(f"{folder}/currterm"):
-            save_hard_state(disk, folder, HardState())
+        save_hard_state(disk, folder, HardState())  # syncs the folder: the mark's name as well
         mark.bear()
     return mark

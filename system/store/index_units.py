@@ -59,7 +59,7 @@ class IndexRebuilder:
         at = self._next * UNIT_BYTES
         self._files.fill_up(max(0, at - 1))
         self._files.fill_up(at)
-        self._files.cut(at)
+        self._files.cut(at, self._files.data_end(at))
 
     def _write_where_wrong(self) -> None:
         at = self._next * UNIT_BYTES

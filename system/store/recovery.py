@@ -40,23 +40,26 @@ def recover(data: SegmentFiles, index: SegmentFiles, mark: SyncedMark) -> Recove
     """Scan the log, cut its torn tail, mend its index, and make what is kept durable.
 
     Entries behind the mark may stand in the page cache alone, even after an fsync that failed;
-    they are written again before they are synced, and only then count.
+    they are written again before they are synced, and only then count. So are the zeros of a cut.
     Raises LogDamaged, DiskFailed, DiskFull.
     """
     scan = _Scan(data, index, mark.mark)
     scan.run()
     end = scan.end
     for start in data.starts:
-        if start < end.position:
+        if start <= end.position:
             data.fill_up(start)
-    data.fill_up(end.position)
-    torn_bytes = data.cut(end.position)
+    data_end = data.data_end(end.position)
+    cut_until = max(data_end, mark.mark.cut_until)
+    if cut_until > end.position:
+        mark.move(mark.mark.end, cut_until)
+    data.cut(end.position, cut_until)
     data.rewrite(mark.mark.end.position, end.position)
     data.sync()
     data.sync_names()
     scan.rebuilder.finish()
     mark.move(end)
-    return Recovered(end, tuple(scan.spans), torn_bytes)
+    return Recovered(end, tuple(scan.spans), data_end - end.position)
 
 
 class _Scan:

@@ -94,29 +94,40 @@ class SegmentFiles:
             self._dirty[start] = self._files[start]
             self._files[start].grow(self.file_bytes)
 
-    def cut(self, position: int) -> int:
-        """Zero everything from `position` on, durable on return; return how many bytes that was.
+    def data_end(self, position: int) -> int:
+        """Return where, from `position` on, the last byte ends that is not zero."""
+        end = position
+        for start in [start for start in self.starts if start >= self.start_of(position)]:
+            file, at = self._files[start], max(0, position - start)
+            while (at := file.next_data(at)) < file.size:
+                chunk = file.pread(_CHUNK_BYTES, at)
+                if not chunk:
+                    break
+                if data := chunk.rstrip(b"\0"):
+                    end = start + at + len(data)
+                at += len(chunk)
+        return end
 
-        Zeros first, then the later files: whatever a crash leaves of it, nothing that can be
+    def cut(self, position: int, until: int) -> None:
+        """Zero what stands between `position` and `until`, the last data; durable on return.
+
+        Zeros first, then the later files go: whatever a crash leaves of it, nothing that can be
         reached from the front continues behind `position`.
         """
         start = self.start_of(position)
-        cut_bytes = 0
         if start in self._files:
-            cut_bytes = self._data_bytes(start, position - start)
-            for at in range(position, position + cut_bytes, _CHUNK_BYTES):
-                self.write([_ZEROS[: position + cut_bytes - at]], at)
+            until = min(until, start + self.file_bytes)
+            for at in range(position, until, _CHUNK_BYTES):
+                self.write([_ZEROS[: until - at]], at)
         self.sync()
         later = [other for other in self.starts if other > start]
         for other in later:
-            cut_bytes += self._data_bytes(other, 0)
             with self._lock:
                 self._files.pop(other).close()
             self._dirty.pop(other, None)
             self._disk.unlink(self.path(other))
         if later:
-            self._disk.sync_dir(self.folder)
-        return cut_bytes
+            self.sync_names()
 
     def rewrite(self, position: int, end: int) -> None:
         """Write again what stands in a range, so that the next sync really writes it."""
@@ -142,16 +153,3 @@ class SegmentFiles:
             for file in self._files.values():
                 file.close()
             self._files = {}
-
-    def _data_bytes(self, start: int, at: int) -> int:
-        """Return how many bytes of a file, from byte `at` to its last one not zero, are data."""
-        file = self._files[start]
-        behind = first = at
-        while (at := file.next_data(at)) < file.size:
-            chunk = file.pread(_CHUNK_BYTES, at)
-            if not chunk:
-                break
-            if data := chunk.rstrip(b"\0"):
-                behind = at + len(data)
-            at += len(chunk)
-        return behind - first

@@ -18,7 +18,7 @@ from system.store.hard_state import LogDamaged
 
 SLOT_BYTES = 4096
 _MAGIC = b"syncedto"
-_RECORD = struct.Struct(">8sQ?QqqqIqqqI")
+_RECORD = struct.Struct(">8sQ?QqqqIqqqIq")
 _CRC = struct.Struct(">I")
 
 
@@ -26,7 +26,9 @@ _CRC = struct.Struct(">I")
 class Mark:
     """What one slot says.
 
-    `begin` is the log's end in front of its first entry, `end` the end that is synced.
+    `begin` is the log's end in front of its first entry, `end` the end that is synced. Up to
+    `cut_until` old bytes may stand on the disk that were to be zeroed, even where zeros are read
+    (an fsync that failed leaves them in the page cache alone).
     `is_born` is false only until the folder of a new node is complete.
     """
 
@@ -35,6 +37,7 @@ class Mark:
     data_file_bytes: int
     begin: LogEnd
     end: LogEnd
+    cut_until: int
 
 
 class SyncedMark:
@@ -47,7 +50,7 @@ class SyncedMark:
     @classmethod
     def create(cls, disk: Disk, path: str, data_file_bytes: int) -> Self:
         """Start the mark of a new, empty log."""
-        mark = Mark(1, False, data_file_bytes, LogEnd(), LogEnd())
+        mark = Mark(1, False, data_file_bytes, LogEnd(), LogEnd(), 0)
         replace_file(disk, path, bytes(SLOT_BYTES) + _encode(mark))
         return cls(disk.open(path), mark)
 
@@ -62,9 +65,10 @@ class SyncedMark:
             raise LogDamaged(path, "neither slot of the synced-to mark can be read")
         return cls(file, max(marks, key=lambda mark: mark.sequence))
 
-    def move(self, end: LogEnd) -> None:
-        """Make another end durable, higher or lower."""
-        self._write(replace(self.mark, sequence=self.mark.sequence + 1, end=end))
+    def move(self, end: LogEnd, cut_until: int = 0) -> None:
+        """Make another end durable, higher or lower; `cut_until` before a cut begins."""
+        sequence = self.mark.sequence + 1
+        self._write(replace(self.mark, sequence=sequence, end=end, cut_until=cut_until))
 
     def bear(self) -> None:
         """Say durably that the folder of the new node is complete."""
@@ -88,6 +92,7 @@ def _encode(mark: Mark) -> bytes:
         mark.data_file_bytes,
         *astuple(mark.begin),
         *astuple(mark.end),
+        mark.cut_until,
     )
     return (record + _CRC.pack(zlib.crc32(record))).ljust(SLOT_BYTES, b"\0")
 
@@ -96,7 +101,8 @@ def _decode(slot: bytes) -> Mark | None:
     record, crc = slot[: _RECORD.size], slot[_RECORD.size : _RECORD.size + _CRC.size]
     if len(slot) < SLOT_BYTES or crc != _CRC.pack(zlib.crc32(record)):
         return None
-    magic, sequence, is_born, data_file_bytes, *ends = _RECORD.unpack(record)
+    magic, sequence, is_born, data_file_bytes, *ends, cut_until = _RECORD.unpack(record)
     if magic != _MAGIC:
         return None
-    return Mark(sequence, is_born, data_file_bytes, LogEnd(*ends[:4]), LogEnd(*ends[4:]))
+    begin, end = LogEnd(*ends[:4]), LogEnd(*ends[4:])
+    return Mark(sequence, is_born, data_file_bytes, begin, end, cut_until)
