@@ -24,7 +24,7 @@ from system.broker.broker import Broker
 from system.broker.limits import BrokerConfig
 from system.node.clock import SystemClock
 from system.node.config import ConfigError, NodeConfig, load
-from system.node.node import Node, PortInUseError
+from system.node.node import Node, PortInUseError, flat
 from system.raft.core import RaftCore
 from system.raft.log_view import LogView
 from system.raft.protocol import InvariantError
@@ -74,19 +74,12 @@ def _serve(config: NodeConfig, broker: Broker, commit_log: CommitLog) -> int:
         commit_log.advance_mark()
         commit_log.close()
     except* PortInUseError as group:
-        code = _fail(EXIT_USAGE, _first(group))
+        code = _fail(EXIT_USAGE, next(iter(flat(group))))
     except* StoreError as group:
-        code = _fail(EXIT_DISK, _first(group))
+        code = _fail(EXIT_DISK, next(iter(flat(group))))
     except* InvariantError as group:
-        code = _fail(EXIT_INVARIANT, _first(group))
+        code = _fail(EXIT_INVARIANT, next(iter(flat(group))))
     return code
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def _run(node: Node) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 
 import trio
@@ -149,9 +149,10 @@ class Node:
             self._connections += 1
             try:
                 await serve(stream)
-            except (FrameError, CommandError) as error:
+            except* (FrameError, CommandError) as group:
+                error = next(iter(flat(group)))
                 log.warning("event=bad_bytes from=%s error=%s action=closed", _name(stream), error)
-            except (OSError, trio.ClosedResourceError):
+            except* (OSError, trio.ClosedResourceError):
                 pass  # the other side is gone: its business
             finally:
                 self._connections -= 1
@@ -199,6 +200,15 @@ async def _write_until_broken(link: Link) -> None:
         await link.write()
     except (OSError, trio.ClosedResourceError):
         link.close()
+
+
+def flat(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """Yield the errors of a nested group, outermost first."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from flat(error)
+        else:
+            yield error
 
 
 def _name(stream: trio.SocketStream) -> str:

@@ -171,7 +171,7 @@ def test_all_is_there_after_everybody_died_at_once(group: Nodes) -> None:
 GARBAGE = [
     b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     b"\xff" * 64,
-    b"\x00\x00\x00\x02ab",
+    b"\x00\x00\x00\x02abcd",
     b"\x00\x00\x00\x10\x00\x00\x00\x0c{broken json",
     b"\x7f\xff\xff\xff\x00\x00\x00\x00",
 ]
