@@ -129,6 +129,7 @@ async def _tear_down(rig: Rig, progress: _Progress) -> None:
                 segments = await phases.tear_down(rig)
             finally:
                 await rig.workers.kill()
+        rig.observer.counts(rig.workers.counts())  # the exact ones: told as each worker closed
         segments["nemesis.seg"] = rig.recorder.close()
         rig.facts.update(segments=segments)
 
