@@ -122,13 +122,13 @@ def test_no_network_says_so_and_where_the_log_is(machine: Path) -> None:
 def test_a_half_made_venv_is_made_again(machine: Path) -> None:
     give_python(machine, refuse="*ensurepip*")
     (machine / ".venv" / "bin").mkdir(parents=True)
-    (machine / ".venv" / "shaketable-unfinished").touch()
+    (machine / ".venv" / "installed-partly").touch()
     (machine / ".venv" / "left-over").touch()
     done = start(machine, "list")
     assert done.returncode == 255
     assert "first use" in done.stderr
     assert not (machine / ".venv" / "left-over").exists()
-    assert (machine / ".venv" / "shaketable-unfinished").exists()
+    assert (machine / ".venv" / "installed-partly").exists()
 
 
 def finished_venv(machine: Path, python: str) -> None:
@@ -143,7 +143,7 @@ def finished_venv(machine: Path, python: str) -> None:
         ).stdout.strip()
     stamp = f"{checksum} {machine}\n"
     for extra in ("base", "java"):
-        (machine / ".venv" / f"shaketable-{extra}").write_text(stamp)
+        (machine / ".venv" / f"installed-{extra}").write_text(stamp)
 
 
 def test_a_finished_installation_needs_no_python_on_path(machine: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_changed_pyproject_is_installed_again(machine: Path) -> None:
     assert "pyproject.toml or the folder changed" in done.stderr
     assert "pip failed: ERROR: tried" in only_line(done)
     # What was there before is still there: nobody has to download it all again.
-    assert not (machine / ".venv" / "shaketable-unfinished").exists()
+    assert not (machine / ".venv" / "installed-partly").exists()
 
 
 def test_java_is_looked_for_only_where_it_is_needed(machine: Path) -> None:
@@ -202,11 +202,37 @@ def test_java_is_looked_for_only_where_it_is_needed(machine: Path) -> None:
         assert start(machine, *arguments).stdout == "java=\n", arguments
 
 
-def test_a_java_that_does_not_work_is_said(machine: Path) -> None:
-    finished_venv(machine, 'case "$*" in *engine.java*) exit 3 ;; esac')
+def test_no_java_is_said_in_the_words_of_the_search(machine: Path) -> None:
+    finished_venv(
+        machine, 'case "$*" in *engine.java*) echo "no Java (tried: x)" >&2; exit 3 ;; esac'
+    )
     done = start(machine, "run")
     assert done.returncode == 255
-    assert "no Java 17 or newer" in only_line(done)
+    assert done.stderr == "shaketable: no Java (tried: x)\n"
+
+
+def test_a_runtime_is_brought_where_there_is_none(machine: Path) -> None:
+    finished_venv(
+        machine,
+        """case "$*" in
+        *"-m pip install"*"[java]") : >"${0%/.venv/*}/brought" ;;
+        *engine.java*) [ -e "${0%/.venv/*}/brought" ] || exit 3; echo /brought ;;
+        *harness.cli*) echo "java=$JAVA_HOME" ;;
+        esac""",
+    )
+    (machine / ".venv" / "installed-java").unlink()
+    give_python(machine)
+    done = start(machine, "run")
+    assert (done.returncode, done.stdout) == (0, "java=/brought\n")
+    assert "bringing a runtime from PyPI" in done.stderr
+    assert start(machine, "run").stderr == ""  # once
+
+
+def test_a_search_for_java_that_fails_is_said(machine: Path) -> None:
+    finished_venv(machine, 'case "$*" in *engine.java*) echo "SyntaxError: x" >&2; exit 1 ;; esac')
+    done = start(machine, "run")
+    assert done.returncode == 255
+    assert only_line(done).endswith("looking for a Java failed: SyntaxError: x")
 
 
 def test_two_at_once_wait_for_each_other(machine: Path) -> None:
@@ -216,7 +242,7 @@ def test_two_at_once_wait_for_each_other(machine: Path) -> None:
         'case "$*" in *"-m pip install"*) sleep 3 ; echo x >>"${0%/.venv/*}/installed" ;; esac',
     )
     give_python(machine)
-    (machine / ".venv" / "shaketable-base").write_text("old\n")
+    (machine / ".venv" / "installed-base").write_text("old\n")
     command = [SHELL, str(machine / "shaketable"), "list"]
     env = {"PATH": str(machine.parent / "bin")}
     both = [subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for _ in range(2)]
