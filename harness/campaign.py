@@ -103,7 +103,7 @@ class Campaign(
     fault_duration_min_s: float = 1.5
     fault_duration_max_s: float = 3.5
     ack: Literal["fsync", "page-cache"] = "fsync"
-    disk: Literal["real", "volatile"] = "real"
+    disk: Literal["real", "volatile"] = "volatile"
     data_file_bytes: int = 1 << 20
     index_file_bytes: int = 1 << 18
     seed: str | None = None

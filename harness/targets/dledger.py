@@ -93,7 +93,9 @@ class DLedgerTarget:
         """Return a client of the group."""
         return DLedgerClient(addresses, timeout_s)
 
-    def read_log(self, directory: Path, node: str) -> Iterator[pa.RecordBatch]:
+    # Static: it is sent to executors, and the target's connections must not go with it.
+    @staticmethod
+    def read_log(directory: Path, node: str) -> Iterator[pa.RecordBatch]:
         """Decode a stopped node's files."""
         # Imported here, since client workers need neither pyarrow nor its start-up time.
         from harness.targets.dledger_files import read_entries  # noqa: PLC0415
