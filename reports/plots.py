@@ -36,7 +36,7 @@ INK = "#7b7b7b"
 OUTCOME_COLOURS = {"ok": "#2f86d6", "fail": "#8a63c9", "info": "#d98a00"}
 OUTCOME_DASHES = {"ok": "solid", "fail": "dashed", "info": "dotted"}
 ROLE_COLOURS = {"leader": "#2f86d6", "candidate": "#d98a00", "follower": "#9fb4c7"}
-FAULT_COLOURS = ("#d1495b", "#c99a00", "#138a8a", "#8a63c9", "#6b8e23", "#b0651d")
+FAULT_COLOURS = ("#d1495b", "#a07800", "#138a8a", "#8a63c9", "#6b8e23", "#b0651d")
 
 LABEL_SHARE_MIN = 0.10
 """A phase's name is printed if the phase is at least this share of the run."""
@@ -189,7 +189,6 @@ def _fault_bars(view: RunView, colours: dict[str, str], end_s: float) -> list[di
                 f"fault {window.fault}: {window.description}; {bit}",
                 str(window.fault) if free else "",
                 colour=colours[window.name],
-                hatch=" " if window.bit else "dot",
                 alpha=0.85 if window.bit else 0.15,
                 ink="#ffffff" if window.bit else INK,
             )

@@ -176,7 +176,7 @@ def _promises(promises: object) -> tuple[str, ...]:
     if stated.get("committed_prefix"):
         sentences.append("committed log prefixes are equal on all nodes")
     if note := stated.get("note"):
-        sentences.append(str(note))
+        sentences.append(str(note).rstrip("."))
     return tuple(sentences)
 
 
