@@ -22,7 +22,7 @@ class Outcome(enum.IntEnum):
     @property
     def json_value(self) -> bool | str:
         """The value that results.json carries: true, false or "unknown"."""
-        return {Outcome.VALID: True, Outcome.UNKNOWN: "unknown", Outcome.INVALID: False}[self]
+        return "unknown" if self is Outcome.UNKNOWN else self is Outcome.VALID
 
 
 class ExitCode(enum.IntEnum):

@@ -168,9 +168,9 @@ def _ended_by_signals() -> Iterator[None]:
 def _heading(campaign: Campaign) -> Text:
     text = Text("shaketable", style="bold")
     facts = [
-        f"{campaign.target} with {campaign.nodes} nodes",
-        f"workload {campaign.workload}",
-        f"faults {', '.join(campaign.faults) or 'none'}",
+        f"{campaign.nodes} nodes of {campaign.target}",
+        campaign.workload,
+        ", ".join(campaign.faults) or "no faults",
         *([f"mutant {campaign.mutant}"] if campaign.mutant else []),
         f"seed {campaign.seed}",
     ]

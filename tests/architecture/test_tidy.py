@@ -113,6 +113,16 @@ def test_nothing_is_left_for_later() -> None:
     assert not left
 
 
+def test_pyspark_is_imported_by_the_engine_alone() -> None:
+    """Also where it is imported late, by name, which the import contracts do not see."""
+    importers = [
+        relative(path)
+        for path in sources()
+        if re.search(r"""(import_module\(|__import__\()["']pyspark""", path.read_text("utf-8"))
+    ]
+    assert set(importers) <= {"checkers/engine/spark.py"}
+
+
 def test_test_files_have_unique_names_and_no_package() -> None:
     files = sorted((ROOT / "tests").rglob("*.py"))
     assert not [relative(path) for path in files if path.name == "__init__.py"]
