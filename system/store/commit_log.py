@@ -122,7 +122,7 @@ class CommitLog:
                 self._data.write([batch.data], batch.position)
                 self._index.write_across(units, batch.first_index * UNIT_BYTES)
             except DiskFull:
-                self._undo_append()
+                self._undo_append(batch)
                 raise
             if batch.term != end.term or not self.spans:
                 self.spans = (*self.spans, (batch.term, batch.first_index))
@@ -138,12 +138,13 @@ class CommitLog:
             target = self.log_end_at(end_index)
             if target == self.end:
                 return target
+            old_end, until = self.end, self._last_byte(target)
             lowered = min(target, self._mark.mark.end, key=lambda end: end.index)
-            self._mark.move(lowered, cut_until=self.end.position)
+            self._mark.move(lowered, until)
             self.spans = tuple(span for span in self.spans if span[1] <= target.index)
             self.end = target
             self._truncations += 1  # behind the end: a reader that saw the old end sees this move
-            self._cut(target)
+            self._cut(target, until, old_end.index)
             self.synced = target
             return target
 
@@ -254,17 +255,27 @@ class CommitLog:
         behind = LogEnd(batch.last_index, batch.term, batch.end_position, chain_crc)
         return b"".join(units), behind
 
-    def _undo_append(self) -> None:
+    def _undo_append(self, batch: Batch) -> None:
         """Remove what a full disk left of an append, so that it certainly did not happen."""
+        end = self.end
+        until = batch.end_position if batch.position == end.position else end.position + BLANK_BYTES
         try:
-            self._cut(self.end)
+            self._cut(end, until, batch.last_index)
         except DiskFull as error:
             raise DiskFailed(f"cannot take back a write on a full disk: {error}") from error
 
-    def _cut(self, end: LogEnd) -> None:
-        self._data.cut(end.position, self._data.data_end(end.position))
-        units_end = (end.index + 1) * UNIT_BYTES
-        self._index.cut(units_end, self._index.data_end(units_end))
+    def _last_byte(self, end: LogEnd) -> int:
+        """Return where the data behind `end` stop in its file."""
+        if self._data.start_of(self.end.position) == self._data.start_of(end.position):
+            return self.end.position
+        return self._data.data_end(end.position)
+
+    def _cut(self, end: LogEnd, until: int, last_index: int) -> None:
+        """Remove the data from `end` to byte `until`, and the index units up to `last_index`."""
+        self._data.cut(end.position, until)
+        units_at = (end.index + 1) * UNIT_BYTES
+        file_end = self._index.start_of(units_at) + self._index.file_bytes
+        self._index.cut(units_at, min((last_index + 1) * UNIT_BYTES, file_end))
 
     def _check_alive(self) -> None:
         if self._failure is not None:

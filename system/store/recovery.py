@@ -50,7 +50,10 @@ def recover(data: SegmentFiles, index: SegmentFiles, mark: SyncedMark) -> Recove
         if start <= end.position:
             data.fill_up(start)
     data_end = data.data_end(end.position)
-    cut_until = max(data_end, mark.mark.cut_until)
+    later = [start for start in data.starts if start > end.position]
+    torn_bytes = data_end - end.position + sum(data.data_end(start) - start for start in later)
+    file_end = data.start_of(end.position) + data.file_bytes
+    cut_until = max(data_end, min(mark.mark.cut_until, file_end))
     if cut_until > end.position:
         mark.move(mark.mark.end, cut_until)
     data.cut(end.position, cut_until)
@@ -59,7 +62,7 @@ def recover(data: SegmentFiles, index: SegmentFiles, mark: SyncedMark) -> Recove
     data.sync_names()
     scan.rebuilder.finish()
     mark.move(end)
-    return Recovered(end, tuple(scan.spans), data_end - end.position)
+    return Recovered(end, tuple(scan.spans), torn_bytes)
 
 
 class _Scan:

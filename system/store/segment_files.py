@@ -95,28 +95,29 @@ class SegmentFiles:
             self._files[start].grow(self.file_bytes)
 
     def data_end(self, position: int) -> int:
-        """Return where, from `position` on, the last byte ends that is not zero."""
-        end = position
-        for start in [start for start in self.starts if start >= self.start_of(position)]:
-            file, at = self._files[start], max(0, position - start)
-            while (at := file.next_data(at)) < file.size:
-                chunk = file.pread(_CHUNK_BYTES, at)
-                if not chunk:
-                    break
-                if data := chunk.rstrip(b"\0"):
-                    end = start + at + len(data)
-                at += len(chunk)
+        """Return where, from `position` on in its file, the last byte ends that is not zero."""
+        end, start = position, self.start_of(position)
+        if start not in self._files:
+            return end
+        file, at = self._files[start], position - start
+        while (at := file.next_data(at)) < file.size:
+            chunk = file.pread(_CHUNK_BYTES, at)
+            if not chunk:
+                break
+            if chunk != _ZEROS[: len(chunk)]:
+                end = start + at + len(chunk.rstrip(b"\0"))
+            at += len(chunk)
         return end
 
     def cut(self, position: int, until: int) -> None:
-        """Zero what stands between `position` and `until`, the last data; durable on return.
+        """Zero `position` to `until` in one file, drop the later files; durable on return.
 
         Zeros first, then the later files go: whatever a crash leaves of it, nothing that can be
         reached from the front continues behind `position`.
         """
         start = self.start_of(position)
+        assert until <= start + self.file_bytes
         if start in self._files:
-            until = min(until, start + self.file_bytes)
             for at in range(position, until, _CHUNK_BYTES):
                 self.write([_ZEROS[: until - at]], at)
         self.sync()

@@ -70,6 +70,8 @@ class VolatileFile:
     def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
         """Hold the buffers, copied, back until `sync`."""
         data = b"".join(buffers)
+        if not data:
+            return
         with self._disk.lock:
             self._content.pending.append(_Write(position, data))
             self._content.size = max(self._content.size, position + len(data))
@@ -107,6 +109,7 @@ class VolatileFile:
         """Make the file at least `size` bytes long, with zeros, for real at `sync`."""
         with self._disk.lock:
             self._content.size = max(self._content.size, size)
+            self._content.pending.append(_Write(size, b""))  # there is something to sync
 
     def sync(self) -> None:
         """Let the writes through to the real file and sync that. Raises DiskFailed."""
@@ -117,6 +120,10 @@ class VolatileFile:
         if self._is_open:
             self._is_open = False
             self._disk.close_handle(self._content)
+
+
+_Change = tuple[str, _Content | None]
+"""A name in a folder and the file that it leads to from now on; None: no file."""
 
 
 class VolatileDisk:
@@ -132,7 +139,7 @@ class VolatileDisk:
         self.unsynced_bytes = 0
         """Bytes written that a crash at this moment would lose."""
         self._contents: dict[str, _Content] = {}  # by the path as this process sees it
-        self._changes: dict[str, dict[str, _Content | None]] = {}  # folder, name; None: removed
+        self._changes: dict[str, list[_Change]] = {}  # by folder, in the order they were made
 
     def create(self, path: str, size: int, *, reserve: bool = True) -> VolatileFile:
         """Create a file of `size` zeros that only this process sees until `sync_dir`."""
@@ -150,15 +157,15 @@ class VolatileDisk:
         """Whether a file stands at `path`, as this process sees it."""
         folder, name = _split(path)
         with self.lock:
-            changes = self._changes.get(folder, {})
-            if name in changes:
-                return changes[name] is not None
+            changes = self._changed_names(folder)
+        if name in changes:
+            return changes[name] is not None
         return self._disk.exists(path)
 
     def names(self, folder: str) -> list[str]:
         """Names of the files in `folder`, sorted, as this process sees them."""
         with self.lock:
-            changes = dict(self._changes.get(str(PurePosixPath(folder)), {}))
+            changes = self._changed_names(str(PurePosixPath(folder)))
         real = [name for name in self._disk.names(folder) if name not in changes]
         return sorted([*real, *(name for name, content in changes.items() if content)])
 
@@ -170,9 +177,9 @@ class VolatileDisk:
         """Give the file another name, for this process alone until `sync_dir`."""
         with self.lock:
             content = self._find(source)
-            self._contents.pop(source)
-            self._changes.setdefault(_split(source)[0], {})[_split(source)[1]] = None
             self._put(target, content)
+            del self._contents[source]
+            self._put(source, None)
 
     def unlink(self, path: str) -> None:
         """Remove a file, for this process alone until `sync_dir`."""
@@ -184,12 +191,11 @@ class VolatileDisk:
         """Do for real what was done to the names in `folder`, and sync that."""
         folder = str(PurePosixPath(folder))
         with self.lock:
-            changes = self._changes.pop(folder, {})
-        for name, content in changes.items():
+            changes = self._changes.pop(folder, [])
+        for name, content in changes:
             if content is not None:
                 self._give_name(content, f"{folder}/{name}")
-        for name, content in changes.items():
-            if content is None and self._disk.exists(f"{folder}/{name}"):
+            elif self._disk.exists(f"{folder}/{name}"):
                 self._disk.unlink(f"{folder}/{name}")
         self._disk.sync_dir(folder)
 
@@ -241,7 +247,7 @@ class VolatileDisk:
             self._forget(old.pending)
             old.pending = []
             self._close_if_idle(old)
-        self._changes.setdefault(folder, {})[name] = content
+        self._changes.setdefault(folder, []).append((name, content))
         if content is not None:
             self._contents[path] = content
 
@@ -249,15 +255,20 @@ class VolatileDisk:
         content = self._contents.get(path)
         if content is None:
             folder, name = _split(path)
-            if name in self._changes.get(folder, {}):
+            if name in self._changed_names(folder):
                 raise DiskFailed(f"cannot open {path}: no such file")
             real = self._disk.open(path)
             content = _Content(real.size, real.reserve, real, path)
             self._contents[path] = content
         return content
 
+    def _changed_names(self, folder: str) -> dict[str, _Content | None]:
+        return dict(self._changes.get(folder, []))
+
     def _close_if_idle(self, content: _Content) -> None:
         if content.handles or content.held_back or content.real is None:
+            return
+        if any(content is named for changes in self._changes.values() for _, named in changes):
             return
         content.real.close()
         if self._contents.get(content.real_path) is content:

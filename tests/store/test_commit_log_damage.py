@@ -1,0 +1,270 @@
+"""Damage in front of the synced-to mark stops the node; behind it, it is a torn tail."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from itertools import pairwise
+from unittest.mock import patch
+
+import pytest
+from hypothesis import find, given, settings
+from hypothesis import strategies as st
+
+from system.raft.batch import LogEnd
+from system.store import entry, recovery
+from system.store.commit_log import CommitLog, LogDamaged, NotContiguous, OutsideLog
+from system.store.disk import DiskFull, StoreError
+from system.store.entry_builder import EntryBuilder
+from system.store.real_disk import RealDisk
+from system.store.volatile_disk import VolatileDisk
+
+FILE_BYTES, INDEX_FILE_BYTES = 1024, 128
+
+
+def open_log(disk) -> CommitLog:
+    return CommitLog.open(disk, "", "n0", FILE_BYTES, INDEX_FILE_BYTES)
+
+
+def append(log: CommitLog, count: int, term: int) -> None:
+    builder = EntryBuilder(log.end, term, FILE_BYTES, bytes(8))
+    for number in range(count):
+        builder.add(b"topic", 1, number, b"value %d" % number)
+    for batch in builder.take():
+        log.append(batch)
+
+
+def damaged_disk(disk_class, position: int | None = None, bit: int = 0):
+    """Write 9 entries of terms 1 and 4, synced and marked, 2 more behind; perhaps flip one bit."""
+    disk = disk_class()
+    log = open_log(disk)
+    log.save_state(4, "n1")
+    append(log, 5, 1)
+    append(log, 4, 4)
+    log.sync()
+    log.advance_mark()
+    marked = log.end
+    append(log, 2, 4)
+    log.sync()
+    ends = [log.log_end_at(index) for index in range(-1, 11)]
+    if position is not None:
+        start = log._data.start_of(position)
+        disk.names_seen[log._data.path(start)].view[position - start] ^= 1 << bit
+    return disk, marked, ends
+
+
+def marked_positions(disk_class) -> list[int]:
+    """Return the bytes in front of the mark that carry meaning: entries and blanks."""
+    _, marked, ends = damaged_disk(disk_class)
+    positions = []
+    for before, end in pairwise(ends):
+        if end.index <= marked.index:
+            blank = before.position // FILE_BYTES != end.position // FILE_BYTES
+            if blank:
+                start = end.position // FILE_BYTES * FILE_BYTES
+                positions += range(before.position, before.position + 8)
+                positions += range(start, end.position)
+            else:
+                positions += range(before.position, end.position)
+    return positions
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_a_flipped_bit_in_front_of_the_mark_is_always_log_damaged(crash_disk, data):
+    position = data.draw(st.sampled_from(marked_positions(crash_disk)))
+    disk, _, _ = damaged_disk(crash_disk, position, data.draw(st.integers(0, 7)))
+    with pytest.raises(LogDamaged, match=r"/data/\d{20}: byte \d+, entry \d+: .*restore") as caught:
+        open_log(disk)
+    assert "\n" not in str(caught.value)
+
+
+def unchained():
+    """Leave the chain out of the check at the start."""
+
+    def verify(data, at, end, position):
+        with patch.object(entry, "chain_crc", lambda _, header: int.from_bytes(header[36:40])):
+            return entry.verify_entry(data, at, end, position)
+
+    return patch.object(recovery, "verify_entry", verify)
+
+
+def unmarked():
+    """Take all damage for a torn tail, as DLedger does."""
+    return patch.object(
+        recovery._Scan, "_damage", lambda self, finding: entry.DamagedEntry(finding)
+    )
+
+
+@pytest.mark.parametrize("bug", [unchained, unmarked], ids=lambda bug: bug.__name__)
+def test_a_start_that_looks_less_closely_is_found_out(crash_disk, bug):
+    positions = marked_positions(crash_disk)
+
+    def passes_unseen(position):
+        disk, _, _ = damaged_disk(crash_disk, position, 0)
+        try:
+            with bug():
+                open_log(disk)
+        except (LogDamaged, entry.DamagedEntry) as error:
+            return not isinstance(error, LogDamaged)
+        return True
+
+    find(
+        st.sampled_from(positions),
+        passes_unseen,
+        settings=settings(max_examples=2000, deadline=None, database=None, derandomize=True),
+    )
+
+
+def test_damage_behind_the_mark_is_a_torn_tail_and_is_zeroed(crash_disk):
+    _, marked, _ = damaged_disk(crash_disk)
+    disk, _, ends = damaged_disk(crash_disk, marked.position + 60, 3)
+    log = open_log(disk)
+    assert log.end == marked
+    no_properties = 2  # an entry's last bytes may be zeros themselves
+    assert log.torn_bytes == ends[-1].position - marked.position - no_properties
+    log.close()
+    assert open_log(disk).torn_bytes == 0
+
+
+@pytest.mark.parametrize("name", ["data/" + "0" * 20, "currterm", "syncedto"])
+def test_a_missing_file_stops_the_node(crash_disk, name):
+    disk, _, _ = damaged_disk(crash_disk)
+    del disk.names_seen[f"/dledger-n0/{name}"]
+    with pytest.raises(LogDamaged, match=name):
+        open_log(disk)
+
+
+def test_a_short_file_in_front_of_the_mark_stops_the_node(crash_disk):
+    disk, _, _ = damaged_disk(crash_disk)
+    del disk.names_seen["/dledger-n0/data/" + "0" * 20].view[300:]
+    with pytest.raises(LogDamaged, match="entry 1"):
+        open_log(disk)
+
+
+@pytest.mark.parametrize("name", ["currterm", "syncedto"])
+def test_damage_to_the_small_files_stops_the_node(crash_disk, name):
+    disk, _, _ = damaged_disk(crash_disk)
+    view = disk.names_seen[f"/dledger-n0/{name}"].view
+    for at in range(10, len(view), 100 if name == "syncedto" else 1):
+        view[at] ^= 1
+    with pytest.raises(LogDamaged, match=name):
+        open_log(disk)
+
+
+def test_a_damaged_checkpoint_is_only_a_hint_lost(crash_disk):
+    disk, _, _ = damaged_disk(crash_disk)
+    log = open_log(disk)
+    log.save_checkpoint(7)
+    assert open_log(disk).committed_index == 7
+    disk.names_seen["/dledger-n0/checkpoint"].view[-3] ^= 1
+    assert open_log(disk).committed_index == -1
+
+
+def test_a_wrong_index_is_rebuilt(crash_disk):
+    disk, _, ends = damaged_disk(crash_disk)
+    del disk.names_seen[f"/dledger-n0/index/{INDEX_FILE_BYTES:020}"]
+    disk.names_seen["/dledger-n0/index/" + "0" * 20].view[40] ^= 8
+    log = open_log(disk)
+    assert [log.log_end_at(index) for index in range(-1, 11)] == ends
+
+
+def test_another_file_size_is_one_clear_line(crash_disk):
+    disk, _, _ = damaged_disk(crash_disk)
+    with pytest.raises(StoreError, match="set mappedFileSizeCommitLog to that, not to 2048"):
+        CommitLog.open(disk, "", "n0", 2048, INDEX_FILE_BYTES)
+
+
+def test_a_full_disk_is_definite_and_the_log_goes_on(crash_disk):
+    disk = crash_disk()
+    log = open_log(disk)
+    append(log, 4, 1)
+    log.sync()
+    end = log.end
+    is_full = patch.object(log._index, "write_across", side_effect=DiskFull("no space"))
+    with is_full, pytest.raises(DiskFull):
+        append(log, 1, 1)
+    assert log.end == end
+    append(log, 3, 2)
+    log.sync()
+    assert log.end.index == 6
+    opened = open_log(disk)
+    assert (opened.end, opened.torn_bytes) == (log.end, 0)
+
+
+def test_what_does_not_continue_the_log_is_refused(crash_disk):
+    log = open_log(crash_disk())
+    append(log, 3, 2)
+    for end, term in ((LogEnd(), 2), (log.log_end_at(1), 2), (LogEnd(2, 1, log.end.position), 1)):
+        builder = EntryBuilder(end, term, FILE_BYTES, bytes(8))
+        builder.add(b"t", 0, 0, b"")
+        with pytest.raises(NotContiguous, match="do not continue"):
+            log.append(builder.take()[0])
+    assert log.end.index == 2
+
+
+def test_reads_outside_the_log_are_typed(crash_disk):
+    log = open_log(crash_disk())
+    append(log, 3, 2)
+    assert log.read(0, log.end.position)
+    for position, size in ((-1, 4), (0, log.end.position + 1), (5 * FILE_BYTES, 1)):
+        with pytest.raises(OutsideLog):
+            log.read(position, size)
+    for index in (-2, 3):
+        with pytest.raises(OutsideLog):
+            log.log_end_at(index)
+
+
+def test_a_read_across_a_truncation_is_refused(crash_disk):
+    """The bytes read may be zeros already, or another entry's."""
+    for read in (
+        lambda log: log.read(0, 100),
+        lambda log: log.read_entries(1, 1000),
+        lambda log: log.log_end_at(1),
+    ):
+        log = open_log(crash_disk())
+        append(log, 4, 2)
+        real = log._data.read
+
+        def read_and_lose(position, size, log=log, real=real):
+            data = real(position, size)
+            log._data.read = real
+            log.truncate(2)
+            return data
+
+        log._data.read = read_and_lose
+        with pytest.raises(OutsideLog):
+            read(log)
+        read(log)
+
+
+def test_a_reader_beside_the_flusher_sees_whole_entries_or_a_typed_refusal(tmp_path):
+    log = CommitLog.open(VolatileDisk(RealDisk()), str(tmp_path), "n0", FILE_BYTES, 128)
+    is_done = threading.Event()
+
+    def flush():
+        try:
+            for number in range(120):
+                append(log, 9, number)
+                log.sync()
+                log.truncate(max(-1, log.end.index - number % 20))
+        finally:
+            is_done.set()
+
+    flusher = threading.Thread(target=flush)
+    flusher.start()
+    batches = 0
+    while not is_done.is_set() or not batches:
+        with suppress(OutsideLog):
+            for index in range(0, log.end.index + 1, 7):
+                entry.verify_batch(log.read_entries(index, 600), None)
+                batches += 1
+    flusher.join()
+    log.close()
+    opened = open_log_at(tmp_path)
+    assert opened.end == log.synced
+    opened.close()
+
+
+def open_log_at(folder) -> CommitLog:
+    return CommitLog.open(RealDisk(), str(folder), "n0", FILE_BYTES, INDEX_FILE_BYTES)

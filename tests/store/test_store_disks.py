@@ -1,0 +1,215 @@
+"""The real disk, and the volatile disk over it: same view, and SIGKILL is a power loss."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from system.raft.batch import LogEnd
+from system.store.commit_log import CommitLog
+from system.store.disk import DiskFailed, DiskFull, read_file, replace_file
+from system.store.real_disk import IO_BUFFERS_MAX, RealDisk
+from system.store.volatile_disk import VolatileDisk
+
+NAME = st.sampled_from(["a", "b", "c"])
+STEP = st.one_of(
+    st.tuples(st.just("create"), NAME, st.integers(0, 40)),
+    st.tuples(st.just("write"), NAME, st.integers(0, 50), st.binary(max_size=30)),
+    st.tuples(st.just("grow"), NAME, st.integers(0, 90)),
+    st.tuples(st.just("sync"), NAME),
+    st.tuples(st.just("rename"), NAME, NAME),
+    st.tuples(st.just("unlink"), NAME),
+    st.tuples(st.just("replace"), NAME, st.binary(max_size=20)),
+    st.just(("sync_dir",)),
+)
+
+
+def take(disk, folder: str, step: tuple) -> None:
+    """Do one step on a disk; steps on files that are not there do nothing."""
+    kind, *rest = step
+    if kind == "sync_dir":
+        disk.sync_dir(folder)
+        return
+    path = f"{folder}/{rest[0]}"
+    if kind == "create":
+        disk.create(path, rest[1]).close()
+    elif kind == "replace":
+        replace_file(disk, path, rest[1])
+    elif disk.exists(path):
+        if kind == "rename":
+            disk.rename(path, f"{folder}/{rest[1]}") if rest[0] != rest[1] else None
+        elif kind == "unlink":
+            disk.unlink(path)
+        else:
+            file = disk.open(path)
+            if kind == "write":
+                file.pwrite([rest[2][:7], rest[2][7:]], rest[1])
+            elif kind == "grow":
+                file.grow(rest[1])
+            else:
+                file.sync()
+            file.close()
+
+
+def contents(disk, folder: str) -> dict[str, bytes]:
+    return {
+        name: read_file(disk, f"{folder}/{name}")
+        for name in disk.names(folder)
+        if not name.endswith(".named")
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=st.lists(STEP, max_size=14))
+def test_the_volatile_disk_shows_what_the_real_disk_shows(steps):
+    with tempfile.TemporaryDirectory() as real, tempfile.TemporaryDirectory() as held:
+        disk, volatile = RealDisk(), VolatileDisk(RealDisk())
+        for step in steps:
+            take(disk, real, step)
+            take(volatile, held, step)
+            assert contents(volatile, held) == contents(disk, real)
+        for name, data in contents(volatile, held).items():
+            file = volatile.open(f"{held}/{name}")
+            found = [file.next_data(at) for at in range(len(data) + 1)]
+            file.sync()
+            file.close()
+            assert all(not any(data[at:behind]) for at, behind in enumerate(found))
+        volatile.sync_dir(held)
+        assert volatile.unsynced_bytes == 0
+        assert contents(RealDisk(), held) == contents(disk, real)
+
+
+@settings(max_examples=150, deadline=None)
+@given(before=st.lists(STEP, max_size=8), after=st.lists(STEP, max_size=8))
+def test_what_was_not_synced_is_not_on_the_real_disk(before, after):
+    with tempfile.TemporaryDirectory() as folder:
+        volatile = VolatileDisk(RealDisk())
+        for step in before:
+            take(volatile, folder, step)
+        for name in volatile.names(folder):
+            file = volatile.open(f"{folder}/{name}")
+            file.sync()
+            file.close()
+        volatile.sync_dir(folder)
+        safe = contents(RealDisk(), folder)
+        assert safe == contents(volatile, folder)
+        for step in after:
+            if step[0] not in {"sync", "sync_dir", "replace"}:
+                take(volatile, folder, step)
+        assert contents(RealDisk(), folder) == safe
+
+
+APPEND_AND_DIE = """
+import os, signal, sys
+from system.raft.batch import LogEnd
+from system.store.commit_log import CommitLog
+from system.store.entry_builder import EntryBuilder
+from system.store.real_disk import RealDisk
+from system.store.volatile_disk import VolatileDisk
+
+disk = VolatileDisk(RealDisk()) if sys.argv[2] == "volatile" else RealDisk()
+log = CommitLog.open(disk, sys.argv[1], "n0", 65536, 4096)
+log.save_state(7, "n2")
+for number in range(300):
+    builder = EntryBuilder(log.end, 7, 65536, bytes(8))
+    builder.add(b"topic", 0, number, b"x" * 500)
+    for batch in builder.take():
+        log.append(batch)
+    if number == 199:
+        log.sync()
+assert len(log.read(0, 100)) == 100
+assert log.read_entries(299, 1).last_index == 299
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("kind", "last_index"), [("volatile", 199), ("real", 299)])
+def test_sigkill_is_a_power_loss_on_the_volatile_disk_alone(tmp_path, kind, last_index):
+    done = subprocess.run(
+        [sys.executable, "-c", APPEND_AND_DIE, str(tmp_path), kind],
+        cwd=Path(__file__).parents[2],
+        check=False,
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (-9, b"")
+    log = CommitLog.open(RealDisk(), str(tmp_path), "n0", 65536, 4096)
+    assert log.end.index == last_index
+    assert (log.state.term, log.state.voted_for) == (7, "n2")
+    log.close()
+
+
+def test_short_writes_and_many_buffers_are_written_whole(tmp_path):
+    real = os.pwritev
+    sizes = []
+
+    def short(fd, buffers, position):
+        sizes.append(len(buffers))
+        return real(fd, [buffers[0][:3]], position)
+
+    buffers = [b"%05d" % number for number in range(2 * IO_BUFFERS_MAX)]
+    file = RealDisk().create(f"{tmp_path}/f", 0)
+    with patch("os.pwritev", short):
+        file.pwrite(buffers, 0)
+    assert max(sizes) == IO_BUFFERS_MAX
+    assert file.pread(1 << 20, 0) == b"".join(buffers)
+    file.pwrite([], 0)
+    file.pwrite(buffers, 7)
+    assert file.pread(1 << 20, 7) == b"".join(buffers)
+    file.close()
+
+
+@pytest.mark.parametrize(
+    ("call", "use", "number", "kind"),
+    [
+        ("os.pwritev", lambda file: file.pwrite([b"x"], 0), errno.EIO, DiskFailed),
+        ("os.pwritev", lambda file: file.pwrite([b"x"], 0), errno.ENOSPC, DiskFull),
+        ("os.fdatasync", lambda file: file.sync(), errno.EIO, DiskFailed),
+        ("os.fdatasync", lambda file: file.sync(), errno.ENOSPC, DiskFailed),
+        ("os.pread", lambda file: file.pread(1, 0), errno.EIO, DiskFailed),
+    ],
+)
+def test_errors_are_typed_and_name_the_file(tmp_path, call, use, number, kind):
+    file = RealDisk().create(f"{tmp_path}/file", 10)
+    failing = patch(call, side_effect=OSError(number, os.strerror(number)))
+    with failing, pytest.raises(kind, match=r"/file.*: ") as caught:
+        use(file)
+    assert "\n" not in str(caught.value)
+    file.close()
+
+
+def test_a_disk_too_full_for_a_file_leaves_none(tmp_path):
+    full = patch("os.posix_fallocate", side_effect=OSError(errno.ENOSPC, "No space left"))
+    with full, pytest.raises(DiskFull):
+        RealDisk().create(f"{tmp_path}/file", 10)
+    assert RealDisk().names(str(tmp_path)) == []
+
+
+def test_a_file_system_that_reserves_nothing_still_gives_the_size(tmp_path):
+    with patch("os.posix_fallocate", side_effect=OSError(errno.EOPNOTSUPP, "not supported")):
+        file = RealDisk().create(f"{tmp_path}/file", 10)
+    assert file.pread(20, 0) == bytes(10)
+    file.close()
+
+
+@pytest.mark.parametrize("sync", ["os.fdatasync", "os.fsync"])
+def test_a_failed_fsync_poisons_the_log(tmp_path, sync):
+    log = CommitLog.open(RealDisk(), str(tmp_path), "n0", 65536, 4096)
+    with patch(sync, side_effect=OSError(errno.EIO, "I/O error")), suppress(DiskFailed):
+        log.save_state(1, "n0")
+    for call in (log.sync, log.advance_mark, lambda: log.read(0, 0), lambda: log.truncate(-1)):
+        with pytest.raises(DiskFailed, match="I/O error"):
+            call()
+    log.close()
+    opened = CommitLog.open(RealDisk(), str(tmp_path), "n0", 65536, 4096)
+    assert opened.end == LogEnd()
+    opened.close()
