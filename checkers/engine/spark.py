@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -22,7 +22,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -37,6 +37,7 @@ from checkers.engine.judge import (
     judge_partition,
     needs,
 )
+from checkers.engine.jvm import Jvm, launch
 from harness.errors import HarnessError, UsageError
 from harness.history.schema import ENTRIES
 from harness.plugins import CheckContext, Checker
@@ -45,15 +46,13 @@ from harness.verdict import Verdict
 DRIVER_MEMORY = "2g"
 """Heap of the local JVM. Arrow data and the Python workers are outside of it."""
 
-STOP_TIMEOUT_S = 5.0
-"""How long the JVM may take to end by itself before it is killed."""
-
 LOG_LINES_MAX = 3
 """Lines of Spark's log that an error quotes."""
 
 SHIPPED = ("harness", "checkers", "workloads", "reports", "system")
 """Packages that executors on other machines need; what is not there is left out."""
 
+_LOG = logging.getLogger(__name__)
 _TYPES = {pa.int64(): "bigint", pa.string(): "string", pa.list_(pa.int64()): "array<bigint>"}
 _LOGGING = """\
 rootLogger.level = error
@@ -80,8 +79,7 @@ class SparkEngine:
         self.scratch: Path | None = None
         self._lock = threading.Lock()
         self._session: Any = None
-        self._gateway: Any = None
-        self._log: IO[bytes] | None = None
+        self._jvm: Jvm | None = None
 
     def start(self) -> Java:
         """Find Java, launch Spark, warm it up; idempotent.
@@ -130,29 +128,34 @@ class SparkEngine:
 
     def _launch(self, java: Java) -> None:
         """Start the JVM with its messages in a file, then the session, then warm up."""
-        gateway = importlib.import_module("pyspark.java_gateway")
+        java_gateway = importlib.import_module("pyspark.java_gateway")
         pyspark = importlib.import_module("pyspark")
         sql = importlib.import_module("pyspark.sql")
         self.scratch = Path(tempfile.mkdtemp(prefix="shaketable-spark-"))
         for folder in ("conf", "local", "tmp", "warehouse"):
             (self.scratch / folder).mkdir()
         (self.scratch / "conf" / "log4j2.properties").write_text(_LOGGING)
-        self._log = (self.scratch / "spark.log").open("wb")
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         environment = {
+            **python,
             "JAVA_HOME": str(java.home),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_CONF_DIR": str(self.scratch / "conf"),
         }
         if self._is_local:
             environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-        conf = pyspark.SparkConf(loadDefaults=False)
-        conf.setAll(list(_settings(self.master, self.scratch, self._is_local).items()))
-        with _environment(environment):
-            self._gateway = gateway.launch_gateway(
-                conf, {"stdout": self._log, "stderr": self._log, "start_new_session": True}
-            )
-            context = pyspark.SparkContext(conf=conf, gateway=self._gateway)
+        settings = _settings(self.master, self.scratch, self._is_local)
+        with (self.scratch / "spark.log").open("wb") as log:
+            home = Path(str(pyspark.__file__)).parent
+            self._jvm = launch(home, settings, environment, self.scratch, log)
+        address = {
+            "PYSPARK_GATEWAY_PORT": str(self._jvm.port),
+            "PYSPARK_GATEWAY_SECRET": self._jvm.secret,
+        }
+        with _environment(python | address):
+            gateway = java_gateway.launch_gateway()
+            conf = pyspark.SparkConf(loadDefaults=False, _jvm=gateway.jvm)
+            conf.setAll(list(settings.items()))
+            context = pyspark.SparkContext(conf=conf, gateway=gateway)
         self._session = sql.SparkSession(context)
         if not self._is_local:
             context.addPyFile(str(_ship(self.scratch)))
@@ -173,17 +176,11 @@ class SparkEngine:
 
     def _end(self) -> None:
         session, self._session = self._session, None
-        launched, self._gateway = self._gateway, None
+        jvm, self._jvm = self._jvm, None
         if session is not None:
-            try:
-                session.stop()
-            except Exception:  # the JVM may be gone already: then there is nothing to stop
-                session = None
-        if launched is not None:
-            _end_gateway(launched)
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+            _end_session(session)
+        if jvm is not None:
+            jvm.end()
         if self.scratch is not None:
             shutil.rmtree(self.scratch, ignore_errors=True)
             self.scratch = None
@@ -358,21 +355,19 @@ def _ship(scratch: Path) -> Path:
     return target
 
 
-def _end_gateway(gateway: Any) -> None:
-    """End the JVM: it exits when its standard input closes; kill it if it does not."""
+def _end_session(session: Any) -> None:
+    """Stop a session and forget its JVM, so that another engine can start anew."""
     pyspark = importlib.import_module("pyspark")
-    gateway.shutdown()
-    process = gateway.proc
-    if process is not None:
-        process.stdin.close()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    with pyspark.SparkContext._lock:  # noqa: SLF001 - there is no public way to start anew
+    gateway = session.sparkContext._gateway  # noqa: SLF001 - no public way to disconnect
+    try:
+        session.stop()
+        gateway.shutdown()
+    except Exception as error:  # the JVM may be gone already: then there is nothing to stop
+        _LOG.debug("spark session not stopped: error=%s", error)
+    with pyspark.SparkContext._lock:  # noqa: SLF001 - no public way to start anew
         pyspark.SparkContext._gateway = None  # noqa: SLF001
         pyspark.SparkContext._jvm = None  # noqa: SLF001
+        pyspark.SparkContext._active_spark_context = None  # noqa: SLF001
 
 
 @contextmanager

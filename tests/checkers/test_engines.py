@@ -1,0 +1,221 @@
+"""Both engines give the same verdicts, finding by finding, and survive what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from checkers import committed_prefix, durability, linearizable_log, stats, vacuity
+from checkers.engine.local import run_local
+from checkers.engine.spark import SparkEngine
+from harness.errors import HarnessError, UsageError
+from harness.plugins import FaultWindow
+from harness.targets.dledger_files import read_entries
+from harness.verdict import Outcome
+from tests.support.checker_histories import job, op, operations_file, parse, random_history
+from tests.support.dledger_encoder import write_log
+from tests.support.odd_checkers import NoConclusion, Picky, WrongShape, broken_log
+
+ALL = tuple(
+    module.PLUGIN for module in (linearizable_log, durability, committed_prefix, stats, vacuity)
+)
+NODES = ("n0", "n1", "n2")
+WINDOWS = (FaultWindow(0, "kill", "kill n1", 0, 9, True, ""),)
+
+
+@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
+def engine(request):
+    """Each engine's function from a job to its verdicts."""
+    return run_local if request.param == "local" else request.getfixturevalue("spark").run
+
+
+def campaign(tmp_path, seed, **more):
+    """Many queues with random operations, and logs that partly disagree with them."""
+    rng = Random(seed)
+    rows, logs = [], {node: [(None, b"", 1)] for node in NODES}
+    for queue in range(6):
+        for row in random_history(rng, 12):
+            row.update(key=f"q/{queue}", op=len(rows), process=len(rows), node="n0")
+            if row["f"] == "append":
+                row["input"] = 1000 * queue + row["input"]
+                for entries in logs.values():
+                    if rng.random() < 0.9:
+                        entries.append((row["key"], row["input"], 1))
+            elif row["output"] is not None and row["f"] == "read":
+                row["output"] += 1000 * queue
+            rows.append(row)
+    directories = {node: tmp_path / f"{node} [odd]{{name}}" for node in NODES}
+    for node, entries in logs.items():
+        directories[node].mkdir(parents=True)
+        write_log(directories[node], node, entries, file_bytes=2048)
+    more = {
+        "committed": {node: len(logs[node]) - 1 for node in NODES},
+        "windows": WINDOWS, "faults_asked": ("kill",), "logs": directories,
+        "read_log": read_entries, **more,
+    }  # fmt: skip
+    return job(tmp_path, rows, ALL, **more)
+
+
+def clean(tmp_path, **more):
+    """A history and logs in which nothing is wrong."""
+    rows, entries = [], [(None, b"", 1)]
+    for n in range(120):
+        key, offset = f"q/{n % 4}", n // 4
+        rows.append(op(len(rows), "append", n * 10, n * 10 + 5, input=n, offset=offset, key=key))
+        rows.append(op(len(rows), "read", n * 10 + 6, n * 10 + 8, output=n, offset=offset, key=key))
+        rows.append(op(len(rows), "end", n * 10 + 6, n * 10 + 8, output=offset + 1, key=key))
+        entries.append((key, n, 1))
+    logs = {node: tmp_path / node for node in NODES}
+    for node, directory in logs.items():
+        directory.mkdir(parents=True)
+        write_log(directory, node, entries)
+    more = {
+        "committed": dict.fromkeys(NODES, len(entries) - 1), "logs": logs,
+        "read_log": read_entries, "faults_asked": ("kill",),
+        "windows": (FaultWindow(0, "kill", "kill n1", 0, 900, True, ""),), **more,
+    }  # fmt: skip
+    return job(tmp_path, rows, ALL, **more)
+
+
+def test_clean_campaign_is_valid(tmp_path, engine):
+    for verdict in engine(clean(tmp_path)):
+        assert verdict.outcome is Outcome.VALID, f"{verdict.checker}: {verdict.summary}"
+        assert not verdict.findings
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", [1, 2])
+def test_engines_agree_row_for_row(tmp_path, spark, seed):
+    task = campaign(tmp_path, seed)
+    local, through_spark = run_local(task), spark.run(task)
+    assert local == through_spark
+    by_name = {verdict.checker: verdict.outcome for verdict in local}
+    assert by_name["linearizable-log"] is by_name["durability"] is Outcome.INVALID
+    assert by_name["committed-prefix"] is Outcome.INVALID
+    assert sum(len(verdict.findings) for verdict in local) > 10
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent.parent / "histories").glob("*.txt"))[:3]
+)
+def test_golden_histories_through_spark(tmp_path, spark, path):
+    text = path.read_text()
+    (verdict,) = spark.run(job(tmp_path, parse(text), [linearizable_log.PLUGIN]))
+    assert verdict.outcome is Outcome[text.split()[1].upper()]
+
+
+def test_checker_that_crashes_is_unknown_and_keeps_what_it_found(tmp_path, engine):
+    rows = [op(n, "append", 0, 1, input=n, offset=0, key=f"q/{n}") for n in range(3)]
+    picky, stats_verdict = engine(job(tmp_path, rows, [Picky(), stats.PLUGIN]))
+    assert picky.outcome is Outcome.INVALID
+    assert [finding.kind for finding in picky.findings] == ["oddity"]
+    assert "ZeroDivisionError: planted in q/1" in picky.data["traceback"]
+    assert stats_verdict.outcome is Outcome.VALID
+    (picky,) = engine(job(tmp_path, rows[1:], [Picky()]))
+    assert picky.outcome is Outcome.UNKNOWN
+    assert "crashed in 1 part(s) of its work: ZeroDivisionError: planted in q/1" in picky.summary
+    for checker, error in ((NoConclusion(), "LookupError"), (WrongShape(), "ValueError")):
+        (verdict,) = engine(job(tmp_path, rows, [checker]))
+        assert verdict.outcome is Outcome.UNKNOWN
+        assert error in verdict.data["traceback"]
+
+
+def test_log_that_cannot_be_read_leaves_the_others(tmp_path, engine):
+    verdicts = {v.checker: v for v in engine(clean(tmp_path, read_log=broken_log))}
+    for name in ("durability", "committed-prefix"):
+        assert verdicts[name].outcome is Outcome.UNKNOWN
+        assert "the log of n2: OSError: planted in n2" in verdicts[name].summary
+        assert verdicts[name].findings == ()
+    assert verdicts["linearizable-log"].outcome is Outcome.VALID
+
+
+def test_incomplete_history_is_never_valid(tmp_path, engine):
+    verdicts = engine(clean(tmp_path, incomplete="worker-1.seg is cut"))
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.UNKNOWN}
+    assert all("worker-1.seg is cut" in verdict.summary for verdict in verdicts)
+
+
+def test_nothing_at_all_is_not_valid(tmp_path, engine):
+    task = job(tmp_path, [], ALL, faults_asked=("kill",))
+    assert {verdict.outcome for verdict in engine(task)} == {Outcome.UNKNOWN}
+
+
+def test_operations_that_cannot_be_read(tmp_path, engine):
+    task = job(tmp_path, [], [stats.PLUGIN])
+    task.operations[0].unlink()
+    with pytest.raises(HarnessError, match="cannot be read"):
+        engine(task)
+    task.operations[0].write_bytes(b"PAR1 garbage PAR1")
+    with pytest.raises(HarnessError):
+        engine(task)
+
+
+def test_several_files_of_operations(tmp_path, engine):
+    task = job(tmp_path, [op(0, "append", 0, 1, input=1, offset=0)], [stats.PLUGIN])
+    more = operations_file(
+        tmp_path / "more.parquet", [op(1, "append", 2, 3, input=2, offset=1, key="q/1")]
+    )
+    both = type(task)((*task.operations, more), {}, task.read_log, task.context, task.checkers)
+    assert engine(both)[0].counts["operations"] == 2
+
+
+PROGRAM = """
+import sys, time
+from checkers.engine.spark import SparkEngine
+engine = SparkEngine("local[1]")
+if sys.argv[1] == "booting":
+    import threading
+    threading.Thread(target=engine.start).start()
+    while engine.scratch is None or not (engine.scratch / "spark.log").is_file():
+        time.sleep(0.01)
+else:
+    engine.start()
+print(engine.scratch, flush=True)
+time.sleep(600)
+"""
+
+
+def with_variable(name):
+    """Return ids of the live processes whose environment has that variable set."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and f"{name}=1".encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("moment", ["booting", "started"])
+def test_jvm_dies_with_a_harness_that_is_killed(tmp_path, moment):
+    mark = f"SHAKETABLE_TEST_{os.getpid()}_{moment.upper()}"
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, moment],
+        stdout=subprocess.PIPE, env={**os.environ, mark: "1"}, cwd=tmp_path,
+    )  # fmt: skip
+    try:
+        scratch = Path(program.stdout.readline().decode().strip())
+        assert scratch.is_dir()
+        assert len(with_variable(mark)) > 1
+    finally:
+        program.send_signal(signal.SIGKILL)
+        program.communicate()
+    while with_variable(mark) or scratch.exists():  # a hang fails by the test's timeout
+        time.sleep(0.05)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+def test_master_that_cannot_be_used(spark, monkeypatch):
+    with pytest.raises(UsageError, match=r"Spark does not start on locl\[2\]"):
+        SparkEngine("locl[2]").start()
