@@ -8,8 +8,6 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 from cyclopts import App, Group, Parameter
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from harness import campaign as campaigns
@@ -18,6 +16,7 @@ from harness.campaign import Campaign
 from harness.errors import UsageError
 from harness.history import run_folder
 from harness.terminal import session
+from harness.terminal.grid import show_rows
 from harness.terminal.help import CalmFormatter
 from harness.terminal.options import RunOptions
 from harness.verdict import ExitCode, worst_exit
@@ -148,15 +147,14 @@ def list_(
         kind: One kind of them; default: all.
     """
     for name in (kind,) if kind else KINDS:
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(no_wrap=True)
-        grid.add_column()
+        rows = []
         for plugin_name, plugin in discovery.find(name).items():
-            grid.add_row(plugin_name, Text(discovery.summary(plugin)))
+            rows.append((plugin_name, discovery.summary(plugin)))
             for mutant, breaks in getattr(plugin, "mutants", {}).items():
-                grid.add_row(f"  --mutant {mutant}", Text(breaks))
+                rows.append((f"  --mutant {mutant}", breaks))
         session.out.print(Text(name.capitalize(), style="bold"))
-        session.out.print(Padding(grid, (0, 0, 1, 2), expand=False))
+        show_rows(session.out, rows)
+        session.out.print()
     return ExitCode.VALID
 
 

@@ -6,12 +6,9 @@ from typing import Any
 
 from cyclopts.help import HelpEntry, HelpPanel, PlainFormatter
 from rich.console import Console, ConsoleOptions
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-LABEL_WIDTH_MAX = 30
-"""Longer labels are folded, so that the descriptions keep room at 80 columns."""
+from harness.terminal.grid import show_rows
 
 
 class CalmFormatter(PlainFormatter):
@@ -22,15 +19,8 @@ class CalmFormatter(PlainFormatter):
         entries = [entry for entry in panel.entries if entry.display_labels]
         if not entries:
             return
-        labels = [_label(entry) for entry in entries]
-        width = min(LABEL_WIDTH_MAX, max(map(len, labels)))
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(width=width, overflow="fold")
-        grid.add_column(ratio=1)
-        for label, entry in zip(labels, entries, strict=True):
-            grid.add_row(Text(label), _description(entry))
         console.print(Text(str(panel.title), style="bold"))
-        console.print(Padding(grid, (0, 0, 0, 2), expand=False), highlight=False)
+        show_rows(console, [(_label(entry), _description(entry)) for entry in entries])
         console.print()
 
     def render_description(

@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from reports.model import FaultRow, RunView, Violation
+from harness.terminal.grid import show_rows
+from reports.model import FaultRow, RunView, ViolationGroup
 from reports.recovery import RecoverySummary, summarise
 
 FINDINGS_SHOWN = 3
-"""Findings that the summary shows; the report has them all."""
+"""Findings that the summary shows, each of another kind; the report has them all."""
+WORST = ("lost-", "diverg", "damaged")
+"""Kinds that begin so come first: what was promised to be kept is gone."""
 NOTES_SHOWN = 3
 NOTE_CHARS_MAX = 140
 """Longer notes are cut; the report has them whole."""
@@ -29,12 +30,7 @@ def show(console: Console, view: RunView, report: str) -> None:
     verdict.append(f"  {view.why}", style="not bold default")
     console.print(verdict, highlight=False)
     console.print()
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim")
-    grid.add_column(overflow="fold")
-    for label, text in rows(view, report):
-        grid.add_row(label, Text(text))
-    console.print(Padding(grid, (0, 0, 0, 2), expand=False), highlight=False)
+    show_rows(console, rows(view, report), label_style="dim")
 
 
 def rows(view: RunView, report: str) -> list[tuple[str, str]]:
@@ -106,19 +102,24 @@ def note_rows(notes: Sequence[str]) -> list[tuple[str, str]]:
 
 def findings_rows(view: RunView) -> list[tuple[str, str]]:
     """Return the first findings, in words, and how many more there are."""
-    total = sum(checker.findings_total for checker in view.checkers)
-    violations: list[Violation] = [
-        violation
-        for checker in view.checkers
-        for group in checker.groups
-        for violation in group.shown
-    ]
-    shown = violations[:FINDINGS_SHOWN]
-    lines = [("finding", f"{violation.kind}: {violation.message}") for violation in shown]
-    rest = total - len(shown)
-    if rest > 0 and shown:
+    of_kind: dict[str, list[ViolationGroup]] = {}
+    for checker in view.checkers:
+        for group in checker.groups:
+            of_kind.setdefault(group.kind, []).append(group)
+    kinds = sorted(of_kind, key=lambda kind: not kind.startswith(WORST))[:FINDINGS_SHOWN]
+    lines = [("finding", _finding_text(of_kind[kind])) for kind in kinds]
+    rest = sum(checker.findings_total for checker in view.checkers) - len(kinds)
+    if rest > 0 and kinds:
         lines.append(("", f"and {rest:,} more in the report"))
     return lines
+
+
+def _finding_text(groups: Sequence[ViolationGroup]) -> str:
+    """Say one finding of a kind, and how many there are of it under all faults."""
+    total = sum(group.total for group in groups)
+    count = f" ({total:,} of them)" if total > 1 else ""
+    said = next((group.shown[0].message for group in groups if group.shown), groups[0].title)
+    return f"{groups[0].kind}{count}: {said}"
 
 
 def _seconds(ns: int) -> str:

@@ -23,9 +23,9 @@ def fault(number: int, name: str, bit: bool, recovery_ns: int | None) -> FaultRo
     return FaultRow(window, Recovery(number, recovery_ns, gap, 10, (number + 1) * S))
 
 
-def violation(offset: int) -> Violation:
+def violation(kind: str, offset: int) -> Violation:
     return Violation(
-        kind="lost-append",
+        kind=kind,
         message=f"the append at offset {offset} was acknowledged by n0 and is gone",
         key="shaketable/0",
         offset=offset,
@@ -83,13 +83,28 @@ def test_a_valid_run() -> None:
     }
 
 
-def test_the_first_findings_stand_in_words_and_the_rest_is_counted() -> None:
-    group = ViolationGroup("lost-append", "lost", tuple(map(violation, range(5))), 214)
-    checker = CheckerView("durability", "INVALID", "214 lost", (), (group,), 214, 5, ())
-    found = summary.findings_rows(run_view(verdict="INVALID", checkers=(checker,)))
+def test_one_finding_of_each_kind_stands_in_words_the_lost_first() -> None:
+    def group(kind: str, total: int) -> ViolationGroup:
+        return ViolationGroup(kind, kind, (violation(kind, 7), violation(kind, 8)), total)
+
+    order = CheckerView(
+        "log", "INVALID", "", (), (group("stale-read", 4), group("gap", 2)), 6, 6, ()
+    )
+    durability = CheckerView(
+        "durability",
+        "INVALID",
+        "",
+        (),
+        (group("lost-append", 200), group("lost-append", 14)),
+        214,
+        9,
+        (),
+    )
+    found = summary.findings_rows(run_view(verdict="INVALID", checkers=(order, durability)))
     assert [label for label, _ in found] == ["finding", "finding", "finding", ""]
-    assert found[0][1].startswith("lost-append: the append at offset 0 was acknowledged")
-    assert found[-1][1] == "and 211 more in the report"
+    assert found[0][1].startswith("lost-append (214 of them): the append at offset 7 was")
+    assert [text.split()[0] for _, text in found[1:3]] == ["stale-read", "gap"]
+    assert found[-1][1] == "and 217 more in the report"
 
 
 @pytest.mark.parametrize(
