@@ -91,21 +91,21 @@ class _Walk:
     """Where the walk through the log stands.
 
     `index` is the next entry's; behind a hole (`is_sure` false) it is a lower bound.
-    `chains` are the chainCrc values that the next entry may build on: the last entry's
-    stored one and the one computed for it, which differ only if that entry is damaged;
-    None right behind a hole, where the chain is not known. `tail` is the position at
+    `links` are the CRCs with which the next entry's chainCrc may begin: of the last entry's
+    chainCrc as stored, and as computed if that differs, which only damage can bring about;
+    empty right behind a hole, where the chain is not known. `tail` is the position at
     which entries ended in zeros, once they did.
     """
 
     index: int = 0
     is_sure: bool = True
-    chains: frozenset[int] | None = frozenset((0,))
+    links: tuple[int, ...] = (crc32(bytes(4)),)
     tail: int | None = None
     keys: dict[bytes, str | None] = field(default_factory=dict)
 
     def hole(self, position: int, problem: str) -> _Row:
         """Return the row for an entry that cannot be read, and forget the chain."""
-        self.is_sure, self.chains = False, None
+        self.is_sure, self.links = False, ()
         return (self.index, None, position, None, None, None, None, None, problem)
 
 
@@ -117,7 +117,7 @@ def _walk_files(data: Path) -> Iterator[_Row]:
     for path in files:
         start, size = int(path.name), path.stat().st_size
         if expected is None and start:
-            walk.is_sure, walk.chains = False, None  # the log's older files were deleted
+            walk.is_sure, walk.links = False, ()  # the log's older files were deleted
         if expected is not None and start != expected:
             problem = f"the data files end at {expected}, the next one is {path.name}"
             yield walk.hole(expected, problem)
@@ -163,15 +163,12 @@ def _entry(data: mmap.mmap, at: int, position: int, walk: _Walk) -> _Row:
     body = data[body_at : at + size]
     crc = crc32(body)
     stored = chain_crc & 0xFFFFFFFF
-    chains = walk.chains
-    computed = stored
+    links: tuple[int, ...] = (crc32(stored.to_bytes(4, "big")),)
     problems = []
-    if chains is not None:
-        links = {crc32(head, crc32(previous.to_bytes(4, "big"))) for previous in chains}
-        is_chained = stored in links
-        computed = stored if is_chained else min(links)
-        if not is_chained:
-            problems.append("chainCrc does not match")
+    computed = [crc32(head, link) for link in walk.links]
+    if computed and stored not in computed:
+        problems.append("chainCrc does not match")
+        links += (crc32(computed[0].to_bytes(4, "big")),)
     if index != walk.index and (walk.is_sure or index < walk.index):
         problems.append(f"index is {index}, not {walk.index}")
         if problems[0].startswith("chain"):
@@ -185,8 +182,7 @@ def _entry(data: mmap.mmap, at: int, position: int, walk: _Walk) -> _Row:
     key, offset, value, problem = _message(body, position + _HEADER.size, walk.keys)
     if problem:
         problems.append(problem)
-    walk.index, walk.is_sure = index + 1, True
-    walk.chains = frozenset((stored, computed))
+    walk.index, walk.is_sure, walk.links = index + 1, True, links
     return (
         index, term, position, size, crc, key, offset, value,
         "; ".join(problems) if problems else None,
