@@ -41,8 +41,8 @@ class File(Protocol):
     def pread(self, size: int, position: int) -> bytes:
         """Read `size` bytes, fewer only at the end of the file."""
 
-    def next_data(self, position: int) -> int:
-        """Return where, from `position` on, bytes may be other than zero; `size` if nowhere."""
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        """Return (start, behind) of what, from `position` on, may be other than zero, in order."""
 
     def grow(self, size: int) -> None:
         """Make the file at least `size` bytes long, with zeros."""

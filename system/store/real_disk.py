@@ -61,14 +61,22 @@ class RealFile:
                 data += more
             return data
 
-    def next_data(self, position: int) -> int:
-        """Return where, from `position` on, bytes may be other than zero; `size` if nowhere."""
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        """Return (start, behind) of what, from `position` on, may be other than zero, in order.
+
+        Blocks that are allotted and were never written are holes, until one reads them: so all
+        ranges are found before the caller reads any.
+        """
+        ranges = []
         try:
-            return os.lseek(self._fd, position, os.SEEK_DATA)
+            while position < self._size:
+                start = os.lseek(self._fd, position, os.SEEK_DATA)
+                position = os.lseek(self._fd, start, os.SEEK_HOLE)
+                ranges.append((start, position))
         except OSError as error:
-            if error.errno == errno.ENXIO:  # a hole up to the end
-                return self._size
-            return position  # a file system that knows no holes
+            if error.errno != errno.ENXIO:  # a file system that knows no holes
+                ranges.append((position, self._size))
+        return ranges
 
     def grow(self, size: int) -> None:
         """Make the file at least `size` bytes long, with zeros."""

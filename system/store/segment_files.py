@@ -99,14 +99,12 @@ class SegmentFiles:
         end, start = position, self.start_of(position)
         if start not in self._files:
             return end
-        file, at = self._files[start], position - start
-        while (at := file.next_data(at)) < file.size:
-            chunk = file.pread(_CHUNK_BYTES, at)
-            if not chunk:
-                break
-            if chunk != _ZEROS[: len(chunk)]:
-                end = start + at + len(chunk.rstrip(b"\0"))
-            at += len(chunk)
+        file = self._files[start]
+        for first, behind in file.data_ranges(position - start):
+            for at in range(first, behind, _CHUNK_BYTES):
+                chunk = file.pread(min(_CHUNK_BYTES, behind - at), at)
+                if chunk != _ZEROS[: len(chunk)]:
+                    end = max(end, start + at + len(chunk.rstrip(b"\0")))
         return end
 
     def cut(self, position: int, until: int) -> None:

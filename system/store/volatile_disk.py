@@ -95,15 +95,16 @@ class VolatileFile:
                 _lay_over(data, position, write)
         return bytes(data)
 
-    def next_data(self, position: int) -> int:
-        """Return where, from `position` on, bytes may be other than zero; `size` if nowhere."""
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        """Return (start, behind) of what, from `position` on, may be other than zero, in order."""
         content = self._content
         with self._disk.lock:
-            found = content.real.next_data(position) if content.real else content.size
+            ranges = content.real.data_ranges(position) if content.real else []
             for write in content.held_back:
-                if write.position + len(write.data) > position:
-                    found = min(found, max(position, write.position))
-        return min(found, content.size)
+                behind = write.position + len(write.data)
+                if behind > position and write.data:
+                    ranges.append((max(position, write.position), behind))
+        return sorted(ranges)
 
     def grow(self, size: int) -> None:
         """Make the file at least `size` bytes long, with zeros, for real at `sync`."""

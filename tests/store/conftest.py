@@ -176,8 +176,8 @@ class CrashFile:
     def pread(self, size, position):
         return bytes(self.inode.view[position : position + size])
 
-    def next_data(self, position):
-        return position
+    def data_ranges(self, position):
+        return [(position, self.size)]
 
     def grow(self, size):
         self.disk.step()
