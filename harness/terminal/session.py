@@ -21,7 +21,6 @@ from rich.text import Text
 from harness import campaign as campaigns
 from harness import judge
 from harness.campaign import Campaign
-from harness.errors import UsageError
 from harness.history import run_folder
 from harness.history.run_folder import RunFolder
 from harness.repeat import repeat_command
@@ -80,13 +79,12 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
                     )
                 )
                 judged = judge.judge(folder, campaign, engine, display.checking)
-        except UsageError:
-            raise
         except BaseException:
-            out.print(
-                Text(f"to judge what was recorded: ./shaketable analyze {shown(folder.path)}"),
-                soft_wrap=True,
-            )
+            if any(folder.segments.glob("worker-*.seg")):
+                out.print(
+                    Text(f"to judge what was recorded: ./shaketable analyze {shown(folder.path)}"),
+                    soft_wrap=True,
+                )
             raise
         finally:
             engine.stop()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import socket
 import subprocess
 import sys
 import tempfile
@@ -164,8 +166,21 @@ def test_list_names_what_there_is_and_says_what_it_is(tmp_path: Path, kind: str)
 
 
 def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
-    command = f"{sys.executable} -P -m harness.cli list | true"
+    command = f"{shlex.quote(sys.executable)} -P -m harness.cli list | true"
     done = subprocess.run(
         ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.stderr == ""
+
+
+@pytest.mark.e2e
+def test_a_port_in_use_is_named_and_nothing_is_left_to_judge(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = shaketable(tmp_path, "run", "--base-port", str(port))
+    assert done.returncode == 255
+    assert f"port {port}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "analyze" not in done.stdout
