@@ -14,6 +14,7 @@ import importlib.util
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -151,7 +152,7 @@ class SparkEngine:
             "PYSPARK_GATEWAY_PORT": str(self._jvm.port),
             "PYSPARK_GATEWAY_SECRET": self._jvm.secret,
         }
-        with _environment(python | address):
+        with _environment(python | address), _interrupt_kept():
             gateway = java_gateway.launch_gateway()
             conf = pyspark.SparkConf(loadDefaults=False, _jvm=gateway.jvm)
             conf.setAll(list(settings.items()))
@@ -368,6 +369,19 @@ def _end_session(session: Any) -> None:
         pyspark.SparkContext._gateway = None  # noqa: SLF001
         pyspark.SparkContext._jvm = None  # noqa: SLF001
         pyspark.SparkContext._active_spark_context = None  # noqa: SLF001
+
+
+@contextmanager
+def _interrupt_kept() -> Iterator[None]:
+    """Undo that a Spark context, made in the main thread, takes over Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

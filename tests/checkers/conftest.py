@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
 from checkers.engine.java import find_java
 from checkers.engine.spark import SparkEngine
 from harness.errors import UsageError
+
+LEFT_BY_PYSPARK = {"SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"}
 
 
 @pytest.fixture(scope="session")
@@ -17,9 +20,15 @@ def spark():
         find_java(os.environ)
     except UsageError as error:
         pytest.skip(str(error))
+    interrupt, environment = signal.getsignal(signal.SIGINT), dict(os.environ)
     engine = SparkEngine("local[2]")
-    engine.start()
-    yield engine
-    scratch = engine.scratch
-    engine.stop()
+    try:
+        engine.start()
+        assert signal.getsignal(signal.SIGINT) is interrupt
+        changed = {name for name, _ in os.environ.items() ^ environment.items()}
+        assert changed - LEFT_BY_PYSPARK <= {"PYTEST_CURRENT_TEST"}
+        yield engine
+        scratch = engine.scratch
+    finally:
+        engine.stop()
     assert not scratch.exists()
