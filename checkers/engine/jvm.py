@@ -77,6 +77,7 @@ def launch(
         env={
             **os.environ,
             **environment,
+            "SPARK_HOME": str(spark_home),  # another Spark's would be launched instead
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer),
         },
