@@ -75,7 +75,6 @@ class Campaign(
         faults: names of the faults to draw from; () for none.
         nemesis_interval_s: mean quiet time between the end of one fault and the next.
         fault_duration_min_s, fault_duration_max_s: how long a fault holds.
-        ack: when a node counts an entry as its own copy.
         disk: how nodes write: to the real disk, or keeping unsynced writes in memory, so
             that a kill loses them as a power cut would.
         data_file_bytes, index_file_bytes: sizes of the log's files; small, so that a
@@ -102,7 +101,6 @@ class Campaign(
     nemesis_interval_s: float = 3.0
     fault_duration_min_s: float = 1.5
     fault_duration_max_s: float = 3.5
-    ack: Literal["fsync", "page-cache"] = "fsync"
     disk: Literal["real", "volatile"] = "volatile"
     data_file_bytes: int = 1 << 20
     index_file_bytes: int = 1 << 18

@@ -43,7 +43,13 @@ class LogWorkload:
     """
 
     name = "log"
-    checkers: tuple[str, ...] = ("linearizable-log", "durability", "committed-prefix", "stats")
+    checkers: tuple[str, ...] = (
+        "linearizable-log",
+        "durability",
+        "committed-prefix",
+        "vacuity",
+        "stats",
+    )
 
     def __init__(self, queues: int = QUEUES_DEFAULT) -> None:
         self.queues = queues

@@ -101,7 +101,10 @@ def _aim_shape(
         case "majorities-ring":
             return f"majorities ring {' '.join(order)}", grudges.majorities_ring(nodes, order)
         case "bridge":
+            # Followers talk to the leader alone: with it in the middle nothing would be cut.
             half = (len(order) - 1) // 2
+            if order[half] == target:
+                order = [order[half], *order[1:half], order[0], *order[half + 1 :]]
             left, middle, right = order[:half], order[half], order[half + 1 :]
             label = f"bridge {_names((left, [middle], right))}"
             return label, grudges.bridge(nodes, left, middle, right)
@@ -118,7 +121,8 @@ def _aim_one_way(
         case "leader-mute":
             return f"{role} mute (can hear, cannot send)", grudges.mute(nodes, target)
         case "one-way":
-            a, b = order[:2]
+            # For the same reason the pair has the leader in it.
+            a, b = order[:2] if target in order[:2] else (order[0], target)
             return f"one-way cut {a} -> {b}", ((a, b),)
     raise ValueError(f"partition: unknown shape {shape!r}")
 

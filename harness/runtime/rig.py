@@ -117,7 +117,6 @@ def node_options(campaign: Campaign) -> Json:
     return {
         "mutant": campaign.mutant,
         "seed": campaign.seed,
-        "ack": campaign.ack,
         "disk": campaign.disk,
         "data_file_bytes": campaign.data_file_bytes,
         "index_file_bytes": campaign.index_file_bytes,

@@ -15,12 +15,18 @@ INDENT = 2
 
 
 def show_rows(
-    console: Console, rows: Sequence[tuple[str, str | Text]], label_style: str = ""
+    console: Console,
+    rows: Sequence[tuple[str, str | Text]],
+    label_style: str = "",
+    label_width: int = 0,
 ) -> None:
-    """Print rows of label and text, the text wrapped in its column; nothing for no rows."""
+    """Print rows of label and text, the text wrapped in its column; nothing for no rows.
+
+    The label column is at least `label_width` characters wide.
+    """
     if not rows:
         return
-    width = min(LABEL_WIDTH_MAX, max(len(label) for label, _ in rows))
+    width = max(label_width, min(LABEL_WIDTH_MAX, max(len(label) for label, _ in rows)))
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(width=width, style=label_style, overflow="fold")
     grid.add_column(overflow="fold")

@@ -75,7 +75,6 @@ class RunOptions:
         store: Where runs are kept.
         spark_master: Spark that checks the history: local[*], or spark://HOST:PORT.
         base_port: First of the loopback ports to use, instead of free ones.
-        ack: When a node counts an entry as its own copy: fsync or page-cache.
         disk: How nodes write: real, or volatile, where a kill loses what was not synced.
         data_file_size: Bytes in a file of the log; small, so that a short run crosses many ends.
         index_file_size: Bytes in a file of the log's index.
@@ -108,7 +107,6 @@ class RunOptions:
     spark_master: Annotated[str | None, _option("spark_master", RUNS, "URL")] = None
     base_port: Annotated[int | None, Parameter(group=RUNS, metavar="PORT")] = None
 
-    ack: Annotated[str | None, _option("ack", GROUP, "POLICY")] = None
     disk: Annotated[str | None, _option("disk", GROUP, "KIND")] = None
     data_file_size: Annotated[int | None, _option("data_file_size", GROUP, "BYTES")] = None
     index_file_size: Annotated[int | None, _option("index_file_size", GROUP, "BYTES")] = None

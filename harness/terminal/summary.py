@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from harness.terminal.grid import show_rows
+from harness.terminal.grid import INDENT, show_rows
 from reports.model import FaultRow, RunView, ViolationGroup
 from reports.recovery import RecoverySummary, summarise
 
@@ -20,6 +20,7 @@ NOTES_SHOWN = 3
 NOTE_CHARS_MAX = 140
 """Longer notes are cut; the report has them whole."""
 NS_PER_S = 1e9
+COPIED = ("report", "repeat")
 STYLES = {"VALID": "bold green", "INVALID": "bold red", "UNKNOWN": "bold yellow"}
 
 
@@ -30,7 +31,13 @@ def show(console: Console, view: RunView, report: str) -> None:
     verdict.append(f"  {view.why}", style="not bold default")
     console.print(verdict, highlight=False)
     console.print()
-    show_rows(console, rows(view, report), label_style="dim")
+    lines = rows(view, report)
+    width = max(len(label) for label, _ in lines)
+    show_rows(console, [line for line in lines if line[0] not in COPIED], "dim", label_width=width)
+    for label, text in lines:
+        if label in COPIED:  # never broken into lines: people copy and click it
+            line = Text(f"{'':{INDENT}}{label:{width}}  ", style="dim").append(text, "not dim")
+            console.print(line, highlight=False, soft_wrap=True)
 
 
 def rows(view: RunView, report: str) -> list[tuple[str, str]]:

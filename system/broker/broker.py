@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from system.broker.consume_queue import ConsumeQueues, Queue
 from system.broker.limits import EVENT_TOPIC, BrokerConfig
+from system.broker.pull import pull
 from system.raft.core import RaftCore
 from system.raft.protocol import Effects, Message, NotLeaderError, Role, RoleChange, Write
 from system.remoting.codes import RequestCode, ResponseCode
@@ -23,7 +24,6 @@ from system.remoting.command import Command, CommandError
 from system.remoting.frame import SerializeType
 from system.remoting.requests import (
     PullMessage,
-    PullMessageResponse,
     QueueOffsetRequest,
     QueueOffsetResponse,
     SendMessageV2,
@@ -333,24 +333,7 @@ class Broker:
         if isinstance(read.request, QueueOffsetRequest):
             ext = QueueOffsetResponse(self.queues.end(queue)).to_ext()
             return response(read.opaque, 0, ext=ext, serialize_type=read.serialize_type)
-        return self._pull(read, read.request, queue)
-
-    def _pull(self, read: _Read, request: PullMessage, queue: Queue) -> bytes:
-        end = self.queues.end(queue)
-        offset = request.queue_offset
-        found: list[tuple[int, int]] = []
-        if 0 <= offset < end:
-            config = self._config
-            count = max(1, min(request.max_msg_nums, config.pull_messages_max))
-            found = self.queues.find(queue, offset, count, config.pull_bytes_max)
-        if found:
-            code, next_offset = ResponseCode.SUCCESS, offset + len(found)
-        elif offset == end:
-            code, next_offset = ResponseCode.PULL_NOT_FOUND, offset
-        else:
-            code, next_offset = ResponseCode.PULL_OFFSET_MOVED, end if offset > end else 0
-        ext = PullMessageResponse(0, next_offset, 0, end).to_ext()
-        body = [self.core.log.read(position, size) for position, size in found]
+        code, ext, body = pull(self.queues, self.core.log, self._config, read.request, queue)
         return response(read.opaque, code, None, ext, body, serialize_type=read.serialize_type)
 
     def _metadata(self, command: Command) -> bytes:

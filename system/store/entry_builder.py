@@ -78,16 +78,8 @@ class EntryBuilder:
         Hosts are IPv4, so the sys flag's two IPv6 bits are cleared. Raises EntryTooLarge, and
         then has added nothing.
         """
-        if len(topic) > TOPIC_BYTES_MAX or len(properties) > PROPERTIES_BYTES_MAX:
-            raise EntryTooLarge(
-                f"topic of {len(topic)} or properties of {len(properties)} bytes:"
-                f" at most {PROPERTIES_BYTES_MAX}"
-            )
-        tail = topic_and_properties(topic, properties)
-        message_bytes = _MESSAGE_HEAD_BYTES + len(body) + len(tail)
+        tail, message_bytes = self._fit(topic, body, properties)
         size = ENTRY_HEADER_BYTES + message_bytes
-        if size > self._entry_bytes_max:
-            raise EntryTooLarge(f"entry of {size} bytes: at most {self._entry_bytes_max}")
         end = self.end
         position = next_position(end.position, size, self._file_bytes)
         _HEADS.pack_into(
@@ -132,6 +124,20 @@ class EntryBuilder:
         data += tail
         self.end = LogEnd(end.index + 1, self._term, position + size, chain)
         return position + ENTRY_HEADER_BYTES
+
+    def _fit(self, topic: bytes, body: bytes | memoryview, properties: bytes) -> tuple[bytes, int]:
+        """Return what stands behind the body, and the message's size. Raises EntryTooLarge."""
+        if len(topic) > TOPIC_BYTES_MAX or len(properties) > PROPERTIES_BYTES_MAX:
+            raise EntryTooLarge(
+                f"topic of {len(topic)} or properties of {len(properties)} bytes:"
+                f" at most {PROPERTIES_BYTES_MAX}"
+            )
+        tail = topic_and_properties(topic, properties)
+        message_bytes = _MESSAGE_HEAD_BYTES + len(body) + len(tail)
+        size = ENTRY_HEADER_BYTES + message_bytes
+        if size > self._entry_bytes_max:
+            raise EntryTooLarge(f"entry of {size} bytes: at most {self._entry_bytes_max}")
+        return tail, message_bytes
 
     def take(self) -> list[Batch]:
         """Return what was added since the last call, one Batch a data file; empty if nothing."""

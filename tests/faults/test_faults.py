@@ -186,3 +186,17 @@ def test_one_way_shapes_cut_one_way():
     assert links("leader-mute") == {("n1", "n0"), ("n1", "n2")}
     assert links("one-way") == {("n0", "n1")}
     assert links("isolate-leader") == links("leader-deaf") | links("leader-mute")
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 7])
+@pytest.mark.parametrize("shape", ["bridge", "one-way"])
+def test_a_partition_cuts_links_of_the_leader_since_followers_talk_to_it_alone(
+    shape: str, size: int
+):
+    nodes = [f"n{number}" for number in range(size)]
+    for turn in range(20):
+        order = Random(turn).sample(nodes, size)
+        plan = {"shape": shape, "order": order, "mend": "reset"}
+        for leader in nodes:
+            links = partition.PLUGIN.aim(plan, nodes, leader)["links"]
+            assert any(leader in link for link in links), (order, leader)
