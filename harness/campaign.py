@@ -94,7 +94,7 @@ class Campaign(
     concurrency: str = "4n"
     workers: int = 2
     rate_hz: float = 800.0
-    op_timeout_s: float = 2.0
+    op_timeout_s: float = 1.0
     time_limit_s: float = 40.0
     steady_s: float = 5.0
     faults: tuple[str, ...] = ("kill", "pause", "partition")

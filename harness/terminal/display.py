@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ LINE_EVERY_NS = 5 * NS
 BAR_WIDTH = 36
 BAR_STYLE = "cyan"
 
+log = logging.getLogger(__name__)
+
 
 class Display:
     """An observer that keeps `Progress` and lets a subclass show it."""
@@ -42,19 +45,29 @@ class Display:
         """A phase begins."""
         self._began_ns = time.monotonic_ns() - at_ns
         self.progress.enter(phase, at_ns, planned_s)
+        log.info("event=phase at_s=%.3f phase=%s", at_ns / NS, phase)
 
     def fault_started(self, fault: int, name: str, description: str, at_ns: int) -> None:
         """A fault took effect."""
         what = description if description.startswith(name) else f"{name}: {description}"
         self.progress.fault_began(fault, what, at_ns)
+        log.info("event=fault_started at_s=%.3f fault=%d what=%r", at_ns / NS, fault, what)
 
     def fault_stopped(self, fault: int, name: str, bit: bool, evidence: str, at_ns: int) -> None:
         """A fault was undone."""
         self.progress.fault_ended(fault, bit)
+        log.info(
+            "event=fault_stopped at_s=%.3f fault=%d bit=%s evidence=%r",
+            at_ns / NS,
+            fault,
+            bit,
+            evidence,
+        )
 
     def leader_changed(self, node: str | None, term: int, at_ns: int) -> None:
         """Somebody else leads."""
         self.progress.led_by(node, term)
+        log.info("event=leader at_s=%.3f node=%s term=%d", at_ns / NS, node or "-", term)
 
     def counts(self, counts: Counts) -> None:
         """The operations so far."""
@@ -62,6 +75,7 @@ class Display:
 
     def note(self, line: str) -> None:
         """A line for a person."""
+        log.warning("event=note said=%r", line)
         self.console.print(Text(f"           {line}", style="yellow"), soft_wrap=True)
 
     def on_drain(self) -> None:
@@ -73,6 +87,7 @@ class Display:
         if self.progress.phase != CHECK:
             self.progress.enter(CHECK, self.now_ns(), None)
         self.progress.step = step
+        log.info("event=check step=%r", step)
 
     @contextmanager
     def shown(self) -> Iterator[None]:

@@ -113,7 +113,9 @@ def conclude(folder: RunFolder, outcome: Outcome) -> int:
     from harness.terminal import summary  # noqa: PLC0415 - reports take half a second to import
     from reports.view import build_view  # noqa: PLC0415
 
-    summary.show(out, build_view(folder.path), shown(folder.report_html))
+    view = build_view(folder.path)
+    logging.getLogger(__name__).info("event=verdict verdict=%s why=%r", view.verdict, view.why)
+    summary.show(out, view, shown(folder.report_html))
     return EXIT_BY_OUTCOME[outcome]
 
 
