@@ -18,7 +18,15 @@ from system.broker.consume_queue import ConsumeQueues, Queue
 from system.broker.limits import EVENT_TOPIC, BrokerConfig
 from system.broker.pull import pull
 from system.raft.core import RaftCore
-from system.raft.protocol import Effects, Message, NotLeaderError, Role, RoleChange, Write
+from system.raft.protocol import (
+    Effects,
+    Message,
+    NotLeaderError,
+    Role,
+    RoleChange,
+    TooManyReadsError,
+    Write,
+)
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command, CommandError
 from system.remoting.frame import SerializeType
@@ -103,6 +111,9 @@ class Broker:
         wall_ms: int,
     ) -> None:
         """Take all requests that one read of a connection brought, in order."""
+        # A send's offset is the end of its queue: what the core has committed since the
+        # last `take` must be in the queues before the first offset is given.
+        self._apply_to(self.core.ledger.commit_index)
         for request in requests:
             try:
                 if isinstance(request, SendRequest):
@@ -319,6 +330,8 @@ class Broker:
             self.core.read(read, now_ms)
         except NotLeaderError:
             self._refuse_not_leader(connection, command)
+        except TooManyReadsError as error:
+            self._refuse(connection, command, ResponseCode.SYSTEM_BUSY, str(error))
 
     def _serve_reads(self, effects: Effects) -> None:
         for token in effects.reads_ready:

@@ -70,7 +70,7 @@ def _serve(config: NodeConfig, broker: Broker, commit_log: CommitLog) -> int:
     code = 0
     try:
         trio.run(_run, Node(config, broker, commit_log, SystemClock()))
-        commit_log.save_checkpoint(broker.core.ledger.commit_index)
+        commit_log.save_checkpoint(broker.core.ledger.checkpoint_index)
         commit_log.advance_mark()
         commit_log.close()
     except* PortInUseError as group:

@@ -40,7 +40,7 @@ class Flusher:
         self._write_seq = write_seq
         self._wake.set()
 
-    async def run(self, committed_index: Callable[[], int]) -> None:
+    async def run(self, checkpoint_index: Callable[[], int]) -> None:
         """Flush until cancelled. Raises DiskFailed, DiskFull: the node must stop."""
         while True:
             if self._mark_is_behind:
@@ -55,9 +55,9 @@ class Flusher:
                 await trio.to_thread.run_sync(partial(self._carry_out, writes))
                 self._mark_is_behind = True
                 self._on_synced(seq)
-            await self._note_progress(committed_index())
+            await self._note_progress(checkpoint_index())
 
-    async def _note_progress(self, committed_index: int) -> None:
+    async def _note_progress(self, checkpoint_index: int) -> None:
         """Move the synced-to mark and the checkpoint, which may both lag."""
         now_ms = self._clock.now_ms()
         if self._mark_is_behind and now_ms - self._marked_ms >= MARK_LAG_MS:
@@ -65,10 +65,10 @@ class Flusher:
             self._marked_ms = now_ms
             self._mark_is_behind = False
         due = now_ms - self._checkpoint_ms >= CHECKPOINT_INTERVAL_MS
-        if due and committed_index > self._checkpointed:
-            await trio.to_thread.run_sync(partial(self._log.save_checkpoint, committed_index))
+        if due and checkpoint_index > self._checkpointed:
+            await trio.to_thread.run_sync(partial(self._log.save_checkpoint, checkpoint_index))
             self._checkpoint_ms = now_ms
-            self._checkpointed = committed_index
+            self._checkpointed = checkpoint_index
 
     def _carry_out(self, writes: list[Write]) -> None:
         must_sync = False

@@ -65,7 +65,7 @@ class Node:
             peer_port,
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._flusher.run, lambda: self._broker.core.ledger.commit_index)
+            nursery.start_soon(self._flusher.run, lambda: self._broker.core.ledger.checkpoint_index)
             nursery.start_soon(self._peers.run)
             nursery.start_soon(self._pump)
             nursery.start_soon(self._timer)

@@ -30,6 +30,7 @@ from system.raft.protocol import (
     Role,
     RoleChange,
     Token,
+    TooManyReadsError,
     VoteRequest,
     VoteResponse,
 )
@@ -143,13 +144,13 @@ class RaftCore:
         """Leader: ask for a linearizable read; `token` comes back in `reads_ready`.
 
         The read may then look at everything applied. Raises NotLeaderError where this
-        member does not lead, is not ready yet, or has too many reads waiting.
+        member does not lead or is not ready yet, TooManyReadsError past the limit.
         """
         self._now_ms = now_ms
         if self._leadership is None or not self.is_ready:
             raise NotLeaderError(self.leader)
         if self._leadership.reads_waiting >= self.config.reads_waiting_max:
-            raise NotLeaderError(self.leader)
+            raise TooManyReadsError(f"{self.config.reads_waiting_max} reads are waiting")
         self._leadership.read(token, self._read_point())
 
     def synced(self, write_seq: int) -> None:
@@ -207,7 +208,8 @@ class RaftCore:
         if term > self.term:
             self.term, self.voted_for = term, None
             self.ledger.save_state(self.term, self.voted_for)
-        if self.role is not Role.FOLLOWER or leader != self.leader:
+        if changed:
+            # What matched, and which round was asked, is known of one leader in one term.
             self._matched_index = -1
             self._read_round = 0
         self.role, self.leader = Role.FOLLOWER, leader

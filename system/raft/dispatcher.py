@@ -37,7 +37,6 @@ class EntryDispatcher:
         "next_index",
         "read_round",
         "state",
-        "waiting_compare",
     )
 
     def __init__(self, config: RaftConfig, end_index: int, now_ms: float) -> None:
@@ -47,15 +46,9 @@ class EntryDispatcher:
         self.match_index = -1
         self.read_round = 0
         self.heard_ms = now_ms  # a new leader grants everybody one period of silence
-        self.waiting_compare = False
         self._in_flight: deque[tuple[int, int]] = deque()  # (last index, bytes)
         self._in_flight_bytes = 0
         self._progress_ms = now_ms
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """Entry bytes sent and not yet acknowledged."""
-        return self._in_flight_bytes
 
     def may_push(self, end_index: int) -> bool:
         """True if there are entries to stream and the window has room."""
@@ -89,7 +82,6 @@ class EntryDispatcher:
                 self._in_flight_bytes -= self._in_flight.popleft()[1]
         if self.state is DispatchState.COMPARE:
             self.state = DispatchState.APPEND
-            self.waiting_compare = False
             self.next_index = self.match_index + 1
         elif self.next_index <= self.match_index:
             self.next_index = self.match_index + 1
@@ -98,7 +90,6 @@ class EntryDispatcher:
     def compare_at(self, next_index: int) -> None:
         """Fall back to COMPARE: ask whether the logs agree just before `next_index`."""
         self.state = DispatchState.COMPARE
-        self.waiting_compare = False
         self.next_index = max(next_index, self.match_index + 1)
         self._in_flight.clear()
         self._in_flight_bytes = 0

@@ -26,6 +26,14 @@ class Ledger:
         self.commit_index = -1
         self._writes: list[Write] = []
 
+    @property
+    def checkpoint_index(self) -> int:
+        """Highest index that is both committed and durable here.
+
+        What is committed by others may still be another entry on this disk.
+        """
+        return min(self.commit_index, self.durable_index)
+
     def take_writes(self) -> list[Write]:
         """Return the writes since the last call, in order."""
         writes, self._writes = self._writes, []
@@ -69,10 +77,8 @@ class Ledger:
 
     def synced(self, write_seq: int) -> None:
         """All writes up to `write_seq` are durable."""
-        for index, term in self.pending.synced(write_seq):
-            # An append that has been truncated since proves nothing.
-            if self.agrees_at(index, term):
-                self.durable_index = max(self.durable_index, index)
+        for index in self.pending.synced(write_seq):
+            self.durable_index = max(self.durable_index, index)
         self.log.stored(self.durable_index)
 
     def _truncate(self, end_index: int) -> None:

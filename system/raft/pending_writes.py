@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 
-from system.raft.protocol import Append, Message, PushResponse, SaveState, VoteResponse, Write
+from system.raft.protocol import (
+    Append,
+    Message,
+    PushResponse,
+    SaveState,
+    Truncate,
+    VoteResponse,
+    Write,
+)
 
 
 class PendingWrites:
@@ -23,7 +31,7 @@ class PendingWrites:
         self.write_seq = 0
         self.synced_seq = 0
         self.state_seq = 0
-        self._appended: deque[tuple[int, int, int]] = deque()  # (seq, last index, term)
+        self._appended: deque[tuple[int, int]] = deque()  # (seq, last index)
         self._held: list[tuple[int, str, Message]] = []
 
     def add(self, write: Write) -> None:
@@ -32,7 +40,12 @@ class PendingWrites:
         if isinstance(write, SaveState):
             self.state_seq = self.write_seq
         elif isinstance(write, Append):
-            self._appended.append((self.write_seq, write.batch.last_index, write.batch.term))
+            self._appended.append((self.write_seq, write.batch.last_index))
+        elif isinstance(write, Truncate):
+            # An append that is cut back proves no more than what is left of it: the same
+            # entries, appended again later, are durable with that later write.
+            end = write.end_index
+            self._appended = deque((seq, min(last, end)) for seq, last in self._appended)
 
     def hold(self, seq: int, peer: str, message: Message) -> bool:
         """Keep `message` until write `seq` is durable; False if it may go at once.
@@ -51,14 +64,13 @@ class PendingWrites:
         self._held.append((seq, peer, message))
         return True
 
-    def synced(self, seq: int) -> list[tuple[int, int]]:
-        """Writes up to `seq` are durable; return the (last index, term) of the appends."""
+    def synced(self, seq: int) -> list[int]:
+        """Writes up to `seq` are durable; return up to which index each append counts."""
         assert seq <= self.write_seq, "nothing can be durable before it is written"
         self.synced_seq = max(self.synced_seq, seq)
         durable = []
         while self._appended and self._appended[0][0] <= seq:
-            _, index, term = self._appended.popleft()
-            durable.append((index, term))
+            durable.append(self._appended.popleft()[1])
         return durable
 
     def release(self, term: int) -> list[tuple[str, Message]]:

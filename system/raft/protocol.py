@@ -180,5 +180,9 @@ class NotLeaderError(Exception):
         self.leader = leader
 
 
+class TooManyReadsError(Exception):
+    """The leader has as many reads waiting as it takes: this one was not served."""
+
+
 class InvariantError(Exception):
     """A rule of the protocol is broken: the member must stop rather than go on."""

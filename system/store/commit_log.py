@@ -183,11 +183,13 @@ class CommitLog:
     def read(self, position: int, size: int) -> bytes:
         """Read bytes of one data file (a message for a pull). Raises OutsideLog."""
         self._check_alive()
-        truncations = self._truncations
-        if position >= 0 and position + size <= self.end.position:
+        while position >= 0 and position + size <= self.end.position:
+            truncations = self._truncations
             data = self._data.read(position, size)
             if len(data) == size and self._truncations == truncations:
                 return data
+            if self._truncations == truncations:
+                break
         raise OutsideLog(f"bytes {position}..{position + size} of a log up to {self.end.position}")
 
     def read_entries(self, first_index: int, bytes_max: int) -> Batch:
@@ -195,8 +197,15 @@ class CommitLog:
 
         Stops before `bytes_max` unless the first entry is larger. Raises OutsideLog.
         """
-        self._check_alive()
-        truncations, end = self._truncations, self.end
+        while True:
+            self._check_alive()
+            truncations = self._truncations
+            found = self._read_entries(first_index, bytes_max)
+            if self._truncations == truncations:  # else what was read may be half cut
+                return found
+
+    def _read_entries(self, first_index: int, bytes_max: int) -> Batch:
+        end = self.end
         if not self.begin_index <= first_index <= end.index:
             raise OutsideLog(f"entry {first_index} of a log {self.begin_index}..{end.index}")
         unit = read_unit(self._index, first_index)
@@ -209,7 +218,7 @@ class CommitLog:
                 break
             at += entry_bytes
             count += 1
-        if not count or self._truncations != truncations:
+        if not count:
             raise OutsideLog(f"entry {first_index} is being truncated")
         return Batch(first_index, count, unit.term, unit.position, data[:at])
 

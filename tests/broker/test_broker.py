@@ -6,10 +6,17 @@ import pytest
 
 from system.broker.broker import Broker, BrokerEffects
 from system.broker.limits import BrokerConfig
-from system.raft.batch import Batch
+from system.raft.batch import Batch, LogEnd
 from system.raft.core import RaftCore
 from system.raft.log_view import LogView
-from system.raft.protocol import Append, PushResponse, SaveState, VoteResponse
+from system.raft.protocol import (
+    Append,
+    PushRequest,
+    PushResponse,
+    RaftConfig,
+    SaveState,
+    VoteResponse,
+)
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import ONEWAY_FLAG, Command, decode_command, encode_command
 from system.remoting.frame import Frame, FrameBuffer
@@ -19,6 +26,7 @@ from system.remoting.requests import (
     SendMessageV2,
     decode_request,
 )
+from system.store.entry_builder import EntryBuilder
 from system.store.message import walk_messages
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
@@ -290,3 +298,35 @@ def test_a_closed_connection_gets_no_reply() -> None:
     bench.broker.gone(1)
     bench.pump()
     assert bench.replies == {}
+
+
+def test_a_new_leaders_first_send_goes_behind_what_its_term_start_commits() -> None:
+    """The commit of older entries and a send arrive in the same turn, before `take`."""
+    bench = Bench(("n1", "n2"))
+    builder = EntryBuilder(LogEnd(), 1, 1 << 30, HOST)
+    builder.add(b"RMQ_SYS_DLEDGER_EVENT", 0, 0, b"n1 leads term 1")
+    for offset in range(3):
+        builder.add(b"t", 0, offset, b"old %d" % offset)
+    push = PushRequest(1, "n1", -1, -1, -1, 0, tuple(builder.take()))
+    bench.broker.receive(push, bench.now_ms)
+    bench.pump()
+    bench.now_ms += 1000
+    bench.broker.tick(bench.now_ms)
+    for canvass in (True, False):
+        bench.pump()
+        bench.broker.receive(VoteResponse(2, "n2", True, canvass), bench.now_ms)
+    bench.pump()
+    end = bench.broker.core.log.end_index
+    bench.broker.receive(PushResponse(2, "n2", True, end, 0), bench.now_ms)
+    bench.ask(send("t", 0, b"new"))
+    bench.pump()
+    bench.acknowledge_all()
+    assert [reply.ext["queueOffset"] for reply in bench.replies.pop(1)] == ["3"]
+
+
+def test_too_many_reads_are_refused_by_a_leader_that_stays_one() -> None:
+    bench = Bench(("n1", "n2"))
+    bench.lead()
+    bench.broker.core.config = RaftConfig(reads_waiting_max=1)
+    replies = bench.answer(max_offset("t", 0), max_offset("t", 0))
+    assert [reply.code for reply in replies] == [ResponseCode.SYSTEM_BUSY]
