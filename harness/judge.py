@@ -19,12 +19,13 @@ from checkers.engine.spark import SparkEngine
 from harness import campaign as campaigns
 from harness import discovery, results
 from harness.campaign import Campaign
+from harness.course import judge_course
 from harness.errors import HarnessError, UsageError
 from harness.history.export import Exported, export
 from harness.history.run_folder import RunFolder
 from harness.plugins import CheckContext, Target
 from harness.repeat import repeat_command
-from harness.verdict import Finding, Outcome, Verdict
+from harness.verdict import Verdict
 
 SPARK: Final = "spark"
 LOCAL: Final = "local"
@@ -107,7 +108,7 @@ def judge(
     target: Target = discovery.get("targets", campaign.target)
     verdicts = [
         *engine.run(_job(folder, campaign, target, exported), progress),
-        nodes_that_ended(folder),
+        judge_course(folder),
     ]
     judged = results.Results(
         campaign=campaign,
@@ -177,37 +178,6 @@ def committed_indexes(folder: RunFolder) -> dict[str, int]:
         return {}  # the run was killed before its drain
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise HarnessError(f"cannot read {folder.drain_json}: {error}") from error
-
-
-def nodes_that_ended(folder: RunFolder) -> Verdict:
-    """Judge whether any node ended that nobody ended: then the run says less than it should.
-
-    UNKNOWN with each such end, since a group that lost a member to a crash of its own was
-    not shaken as planned, and a correct member does not end by itself.
-
-    Raises:
-        HarnessError: run.json is there and cannot be read.
-    """
-    try:
-        exits = json.loads(folder.run_json.read_bytes()).get("exits", [])
-        ended = [exit_ for exit_ in exits if not exit_["asked"]]
-        findings = tuple(
-            Finding(
-                "node-ended",
-                f"{one['node']} (incarnation {one['incarnation']}) ended by itself, code "
-                f"{one['returncode']}: {one['last_line'] or 'it said nothing'}",
-                details=one,
-            )
-            for one in ended
-        )
-    except FileNotFoundError:
-        findings = ()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
-    if not findings:
-        return Verdict("nodes", Outcome.VALID, "no node ended by itself")
-    summary = f"{len(findings)} times a node ended by itself; first {findings[0].message}"
-    return Verdict("nodes", Outcome.UNKNOWN, summary, findings, len(findings))
 
 
 def stored_campaign(folder: RunFolder) -> Campaign:

@@ -69,7 +69,7 @@ class NodeLayout:
     client_address: Address
     peer_address: Address
     peers: Mapping[str, Address]
-    options: Json = field(default_factory=dict)  # mutant, seed, ack policy, file sizes ...
+    options: Json = field(default_factory=dict)  # mutant, seed, disk, file sizes ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """Kill node processes by SIGKILL; start them again at the end of the fault.
 
-What a node wrote stays in the page cache: this is a crash of the process, not a power loss.
+What becomes of writes that were not synced is for the node's disk to say: with the
+campaign's `disk = "volatile"` (the default) they are lost, as in a power cut; with "real"
+they stay in the page cache, as in a crash of the process alone.
 
 Source: jepsen.nemesis.combined `db-package` (node specs one, minority, all, primaries).
 """

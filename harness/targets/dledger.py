@@ -6,6 +6,7 @@ Queue keys are "<topic>/<queue id>". A value is stored as its decimal digits, wh
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,12 +16,21 @@ from typing import TYPE_CHECKING
 
 from harness.errors import DefiniteError, IndefiniteError
 from harness.plugins import Address, Launch, NodeLayout, NodeStatus, Promises
-from system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
+from system.client import (
+    BrokerGroupClient,
+    DamagedResponseError,
+    OutcomeUnknownError,
+    RefusedError,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 GROUP = "shaketable"
+NOBODYS_VALUE = -1
+"""What a read of something else than the message asked for is recorded as: no client appends
+it, so that the checkers see a read of what nobody wrote."""
+_VALUE = re.compile(rb"-?[0-9]{1,18}")
 
 
 class DLedgerTarget:
@@ -103,6 +113,10 @@ class DLedgerTarget:
         return read_entries(directory, node)
 
 
+class _DamagedReadError(IndefiniteError):
+    """A response that came and was damaged."""
+
+
 class DLedgerClient:
     """The operations of the `log` workload on the broker group."""
 
@@ -125,12 +139,18 @@ class DLedgerClient:
     async def read(self, key: str, offset: int) -> int | None:
         """Pull the message at `offset`."""
         topic, queue_id = _queue(key)
-        async with _definite_or_not():
-            result = await self._client.pull(topic, queue_id, offset, count_max=1)
+        try:
+            async with _definite_or_not():
+                result = await self._client.pull(topic, queue_id, offset, count_max=1)
+        except _DamagedReadError:
+            return NOBODYS_VALUE
         if not result.messages:
             return None
-        # Whatever stands there is what the history must show, right or wrong.
-        return int(result.messages[0].body.partition(b" ")[0])
+        # Whatever was read is what the history must show, right or wrong.
+        message = result.messages[0]
+        if message.queue_offset != offset or not _VALUE.fullmatch(message.body):
+            return NOBODYS_VALUE
+        return int(message.body)
 
     async def end(self, key: str) -> int:
         """Ask for the queue's max offset."""
@@ -154,6 +174,8 @@ async def _definite_or_not() -> AsyncIterator[None]:
         yield
     except RefusedError as error:
         raise DefiniteError(str(error)) from error
+    except DamagedResponseError as error:
+        raise _DamagedReadError(str(error)) from error
     except OutcomeUnknownError as error:
         raise IndefiniteError(str(error)) from error
 

@@ -52,8 +52,8 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
     ends the command without a verdict.
 
     Raises:
-        UsageError: no fitting Java, a port in use, a store that cannot be written.
-        HarnessError: the harness could not do its work.
+        UsageError: no fitting Java, a store that cannot be written.
+        HarnessError: the harness could not do its work (a port in use, say).
         KeyboardInterrupt: interrupted before a verdict; no process is left.
     """
     from harness.runtime.supervisor import run_campaign  # noqa: PLC0415 - only `run` runs one

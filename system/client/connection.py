@@ -30,6 +30,13 @@ class OutcomeUnknownError(Exception):
     """The request may have had its effect, or may have it later."""
 
 
+class DamagedResponseError(OutcomeUnknownError):
+    """The broker answered, with bytes that are not what they should be.
+
+    An append may have taken place; a read was answered wrongly, which is a finding.
+    """
+
+
 class _Call:
     """A request under way."""
 

@@ -13,7 +13,12 @@ from typing import TypeVar
 
 import trio
 
-from system.client.connection import Connection, OutcomeUnknownError, RefusedError
+from system.client.connection import (
+    Connection,
+    DamagedResponseError,
+    OutcomeUnknownError,
+    RefusedError,
+)
 from system.remoting.codes import RequestCode, outcome_of
 from system.remoting.command import Command, CommandError
 from system.remoting.requests import (
@@ -107,7 +112,7 @@ class BrokerGroupClient:
     ) -> PullResult:
         """Read committed messages from `offset` on, linearizably.
 
-        Raises RefusedError, OutcomeUnknownError.
+        Raises RefusedError, OutcomeUnknownError, DamagedResponseError.
         """
         fields = PullMessage(
             group, topic, queue_id, offset, count_max, max_msg_bytes=PULL_BYTES_MAX
@@ -139,8 +144,10 @@ class BrokerGroupClient:
 
     async def metadata(self, member: str) -> Metadata:
         """Ask one member for its own state. Raises as `pull` does."""
+        deadline_s = trio.current_time() + self._timeout_s
         connection = await self._connection(member, self._timeout_s)
-        answer = await _call(connection, Command(RequestCode.DLEDGER_METADATA), self._timeout_s)
+        left_s = deadline_s - trio.current_time()
+        answer = await _call(connection, Command(RequestCode.DLEDGER_METADATA), left_s)
         try:
             return Metadata(
                 answer.ext["selfId"],
@@ -163,9 +170,9 @@ class BrokerGroupClient:
         deadline_s = trio.current_time() + self._timeout_s
         while True:
             member = self._target
-            left_s = deadline_s - trio.current_time()
             try:
-                result = await attempt(await self._connection(member, left_s), left_s)
+                connection = await self._connection(member, deadline_s - trio.current_time())
+                result = await attempt(connection, deadline_s - trio.current_time())
             except RefusedError as error:
                 self._retarget(member, error.leader)
                 pause_s = self._rng.uniform(RETRY_AFTER_MIN_S, RETRY_AFTER_MAX_S)
@@ -176,7 +183,8 @@ class BrokerGroupClient:
                 self._retarget(member, None)
                 raise
             except (CommandError, DamagedMessage) as error:
-                raise OutcomeUnknownError(f"{member} sent a bad response: {error}") from None
+                self.answered_by = member
+                raise DamagedResponseError(f"{member} sent a bad response: {error}") from None
             else:
                 self.answered_by = member
                 return result

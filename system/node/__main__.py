@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 
 import trio
 
@@ -56,10 +56,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = load(arguments.config)
         commit_log = _open_log(config)
         broker = _broker(config, commit_log)
-    except (ConfigError, KeyError) as error:
+    except ConfigError as error:
         return _fail(EXIT_USAGE, error)
     except StoreError as error:
         return _fail(EXIT_DISK, error)
+    except InvariantError as error:
+        return _fail(EXIT_INVARIANT, error)
+    if config.unused:
+        log.info("event=keys_without_meaning_yet keys=%s", ",".join(sorted(config.unused)))
     return _serve(config, broker, commit_log)
 
 
@@ -126,7 +130,7 @@ def _broker(config: NodeConfig, commit_log: CommitLog) -> Broker:
         log.warning("event=mutant name=%s", config.mutant)
     view = LogView(
         commit_log,
-        [(first, term) for term, first in commit_log.spans],
+        commit_log.spans,
         commit_log.end.index,
         commit_log.end.position,
     )
@@ -136,7 +140,7 @@ def _broker(config: NodeConfig, commit_log: CommitLog) -> Broker:
         view,
         term=commit_log.state.term,
         voted_for=commit_log.state.voted_for,
-        uniform_ms=Random(f"{config.seed}/{config.self_id}").uniform,
+        uniform_ms=_dice(config, commit_log).uniform,
         now_ms=SystemClock().now_ms(),
     )
     limits = BrokerConfig(
@@ -144,6 +148,13 @@ def _broker(config: NodeConfig, commit_log: CommitLog) -> Broker:
         store_host=host_bytes(config.host, config.listen_port),
     )
     return Broker(core, limits, applied_to=commit_log.committed_index)
+
+
+def _dice(config: NodeConfig, commit_log: CommitLog) -> Random:
+    """Seeded where the configuration has a seed, and other draws in each incarnation."""
+    if not config.seed:
+        return SystemRandom()
+    return Random(f"{config.seed}/{config.self_id}/{commit_log.state}/{commit_log.end.index}")
 
 
 def _fail(code: int, error: BaseException) -> int:

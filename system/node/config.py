@@ -1,13 +1,15 @@
 """A node's configuration: RocketMQ's own keys in a broker.conf, and a few of ours.
 
 Source: distribution/conf/dledger/broker-n0.conf; DESIGN.md section 4. Keys of RocketMQ
-that have no meaning here yet are accepted and listed in the log, unknown ones refused.
+that have no meaning here yet are accepted and named in the log, unknown ones refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 
 
@@ -60,6 +62,9 @@ _OPTIONAL = (
     "shaketableSeed",
     "shaketableMutant",
 )
+PORT_MAX = 65_535
+INDEX_UNIT_BYTES = 32
+_ID = re.compile(r"[A-Za-z0-9_.]+")
 DISKS = ("real", "volatile")
 
 
@@ -88,6 +93,16 @@ def parse(text: str) -> NodeConfig:
     self_id = values["dLegerSelfId"]
     if self_id not in peers:
         raise ConfigError(f"dLegerSelfId {self_id} is not among dLegerPeers {', '.join(peers)}")
+    host = values.get("brokerIP1", "127.0.0.1")
+    try:
+        IPv4Address(host)
+    except AddressValueError:
+        raise ConfigError(f"brokerIP1 must be an IPv4 address, not {host!r}") from None
+    index_file_bytes = _number(values, "mappedFileSizeIndex", 160 << 20, 4096, 1 << 40)
+    if index_file_bytes % INDEX_UNIT_BYTES:
+        raise ConfigError(
+            f"mappedFileSizeIndex must be a multiple of {INDEX_UNIT_BYTES}, not {index_file_bytes}"
+        )
     disk = values.get("shaketableDisk", "real")
     if disk not in DISKS:
         raise ConfigError(f"shaketableDisk must be one of {', '.join(DISKS)}, not {disk}")
@@ -95,11 +110,11 @@ def parse(text: str) -> NodeConfig:
         self_id=self_id,
         group=values["dLegerGroup"],
         peers=peers,
-        listen_port=_number(values, "listenPort", 0, 0, 65_535),
+        listen_port=_number(values, "listenPort", 0, 0, PORT_MAX),
         store_root=Path(values["storePathRootDir"]),
-        host=values.get("brokerIP1", "127.0.0.1"),
+        host=host,
         data_file_bytes=_number(values, "mappedFileSizeCommitLog", 1 << 30, 4096, 1 << 40),
-        index_file_bytes=_number(values, "mappedFileSizeIndex", 160 << 20, 4096, 1 << 40),
+        index_file_bytes=index_file_bytes,
         disk=disk,
         seed=values.get("shaketableSeed", ""),
         mutant=values.get("shaketableMutant", ""),
@@ -126,8 +141,12 @@ def _peers(text: str) -> dict[str, tuple[str, int]]:
     for part in filter(None, text.split(";")):
         name, dash, address = part.strip().partition("-")
         host, colon, port = address.rpartition(":")
-        if not (dash and colon and name and host and port.isdigit()):
+        if not (dash and colon and host and port.isdigit() and int(port) <= PORT_MAX):
             raise ConfigError(f"dLegerPeers: {part!r} is not of the form n0-127.0.0.1:40911")
+        if not _ID.fullmatch(name):
+            raise ConfigError(f"dLegerPeers: {name!r} is no id: letters, digits, '_' and '.'")
+        if name in peers:
+            raise ConfigError(f"dLegerPeers: {name} stands there twice")
         peers[name] = (host, int(port))
     return peers
 

@@ -22,7 +22,8 @@ from system.store.commit_log import CommitLog
 from system.store.message import host_bytes
 
 CLIENT_OUT_BYTES_MAX = 64 << 20
-CONNECTIONS_MAX = 2000
+CLIENT_CONNECTIONS_MAX = 2000
+PEER_CONNECTIONS_MAX = 200
 
 log = logging.getLogger("shaketable.node")
 
@@ -46,7 +47,6 @@ class Node:
         )
         self._clients: dict[int, Link] = {}
         self._numbers = count(1)
-        self._connections = 0
         self._dirty = trio.Event()
         self._timer_changed = trio.Event()
         self._timer_due_ms = 0.0
@@ -70,9 +70,13 @@ class Node:
             nursery.start_soon(self._pump)
             nursery.start_soon(self._timer)
             nursery.start_soon(
-                trio.serve_listeners, self._guarded(self._serve_peer), peer_listeners
+                trio.serve_listeners,
+                self._guarded(self._serve_peer, PEER_CONNECTIONS_MAX),
+                peer_listeners,
             )
-            await trio.serve_listeners(self._guarded(self._serve_client), client_listeners)
+            await trio.serve_listeners(
+                self._guarded(self._serve_client, CLIENT_CONNECTIONS_MAX), client_listeners
+            )
 
     async def _listen(self, port: int, whom: str) -> list[trio.SocketListener]:
         try:
@@ -138,15 +142,21 @@ class Node:
     # ---- connections ------------------------------------------------------------------
 
     def _guarded(
-        self, serve: Callable[[trio.SocketStream], Awaitable[None]]
+        self, serve: Callable[[trio.SocketStream], Awaitable[None]], connections_max: int
     ) -> Callable[[trio.SocketStream], Awaitable[None]]:
-        """Serve one connection; what is wrong with it ends it and nothing else."""
+        """Serve one connection; what is wrong with it ends it and nothing else.
+
+        Each listener has a limit of its own, so that clients cannot shut the peers out.
+        """
+        open_now = 0
 
         async def handle(stream: trio.SocketStream) -> None:
-            if self._connections >= CONNECTIONS_MAX:
-                log.warning("event=too_many_connections limit=%d", CONNECTIONS_MAX)
+            nonlocal open_now
+            if open_now >= connections_max:
+                log.warning("event=too_many_connections limit=%d", connections_max)
+                stream.socket.close()
                 return
-            self._connections += 1
+            open_now += 1
             try:
                 await serve(stream)
             except* (FrameError, CommandError) as group:
@@ -155,7 +165,7 @@ class Node:
             except* (OSError, trio.ClosedResourceError):
                 pass  # the other side is gone: its business
             finally:
-                self._connections -= 1
+                open_now -= 1
                 stream.socket.close()
 
         return handle
@@ -165,8 +175,9 @@ class Node:
             now_ms = self._clock.now_ms()
             for frame in frames:
                 message = wire.decode(decode_command(frame), self._config.group)
-                if wire.sender_of(message) not in self._config.peers:
-                    raise CommandError(f"{wire.sender_of(message)} is no member of this group")
+                sender = wire.sender_of(message)
+                if sender == self._config.self_id or sender not in self._config.peers:
+                    raise CommandError(f"{sender!r} is no other member of this group")
                 self._broker.receive(message, now_ms)
             self._touch()
 
@@ -174,9 +185,9 @@ class Node:
 
     async def _serve_client(self, stream: trio.SocketStream) -> None:
         number = next(self._numbers)
-        link = self._clients[number] = Link(stream.socket, CLIENT_OUT_BYTES_MAX)
         host, port = stream.socket.getpeername()[:2]
         born_host = host_bytes(host, port)
+        link = self._clients[number] = Link(stream.socket, CLIENT_OUT_BYTES_MAX)
 
         def on_frames(frames: list[Frame]) -> None:
             requests: list[SendRequest | Command] = [decode_request(frame) for frame in frames]

@@ -27,13 +27,12 @@ class Peers:
     def __init__(self, addresses: Mapping[str, tuple[str, int]]) -> None:
         self._addresses = dict(addresses)
         self._links: dict[str, Link] = {}
-        self.dropped = 0
 
     def send(self, peer: str, data: bytes) -> None:
         """Send one frame, or drop it where there is no connection or no room."""
         link = self._links.get(peer)
-        if link is None or not link.send(data):
-            self.dropped += 1
+        if link is not None and not link.send(data):
+            log.warning("event=peer_too_slow peer=%s action=dropped bytes=%d", peer, len(data))
 
     async def run(self) -> None:
         """Keep a connection to each member, until cancelled."""

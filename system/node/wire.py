@@ -8,12 +8,14 @@ Source: DESIGN.md decision 6; codes from DLedgerRequestCode (DLEDGER.md C.1).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
 
 from system.raft.batch import Batch
 from system.raft.protocol import Message, PushRequest, PushResponse, VoteRequest, VoteResponse
 from system.remoting.codes import RequestCode
 from system.remoting.command import (
-    I64,
     ONEWAY_FLAG,
     RESPONSE_FLAG,
     Command,
@@ -23,18 +25,22 @@ from system.remoting.command import (
 from system.remoting.requests import Fields
 from system.store.entry import DamagedEntry, verify_batch
 
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Index = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
+"""An index, a position or an entry's term: -1 stands for none."""
+
 
 class _VoteRequest(Fields, rename="camel"):
-    term: I64
+    term: _Number
     candidate: str
-    last_term: I64
-    last_index: I64
+    last_term: _Index
+    last_index: _Index
     canvass: bool
     group: str
 
 
 class _VoteResponse(Fields, rename="camel"):
-    term: I64
+    term: _Number
     voter: str
     granted: bool
     canvass: bool
@@ -42,27 +48,27 @@ class _VoteResponse(Fields, rename="camel"):
 
 
 class _PushRequest(Fields, rename="camel"):
-    term: I64
+    term: _Number
     leader: str
-    prev_index: I64
-    prev_term: I64
-    commit_index: I64
-    read_round: I64
+    prev_index: _Index
+    prev_term: _Index
+    commit_index: _Index
+    read_round: _Number
     group: str
-    count: I64 = 0
-    entry_term: I64 = -1
-    position: I64 = -1
+    count: _Number = 0
+    entry_term: _Index = -1
+    position: _Index = -1
 
 
 class _PushResponse(Fields, rename="camel"):
-    term: I64
+    term: _Number
     follower: str
     success: bool
-    match_index: I64
-    read_round: I64
-    prev_index: I64
-    hint_index: I64
-    hint_term: I64
+    match_index: _Index
+    read_round: _Number
+    prev_index: _Index
+    hint_index: _Index
+    hint_term: _Index
     group: str
 
 

@@ -355,7 +355,8 @@ class RaftCore:
             self._become_follower(response.term, None)
             return
         leading = self._leadership
-        if leading is None or response.term < self.term:
+        is_possible = response.match_index <= self.log.end_index
+        if leading is None or response.term < self.term or not is_possible:
             return
         dispatcher = leading.dispatchers[response.follower]
         dispatcher.heard_ms = self._now_ms

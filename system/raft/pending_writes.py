@@ -51,7 +51,8 @@ class PendingWrites:
         """Keep `message` until write `seq` is durable; False if it may go at once.
 
         A newer answer to a push replaces an older one that still waits, so that what is
-        held stays bounded by the number of members and the votes of one term.
+        held stays bounded: one answer to a push for each leader met, and the votes and
+        canvasses asked for while one write is under way, each after an election timeout.
         """
         if seq <= self.synced_seq:
             return False

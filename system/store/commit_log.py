@@ -49,7 +49,7 @@ class CommitLog:
     synced: LogEnd
     """What is known to be durable (moved by `sync`, `truncate` and `open`)."""
     spans: tuple[tuple[int, int], ...]
-    """(term, first index) of each run of entries of one term, in order."""
+    """(first index, term) of each run of entries of one term, in order."""
     state: HardState
     torn_bytes: int
     """How many bytes of a torn tail recovery truncated."""
@@ -125,7 +125,7 @@ class CommitLog:
                 self._undo_append(batch)
                 raise
             if batch.term != end.term or not self.spans:
-                self.spans = (*self.spans, (batch.term, batch.first_index))
+                self.spans = (*self.spans, (batch.first_index, batch.term))
             self.end = behind
 
     def truncate(self, end_index: int) -> LogEnd:
@@ -141,7 +141,7 @@ class CommitLog:
             old_end, until = self.end, self._last_byte(target)
             lowered = min(target, self._mark.mark.end, key=lambda end: end.index)
             self._mark.move(lowered, until)
-            self.spans = tuple(span for span in self.spans if span[1] <= target.index)
+            self.spans = tuple(span for span in self.spans if span[0] <= target.index)
             self.end = target
             self._truncations += 1  # behind the end: a reader that saw the old end sees this move
             self._cut(target, until, old_end.index)
@@ -313,7 +313,7 @@ def _open_mark(disk: Disk, folder: str, data_file_bytes: int) -> SyncedMark:
         if disk.names(f"{folder}/data"):
             raise LogDamaged(path, "the synced-to mark is missing")
         mark = SyncedMark.create(disk, path, data_file_bytes)
-    if not mark.mark.is_born:
+    if not mark.mark.is_complete:
         save_hard_state(disk, folder, HardState())  # syncs the folder: the mark's name as well
-        mark.bear()
+        mark.complete()
     return mark

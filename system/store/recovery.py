@@ -29,7 +29,7 @@ SCAN_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What the scan found: the end, the spans (term, first index), the torn bytes cut off."""
+    """What the scan found: the end, the spans (first index, term), the torn bytes cut off."""
 
     end: LogEnd
     spans: tuple[tuple[int, int], ...]
@@ -109,7 +109,7 @@ class _Scan:
         if found.index == self._mark.end.index and found != self._mark.end:
             raise self._damage(f"this is not the entry that was synced, {self._mark.end}")
         if found.term != self.end.term or not self.spans:
-            self.spans.append((found.term, found.index))
+            self.spans.append((found.index, found.term))
         self.rebuilder.add(position, found.position - position, found.index, found.term)
         self.end = found
         self._position = found.position

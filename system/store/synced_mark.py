@@ -29,11 +29,11 @@ class Mark:
     `begin` is the log's end in front of its first entry, `end` the end that is synced. Up to
     `cut_until` old bytes may stand on the disk that were to be zeroed, even where zeros are read
     (an fsync that failed leaves them in the page cache alone).
-    `is_born` is false only until the folder of a new node is complete.
+    `is_complete` is false only until the folder of a new node is complete.
     """
 
     sequence: int
-    is_born: bool
+    is_complete: bool
     data_file_bytes: int
     begin: LogEnd
     end: LogEnd
@@ -70,9 +70,9 @@ class SyncedMark:
         sequence = self.mark.sequence + 1
         self._write(replace(self.mark, sequence=sequence, end=end, cut_until=cut_until))
 
-    def bear(self) -> None:
+    def complete(self) -> None:
         """Say durably that the folder of the new node is complete."""
-        self._write(replace(self.mark, sequence=self.mark.sequence + 1, is_born=True))
+        self._write(replace(self.mark, sequence=self.mark.sequence + 1, is_complete=True))
 
     def close(self) -> None:
         """Close the file."""
@@ -88,7 +88,7 @@ def _encode(mark: Mark) -> bytes:
     record = _RECORD.pack(
         _MAGIC,
         mark.sequence,
-        mark.is_born,
+        mark.is_complete,
         mark.data_file_bytes,
         *astuple(mark.begin),
         *astuple(mark.end),
@@ -101,8 +101,8 @@ def _decode(slot: bytes) -> Mark | None:
     record, crc = slot[: _RECORD.size], slot[_RECORD.size : _RECORD.size + _CRC.size]
     if len(slot) < SLOT_BYTES or crc != _CRC.pack(zlib.crc32(record)):
         return None
-    magic, sequence, is_born, data_file_bytes, *ends, cut_until = _RECORD.unpack(record)
+    magic, sequence, is_complete, data_file_bytes, *ends, cut_until = _RECORD.unpack(record)
     if magic != _MAGIC:
         return None
     begin, end = LogEnd(*ends[:4]), LogEnd(*ends[4:])
-    return Mark(sequence, is_born, data_file_bytes, begin, end, cut_until)
+    return Mark(sequence, is_complete, data_file_bytes, begin, end, cut_until)

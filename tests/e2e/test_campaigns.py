@@ -95,7 +95,7 @@ def test_a_clean_run_is_valid_and_says_so(clean_run: Path) -> None:
         "committed-prefix": True,
         "vacuity": True,
         "stats": True,
-        "nodes": True,
+        "run-as-planned": True,
     }
     assert "VALID" in printed
     assert "--seed e2e" in printed

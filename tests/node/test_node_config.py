@@ -40,6 +40,11 @@ def test_rocketmqs_own_sample_is_understood() -> None:
         (("dLegerGroup", "dLegerGruop"), "unknown key dLegerGruop"),
         (("n1-127.0.0.1:40912", "n1:40912"), "is not of the form"),
         (("brokerName=RaftNode00", "brokerName"), "no '='"),
+        (("n1-127.0.0.1:40912", "n1-127.0.0.1:99999"), "is not of the form"),
+        (("n1-127.0.0.1:40912", "n0-127.0.0.1:40912"), "n0 stands there twice"),
+        (("n1-127.0.0.1:40912", "n 1-127.0.0.1:40912"), "'n 1' is no id"),
+        (("brokerName=RaftNode00", "brokerIP1=localhost"), "must be an IPv4 address"),
+        (("brokerName=RaftNode00", "mappedFileSizeIndex=5000"), "must be a multiple of 32"),
         (("brokerName=RaftNode00", "shaketableDisk=tape"), "must be one of real, volatile"),
     ],
 )

@@ -13,7 +13,8 @@ from system.remoting.command import CommandError, decode_command
 from system.remoting.frame import FrameBuffer
 from system.store.entry_builder import EntryBuilder
 
-NUMBERS = st.integers(-1, 2**62)
+NUMBERS = st.integers(0, 2**62)
+INDICES = st.integers(-1, 2**62)
 NAMES = st.sampled_from(("n0", "n1", "ñ-2"))
 
 
@@ -25,11 +26,11 @@ def batches(bodies: list[bytes], end: LogEnd, term: int) -> list[Batch]:
 
 
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
-    st.builds(VoteRequest, NUMBERS, NAMES, NUMBERS, NUMBERS, st.booleans()),
+    st.builds(VoteRequest, NUMBERS, NAMES, INDICES, INDICES, st.booleans()),
     st.builds(VoteResponse, NUMBERS, NAMES, st.booleans(), st.booleans()),
-    st.builds(PushRequest, NUMBERS, NAMES, NUMBERS, NUMBERS, NUMBERS, NUMBERS),
+    st.builds(PushRequest, NUMBERS, NAMES, INDICES, INDICES, INDICES, NUMBERS),
     st.builds(
-        PushResponse, NUMBERS, NAMES, st.booleans(), NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS
+        PushResponse, NUMBERS, NAMES, st.booleans(), INDICES, NUMBERS, INDICES, INDICES, INDICES
     ),
 )
 
@@ -76,3 +77,16 @@ def test_another_groups_message_is_refused() -> None:
     frame = wire.encode(VoteRequest(1, "n0", 0, 0, canvass=True), "other")
     with pytest.raises(CommandError, match="group 'other'"):
         through(frame)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        PushRequest(1, "n0", -5, -1, -1, 0),
+        PushRequest(-1, "n0", -1, -1, -1, 0),
+        PushResponse(1, "n0", True, -2, 0),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(message: Message) -> None:
+    with pytest.raises(CommandError, match="bad _Push"):
+        through(wire.encode(message, "g"))

@@ -91,7 +91,7 @@ def check(log: CommitLog, promises: Promises, disk) -> None:
     assert log.synced == log.end
     terms = [int.from_bytes(data[16:24], "big") for data in found]
     first = [i for i, term in enumerate(terms) if i == 0 or term != terms[i - 1]]
-    assert log.spans == tuple((terms[i], i) for i in first)
+    assert log.spans == tuple((i, terms[i]) for i in first)
     with pytest.raises(OutsideLog):
         log.read_entries(len(found), 1)
     tail_start = log._data.start_of(log.end.position)
