@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -135,13 +137,14 @@ def finished_venv(machine: Path, python: str) -> None:
     """A .venv as a finished installation leaves it, whose python is the given script."""
     (machine / ".venv" / "bin").mkdir(parents=True)
     fake = machine / ".venv" / "bin" / "python"
-    fake.write_text(f"#!/bin/sh\n{python}\n")
+    own = 'case "$*" in *version_info*) echo 3.11; exit ;; *"import pip") exit ;; esac'
+    fake.write_text(f"#!/bin/sh\n{own}\n{python}\n")
     fake.chmod(0o755)
     with (machine / "pyproject.toml").open() as file:
         checksum = subprocess.run(
             ["cksum"], stdin=file, capture_output=True, text=True, check=True
         ).stdout.strip()
-    stamp = f"{checksum} {machine}\n"
+    stamp = f"{checksum} {machine} Python 3.11 at {fake}\n"
     for extra in ("base", "java"):
         (machine / ".venv" / f"installed-{extra}").write_text(stamp)
 
@@ -178,10 +181,121 @@ def test_a_changed_pyproject_is_installed_again(machine: Path) -> None:
         file.write("# changed\n")
     done = start(machine, "list")
     assert done.returncode == 255
-    assert "pyproject.toml or the folder changed" in done.stderr
+    assert "pyproject.toml, the folder or Python changed" in done.stderr
     assert "pip failed: ERROR: tried" in only_line(done)
     # What was there before is still there: nobody has to download it all again.
     assert not (machine / ".venv" / "installed-partly").exists()
+
+
+def pips(machine: Path) -> str:
+    """What the fake pips of this machine were told to install, one a line."""
+    log = machine / "pips"
+    return log.read_text() if log.exists() else ""
+
+
+NOTE_PIP = """*"-m pip install"*) for last; do :; done; echo "$last" >>"${0%/.venv/*}/pips" ;;"""
+
+
+def test_an_upgraded_python_is_installed_for_again(machine: Path) -> None:
+    finished_venv(machine, f'case "$*" in {NOTE_PIP} *) echo ran ;; esac')
+    give_python(machine)
+    python = machine / ".venv" / "bin" / "python"
+    python.write_text(python.read_text().replace("echo 3.11", "echo 3.12"))
+    done = start(machine, "list")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "pyproject.toml, the folder or Python changed" in done.stderr
+    assert pips(machine) == f"{machine}\n"
+    assert start(machine, "list").stderr == ""  # once
+
+
+def test_a_python_without_its_packages_makes_the_venv_again(machine: Path) -> None:
+    finished_venv(machine, "exit 1")
+    give_python(machine, refuse="*ensurepip*")
+    python = machine / ".venv" / "bin" / "python"
+    python.write_text("#!/bin/sh\necho 'No module named harness' >&2\nexit 1\n")
+    done = start(machine, "list")
+    assert done.returncode == 255, "1 would say that the group broke a promise"
+    assert "works no more (was Python upgraded?)" in done.stderr
+    assert not python.exists()
+
+
+def test_an_interrupted_extra_costs_nothing_that_was_there(machine: Path) -> None:
+    finished_venv(
+        machine,
+        """case "$*" in
+        *"-m pip install"*) echo "Collecting" >"${0%/.venv/*}/pips" ; exec sleep 60 ;;
+        *) echo ran ;;
+        esac""",
+    )
+    give_python(machine)
+    packages = machine / ".venv" / "lib" / "python3.11" / "site-packages"
+    for name in ("whole", "half"):
+        (packages / f"{name}-1.dist-info").mkdir(parents=True)
+    (packages / "whole-1.dist-info" / "RECORD").touch()
+    with subprocess.Popen(
+        [SHELL, str(machine / "shaketable"), "test"],
+        env={"PATH": str(machine.parent / "bin")},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as script:
+        while not pips(machine):
+            time.sleep(0.02)
+        script.send_signal(signal.SIGTERM)
+        said = script.communicate(timeout=60)[1]
+    assert script.returncode == 255
+    assert "interrupted while installing" in said
+    (machine / "pips").unlink()
+    done = start(machine, "list")  # pip is not called: there may be no network now
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+    assert pips(machine) == ""
+    assert [path.name for path in packages.iterdir()] == ["whole-1.dist-info"]
+    assert not (machine / ".venv" / "installed-partly").exists()
+
+
+def test_an_interrupted_extra_that_broke_the_rest_is_installed_over_it(machine: Path) -> None:
+    finished_venv(
+        machine,
+        f"""case "$*" in
+        {NOTE_PIP}
+        *harness.cli*) [ -e "${{0%/.venv/*}}/pips" ] && echo ran ;;
+        esac""",
+    )
+    give_python(machine)
+    (machine / ".venv" / "installed-partly").touch()
+    (machine / ".venv" / "kept").touch()
+    done = start(machine, "list")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert pips(machine) == f"{machine}\n"
+    assert (machine / ".venv" / "kept").exists()
+    assert not (machine / ".venv" / "installed-partly").exists()
+
+
+def test_a_bad_option_downloads_no_java(machine: Path) -> None:
+    finished_venv(
+        machine,
+        f"""case "$*" in
+        {NOTE_PIP}
+        *engine.java*) exit 3 ;;
+        *parse_args*--fults*) exit 1 ;;
+        *harness.cli*) echo "shaketable: Unknown option: --fults" >&2; exit 254 ;;
+        esac""",
+    )
+    (machine / ".venv" / "installed-java").unlink()
+    done = start(machine, "run", "--fults", "x")
+    assert done.returncode == 254
+    assert done.stderr == "shaketable: Unknown option: --fults\n"
+    assert pips(machine) == ""
+
+
+@pytest.mark.parametrize(("word", "code"), [("--faults", 0), ("--fults", 1)])
+def test_the_script_tells_good_words_from_bad_ones_as_the_command_line_does(
+    word: str, code: int
+) -> None:
+    script = (ROOT / "shaketable").read_text()
+    program = script.partition("can_be_parsed() {")[2].partition("-c '")[2].partition("'")[0]
+    assert "parse_args" in program
+    command = [sys.executable, "-P", "-c", program, "run", word, "kill"]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == code
 
 
 def test_java_is_looked_for_only_where_it_is_needed(machine: Path) -> None:
@@ -239,17 +353,27 @@ def test_two_at_once_wait_for_each_other(machine: Path) -> None:
     """The second one waits for the lock, then finds the work of the first one done."""
     finished_venv(
         machine,
-        'case "$*" in *"-m pip install"*) sleep 3 ; echo x >>"${0%/.venv/*}/installed" ;; esac',
+        """case "$*" in *"-m pip install"*)
+        echo x >>"${0%/.venv/*}/pips"
+        while [ ! -e "${0%/.venv/*}/go" ]; do sleep 0.05; done ;;
+        esac""",
     )
     give_python(machine)
     (machine / ".venv" / "installed-base").write_text("old\n")
     command = [SHELL, str(machine / "shaketable"), "list"]
     env = {"PATH": str(machine.parent / "bin")}
-    both = [subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=60)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    assert (machine / "installed").read_text() == "x\n"
-    assert sum("waiting for it" in text for text in said) == 1
+    first = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+    while not pips(machine):  # a hang fails by the test's timeout
+        time.sleep(0.02)
+    second = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+    assert second.stderr
+    assert "waiting for it" in second.stderr.readline()
+    (machine / "go").touch()
+    said = [process.communicate(timeout=60)[1] for process in (first, second)]
+    assert [process.returncode for process in (first, second)] == [0, 0]
+    assert pips(machine) == "x\n"
+    assert "waiting" not in said[0]
+    assert said[1] == ""
 
 
 def test_help_of_test_needs_no_installation(machine: Path) -> None:
