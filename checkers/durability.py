@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from checkers.findings import Findings, Gathered, gather, name_of, settle, windows_at
+from checkers.findings import Findings, Gathered, gather, just_before, name_of, settle, windows_at
 from checkers.replicas import (
     NOWHERE,
     Acknowledged,
@@ -202,7 +202,12 @@ class _Search:
         op, offset, value = int(acks.op[n]), int(acks.offset[n]), int(acks.value[n])
         moment_ns, node = int(acks.acknowledged_ns[n]), acks.node[n] or "an unnamed node"
         windows = windows_at(self.context, moment_ns)
-        under = f"under {' and '.join(map(name_of, windows))}" if windows else "under no fault"
+        faults = [name_of(window) for window in windows]
+        under = f"under {' and '.join(faults)}" if windows else "under no fault"
+        if not windows and (next_fault := just_before(self.context, moment_ns)):
+            windows = [next_fault]
+            under = f"just before {name_of(next_fault)}"
+            faults = [under]
         holders = [r.node for r, i in zip(self.replicas, self.indices[:, n], strict=True) if i >= 0]
         stands = {r.node: self._what_stands(place, n) for place, r in enumerate(self.replicas)}
         instead = {name: what for name, what in stands.items() if name not in holders}
@@ -213,7 +218,7 @@ class _Search:
             "acknowledged_ns": moment_ns,
             "instead": stands,
             "held_by": holders,
-            "faults": [name_of(window) for window in windows],
+            "faults": faults,
         }
         if windows:
             details["fault"] = windows[0].fault

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from checkers.findings import Findings, gather
 from harness.plugins import CheckContext
@@ -27,13 +28,15 @@ class Vacuity:
     partition = "key"
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
-        """Count one queue's operations that were invoked while a fault that bit was in force."""
+        """Count one queue's operations that were invoked inside a fault that bit, and done."""
+        is_ok = pc.equal(tables["operations"]["outcome"], "ok").to_numpy()
         calls = tables["operations"]["call_ns"].to_numpy()
         inside = np.zeros(len(calls), dtype=np.bool_)
         for window in context.windows:
             if window.bit:
                 inside |= (calls >= window.start_ns) & (calls <= window.stop_ns)
-        return Findings().table({"operations": len(calls), "inside": int(inside.sum())})
+        done = int((inside & is_ok).sum())
+        return Findings().table({"operations": len(calls), "inside": done})
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
         """Add up and decide."""
@@ -50,7 +53,8 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
     Args:
         context: the faults asked for and those done.
         operations: operations of the run.
-        inside: those invoked while a fault that bit was in force.
+        inside: those invoked while a fault that bit was in force, and answered ok: what
+            nobody answered tested nothing.
 
     Returns:
         UNKNOWN if faults were asked for and none bit, or `inside` is less than
@@ -75,11 +79,14 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
         return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
     if inside < OPERATIONS_INSIDE_MIN:
         summary = (
-            f"vacuous: only {inside} operations were invoked while a fault was in force,"
+            f"vacuous: only {inside} operations succeeded while a fault was in force,"
             f" at least {OPERATIONS_INSIDE_MIN} must be"
         )
         return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
-    summary = f"{len(bit)} of {len(context.windows)} faults bit, {inside} operations inside them"
+    summary = (
+        f"{len(bit)} of {len(context.windows)} faults bit, {inside} operations succeeded"
+        " inside them"
+    )
     if never:
         summary += f"; warning: asked for, but never bit: {', '.join(never)}"
     return Verdict(NAME, Outcome.VALID, summary, counts=counts, data=data)

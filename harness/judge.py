@@ -86,9 +86,12 @@ class Engine:
         return self._spark.run(job, progress)
 
     def stop(self) -> None:
-        """End the JVM, if there is one; idempotent."""
-        if self._thread is not None:
-            self._thread.join()
+        """End the JVM, if there is one; idempotent.
+
+        One that is still starting is not waited for: it ends with this process.
+        """
+        if self._thread is not None and self._thread.is_alive():
+            return
         if self._spark is not None:
             self._spark.stop()
 
@@ -154,7 +157,8 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
     )
     return CheckJob(
         operations=tuple(sorted(folder.operations.glob("*.parquet"))),
-        logs={node: folder.node(node) for node in nodes if folder.node(node).is_dir()},
+        # A folder that is not there is a log that cannot be read, never an empty one.
+        logs={node: folder.node(node) for node in nodes},
         read_log=target.read_log,
         context=context,
         checkers=tuple(discovery.get("checkers", name) for name in workload.checkers),

@@ -86,7 +86,8 @@ class SparkEngine:
         """Find Java, launch Spark, warm it up; idempotent.
 
         Raises:
-            UsageError: no fitting Java, or the master cannot be used.
+            UsageError: no fitting Java, or a master elsewhere cannot be used.
+            HarnessError: the local Spark does not start.
         """
         with self._lock:
             if self._session is None:
@@ -97,7 +98,8 @@ class SparkEngine:
                     said = self._quote_log()
                     self._end()
                     first = str(error).strip().partition("\n")[0]
-                    raise UsageError(
+                    kind = HarnessError if self._is_local else UsageError
+                    raise kind(
                         f"Spark does not start on {self.master} with {self.java.describe()}:"
                         f" {said or first or type(error).__name__}"
                     ) from error
@@ -210,7 +212,7 @@ def _settings(master: str, scratch: Path, is_local: bool) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(4 * cores),
             # One JVM for some seconds on few cores: a quick start matters most.
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-            f" -Djava.io.tmpdir={scratch / 'tmp'}",
+            f' "-Djava.io.tmpdir={scratch / "tmp"}"',  # quoted: a temp folder may have spaces
         }
     return settings
 

@@ -6,7 +6,7 @@ Source: DESIGN.md decision 14; jepsen.store for what stands in a run's folder.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import HarnessError
+from harness.history import watermark
 from harness.history.pairing import Paired, merge
 from harness.history.run_folder import RunFolder, replace_folder, temp_beside
 from harness.history.schema import EVENTS, NEMESIS_PROCESS, OPERATIONS
@@ -50,7 +51,8 @@ def export(folder: RunFolder) -> Exported:
 
     Works for a run whose harness was killed: run.json may be absent. Of run.json it reads
     "segments" ({"worker-0.seg": events written, or null for a worker that died}) and
-    "phases" ([{"name", "start_ns", "stop_ns"}]).
+    "phases" ([{"name", "start_ns", "stop_ns"}]). Without "segments" (a killed run) the
+    sizes noted in recorded.json say whether a recording was cut or lost since.
 
     Raises:
         HarnessError: there are no segments, or a file cannot be read or written.
@@ -69,7 +71,9 @@ def export(folder: RunFolder) -> Exported:
     _write_file(folder.events_parquet, lambda temp: pq.write_table(events, temp))
     _write_operations(operations, folder.operations)
     _write_file(folder.history_jsonl, lambda temp: _write_json_lines(merged.events, values, temp))
-    missing = [*_missing(segments, counted), *merged.problems]
+    noted = watermark.read(folder)
+    missing = [*_missing(segments, counted), *_missing_of_killed(paths, counted, noted)]
+    missing += merged.problems
     return Exported(
         events=events,
         operations=operations,
@@ -175,6 +179,28 @@ def _missing(segments: Sequence[Segment], counted: dict[str, int | None]) -> lis
             told.append(f"{detail}, but the run had recorded {expected}")
     absent = sorted(counted.keys() - kept.keys())
     return told + [f"{name}: the recording is gone" for name in absent]
+
+
+def _missing_of_killed(
+    paths: Sequence[Path], counted: Mapping[str, int | None], noted: Mapping[str, int] | None
+) -> list[str]:
+    """Say which recordings without a count are less than what was noted while they grew.
+
+    A killed run has no counts at all, a worker that died has none. Without a note the run
+    was killed before its clients did anything: then anything may lack.
+    """
+    if noted is None:
+        return [] if counted else ["the run was killed before it noted how far it had recorded"]
+    sizes = {path.name: path.stat().st_size for path in paths}
+    told = []
+    for name, size in sorted(noted.items()):
+        if counted.get(name) is not None:
+            continue
+        if name not in sizes:
+            told.append(f"{name}: the recording is gone")
+        elif sizes[name] < size:
+            told.append(f"{name}: cut to {sizes[name]} bytes, it had {size} before the kill")
+    return told
 
 
 def _events_table(events: Sequence[Event], values: Sequence[str | None]) -> pa.Table:

@@ -86,6 +86,11 @@ class RunFolder:
         return self.path / "run.json"
 
     @property
+    def recorded_json(self) -> Path:
+        """How many bytes each segment had while the run was under way, noted now and then."""
+        return self.path / "history" / "recorded.json"
+
+    @property
     def results_json(self) -> Path:
         """The verdicts."""
         return self.path / "results.json"

@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from harness.errors import HarnessError
+from harness.history import watermark
 from harness.history.run_folder import write_atomically
 from harness.runtime.rig import Rig
 from harness.runtime.world import wait_until
@@ -61,11 +62,12 @@ async def _wait_for_the_group(rig: Rig) -> None:
 
 @asynccontextmanager
 async def telling_counts(rig: Rig) -> AsyncIterator[None]:
-    """Tell the observer the operations' counts from time to time, inside."""
+    """Tell the observer, and note for a later analysis, how far clients are, inside."""
 
     async def tell() -> None:
         while True:
             rig.observer.counts(rig.workers.counts())
+            watermark.note(rig.folder)
             await trio.sleep(COUNTS_INTERVAL_S)
 
     async with trio.open_nursery() as nursery:

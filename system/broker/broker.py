@@ -350,14 +350,17 @@ class Broker:
         return response(read.opaque, code, None, ext, body, serialize_type=read.serialize_type)
 
     def _metadata(self, command: Command) -> bytes:
-        """DLedger's METADATA, with the state of this member beside the leader's id."""
+        """DLedger's METADATA, with the state of this member beside the leader's id.
+
+        Both indexes count only what is durable here: who asks may look at the files next.
+        """
         core = self.core
         ext = {
             "selfId": core.member,
             "role": core.role.value,
             "term": str(core.term),
             "leaderId": core.leader or "",
-            "committedIndex": str(core.ledger.commit_index),
+            "committedIndex": str(core.ledger.checkpoint_index),
             "ledgerEndIndex": str(core.log.end_index),
         }
         return response(command.opaque, 0, ext=ext, serialize_type=command.serialize_type)

@@ -80,14 +80,14 @@ def test_old_java_is_skipped_with_its_reason(tmp_path, version, said):
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "timeout_s", "said"),
     [
-        ("exit 1", "does not say its version"),
-        ("exec /bin/sleep 60", "did not say its version in 0 s"),
+        ("exit 1", 60.0, "does not say its version"),
+        ("exec /bin/sleep 60", 0.3, "did not say its version in 0 s"),
     ],
 )
-def test_java_that_does_not_answer(tmp_path, monkeypatch, code, said):
-    monkeypatch.setattr(java, "ASK_TIMEOUT_S", 0.3)
+def test_java_that_does_not_answer(tmp_path, monkeypatch, code, timeout_s, said):
+    monkeypatch.setattr(java, "ASK_TIMEOUT_S", timeout_s)
     with pytest.raises(UsageError, match=said):
         find_java(environment([fake(tmp_path / "odd", code=code) / "bin"]))
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from harness.errors import HarnessError
 from harness.history import export as exporting
+from harness.history import watermark
 from harness.history.export import export, fault_windows, load_events, load_operations
 from harness.history.pairing import merge
 from harness.history.recorder import Recorder
@@ -195,12 +196,34 @@ def test_a_killed_run_is_exported_without_complaint(folder: RunFolder) -> None:
     worker.invoke(1, "append", "t/0", value=2)
     path = folder.segment("worker-0")
     os.truncate(path, path.stat().st_size - 3)  # killed inside write(2)
+    assert "before it noted" in (export(folder).incomplete or "")
+    watermark.note(folder)
     exported = export(folder)
     assert exported.incomplete is None
     assert exported.operations["input"].to_pylist() == [1]
     (window,) = exported.windows
     assert (window.start_ns, window.stop_ns, window.bit) == (20, 20, False)
     assert window.evidence == "not undone: the run was cut short"
+
+
+@pytest.mark.parametrize("counts", [{}, {"worker-0.seg": 1, "worker-1.seg": None}])
+def test_what_was_noted_before_the_kill_and_is_gone_is_told(
+    folder: RunFolder, counts: dict[str, int | None]
+) -> None:
+    """A cut or lost recording of a killed run must not read as if its clients had been idle."""
+    full = record_run(folder)
+    watermark.note(folder)
+    if counts:
+        write_facts(folder, {**full, "worker-1.seg": None})
+    else:
+        folder.run_json.write_text('{"status": "running"}')
+    assert export(folder).incomplete is None
+    path = folder.segment("worker-1")
+    size = path.stat().st_size
+    os.truncate(path, size // 2)
+    assert f"it had {size} before the kill" in (export(folder).incomplete or "")
+    path.unlink()
+    assert "worker-1.seg: the recording is gone" in (export(folder).incomplete or "")
 
 
 def test_a_worker_that_died_leaves_a_sound_history(folder: RunFolder) -> None:
