@@ -278,9 +278,11 @@ def test_a_worker_that_does_not_answer_is_killed_in_time(tmp_path: Path) -> None
             await group.start()
             await group.generate()
             await wait_for(group, 20)
+            while not all(read_segment(plan.segment).events for plan in plans):
+                await trio.sleep(0.05)
             os.kill(group.pids()["worker-1"], signal.SIGSTOP)
             assert not await group.finish_main(0.5)
-            return await group.close(0.5)
+            return await group.close(10.0)  # time enough for worker-0; the other one takes it all
         finally:
             await group.kill()
 
@@ -300,8 +302,9 @@ def test_operations_end_though_the_client_hangs(tmp_path: Path) -> None:
     async def main() -> None:
         try:
             await group.start()
-            await group.generate(until_ns=time.monotonic_ns() + 200_000_000)
-            await trio.sleep(0.3)  # appends hang from the first: they are cut off later
+            await group.generate()
+            while not any(e.f == "append" for e in read_segment(plan.segment).events):
+                await trio.sleep(0.05)  # it hangs from now on, and is cut off later
             assert await group.finish_main()
             await group.close()
         finally:
@@ -311,6 +314,21 @@ def test_operations_end_though_the_client_hangs(tmp_path: Path) -> None:
     ends = [e for e in read_segment(plan.segment).events if e.f == "append" and e.type != "invoke"]
     assert ends
     assert {(e.type, e.error) for e in ends} == {("info", "no answer within 1.1 s")}
+
+
+@pytest.mark.e2e
+def test_workers_stop_by_themselves_at_the_given_time(tmp_path: Path) -> None:
+    group = WorkerGroup([make_plan(tmp_path)])
+
+    async def main() -> bool:
+        try:
+            await group.start()
+            await group.generate(until_ns=time.monotonic_ns() + 200_000_000)
+            return await group._awaited("generated", 60.0)  # nobody told them to stop
+        finally:
+            await group.kill()
+
+    assert trio.run(main)
 
 
 @pytest.mark.e2e
