@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from hypothesis import settings
+
+# The same examples everywhere, in CI and at home, and no deadline: a busy machine is no failure.
+settings.register_profile("shaketable", deadline=None, derandomize=True)
+settings.load_profile("shaketable")
 
 SLOW_MARKERS = frozenset({"e2e", "spark", "browser"})
 
