@@ -1,0 +1,31 @@
+"""Under which fault something happened, or just before which."""
+
+from __future__ import annotations
+
+from checkers.findings import SOON_NS, just_before, windows_at
+from harness.plugins import CheckContext, FaultWindow, Promises
+
+
+def window(number: int, start_ns: int, stop_ns: int) -> FaultWindow:
+    return FaultWindow(number, "kill", "kill n0", start_ns, stop_ns, bit=True, evidence="")
+
+
+CONTEXT = CheckContext(
+    nodes=("n0",),
+    committed={},
+    promises=Promises(),
+    windows=(window(0, 10, 20), window(1, 15, 30), window(2, 50 + SOON_NS, 60 + SOON_NS)),
+)
+
+
+def test_the_latest_of_overlapping_faults_comes_first() -> None:
+    assert [w.fault for w in windows_at(CONTEXT, 16)] == [1, 0]
+    assert [w.fault for w in windows_at(CONTEXT, 30)] == [1]
+    assert windows_at(CONTEXT, 31) == []
+
+
+def test_a_fault_that_begins_soon_is_named_and_a_later_one_is_not() -> None:
+    assert just_before(CONTEXT, 9) == CONTEXT.windows[0]
+    assert just_before(CONTEXT, 49) is None
+    assert just_before(CONTEXT, 50) == CONTEXT.windows[2]
+    assert just_before(CONTEXT, 70 + SOON_NS) is None
