@@ -41,4 +41,5 @@ def repeat_command(campaign: Campaign, folder: Path) -> str:
 def _word(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(value) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    # All digits of it: a number that is rounded here draws another schedule.
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)

@@ -52,6 +52,7 @@ def test_all_faults_are_those_that_there_are() -> None:
         Campaign(seed="a 1", nodes=5, faults=("kill",), time_limit_s=60),
         Campaign(seed="7", faults=(), mutant="ack-before-quorum", rate_hz=12.5),
         Campaign(seed="1", concurrency="3n", data_file_bytes=4096),
+        Campaign(seed="1", nemesis_interval_s=2.3456789, rate_hz=1234567.0),
     ],
 )
 def test_the_repeat_command_draws_the_same_campaign(asked: Campaign) -> None:
