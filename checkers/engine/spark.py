@@ -98,8 +98,7 @@ class SparkEngine:
                     said = self._quote_log()
                     self._end()
                     first = str(error).strip().partition("\n")[0]
-                    kind = HarnessError if self._is_local else UsageError
-                    raise kind(
+                    raise (HarnessError if self._is_local else UsageError)(
                         f"Spark does not start on {self.master} with {self.java.describe()}:"
                         f" {said or first or type(error).__name__}"
                     ) from error

@@ -111,8 +111,7 @@ class Broker:
         wall_ms: int,
     ) -> None:
         """Take all requests that one read of a connection brought, in order."""
-        # A send's offset is the end of its queue: what the core has committed since the
-        # last `take` must be in the queues before the first offset is given.
+        # A send's offset is its queue's end: first apply what was committed since `take`.
         self._apply_to(self.core.ledger.commit_index)
         for request in requests:
             try:
@@ -350,10 +349,7 @@ class Broker:
         return response(read.opaque, code, None, ext, body, serialize_type=read.serialize_type)
 
     def _metadata(self, command: Command) -> bytes:
-        """DLedger's METADATA, with the state of this member beside the leader's id.
-
-        Both indexes count only what is durable here: who asks may look at the files next.
-        """
+        """DLedger's METADATA and this member's state; what it calls committed is durable here."""
         core = self.core
         ext = {
             "selfId": core.member,
