@@ -34,6 +34,7 @@ def render(view: RunView) -> str:
             plot_div=None if drawn is None else Markup(drawn.div),  # noqa: S704 - likewise
             fault_colours=plots.fault_colours([row.window.name for row in view.faults]),
             recovery=summarise(row.recovery for row in view.faults),
+            timeout=None if view.op_timeout_s is None else f"{view.op_timeout_s:g} s",
             bitten=sum(row.window.bit for row in view.faults),
         )
     )

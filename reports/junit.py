@@ -2,6 +2,7 @@
 
 An invalid verdict is a failure; an unknown one or a checker's crash is an error, as CI
 systems tell "the software is wrong" from "the test could not say" (HARNESSES.md section 4).
+A checker that found something in one queue and crashed in another is a failure.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def _add_verdict(case: ElementTree.Element, checker: CheckerView) -> None:
     if checker.verdict == "VALID":
         return
     tag, kind = ("failure", "invalid") if checker.verdict == "INVALID" else ("error", "unknown")
-    if checker.crash is not None:
-        tag, kind = "error", "crashed"
+    if checker.crash is not None and tag == "error":
+        kind = "crashed"
     element = ElementTree.SubElement(case, tag, {"type": kind, "message": _xml(checker.summary)})
     lines = []
     for group in checker.groups:
@@ -68,8 +69,10 @@ def _add_verdict(case: ElementTree.Element, checker: CheckerView) -> None:
         lines.extend(f"  {violation.message}" for violation in group.shown)
         if group.total > len(group.shown) > 0:
             lines.append(f"  and {group.total - len(group.shown)} more")
+    if checker.findings_total > checker.findings_kept:
+        lines.append(f"{checker.findings_total} findings in all, {checker.findings_kept} kept")
     if checker.crash:
-        lines.append(checker.crash)
+        lines += ["The checker crashed, in part of its work:", checker.crash]
     element.text = _xml("\n".join(lines))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from harness.plugins import FaultWindow
+from harness.verdict import FINDINGS_KEPT_MAX
 from reports.recovery import Recovery
 
 
@@ -37,10 +38,16 @@ class RoleSpan:
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
-    """One fault as it was done, whether it bit, and how the group recovered from it."""
+    """One fault as it was done, whether it bit, and how the group recovered from it.
+
+    `hit_leader`: it bit, and by its plan the leader was its victim or cut off; then
+    `new_leader_ns` is how soon after its effect another led (None: no other one did).
+    """
 
     window: FaultWindow
     recovery: Recovery
+    hit_leader: bool = False
+    new_leader_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,10 @@ class OperationRow:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One finding with its evidence, and the operations around it (`around` may be empty)."""
+    """One finding with its evidence, and the operations around it (`around` may be empty).
+
+    `fault_words` says how it stands to its fault: under it, seen under it, just before it.
+    """
 
     kind: str
     message: str
@@ -78,6 +88,7 @@ class Violation:
     evidence: tuple[tuple[str, str], ...]
     around: tuple[OperationRow, ...] = ()
     windows: tuple[FaultWindow, ...] = ()
+    fault_words: str = ""
 
     def stands(self, place: str) -> str | None:
         """What stands instead at `place`, a node or "" (nowhere in particular)."""
@@ -86,7 +97,11 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class ViolationGroup:
-    """Findings that are alike: one kind, one fault. `total` counts those not shown, too."""
+    """Findings that are alike: one kind, one fault.
+
+    `total` counts those that were kept, shown or not; how many there were of a kind says
+    `CheckerView.totals`.
+    """
 
     kind: str
     title: str
@@ -107,7 +122,10 @@ class ViolationGroup:
 
 @dataclass(frozen=True, slots=True)
 class CheckerView:
-    """One checker's verdict as shown: `verdict` is VALID, INVALID or UNKNOWN."""
+    """One checker's verdict as shown: `verdict` is VALID, INVALID or UNKNOWN.
+
+    `totals` says how many findings of each kind there were, kept or not.
+    """
 
     name: str
     verdict: str
@@ -118,6 +136,13 @@ class CheckerView:
     findings_kept: int
     observed: tuple[ViolationGroup, ...]
     crash: str | None = None
+    totals: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def observed_text(self) -> str:
+        """How many breaches of nothing promised there are; not all of them are kept."""
+        kept = sum(group.total for group in self.observed)
+        return f"{kept:,}" if kept < FINDINGS_KEPT_MAX else f"{kept:,} or more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +170,11 @@ class DrainRow:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run, ready to be shown. `notes` say, in words, what of the run is missing."""
+    """A run, ready to be shown. `notes` say, in words, what of the run is missing.
+
+    `why` says the verdict's reason in plain words, `why_kinds` in the checkers' own ("" if
+    they say no more). `op_timeout_s` is how long a client waits for an answer, if known.
+    """
 
     folder: str
     name: str
@@ -175,3 +204,5 @@ class RunView:
     files: tuple[tuple[str, str], ...]  # relative path, what it is
     operations: pa.Table  # OPERATIONS; the plots are drawn from it
     versions: dict[str, Any] = field(default_factory=dict)
+    why_kinds: str = ""
+    op_timeout_s: float | None = None

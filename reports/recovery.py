@@ -48,6 +48,7 @@ class Recovery:
     None if nobody asked.
     `until_ns`: where the fault's aftermath ends: the first start of another fault after this
     one was undone, else the run's last invocation of an append.
+    `bit`: whether the fault did anything; after one that did not there is nothing to recover.
     """
 
     fault: int
@@ -55,11 +56,12 @@ class Recovery:
     gap: Gap | None
     asked: int
     until_ns: int
+    bit: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class RecoverySummary:
-    """Median and maximum over the faults after which somebody asked; `never` did not recover."""
+    """Over the faults that bit and after which somebody asked; `never` did not recover."""
 
     median_ns: int | None
     max_ns: int | None
@@ -92,7 +94,7 @@ def recovery_times(operations: pa.Table, windows: Sequence[FaultWindow]) -> list
         if position < len(ok_calls):
             recovery_ns = int(first_return_from[position]) - window.start_ns
         gap = _longest(acknowledged, window.start_ns, until_ns) if asked else None
-        recoveries.append(Recovery(window.fault, recovery_ns, gap, asked, until_ns))
+        recoveries.append(Recovery(window.fault, recovery_ns, gap, asked, until_ns, window.bit))
     return recoveries
 
 
@@ -107,7 +109,7 @@ def longest_gap(operations: pa.Table, start_ns: int, stop_ns: int) -> Gap:
 
 def summarise(recoveries: Iterable[Recovery]) -> RecoverySummary:
     """Join the recoveries of a run into the numbers that its summary prints."""
-    asked = [recovery for recovery in recoveries if recovery.asked]
+    asked = [recovery for recovery in recoveries if recovery.bit and recovery.asked]
     times = [recovery.recovery_ns for recovery in asked if recovery.recovery_ns is not None]
     gaps = [recovery.gap.length_ns for recovery in asked if recovery.gap is not None]
     return RecoverySummary(

@@ -13,18 +13,20 @@ import pyarrow.compute as pc
 
 from harness.history.export import fault_windows
 from harness.plugins import FaultWindow
-from reports import timeline
+from reports import plain_words, timeline
+from reports.elections import aimed_plans, elections
 from reports.folder import RunFiles, read_run
 from reports.model import (
     CheckerView,
     DrainRow,
     FaultRow,
     PhaseSpan,
+    RoleSpan,
     RunView,
     StatsRow,
 )
 from reports.recovery import recovery_times
-from reports.violations import Surroundings, group_findings
+from reports.violations import Surroundings, group_findings, kind_totals
 
 VERDICTS: Mapping[bool | str, str] = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
 
@@ -59,7 +61,7 @@ def build_view(folder_path: Path) -> RunView:
     asked = _fact(files, "faults_asked", "faults")
     seed = _fact(files, "seed")
     seed = NOT_KNOWN if seed is None else str(seed)
-    recoveries = recovery_times(files.operations, windows)
+    nodes = _nodes(files, [lane.node for lane in lanes])
     return RunView(
         folder=str(folder_path),
         name=str(_fact(files, "name") or folder_path.resolve().parent.name),
@@ -72,14 +74,14 @@ def build_view(folder_path: Path) -> RunView:
         workload=str(_fact(files, "workload") or NOT_KNOWN),
         seed=seed,
         faults_asked=(NOT_KNOWN,) if asked is None else _words(asked),
-        nodes=_nodes(files, [lane.node for lane in lanes]),
+        nodes=nodes,
         command=_command(files, seed),
         promises=_promises(results.get("promises") or _fact(files, "promises")),
         duration_ns=end_ns,
         outcomes=_outcomes(files.operations),
         leader_changes=timeline.leader_changes(lanes) if lanes else None,
         notes=tuple(notes),
-        faults=tuple(map(FaultRow, windows, recoveries)),
+        faults=_faults(files, windows, lanes, len(nodes)),
         phases=timeline.phase_spans(files.run.get("phases"), end_ns),
         lanes=lanes,
         checkers=checkers,
@@ -89,6 +91,8 @@ def build_view(folder_path: Path) -> RunView:
         files=_existing_files(folder_path),
         operations=files.operations,
         versions=dict(_mapping(files.run.get("versions"))),
+        why_kinds=_why_kinds(verdict, results, checkers),
+        op_timeout_s=_seconds(_fact(files, "op_timeout")),
     )
 
 
@@ -109,6 +113,24 @@ def _windows(files: RunFiles, end_ns: int, notes: list[str]) -> tuple[FaultWindo
     except (ValueError, KeyError, TypeError) as error:
         notes.append(f"the faults of history/events.parquet make no sense: {error}")
         return ()
+
+
+def _faults(
+    files: RunFiles, windows: Sequence[FaultWindow], lanes: Sequence[RoleSpan], nodes: int
+) -> tuple[FaultRow, ...]:
+    """Join each fault with how the group recovered from it and who led after it."""
+    followed = elections(lanes, windows, aimed_plans(files.nemesis), nodes)
+    rows = []
+    for window, recovery in zip(windows, recovery_times(files.operations, windows), strict=True):
+        election = followed.get(window.fault)
+        took_ns = None if election is None else election.took_ns
+        rows.append(FaultRow(window, recovery, election is not None, took_ns))
+    return tuple(rows)
+
+
+def _seconds(value: object) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else None  # type: ignore[arg-type]  # a number, as tested
 
 
 def _verdict(judged: Mapping[str, Any]) -> str:
@@ -181,7 +203,7 @@ def _promises(promises: object) -> tuple[str, ...]:
 
 
 def _why(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerView]) -> str:
-    """One sentence: the summaries of the checkers that made the verdict what it is."""
+    """One sentence, the worst first: what the checkers found that made the verdict what it is."""
     if stated := results.get("why"):
         return str(stated)
     if not results:
@@ -191,7 +213,19 @@ def _why(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerVie
     decisive = [checker for checker in checkers if checker.verdict == verdict]
     if not decisive:
         return "no checker said more"
-    return "; ".join(f"{checker.name}: {checker.summary}" for checker in decisive)
+    found = plain_words.say(plain_words.add_up(checker.totals for checker in decisive))
+    silent = _summaries(checker for checker in decisive if not checker.totals)
+    return "; ".join(part for part in (found, silent) if part)
+
+
+def _why_kinds(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerView]) -> str:
+    """Return the decisive checkers' own summaries, where the plain words stand for them."""
+    decisive = [checker for checker in checkers if checker.verdict == verdict and checker.totals]
+    return "" if results.get("why") or verdict == "VALID" else _summaries(decisive)
+
+
+def _summaries(checkers: Iterable[CheckerView]) -> str:
+    return "; ".join(f"{checker.name}: {checker.summary}" for checker in checkers)
 
 
 def _checkers(results: Mapping[str, Any], surroundings: Surroundings) -> tuple[CheckerView, ...]:
@@ -209,6 +243,7 @@ def _checker(name: str, verdict: Mapping[str, Any], surroundings: Surroundings) 
     observed = list(verdict.get("observed") or ())
     data = _mapping(verdict.get("data"))
     crash = data.get("traceback") or verdict.get("traceback")
+    totals = kind_totals(verdict)
     return CheckerView(
         name=name,
         verdict=_verdict(verdict),
@@ -217,11 +252,12 @@ def _checker(name: str, verdict: Mapping[str, Any], surroundings: Surroundings) 
             (str(key).replace("_", " "), number_text(value))
             for key, value in _mapping(verdict.get("counts")).items()
         ),
-        groups=group_findings(findings, len(findings), surroundings),
+        groups=group_findings(findings, totals, surroundings, name),
         findings_total=int(verdict.get("findings_total") or len(findings)),
         findings_kept=len(findings),
-        observed=group_findings(observed, len(observed), surroundings),
+        observed=group_findings(observed, {}, surroundings, name),
         crash=None if crash is None else str(crash),
+        totals=tuple(totals.items()),
     )
 
 

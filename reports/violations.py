@@ -8,8 +8,9 @@ Evidence stands in a finding's `details` or follows from the operations that it 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,14 @@ AROUND = 12
 
 TEXT_MAX = 300
 """Characters of one piece of evidence that are shown."""
+
+SEEN_BY = "linearizable-log"
+"""The checker that says of a read finding under which fault it was read, not what broke it."""
+
+_ABOUT_READS = frozenset({"read", "end"})
+
+JUST_BEFORE = "just before "
+"""How evidence begins that names a fault which began only after the acknowledgement."""
 
 _TAKEN = frozenset({"value", "acknowledged_by", "acknowledged_ns", "fault", "instead"})
 
@@ -99,20 +108,43 @@ class Surroundings:
         return self._by_key[key]
 
 
+def kind_totals(verdict: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many findings of each kind a checker's verdict counted, kept or not.
+
+    Of every kind at least one finding is kept; `counts` has the kinds' numbers.
+    """
+    kept = Counter(_kind(finding) for finding in verdict.get("findings") or ())
+    counts = verdict.get("counts")
+    counts = counts if isinstance(counts, Mapping) else {}
+    totals = {}
+    for kind, number in kept.items():
+        counted = counts.get(kind)
+        totals[kind] = max(number, counted) if isinstance(counted, int) else number
+    if len(totals) == 1:  # then all of them are of this kind, counted by it or not
+        kind, number = totals.popitem()
+        totals[kind] = max(number, int(verdict.get("findings_total") or 0))
+    return totals
+
+
 def group_findings(
-    findings: Iterable[Finding], total: int, surroundings: Surroundings
+    findings: Iterable[Finding],
+    totals: Mapping[str, int],
+    surroundings: Surroundings,
+    checker: str = "",
 ) -> tuple[ViolationGroup, ...]:
     """Group findings by kind and fault, the largest group first; detail the first ones of each.
 
-    `total` counts the checker's findings, kept or not; what was not kept is said of the
-    largest group's kind only as a number by the caller.
+    `totals` counts the checker's findings by kind, kept or not; a kind that it lacks, or has
+    no more of than there are, was kept whole.
     """
     grouped: dict[tuple[str, str], list[tuple[Finding, Violation]]] = {}
+    kept: Counter[str] = Counter()
     for finding in findings:
-        violation = _violation(finding, surroundings)
+        violation = _violation(finding, surroundings, checker)
+        kept[violation.kind] += 1
         grouped.setdefault((violation.kind, violation.fault or ""), []).append((finding, violation))
     ordered = sorted(grouped.values(), key=len, reverse=True)
-    assert total >= 0
+    cut = {kind: total for kind, total in totals.items() if total > kept[kind] > 0}
     groups = []
     shown_left, pictures_left = SHOWN_MAX, PICTURES_MAX
     for place, members in enumerate(ordered):
@@ -127,7 +159,7 @@ def group_findings(
         pictures_left -= min(pictures_here, len(shown))
         violations = [violation for _, violation in members]
         groups.append(
-            ViolationGroup(shown[0].kind, _title(violations), tuple(shown), len(violations))
+            ViolationGroup(shown[0].kind, _title(violations, cut), tuple(shown), len(violations))
         )
         if shown_left <= 0 and place + 1 < len(ordered):
             groups.append(_rest(ordered[place + 1 :]))
@@ -142,11 +174,13 @@ def _rest(groups: Sequence[Sequence[tuple[Finding, Violation]]]) -> ViolationGro
     return ViolationGroup("more", title, (), count)
 
 
-def _title(violations: Sequence[Violation]) -> str:
+def _title(violations: Sequence[Violation], cut: Mapping[str, int]) -> str:
     """Say what a group is: how many, of what kind, in which queues and offsets, under what."""
     first = violations[0]
     count = len(violations)
-    words = f"{first.kind}, {count} times" if count > 1 else first.kind
+    words = f"{first.kind}, {count:,} times" if count > 1 else first.kind
+    if first.kind in cut:
+        words = f"{first.kind}, {count:,} kept of {cut[first.kind]:,} in all"
     places = []
     for key in sorted({violation.key or "" for violation in violations}):
         offsets = [v.offset for v in violations if (v.key or "") == key and v.offset is not None]
@@ -158,11 +192,21 @@ def _title(violations: Sequence[Violation]) -> str:
             span = f" offset {low}" if low == high else f" offsets {low} to {high}"
         places.append(f"{key}{span}".strip())
     where = "; ".join(places[:4]) + (f"; and {len(places) - 4} more queues" if places[4:] else "")
-    under = f", under {first.fault}" if first.fault else ""
+    under = f", {first.fault_words}" if first.fault else ""
     return f"{words}{': ' if where else ''}{where}{under}"
 
 
-def _violation(finding: Finding, surroundings: Surroundings) -> Violation:
+def _kind(finding: Finding) -> str:
+    return str(finding.get("kind") or "violation")
+
+
+def _is_read(checker: str, kind: str) -> bool:
+    """Whether a finding is about what somebody read: the fault then is when it showed."""
+    words = kind.partition(" ")[0].split("-")  # behind the blank: "(not promised)"
+    return checker == SEEN_BY and (words == ["duplicate"] or not _ABOUT_READS.isdisjoint(words))
+
+
+def _violation(finding: Finding, surroundings: Surroundings, checker: str) -> Violation:
     """Join a finding's own evidence with what the operations say."""
     details = finding.get("details") or {}
     key, offset = finding.get("key"), finding.get("offset")
@@ -173,8 +217,11 @@ def _violation(finding: Finding, surroundings: Surroundings) -> Violation:
     node = details.get("acknowledged_by") or (append.node if append else None)
     time_ns = details.get("acknowledged_ns", append.return_ns if append else None)
     moment_ns = time_ns if time_ns is not None else (marked[-1].call_ns if marked else None)
+    is_read = _is_read(checker, _kind(finding))
+    if is_read:  # its first operation is the read
+        moment_ns = next((row.call_ns for row in marked if row.op == ids[0]), None)
     fault, faults = details.get("fault"), details.get("faults") or []
-    if fault is None and faults:
+    if faults and (fault is None or str(faults[0]).startswith(JUST_BEFORE)):
         fault = faults[0]
     told = _TAKEN if len(faults) > 1 else _TAKEN | {"faults"}
     if fault is None or isinstance(fault, int):
@@ -184,7 +231,7 @@ def _violation(finding: Finding, surroundings: Surroundings) -> Violation:
             window = surroundings.window_at(int(moment_ns))
         fault = f"{window.name} {window.fault} ({window.description})" if window else None
     return Violation(
-        kind=str(finding.get("kind") or "violation"),
+        kind=_kind(finding),
         message=str(finding.get("message") or ""),
         key=key,
         offset=offset,
@@ -192,9 +239,16 @@ def _violation(finding: Finding, surroundings: Surroundings) -> Violation:
         acknowledged_by=None if node is None else str(node),
         acknowledged_ns=int(time_ns) if isinstance(time_ns, int) else None,
         fault=None if fault is None else _text(fault),
+        fault_words="" if fault is None else _fault_words(_text(fault), is_read),
         instead=_instead(details.get("instead")),
         evidence=tuple((str(k), _text(v)) for k, v in details.items() if k not in told),
     )
+
+
+def _fault_words(fault: str, is_read: bool) -> str:
+    if fault.startswith(JUST_BEFORE):
+        return fault
+    return f"seen under {fault}" if is_read else f"under {fault}"
 
 
 def _with_surroundings(
@@ -211,11 +265,7 @@ def _with_surroundings(
     windows = tuple(
         w for w in surroundings.windows if w.start_ns <= last_ns and w.stop_ns >= first_ns
     )
-    return Violation(
-        violation.kind, violation.message, violation.key, violation.offset, violation.value,
-        violation.acknowledged_by, violation.acknowledged_ns, violation.fault,
-        violation.instead, violation.evidence, around, windows,
-    )  # fmt: skip
+    return replace(violation, around=around, windows=windows)
 
 
 def _instead(instead: object) -> tuple[tuple[str, str], ...]:

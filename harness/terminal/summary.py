@@ -9,13 +9,12 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.terminal.grid import INDENT, show_rows
+from reports import plain_words
 from reports.model import FaultRow, RunView, ViolationGroup
 from reports.recovery import RecoverySummary, summarise
 
 FINDINGS_SHOWN = 3
 """Findings that the summary shows, each of another kind; the report has them all."""
-WORST = ("lost-", "diverg", "damaged")
-"""Kinds that begin so come first: what was promised to be kept is gone."""
 NOTES_SHOWN = 3
 NOTE_CHARS_MAX = 140
 """Longer notes are cut; the report has them whole."""
@@ -113,17 +112,18 @@ def findings_rows(view: RunView) -> list[tuple[str, str]]:
     for checker in view.checkers:
         for group in checker.groups:
             of_kind.setdefault(group.kind, []).append(group)
-    kinds = sorted(of_kind, key=lambda kind: not kind.startswith(WORST))[:FINDINGS_SHOWN]
-    lines = [("finding", _finding_text(of_kind[kind])) for kind in kinds]
+    totals = plain_words.add_up(checker.totals for checker in view.checkers)
+    kinds = sorted((kind for kind in totals if kind in of_kind), key=plain_words.rank)
+    kinds = kinds[:FINDINGS_SHOWN]
+    lines = [("finding", _finding_text(of_kind[kind], totals[kind])) for kind in kinds]
     rest = sum(checker.findings_total for checker in view.checkers) - len(kinds)
     if rest > 0 and kinds:
-        lines.append(("", f"and {rest:,} more in the report"))
+        lines.append(("", f"and {rest:,} more; see the report"))
     return lines
 
 
-def _finding_text(groups: Sequence[ViolationGroup]) -> str:
+def _finding_text(groups: Sequence[ViolationGroup], total: int) -> str:
     """Say one finding of a kind, and how many there are of it under all faults."""
-    total = sum(group.total for group in groups)
     count = f" ({total:,} of them)" if total > 1 else ""
     said = next((group.shown[0].message for group in groups if group.shown), groups[0].title)
     return f"{groups[0].kind}{count}: {said}"

@@ -20,7 +20,7 @@ S = 1_000_000_000
 def fault(number: int, name: str, bit: bool, recovery_ns: int | None) -> FaultRow:
     window = FaultWindow(number, name, name, number * S, (number + 1) * S, bit, "")
     gap = Gap(number * S, number * S + 2 * S)
-    return FaultRow(window, Recovery(number, recovery_ns, gap, 10, (number + 1) * S))
+    return FaultRow(window, Recovery(number, recovery_ns, gap, 10, (number + 1) * S, bit))
 
 
 def violation(kind: str, offset: int) -> Violation:
@@ -75,7 +75,7 @@ def test_a_valid_run() -> None:
     assert dict(summary.rows(run_view(), "store/latest/report.html")) == {
         "operations": "31,204: 30,911 ok, 12 fail, 281 info (outcome unknown)",
         "faults": "1 of 2 bit (kill 1 of 2); never drawn: pause",
-        "recovery": "median 0.75 s, worst 1.00 s; longest without an acknowledgement 2.00 s",
+        "recovery": "median 0.50 s, worst 0.50 s; longest without an acknowledgement 2.00 s",
         "leader": "changed 3 times",
         "seed": "5b2e",
         "report": "store/latest/report.html",
@@ -88,23 +88,25 @@ def test_one_finding_of_each_kind_stands_in_words_the_lost_first() -> None:
         return ViolationGroup(kind, kind, (violation(kind, 7), violation(kind, 8)), total)
 
     order = CheckerView(
-        "log", "INVALID", "", (), (group("stale-read", 4), group("gap", 2)), 6, 6, ()
-    )
+        "log", "INVALID", "", (), (group("stale-read", 4), group("gap", 2)), 6, 6, (),
+        totals=(("stale-read", 4), ("gap", 2)),
+    )  # fmt: skip
     durability = CheckerView(
         "durability",
         "INVALID",
         "",
         (),
-        (group("lost-append", 200), group("lost-append", 14)),
-        214,
-        9,
+        (group("lost-append", 186), group("lost-append", 14)),
+        15_447,
+        200,
         (),
+        totals=(("lost-append", 15_447),),
     )
     found = summary.findings_rows(run_view(verdict="INVALID", checkers=(order, durability)))
     assert [label for label, _ in found] == ["finding", "finding", "finding", ""]
-    assert found[0][1].startswith("lost-append (214 of them): the append at offset 7 was")
+    assert found[0][1].startswith("lost-append (15,447 of them): the append at offset 7 was")
     assert [text.split()[0] for _, text in found[1:3]] == ["stale-read", "gap"]
-    assert found[-1][1] == "and 217 more in the report"
+    assert found[-1][1] == "and 15,450 more; see the report"
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,9 @@ class Sample:
         pq.write_table(table.slice(half), operations / "part-1.parquet")
         rows = []
         for number, (name, what, start, stop, _, bit, evidence) in enumerate(self.faults):
-            value = {"fault": number, "phase": "start", "plan": {}, "description": what}
+            words = what.split()
+            plan = {"victims": words[-1:], "leader": words[-1]} if "leader" in words else {}
+            value = {"fault": number, "phase": "start", "plan": plan, "description": what}
             rows.append(self._event(start, name, value))
             value = {**value, "phase": "stop", "bit": bit, "evidence": evidence, "measures": {}}
             rows.append(self._event(stop, name, value))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from reports import junit
+from reports import html, junit
 from reports.view import build_view
 
 
@@ -36,6 +36,27 @@ def test_each_checker_is_a_case_and_its_verdict_its_result(invalid_run: Any) -> 
         assert f"repeat: {view.command}" in said
         assert "--seed 7" in said
         assert f"{invalid_run.folder}/report.html" in said
+
+
+def test_a_checker_that_found_something_and_crashed_elsewhere_is_a_failure(
+    invalid_run: Any,
+) -> None:
+    view = build_view(invalid_run.folder)
+    checkers = tuple(
+        replace(checker, crash="KeyError: 'y'") if checker.name == "durability" else checker
+        for checker in view.checkers
+    )
+    view = replace(view, checkers=checkers)
+    [suite] = ElementTree.fromstring(junit.render(view)).findall("testsuite")
+    assert [suite.get(name) for name in ("failures", "errors")] == ["2", "1"]
+    assert [len(suite.findall(f"testcase/{tag}")) for tag in ("failure", "error")] == [2, 1]
+    failure = suite.find("testcase[@name='durability[7]']/failure")
+    assert failure is not None
+    assert failure.get("type") == "invalid"
+    assert "crashed, in part of its work:\nKeyError: 'y'" in (failure.text or "")
+    page = html.render(view)
+    assert page.count("in part of its work: what it found stands") == 1
+    assert page.count("the crash says nothing about the group") == 1  # the one of "broken"
 
 
 def test_a_run_that_was_not_judged_is_an_error(empty_run: Path) -> None:

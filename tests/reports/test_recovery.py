@@ -102,6 +102,15 @@ def test_a_group_that_never_serves_again_did_not_recover() -> None:
     assert recovery == Recovery(0, recovery_ns=None, gap=Gap(10, 90), asked=2, until_ns=90)
 
 
+def test_a_fault_that_did_not_bite_is_no_part_of_the_summary() -> None:
+    rows = [("append", 11, 1, "ok"), ("append", 51, 29, "ok")]
+    mild = FaultWindow(0, "pause", "pause n2", 10, 20, bit=False, evidence="")
+    recoveries = recovery_times(table(rows), [mild, window(1, 50, 70)])
+    assert [recovery.recovery_ns for recovery in recoveries] == [2, 30]
+    summary = summarise(recoveries)
+    assert (summary.median_ns, summary.recovered) == (30, 1)
+
+
 def test_where_nobody_asked_nothing_is_said() -> None:
     [recovery] = recovery_times(table([("append", 1, 1, "ok")]), [window(0, 10, 20)])
     assert recovery == Recovery(0, recovery_ns=None, gap=None, asked=0, until_ns=10)

@@ -85,6 +85,15 @@ def test_a_clean_run_is_told_in_words(clean_run: Any) -> None:
     assert "601 ms" in text  # recovery after the kill of the leader
     assert "an acknowledged append survives kill, partition, pause" in text
     assert "18,220 bytes held on 4 links" in text
+    assert "up to the operation timeout for the answer of a silent node" in text
+
+
+def test_how_long_clients_wait_is_said_where_it_is_known(clean_run: Any) -> None:
+    with (clean_run.folder / "campaign.toml").open("a") as campaign:
+        campaign.write("op_timeout = 1.5\n")
+    text = " ".join(outline(html.render(build_view(clean_run.folder))).text)
+    assert "clients wait up to 1.5 s for a silent node" in text
+    assert "up to 1.5 s (the operation timeout)" in text
 
 
 def test_an_invalid_run_shows_each_lost_append(invalid_run: Any) -> None:
@@ -104,6 +113,10 @@ def test_an_invalid_run_shows_each_lost_append(invalid_run: Any) -> None:
     assert "n1: 4, 5; n2: 4" in text
     assert "now there on n1" in text
     assert "findings in all; the first" in text
+    total = len(invalid_run.lost) + 55  # those that were not kept, too
+    assert view.why == f"{total} acknowledged appends are lost; 1 wrong-read"
+    assert view.why_kinds.startswith(f"durability: {len(invalid_run.lost)} acknowledged appends")
+    assert f"kept of {total} in all" in group.title
     assert "Observed" in text
 
 

@@ -1,0 +1,82 @@
+"""Kinds of findings -> plain words, the worst first: what the banner and the terminal say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+PHRASES_MAX: Final = 3
+"""Kinds that are said in plain words; of the others only the number of findings is."""
+
+WORDS: Final[Mapping[str, tuple[str, str]]] = {
+    # What was promised to be kept is gone.
+    "lost-append": ("acknowledged append is lost", "acknowledged appends are lost"),
+    "altered": ("acknowledged append was altered", "acknowledged appends were altered"),
+    "divergent": (
+        "committed entry differs between nodes",
+        "committed entries differ between nodes",
+    ),
+    "damaged": ("stored entry is damaged", "stored entries are damaged"),
+    "missing-on-node": (
+        "acknowledged append is missing on a node that committed it",
+        "acknowledged appends are missing on a node that committed them",
+    ),
+    # What was read is wrong.
+    "phantom-read": (
+        "read returned a value that nobody appended",
+        "reads returned values that nobody appended",
+    ),
+    "aborted-read": (
+        "read returned the value of an append that had failed",
+        "reads returned values of appends that had failed",
+    ),
+    "inconsistent-read": (
+        "read returned another value than stands there",
+        "reads returned other values than stand there",
+    ),
+    "stale-read": (
+        "read missed what was there already",
+        "reads missed what was there already",
+    ),
+    "read-went-back": (
+        "read found less than one before it",
+        "reads found less than one before them",
+    ),
+    "offset-given-twice": (
+        "time an offset was given to two appends",
+        "times an offset was given to two appends",
+    ),
+    "duplicated": ("value stands twice in a log", "values stand twice in a log"),
+}
+"""What one finding of a kind says, and what several say; behind their number, worst first."""
+
+
+def say(totals: Mapping[str, int]) -> str:
+    """Say findings, counted by kind, in one line: the worst in words, the rest as a number."""
+    kinds = sorted(totals, key=lambda kind: (rank(kind), -totals[kind]))
+    shown = [phrase(kind, totals[kind]) for kind in kinds[:PHRASES_MAX]]
+    if more := sum(totals[kind] for kind in kinds[PHRASES_MAX:]):
+        shown.append(f"{more:,} other {'finding' if more == 1 else 'findings'}")
+    return "; ".join(shown)
+
+
+def phrase(kind: str, count: int) -> str:
+    """Say findings of one kind; one that has no plain words is named."""
+    if kind not in WORDS:
+        return f"{count:,} {kind}"
+    one, several = WORDS[kind]
+    return f"{count:,} {one if count == 1 else several}"
+
+
+def rank(kind: str) -> int:
+    """Where a kind stands among those with plain words, the worst first; the others follow."""
+    return next((place for place, known in enumerate(WORDS) if known == kind), len(WORDS))
+
+
+def add_up(counted: Iterable[Iterable[tuple[str, int]]]) -> dict[str, int]:
+    """Add the totals of several checkers, kind by kind."""
+    totals: dict[str, int] = {}
+    for pairs in counted:
+        for kind, count in pairs:
+            totals[kind] = totals.get(kind, 0) + count
+    return totals

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from reports import plain_words
+
+
+def test_the_worst_comes_first_and_the_rest_is_counted() -> None:
+    found = {"stale-read": 3, "odd": 2, "offset-given-twice": 14, "gap": 9, "lost-append": 15_447}
+    assert plain_words.say(found) == (
+        "15,447 acknowledged appends are lost; 3 reads missed what was there already;"
+        " 14 times an offset was given to two appends; 11 other findings"
+    )
+
+
+def test_one_is_said_as_one_and_what_has_no_words_by_its_name() -> None:
+    assert plain_words.say({"lost-append": 1, "odd": 4}) == ("1 acknowledged append is lost; 4 odd")
+    assert plain_words.say({}) == ""
+
+
+def test_totals_of_one_kind_add_up_over_checkers() -> None:
+    assert plain_words.add_up([[("a", 1), ("b", 2)], [("a", 3)]]) == {"a": 4, "b": 2}
