@@ -200,9 +200,14 @@ class CommitLog:
         while True:
             self._check_alive()
             truncations = self._truncations
-            found = self._read_entries(first_index, bytes_max)
-            if self._truncations == truncations:  # else what was read may be half cut
-                return found
+            try:
+                found = self._read_entries(first_index, bytes_max)
+            except OutsideLog:
+                if self._truncations == truncations or first_index > self.end.index:
+                    raise
+            else:
+                if self._truncations == truncations:  # else what was read may be half cut
+                    return found
 
     def _read_entries(self, first_index: int, bytes_max: int) -> Batch:
         end = self.end

@@ -215,27 +215,40 @@ def test_reads_outside_the_log_are_typed(crash_disk):
             log.log_end_at(index)
 
 
-def test_a_read_across_a_truncation_is_refused(crash_disk):
-    """The bytes read may be zeros already, or another entry's."""
-    for read in (
-        lambda log: log.read(0, 100),
-        lambda log: log.read_entries(1, 1000),
-        lambda log: log.log_end_at(1),
-    ):
-        log = open_log(crash_disk())
-        append(log, 4, 2)
-        real = log._data.read
+@pytest.mark.parametrize("what", ["read", "read_entries", "log_end_at"])
+def test_a_read_across_a_truncation_is_done_again_or_refused(crash_disk, what):
+    """The bytes read may be zeros already, or another entry's; what is still there is there."""
+    reads = {
+        "read": lambda log: log.read(0, 100),
+        "read_entries": lambda log: log.read_entries(1, 1000),
+        "log_end_at": lambda log: log.log_end_at(1),
+    }
+    read = reads[what]
+    log = open_log(crash_disk())
+    append(log, 4, 2)
+    real = log._data.read
+    calls = []
 
-        def read_and_lose(position, size, log=log, real=real):
-            data = real(position, size)
-            log._data.read = real
+    def read_and_lose(position, size):
+        data = real(position, size)
+        if not calls:
+            log._data.read = real  # the truncation reads too
             log.truncate(2)
-            return data
+            log._data.read = read_and_lose
+        calls.append(data)
+        return b"\xff" * len(data) if len(calls) == 1 else data
 
-        log._data.read = read_and_lose
+    log._data.read = read_and_lose
+    if what == "log_end_at":
         with pytest.raises(OutsideLog):
             read(log)
-        read(log)
+        return
+    found = read(log)
+    assert len(calls) == 2, "read once more"
+    log._data.read = real
+    assert found == read(log)
+    if what == "read_entries":
+        assert found.last_index == 2
 
 
 def test_a_reader_beside_the_flusher_sees_whole_entries_or_a_typed_refusal(tmp_path):
