@@ -7,6 +7,7 @@ is judged in the same way.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,6 +27,8 @@ from harness.history.run_folder import RunFolder
 from harness.plugins import CheckContext, Target
 from harness.repeat import repeat_command
 from harness.verdict import Verdict
+
+log = logging.getLogger(__name__)
 
 SPARK: Final = "spark"
 LOCAL: Final = "local"
@@ -83,6 +86,8 @@ class Engine:
         self._thread.join()
         if self._error is not None:
             raise self._error
+        if self._spark.java is not None:
+            log.info("event=spark master=%s java=%r", self._master, self._spark.java.describe())
         return self._spark.run(job, progress)
 
     def stop(self) -> None:

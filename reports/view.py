@@ -213,6 +213,8 @@ def _why(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerVie
     decisive = [checker for checker in checkers if checker.verdict == verdict]
     if not decisive:
         return "no checker said more"
+    if verdict == "UNKNOWN":  # why it is not known is in the summaries, not in what was found
+        return _summaries(decisive)
     found = plain_words.say(plain_words.add_up(checker.totals for checker in decisive))
     silent = _summaries(checker for checker in decisive if not checker.totals)
     return "; ".join(part for part in (found, silent) if part)
@@ -221,7 +223,7 @@ def _why(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerVie
 def _why_kinds(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerView]) -> str:
     """Return the decisive checkers' own summaries, where the plain words stand for them."""
     decisive = [checker for checker in checkers if checker.verdict == verdict and checker.totals]
-    return "" if results.get("why") or verdict == "VALID" else _summaries(decisive)
+    return _summaries(decisive) if verdict == "INVALID" and not results.get("why") else ""
 
 
 def _summaries(checkers: Iterable[CheckerView]) -> str:
