@@ -31,6 +31,7 @@ INTERNAL_TOPIC = "RMQ_SYS_DLEDGER_EVENT"
 """Topic of the entries that are not user messages (term starts and the like)."""
 
 _HEADER = struct.Struct(">iiqqqiiii")
+_CHANNELS = (0, 1)  # messages; changes of the group's membership
 _CHAINED_BYTES = 36  # of the header: magic .. channel
 _BODYSIZE_AT = 44
 _BLANK = struct.Struct(">ii")
@@ -175,7 +176,7 @@ def _entry(data: mmap.mmap, at: int, position: int, walk: _Walk) -> _Row:
             index = walk.index  # the header is damaged: its index says nothing
     if pos != position:
         problems.append(f"pos is {pos}, not {position}")
-    if channel:
+    if channel not in _CHANNELS:
         problems.append(f"channel is {channel}")
     if crc != body_crc & 0xFFFFFFFF:
         problems.append("bodyCrc does not match")
@@ -265,7 +266,7 @@ def _next_entry(data: mmap.mmap, at: int, start: int) -> int | None:
             return None
         _, size, index, _, pos, channel, _, _, body_size = _HEADER.unpack_from(data, at)
         fits = _ENTRY_BYTES_MIN <= size <= end - at and body_size == size - _HEADER.size
-        if fits and pos == start + at and index >= 0 and channel == 0:
+        if fits and pos == start + at and index >= 0 and channel in _CHANNELS:
             return at
         at += 1
     return None

@@ -25,14 +25,14 @@ from system.broker.limits import BrokerConfig
 from system.node.clock import SystemClock
 from system.node.config import ConfigError, NodeConfig, load
 from system.node.node import Node, PortInUseError, flat
+from system.node.real_disk import RealDisk
+from system.node.volatile_disk import VolatileDisk
 from system.raft.core import RaftCore
 from system.raft.log_view import LogView
 from system.raft.protocol import InvariantError
 from system.store.commit_log import CommitLog
 from system.store.disk import Disk, StoreError
 from system.store.message import host_bytes
-from system.store.real_disk import RealDisk
-from system.store.volatile_disk import VolatileDisk
 
 EXIT_USAGE = 2
 EXIT_INVARIANT = 70

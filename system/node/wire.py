@@ -8,12 +8,22 @@ Source: DESIGN.md decision 6; codes from DLedgerRequestCode (DLEDGER.md C.1).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
 
-from system.raft.batch import Batch
-from system.raft.protocol import Message, PushRequest, PushResponse, VoteRequest, VoteResponse
+from system.raft.batch import Batch, LogEnd
+from system.raft.protocol import (
+    LeadershipTransfer,
+    Message,
+    PushRequest,
+    PushResponse,
+    Snapshot,
+    SnapshotRequest,
+    VoteRequest,
+    VoteResponse,
+)
 from system.remoting.codes import RequestCode
 from system.remoting.command import (
     ONEWAY_FLAG,
@@ -24,6 +34,12 @@ from system.remoting.command import (
 )
 from system.remoting.requests import Fields
 from system.store.entry import DamagedEntry, verify_batch
+from system.store.group_events import (
+    DamagedMembership,
+    decode_membership,
+    encode_membership,
+    memberships_in,
+)
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Index = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
@@ -37,6 +53,7 @@ class _VoteRequest(Fields, rename="camel"):
     last_index: _Index
     canvass: bool
     group: str
+    is_transfer: bool = False
 
 
 class _VoteResponse(Fields, rename="camel"):
@@ -55,6 +72,7 @@ class _PushRequest(Fields, rename="camel"):
     commit_index: _Index
     read_round: _Number
     group: str
+    prev_position: _Index = -1
     count: _Number = 0
     entry_term: _Index = -1
     position: _Index = -1
@@ -72,6 +90,25 @@ class _PushResponse(Fields, rename="camel"):
     group: str
 
 
+class _SnapshotRequest(Fields, rename="camel"):
+    term: _Number
+    leader: str
+    read_round: _Number
+    end_index: _Index
+    end_term: _Index
+    end_position: _Number
+    chain_crc: _Number
+    membership_index: _Index
+    membership: str
+    group: str
+
+
+class _LeadershipTransfer(Fields, rename="camel"):
+    term: _Number
+    leader: str
+    group: str
+
+
 def encode(message: Message, group: str) -> bytes:
     """Return the frame of one message."""
     body: Sequence[bytes] = ()
@@ -86,6 +123,7 @@ def encode(message: Message, group: str) -> bytes:
             message.last_index,
             message.canvass,
             group,
+            message.is_transfer,
         )
     elif isinstance(message, VoteResponse):
         code, flag = RequestCode.DLEDGER_VOTE, ONEWAY_FLAG | RESPONSE_FLAG
@@ -94,6 +132,13 @@ def encode(message: Message, group: str) -> bytes:
         code = RequestCode.DLEDGER_PUSH
         fields = _push_fields(message, group)
         body = [batch.data for batch in message.batches]
+    elif isinstance(message, SnapshotRequest):
+        code = RequestCode.DLEDGER_INSTALL_SNAPSHOT
+        fields = _snapshot_fields(message, group)
+        body = [message.snapshot.state]
+    elif isinstance(message, LeadershipTransfer):
+        code = RequestCode.DLEDGER_LEADERSHIP_TRANSFER
+        fields = _LeadershipTransfer(message.term, message.leader, group)
     else:
         code, flag = RequestCode.DLEDGER_PUSH, ONEWAY_FLAG | RESPONSE_FLAG
         fields = _PushResponse(
@@ -120,12 +165,29 @@ def _push_fields(push: PushRequest, group: str) -> _PushRequest:
         push.commit_index,
         push.read_round,
         group,
+        push.prev_position,
     )
     if push.batches:
         fields.count = sum(batch.count for batch in push.batches)
         fields.entry_term = push.batches[0].term
         fields.position = push.batches[0].position
     return fields
+
+
+def _snapshot_fields(request: SnapshotRequest, group: str) -> _SnapshotRequest:
+    snapshot = request.snapshot
+    return _SnapshotRequest(
+        request.term,
+        request.leader,
+        request.read_round,
+        snapshot.end.index,
+        snapshot.end.term,
+        snapshot.end.position,
+        snapshot.end.chain_crc,
+        snapshot.membership_index,
+        encode_membership(snapshot.membership).decode(),
+        group,
+    )
 
 
 def decode(command: Command, group: str) -> Message:
@@ -140,7 +202,12 @@ def decode(command: Command, group: str) -> Message:
     if command.code == RequestCode.DLEDGER_VOTE and not command.is_response:
         vote = _VoteRequest.from_ext(ext)
         message = VoteRequest(
-            vote.term, vote.candidate, vote.last_term, vote.last_index, vote.canvass
+            vote.term,
+            vote.candidate,
+            vote.last_term,
+            vote.last_index,
+            vote.canvass,
+            vote.is_transfer,
         )
     elif command.code == RequestCode.DLEDGER_VOTE:
         answer = _VoteResponse.from_ext(ext)
@@ -159,6 +226,11 @@ def decode(command: Command, group: str) -> Message:
             ack.hint_index,
             ack.hint_term,
         )
+    elif command.code == RequestCode.DLEDGER_INSTALL_SNAPSHOT:
+        message = _decode_snapshot(_SnapshotRequest.from_ext(ext), bytes(command.body))
+    elif command.code == RequestCode.DLEDGER_LEADERSHIP_TRANSFER:
+        transfer = _LeadershipTransfer.from_ext(ext)
+        message = LeadershipTransfer(transfer.term, transfer.leader)
     else:
         raise CommandError(f"code {command.code} is no message between members")
     return message
@@ -167,11 +239,15 @@ def decode(command: Command, group: str) -> Message:
 def _decode_push(fields: _PushRequest, data: bytes) -> PushRequest:
     batches: tuple[Batch, ...] = ()
     if fields.count:
-        batch = Batch(fields.prev_index + 1, fields.count, fields.entry_term, fields.position, data)
+        first = fields.prev_index + 1
+        batch = Batch(first, fields.count, fields.entry_term, fields.position, data)
         try:
             verify_batch(batch, None)
-        except DamagedEntry as error:
+            memberships = memberships_in(data)
+        except (DamagedEntry, DamagedMembership) as error:
             raise CommandError(f"damaged entries from {fields.leader}: {error}") from None
+        if memberships:
+            batch = replace(batch, memberships=memberships)
         batches = (batch,)
     return PushRequest(
         fields.term,
@@ -181,7 +257,18 @@ def _decode_push(fields: _PushRequest, data: bytes) -> PushRequest:
         fields.commit_index,
         fields.read_round,
         batches,
+        fields.prev_position,
     )
+
+
+def _decode_snapshot(fields: _SnapshotRequest, state: bytes) -> SnapshotRequest:
+    try:
+        membership = decode_membership(fields.membership.encode())
+    except DamagedMembership as error:
+        raise CommandError(f"damaged snapshot from {fields.leader}: {error}") from None
+    end = LogEnd(fields.end_index, fields.end_term, fields.end_position, fields.chain_crc)
+    snapshot = Snapshot(end, membership, fields.membership_index, state)
+    return SnapshotRequest(fields.term, fields.leader, snapshot, fields.read_round)
 
 
 def sender_of(message: Message) -> str:
@@ -190,6 +277,6 @@ def sender_of(message: Message) -> str:
         return message.candidate
     if isinstance(message, VoteResponse):
         return message.voter
-    if isinstance(message, PushRequest):
-        return message.leader
-    return message.follower
+    if isinstance(message, PushResponse):
+        return message.follower
+    return message.leader

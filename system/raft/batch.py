@@ -11,6 +11,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from system.raft.membership import Membership
+
 ENTRY_HEADER_BYTES = 48
 _CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from
 _SIZE_AT_4 = struct.Struct(">4xi").unpack_from
@@ -35,7 +37,9 @@ class Batch:
     """Entries `first_index` .. `last_index` of one term, contiguous in one segment file.
 
     `position` is the byte position of the first entry in the log; `data` is the encoded
-    entries, header and body, one behind the other.
+    entries, header and body, one behind the other. `memberships` lists (index, membership)
+    of every entry among them that changes the group's membership: whoever makes a batch
+    (the builder, the wire's decoder, the store's reader) finds them by the entries' channel.
     """
 
     first_index: int
@@ -43,6 +47,7 @@ class Batch:
     term: int
     position: int
     data: bytes
+    memberships: tuple[tuple[int, Membership], ...] = ()
 
     @property
     def last_index(self) -> int:
@@ -69,7 +74,10 @@ class Batch:
         at = 0
         for _ in range(skip):
             at += _SIZE_AT_4(self.data, at)[0]
-        return Batch(index + 1, self.count - skip, self.term, self.position + at, self.data[at:])
+        kept = tuple(change for change in self.memberships if change[0] > index)
+        return Batch(
+            index + 1, self.count - skip, self.term, self.position + at, self.data[at:], kept
+        )
 
     def until(self, index: int) -> Batch:
         """Return the part of the batch up to and with entry `index`, at least one entry."""
@@ -78,4 +86,5 @@ class Batch:
         at = 0
         for _ in range(keep):
             at += _SIZE_AT_4(self.data, at)[0]
-        return Batch(self.first_index, keep, self.term, self.position, self.data[:at])
+        kept = tuple(change for change in self.memberships if change[0] <= index)
+        return Batch(self.first_index, keep, self.term, self.position, self.data[:at], kept)

@@ -122,7 +122,7 @@ class RaftCore:
             self._on_vote_response(message)
         elif isinstance(message, PushRequest):
             self._on_push(message)
-        else:
+        elif isinstance(message, PushResponse):
             self._on_push_response(message)
 
     def append(self, batches: Sequence[Batch], now_ms: float) -> None:

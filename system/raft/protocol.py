@@ -12,7 +12,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from system.raft.batch import Batch
+from system.raft.batch import Batch, LogEnd
+from system.raft.membership import Membership
 
 
 class Role(enum.Enum):
@@ -37,6 +38,14 @@ class RaftConfig:
     in_flight_pushes_max: int = 256
     tail_bytes_max: int = 16 << 20  # recent entries kept in memory
     reads_waiting_max: int = 10_000
+    lease_ms: float = 0.0  # 0: reads by read index; else they trust clocks for so long
+    clock_drift_max: float = 0.1  # a lease is that part shorter than what voters keep to
+    transfer_timeout_ms: float = 1000.0  # DLedger's leadershipTransferWaitTimeout
+    transfer_lag_entries_max: int = 1000  # DLedger's maxLeadershipTransferWaitIndex
+    preferred_check_ms: float = 1000.0
+    preferred_leaders: tuple[str, ...] = ()  # DLedger's preferredLeaderIds, best first
+    promote_lag_entries_max: int = 100  # a learner this close behind becomes a voter
+    disk_stall_max_ms: float = 2000.0  # a write that takes longer: no leader, no candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,8 @@ class VoteRequest:
     last_term: int
     last_index: int
     canvass: bool
+    is_transfer: bool = False
+    """The leader itself asked for this election: a voter that still hears it may vote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +86,8 @@ class PushRequest:
     commit_index: int
     read_round: int
     batches: tuple[Batch, ...] = ()
+    prev_position: int = -1
+    """Byte position behind entry `prev_index`; -1 where that says nothing (tests)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +108,48 @@ class PushResponse:
     hint_term: int = -1
 
 
-Message = VoteRequest | VoteResponse | PushRequest | PushResponse
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What stands for all entries up to and with `end.index` (DESIGN.md decision 3).
+
+    `membership` was in force at `end`, brought by entry `membership_index` (-1: the
+    configuration). `state` is the broker's: each queue's next offset, topics, group offsets.
+    """
+
+    end: LogEnd
+    membership: Membership
+    membership_index: int
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """The leader's snapshot for a follower that is behind its retained log.
+
+    Answered by a PushResponse whose `match_index` is at least `snapshot.end.index` once the
+    snapshot is durable. Source: Raft section 7; DLedger 0.4.0's INSTALL_SNAPSHOT.
+    """
+
+    term: int
+    leader: str
+    snapshot: Snapshot
+    read_round: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipTransfer:
+    """The leader asks a follower that has everything to stand for election at once.
+
+    Source: Ongaro's dissertation section 3.10 (TimeoutNow); DLedger's LEADERSHIP_TRANSFER.
+    """
+
+    term: int
+    leader: str
+
+
+Message = (
+    VoteRequest | VoteResponse | PushRequest | PushResponse | SnapshotRequest | LeadershipTransfer
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +174,24 @@ class Append:
     batch: Batch
 
 
-Write = SaveState | Truncate | Append
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Forget the entries up to `snapshot.end`; the snapshot stands for them.
+
+    Whole data files in front of it may be removed, after the snapshot is durable.
+    """
+
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """Replace the whole log by `snapshot`: nothing that stood there comes back after a crash."""
+
+    snapshot: Snapshot
+
+
+Write = SaveState | Truncate | Append | Compact | Install
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +229,10 @@ class Effects:
     reads_ready: list[Token] = field(default_factory=list)
     reads_refused: list[Token] = field(default_factory=list)
     role_changes: list[RoleChange] = field(default_factory=list)
+    installed: Snapshot | None = None
+    """What is applied starts from this snapshot now: an older state is to be forgotten."""
+    membership: Membership | None = None
+    """The membership in force, where it changed: whom to keep connections with."""
 
 
 class EntryReader(Protocol):
@@ -178,6 +253,18 @@ class NotLeaderError(Exception):
     def __init__(self, leader: str | None) -> None:
         super().__init__(f"not the leader; the leader is {leader or 'unknown'}")
         self.leader = leader
+
+
+class TransferError(Exception):
+    """A leadership transfer, or an append during one, is refused: nothing changed."""
+
+
+class MembershipError(Exception):
+    """A membership change is refused: nothing changed. One line says why."""
+
+
+class DiskFullError(Exception):
+    """The member's disk is full: nothing was appended (DLedger's DISK_FULL)."""
 
 
 class TooManyReadsError(Exception):

@@ -81,6 +81,9 @@ class Disk(Protocol):
     def sync_dir(self, folder: str) -> None:
         """Make the names in `folder` durable."""
 
+    def used_ratio(self, folder: str) -> float:
+        """Return the used part, 0.0 to 1.0, of the file system that `folder` lies on."""
+
 
 def replace_file(disk: Disk, path: str, data: bytes) -> None:
     """Replace a small file at once and durably: old or new after a crash, never a mixture.

@@ -1,8 +1,9 @@
 """DLedger entries: the header codec, verification, and walks over encoded batches.
 
-Header, 48 bytes big-endian: magic 1, size, index, term, pos, channel 0, chainCrc, bodyCrc,
-bodySize. bodyCrc is the CRC-32 of the body; chainCrc that of the previous entry's chainCrc (4
-bytes, 0 for the first entry), the first 36 header bytes, bodyCrc and bodySize.
+Header, 48 bytes big-endian: magic 1, size, index, term, pos, channel (0, or 1 for a membership
+entry), chainCrc, bodyCrc, bodySize. bodyCrc is the CRC-32 of the body; chainCrc that of the
+previous entry's chainCrc (4 bytes, 0 for the first entry), the first 36 header bytes, bodyCrc and
+bodySize.
 Source: DLedger's DLedgerEntryCoder, where both CRCs are always 0; DLEDGER.md B.3 and DESIGN.md
 decision 3.
 """
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 
 from system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
 from system.store.disk import StoreError
+from system.store.group_events import MEMBERSHIP_CHANNEL, MESSAGE_CHANNEL
 from system.store.message import BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6
 
 ENTRY_MAGIC = 1
@@ -74,8 +76,8 @@ def verify_entry(data: memoryview, at: int, end: LogEnd | None, position: int) -
         raise DamagedEntry(f"{size} bytes do not fit where {len(data) - at} are left")
     if stored_position != position:
         raise DamagedEntry(f"pos is {stored_position}, not {position}")
-    if channel:
-        raise DamagedEntry(f"channel is {channel}, not 0")
+    if channel not in (MESSAGE_CHANNEL, MEMBERSHIP_CHANNEL):
+        raise DamagedEntry(f"channel is {channel}, not 0 or 1")
     if end is not None:
         if index != end.index + 1:
             raise DamagedEntry(f"index is {index}, not {end.index + 1}")

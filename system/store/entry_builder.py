@@ -6,6 +6,7 @@ import struct
 import zlib
 
 from system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from system.raft.membership import Membership
 from system.store.entry import (
     BLANK_BYTES,
     CHAINED_BYTES,
@@ -14,6 +15,14 @@ from system.store.entry import (
     HEADER_FORMAT,
     EntryTooLarge,
     next_position,
+)
+from system.store.group_events import (
+    EVENT_TOPIC,
+    MEMBERSHIP_CHANNEL,
+    MEMBERSHIP_PROPERTIES,
+    MEMBERSHIP_QUEUE,
+    MESSAGE_CHANNEL,
+    encode_membership,
 )
 from system.store.message import (
     BORN_HOST_V6,
@@ -49,6 +58,7 @@ class EntryBuilder:
         self._entry_bytes_max = min(ENTRY_BYTES_MAX, data_file_bytes - BLANK_BYTES)
         self._store_host = store_host
         self._ready: list[Batch] = []
+        self._memberships: list[tuple[int, Membership]] = []
         self._data = bytearray()
         self._start = end  # the log's end in front of what is in _data
         self._start_position = end.position
@@ -72,6 +82,7 @@ class EntryBuilder:
         born_host: bytes = bytes(8),
         store_ms: int = 0,
         reconsume_times: int = 0,
+        channel: int = MESSAGE_CHANNEL,
     ) -> int:
         """Add one message; return its byte position (the entry's + 48).
 
@@ -90,7 +101,7 @@ class EntryBuilder:
             end.index + 1,
             self._term,
             position,
-            0,
+            channel,
             0,
             0,
             message_bytes,
@@ -125,6 +136,21 @@ class EntryBuilder:
         self.end = LogEnd(end.index + 1, self._term, position + size, chain)
         return position + ENTRY_HEADER_BYTES
 
+    def add_membership(self, membership: Membership, queue_offset: int, store_ms: int) -> int:
+        """Add the entry that brings a membership; return its byte position."""
+        position = self.add(
+            EVENT_TOPIC,
+            MEMBERSHIP_QUEUE,
+            queue_offset,
+            encode_membership(membership),
+            MEMBERSHIP_PROPERTIES,
+            born_ms=store_ms,
+            store_ms=store_ms,
+            channel=MEMBERSHIP_CHANNEL,
+        )
+        self._memberships.append((self.end.index, membership))
+        return position
+
     def _fit(self, topic: bytes, body: bytes | memoryview, properties: bytes) -> tuple[bytes, int]:
         """Return what stands behind the body, and the message's size. Raises EntryTooLarge."""
         if len(topic) > TOPIC_BYTES_MAX or len(properties) > PROPERTIES_BYTES_MAX:
@@ -157,7 +183,9 @@ class EntryBuilder:
                 self._term,
                 self._start_position,
                 bytes(self._data),
+                tuple(self._memberships),
             )
         )
+        self._memberships.clear()
         self._start = self.end
         self._data.clear()

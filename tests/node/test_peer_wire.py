@@ -8,7 +8,17 @@ from hypothesis import given, settings
 
 from system.node import wire
 from system.raft.batch import Batch, LogEnd
-from system.raft.protocol import Message, PushRequest, PushResponse, VoteRequest, VoteResponse
+from system.raft.membership import Membership
+from system.raft.protocol import (
+    LeadershipTransfer,
+    Message,
+    PushRequest,
+    PushResponse,
+    Snapshot,
+    SnapshotRequest,
+    VoteRequest,
+    VoteResponse,
+)
 from system.remoting.command import CommandError, decode_command
 from system.remoting.frame import FrameBuffer
 from system.store.entry_builder import EntryBuilder
@@ -25,10 +35,27 @@ def batches(bodies: list[bytes], end: LogEnd, term: int) -> list[Batch]:
     return builder.take()
 
 
+MEMBERSHIPS = st.builds(
+    Membership,
+    st.just(("n0", "n1")),
+    st.sampled_from(((), ("n7",))),
+    st.sampled_from(((), (("n7", "127.0.0.1:40917"),))),
+)
+SNAPSHOTS = st.builds(
+    Snapshot,
+    st.builds(LogEnd, INDICES, INDICES, NUMBERS, st.integers(0, 2**32 - 1)),
+    MEMBERSHIPS,
+    INDICES,
+    st.binary(max_size=50),
+)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
-    st.builds(VoteRequest, NUMBERS, NAMES, INDICES, INDICES, st.booleans()),
+    st.builds(VoteRequest, NUMBERS, NAMES, INDICES, INDICES, st.booleans(), st.booleans()),
+    st.builds(SnapshotRequest, NUMBERS, NAMES, SNAPSHOTS, NUMBERS),
+    st.builds(LeadershipTransfer, NUMBERS, NAMES),
     st.builds(VoteResponse, NUMBERS, NAMES, st.booleans(), st.booleans()),
-    st.builds(PushRequest, NUMBERS, NAMES, INDICES, INDICES, INDICES, NUMBERS),
+    st.builds(
+        PushRequest, NUMBERS, NAMES, INDICES, INDICES, INDICES, NUMBERS, st.just(()), INDICES
+    ),
     st.builds(
         PushResponse, NUMBERS, NAMES, st.booleans(), INDICES, NUMBERS, INDICES, INDICES, INDICES
     ),
@@ -60,6 +87,18 @@ def test_entries_round_trip_joined(bodies: list[bytes], split: int) -> None:
     got = through(wire.encode(push, "g"))
     assert isinstance(got, PushRequest)
     assert got.batches == (whole,)
+
+
+def test_a_membership_entry_is_found_in_what_arrives() -> None:
+    builder = EntryBuilder(LogEnd(), 3, 1 << 20, bytes(8))
+    builder.add(b"topic", 1, 0, b"one")
+    membership = Membership(("n0", "n1", "n2"), ("n3",), (("n3", "127.0.0.1:40914"),))
+    builder.add_membership(membership, 0, 5)
+    (batch,) = builder.take()
+    assert batch.memberships == ((1, membership),)
+    got = through(wire.encode(PushRequest(3, "n0", -1, -1, -1, 9, (batch,)), "g"))
+    assert isinstance(got, PushRequest)
+    assert got.batches == (batch,)
 
 
 @settings(max_examples=100)

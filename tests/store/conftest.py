@@ -157,6 +157,9 @@ class CrashDisk:
         self.step(is_sync=True)
         self.change_names(self.name_changes.pop(folder, []))
 
+    def used_ratio(self, folder):
+        return 0.0
+
 
 class CrashFile:
     """Implements `system.store.disk.File`."""

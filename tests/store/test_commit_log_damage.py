@@ -11,13 +11,13 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
+from system.node.real_disk import RealDisk
+from system.node.volatile_disk import VolatileDisk
 from system.raft.batch import LogEnd
 from system.store import entry, recovery
 from system.store.commit_log import CommitLog, LogDamaged, NotContiguous, OutsideLog
 from system.store.disk import DiskFull, StoreError
 from system.store.entry_builder import EntryBuilder
-from system.store.real_disk import RealDisk
-from system.store.volatile_disk import VolatileDisk
 
 FILE_BYTES, INDEX_FILE_BYTES = 1024, 128
 

@@ -8,7 +8,7 @@ from harness.history.schema import ENTRIES
 from harness.targets.dledger_files import read_entries
 from system.store.commit_log import CommitLog
 from system.store.entry_builder import EntryBuilder
-from system.store.real_disk import RealDisk
+from system.node.real_disk import RealDisk
 
 FILE_BYTES = 4096
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from system.node.real_disk import IO_BUFFERS_MAX, RealDisk
+from system.node.volatile_disk import VolatileDisk
 from system.raft.batch import LogEnd
 from system.store.commit_log import CommitLog
 from system.store.disk import DiskFailed, DiskFull, read_file, replace_file
-from system.store.real_disk import IO_BUFFERS_MAX, RealDisk
-from system.store.volatile_disk import VolatileDisk
 
 NAME = st.sampled_from(["a", "b", "c"])
 STEP = st.one_of(
@@ -118,8 +118,8 @@ import os, signal, sys
 from system.raft.batch import LogEnd
 from system.store.commit_log import CommitLog
 from system.store.entry_builder import EntryBuilder
-from system.store.real_disk import RealDisk
-from system.store.volatile_disk import VolatileDisk
+from system.node.real_disk import RealDisk
+from system.node.volatile_disk import VolatileDisk
 
 disk = VolatileDisk(RealDisk()) if sys.argv[2] == "volatile" else RealDisk()
 log = CommitLog.open(disk, sys.argv[1], "n0", 65536, 4096)

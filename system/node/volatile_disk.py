@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from system.node.real_disk import RealDisk, RealFile
 from system.store.disk import Buffer, DiskFailed
-from system.store.real_disk import RealDisk, RealFile
 
 UNSYNCED_BYTES_MAX = 256 * 1024 * 1024
 """Above this a write is let through at once, as a kernel writes back on its own."""
@@ -199,6 +199,10 @@ class VolatileDisk:
             elif self._disk.exists(f"{folder}/{name}"):
                 self._disk.unlink(f"{folder}/{name}")
         self._disk.sync_dir(folder)
+
+    def used_ratio(self, folder: str) -> float:
+        """Return the used part of the real file system; what is held back is not counted."""
+        return self._disk.used_ratio(folder)
 
     def sync_content(self, content: _Content) -> None:
         """Let a file's held-back writes through (see `VolatileFile.sync`)."""

@@ -168,6 +168,13 @@ class RealDisk:
         except OSError as error:
             raise DiskFailed(f"fsync of folder {folder} failed: {error.strerror}") from error
 
+    def used_ratio(self, folder: str) -> float:
+        """Return the used part of the file system, as df counts it (root's reserve is used)."""
+        with _errors_of("ask the free space of", folder):
+            found = os.statvfs(folder)
+        usable = found.f_blocks - found.f_bfree + found.f_bavail
+        return 1.0 - found.f_bavail / usable if usable else 1.0
+
 
 @contextlib.contextmanager
 def _errors_of(doing: str, path: str) -> Iterator[None]:

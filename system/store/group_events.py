@@ -1,0 +1,75 @@
+"""Entries about the group itself: well-formed messages on a reserved topic.
+
+Queue 0 holds one TERM_START for each term, queue 1 the MEMBERSHIP changes, so that any
+RocketMQ store reader parses our logs (DESIGN.md decision 3). An entry that changes the
+membership has channel 1 in its DLedger header, where DLedger itself always writes 0: it is
+found without a look at its body.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from system.raft.membership import Membership
+from system.store.disk import StoreError
+
+EVENT_TOPIC = b"RMQ_SYS_DLEDGER_EVENT"
+TERM_START_QUEUE = 0
+MEMBERSHIP_QUEUE = 1
+TERM_START_PROPERTIES = b"TAGS\x01TERM_START\x02"
+MEMBERSHIP_PROPERTIES = b"TAGS\x01MEMBERSHIP\x02"
+MESSAGE_CHANNEL = 0
+MEMBERSHIP_CHANNEL = 1
+
+_SIZE_AND_INDEX = struct.Struct(">4xiq").unpack_from
+_CHANNEL_AT_32 = struct.Struct(">32xi").unpack_from
+_BODY_LENGTH = struct.Struct(">i").unpack_from
+_BODY_LENGTH_AT = 48 + 84
+"""In an entry whose message has IPv4 hosts, as all of ours have."""
+
+
+class DamagedMembership(StoreError):  # noqa: N818 - a finding about the bytes
+    """A membership entry cannot be read."""
+
+
+def encode_membership(membership: Membership) -> bytes:
+    """Return the message body that says a membership."""
+    return msgspec.json.encode(membership)
+
+
+def decode_membership(body: bytes | memoryview) -> Membership:
+    """Read such a body. Raises DamagedMembership."""
+    try:
+        membership = msgspec.json.decode(body, type=Membership)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise DamagedMembership(f"a membership entry cannot be read: {error}") from None
+    members = membership.members
+    if not membership.voters or len(set(members)) != len(members):
+        raise DamagedMembership(f"a membership needs voters, each member once: {members}")
+    return membership
+
+
+def memberships_in(data: bytes | memoryview) -> tuple[tuple[int, Membership], ...]:
+    """Return (index, membership) of each membership entry in verified, encoded entries.
+
+    Raises DamagedMembership.
+    """
+    found: list[tuple[int, Membership]] = []
+    at = 0
+    while at < len(data):
+        size, index = _SIZE_AND_INDEX(data, at)
+        if _CHANNEL_AT_32(data, at)[0] == MEMBERSHIP_CHANNEL:
+            found.append((index, membership_of(data[at : at + size])))
+        at += size
+    return tuple(found)
+
+
+def membership_of(entry: bytes | memoryview) -> Membership:
+    """Read the membership of one whole entry. Raises DamagedMembership."""
+    if len(entry) < _BODY_LENGTH_AT + 4:
+        raise DamagedMembership("a membership entry is too short")
+    (length,) = _BODY_LENGTH(entry, _BODY_LENGTH_AT)
+    body_at = _BODY_LENGTH_AT + 4
+    return decode_membership(entry[body_at : body_at + max(0, length)])
