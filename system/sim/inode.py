@@ -1,0 +1,149 @@
+"""One file of a simulated disk: its bytes, and a journal of what is not durable yet."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+SECTOR_BYTES = 512
+"""What a disk writes at once: a torn write keeps or loses it whole."""
+_LOSE, _KEEP, _SOME, _TEAR = range(4)
+
+
+class Change(NamedTuple):
+    """A write (or, `data` None, a new size) that may still be lost, and what undoes it."""
+
+    position: int
+    data: bytes | None
+    old: bytes
+    old_size: int
+    size: int
+
+
+class Inode:
+    """A file. `view` is what a process reads, as far as it was ever written; then zeros."""
+
+    __slots__ = ("_dropped", "_journal", "allotted_bytes", "size", "view")
+
+    def __init__(self, size: int) -> None:
+        self.view = bytearray()
+        self.size = size
+        self.allotted_bytes = 0
+        self._journal: list[Change] = [Change(0, None, b"", 0, size)]
+        # After an fsync that failed: every change since, and whether the disk has it (None:
+        # it may). What was dropped stays in the view: the page cache calls it clean.
+        self._dropped: list[tuple[Change, bool]] = []
+
+    def write(self, data: bytes, position: int) -> None:
+        """Write; not durable until `sync`."""
+        view, size = self.view, self.size
+        behind = position + len(data)
+        written = len(view)
+        if position == written:
+            old = b""
+            view += data
+        elif position > written:
+            old = b""
+            view += bytes(position - written)
+            view += data
+        else:
+            old = bytes(view[position:behind])
+            view[position:behind] = data
+        if behind > size:
+            self.size = behind
+        self._journal.append(Change(position, data, old, size, self.size))
+
+    def read(self, size: int, position: int) -> bytes:
+        """Read; bytes behind what was ever written are zeros."""
+        behind = min(position + size, self.size)
+        if behind <= len(self.view):
+            return bytes(self.view[position:behind])
+        data = bytes(self.view[position:behind])
+        return data + bytes(max(0, behind - position - len(data)))
+
+    def grow(self, size: int) -> None:
+        """Make the file longer, with zeros."""
+        if size > self.size:
+            self._journal.append(Change(0, None, b"", self.size, size))
+            self.size = size
+
+    def sync(self) -> None:
+        """Make every change so far durable."""
+        if self._dropped:
+            self._dropped += [(change, True) for change in self._journal]
+        self._journal.clear()
+
+    def drop_unsynced(self) -> None:
+        """What an fsync that fails does: the changes will never be written, and are still seen."""
+        self._dropped += [(change, False) for change in self._journal]
+        self._journal.clear()
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes of writes that a crash may lose."""
+        return sum(len(change.data) for change in self._journal if change.data is not None)
+
+    def lose_unsynced(self, rng: Random) -> int:
+        """Keep all, some or no unsynced writes, whole or by sector; return the bytes lost."""
+        if not self._journal and not self._dropped:
+            return 0
+        pending, self._journal = self._journal, []
+        dropped, self._dropped = self._dropped, []
+        for change in reversed(pending):
+            self._undo(change)
+        for change, _ in reversed(dropped):
+            self._undo(change)
+        for change, is_durable in dropped:
+            if is_durable:
+                self._redo(change.position, change.data, change.size)
+        way = rng.randrange(4) if pending else _KEEP
+        return sum(self._lose(change, way, rng) for change in pending)
+
+    def _lose(self, change: Change, way: int, rng: Random) -> int:
+        """Redo one change, a part of it or nothing; return the bytes lost."""
+        if change.data is None:
+            if way == _KEEP or (way != _LOSE and rng.random() < 0.5):
+                self._redo(0, None, change.size)
+            return 0
+        if way == _TEAR:
+            lost = 0
+            for at, piece in sectors(change.position, change.data):
+                if rng.random() < 0.5:
+                    self._redo(at, piece, 0)
+                else:
+                    lost += len(piece)
+            return lost
+        if way == _KEEP or (way == _SOME and rng.random() < 0.5):
+            self._redo(change.position, change.data, 0)
+            return 0
+        return len(change.data)
+
+    def flip_bit(self, position: int, bit: int) -> None:
+        """Let one bit rot, on the disk and in what is read."""
+        self.view[position] ^= 1 << bit
+
+    def _undo(self, change: Change) -> None:
+        if change.data is not None:
+            length = len(change.data)
+            self.view[change.position : change.position + length] = change.old.ljust(length, b"\0")
+        self.size = change.old_size
+
+    def _redo(self, position: int, data: bytes | None, size: int) -> None:
+        if data is not None:
+            behind = position + len(data)
+            if position > len(self.view):
+                self.view += bytes(position - len(self.view))
+            self.view[position:behind] = data
+            size = behind
+        self.size = max(self.size, size)
+
+
+def sectors(position: int, data: bytes) -> list[tuple[int, bytes]]:
+    """Cut a write into what a disk writes at once: (position, bytes) of each piece."""
+    pieces = []
+    at = 0
+    while at < len(data):
+        room = SECTOR_BYTES - (position + at) % SECTOR_BYTES
+        pieces.append((position + at, data[at : at + room]))
+        at += room
+    return pieces
