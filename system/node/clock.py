@@ -1,9 +1,16 @@
-"""The node's clock, injected (DESIGN.md decision 9). Only this file reads the machine's."""
+"""The node's clock, injected (DESIGN.md decision 9). Only this file reads the machine's.
+
+Whatever a node waits for, it waits on this clock: one that runs fast, slow or jumps moves
+all of the node's timers with it.
+"""
 
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from typing import Protocol
+
+import trio
 
 
 class Clock(Protocol):
@@ -17,6 +24,10 @@ class Clock(Protocol):
         """Milliseconds since 1970, for what messages carry; nothing rests on it."""
         ...
 
+    def move_on_at(self, due_ms: float) -> AbstractContextManager[trio.CancelScope]:
+        """Cancel what is inside when this clock shows `due_ms` (monotonic milliseconds)."""
+        ...
+
 
 class SystemClock:
     """The machine's own clocks."""
@@ -28,3 +39,13 @@ class SystemClock:
     def wall_ms(self) -> int:
         """Milliseconds since 1970."""
         return time.time_ns() // 1_000_000
+
+    def move_on_at(self, due_ms: float) -> AbstractContextManager[trio.CancelScope]:
+        """Cancel what is inside when this clock shows `due_ms`."""
+        return trio.move_on_after(max(0.0, due_ms - self.now_ms()) / 1000)
+
+
+async def sleep(clock: Clock, pause_ms: float) -> None:
+    """Wait so long on that clock."""
+    with clock.move_on_at(clock.now_ms() + pause_ms):
+        await trio.sleep_forever()

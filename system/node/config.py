@@ -11,10 +11,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 
 class ConfigError(Exception):
     """The configuration cannot be used: one line that names the file and the key."""
+
+
+PORT_MAX = 65_535
+INDEX_UNIT_BYTES = 32
+QUEUE_UNIT_BYTES = 20
+HOUR_MS = 3_600_000
+_ID = re.compile(r"[A-Za-z0-9_.]+")
+DISKS = ("real", "volatile")
+ACK_POLICIES = {"SYNC_FLUSH": "fsync", "ASYNC_FLUSH": "page-cache"}
+"""What an acknowledgement stands for: durable copies, or copies in the page cache."""
+_TRUTH = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +36,8 @@ class NodeConfig:
     """What a node is told. Ports on `host`; sizes in bytes; times in milliseconds.
 
     `peers` maps every member's id, this one's too, to (host, port) of its DLedger port.
+    `is_joining`: the group does not know this node yet, and `peers` elects nobody here.
+    `native_log` is where a commit log from before DLedger mode may stand.
     """
 
     self_id: str
@@ -35,6 +51,17 @@ class NodeConfig:
     disk: str = "real"
     seed: str = ""
     mutant: str = ""
+    is_joining: bool = False
+    ack_policy: str = "fsync"
+    lease_ms: float = 0.0
+    preferred_leaders: tuple[str, ...] = ()
+    reserved_ms: float = 72 * 3_600_000.0
+    disk_used_ratio_max: float = 0.75
+    native_log: Path | None = None
+    queue_file_bytes: int = 300_000 * QUEUE_UNIT_BYTES
+    is_key_indexed: bool = True
+    hash_slots: int = 5_000_000
+    index_items_max: int = 20_000_000
     unused: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -45,27 +72,34 @@ _KNOWN_UNUSED = frozenset(
         "brokerId",
         "brokerName",
         "brokerRole",
+        "deleteWhen",
         "enableDLegerCommitLog",
-        "flushDiskType",
         "namesrvAddr",
         "sendMessageThreadPoolNums",
         "slaveReadEnable",
-        "storePathCommitLog",
     )
 )
 _REQUIRED = ("dLegerSelfId", "dLegerGroup", "dLegerPeers", "listenPort", "storePathRootDir")
 _OPTIONAL = (
     "brokerIP1",
+    "diskMaxUsedSpaceRatio",
+    "fileReservedTime",
+    "flushDiskType",
     "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue",
     "mappedFileSizeIndex",
+    "maxHashSlotNum",
+    "maxIndexNum",
+    "messageIndexEnable",
+    "preferredLeaderIds",
     "shaketableDisk",
-    "shaketableSeed",
+    "shaketableJoin",
+    "shaketableLeaseMs",
     "shaketableMutant",
+    "shaketableReservedMs",
+    "shaketableSeed",
+    "storePathCommitLog",
 )
-PORT_MAX = 65_535
-INDEX_UNIT_BYTES = 32
-_ID = re.compile(r"[A-Za-z0-9_.]+")
-DISKS = ("real", "volatile")
 
 
 def load(path: Path) -> NodeConfig:
@@ -98,14 +132,7 @@ def parse(text: str) -> NodeConfig:
         IPv4Address(host)
     except AddressValueError:
         raise ConfigError(f"brokerIP1 must be an IPv4 address, not {host!r}") from None
-    index_file_bytes = _number(values, "mappedFileSizeIndex", 160 << 20, 4096, 1 << 40)
-    if index_file_bytes % INDEX_UNIT_BYTES:
-        raise ConfigError(
-            f"mappedFileSizeIndex must be a multiple of {INDEX_UNIT_BYTES}, not {index_file_bytes}"
-        )
-    disk = values.get("shaketableDisk", "real")
-    if disk not in DISKS:
-        raise ConfigError(f"shaketableDisk must be one of {', '.join(DISKS)}, not {disk}")
+    hours = _number(values, "fileReservedTime", 72, 1, 1 << 20)
     return NodeConfig(
         self_id=self_id,
         group=values["dLegerGroup"],
@@ -114,10 +141,25 @@ def parse(text: str) -> NodeConfig:
         store_root=Path(values["storePathRootDir"]),
         host=host,
         data_file_bytes=_number(values, "mappedFileSizeCommitLog", 1 << 30, 4096, 1 << 40),
-        index_file_bytes=index_file_bytes,
-        disk=disk,
+        index_file_bytes=_units(values, "mappedFileSizeIndex", 160 << 20, INDEX_UNIT_BYTES),
+        disk=_choice(values, "shaketableDisk", {disk: disk for disk in DISKS}, "real"),
         seed=values.get("shaketableSeed", ""),
         mutant=values.get("shaketableMutant", ""),
+        is_joining=_choice(values, "shaketableJoin", _TRUTH, "false"),
+        ack_policy=_choice(values, "flushDiskType", ACK_POLICIES, "SYNC_FLUSH"),
+        lease_ms=float(_number(values, "shaketableLeaseMs", 0, 0, 60_000)),
+        preferred_leaders=_ids(values, "preferredLeaderIds"),
+        reserved_ms=float(
+            _number(values, "shaketableReservedMs", hours * HOUR_MS, 1, (1 << 20) * HOUR_MS)
+        ),
+        disk_used_ratio_max=_number(values, "diskMaxUsedSpaceRatio", 75, 1, 100) / 100,
+        native_log=Path(native) if (native := values.get("storePathCommitLog")) else None,
+        queue_file_bytes=_units(
+            values, "mappedFileSizeConsumeQueue", 300_000 * QUEUE_UNIT_BYTES, QUEUE_UNIT_BYTES
+        ),
+        is_key_indexed=_choice(values, "messageIndexEnable", _TRUTH, "true"),
+        hash_slots=_number(values, "maxHashSlotNum", 5_000_000, 1, 1 << 28),
+        index_items_max=_number(values, "maxIndexNum", 20_000_000, 2, 1 << 30),
         unused={key: value for key, value in values.items() if key in _KNOWN_UNUSED},
     )
 
@@ -158,3 +200,29 @@ def _number(values: Mapping[str, str], key: str, default: int, low: int, high: i
     if not text.isdigit() or not low <= int(text) <= high:
         raise ConfigError(f"{key} must be a number in {low}..{high}, not {text!r}")
     return int(text)
+
+
+def _units(values: Mapping[str, str], key: str, default: int, unit_bytes: int) -> int:
+    """Read the size of a file that holds whole units."""
+    size = _number(values, key, default, unit_bytes * 8, 1 << 40)
+    if size % unit_bytes:
+        raise ConfigError(f"{key} must be a multiple of {unit_bytes}, not {size}")
+    return size
+
+
+def _choice(
+    values: Mapping[str, str], key: str, choices: Mapping[str, Value], default: str
+) -> Value:
+    text = values.get(key, default)
+    if text not in choices:
+        raise ConfigError(f"{key} must be one of {', '.join(choices)}, not {text}")
+    return choices[text]
+
+
+def _ids(values: Mapping[str, str], key: str) -> tuple[str, ...]:
+    """Read ids in DLedger's form: "n0;n1", the best first."""
+    ids = tuple(part.strip() for part in values.get(key, "").split(";") if part.strip())
+    for name in ids:
+        if not _ID.fullmatch(name):
+            raise ConfigError(f"{key}: {name!r} is no id: letters, digits, '_' and '.'")
+    return ids
