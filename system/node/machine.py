@@ -1,0 +1,45 @@
+"""What a node is given of the machine it runs on: disk, clock, dice and a place for disk work.
+
+A process gets the real ones (`system.node.__main__`), a simulated node those of its world; the
+node itself is the same (DESIGN.md decision 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol, TypeVar
+
+import trio
+
+from system.node.clock import Clock
+from system.store.disk import Disk
+
+Result = TypeVar("Result")
+
+
+class DiskWork(Protocol):
+    """Runs functions that wait for the disk, one after the other, off the hot path."""
+
+    async def __call__(self, work: Callable[[], Result]) -> Result:
+        """Run `work` and return what it returns, or raise what it raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node's surroundings. `dice` makes a stream of random numbers for a named purpose."""
+
+    disk: Disk
+    clock: Clock
+    dice: Callable[[str], Random]
+    run_disk_work: DiskWork
+
+
+async def in_disk_thread(work: Callable[[], Result]) -> Result:
+    """Run disk work of a process: in a thread, so that a slow fsync stops no heartbeat.
+
+    A cancelled node waits for the work under way: nobody else may touch the files meanwhile.
+    """
+    return await trio.to_thread.run_sync(work)
