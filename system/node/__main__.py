@@ -8,7 +8,6 @@ of these says why in one line on standard error.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import logging
 import signal
@@ -19,20 +18,15 @@ from random import Random, SystemRandom
 
 import trio
 
-from system import mutants
-from system.broker.broker import Broker
-from system.broker.limits import BrokerConfig
+from system.node.assembly import assemble
 from system.node.clock import SystemClock
 from system.node.config import ConfigError, NodeConfig, load
+from system.node.machine import Machine, in_disk_thread
 from system.node.node import Node, PortInUseError, flat
 from system.node.real_disk import RealDisk
 from system.node.volatile_disk import VolatileDisk
-from system.raft.core import RaftCore
-from system.raft.log_view import LogView
 from system.raft.protocol import InvariantError
-from system.store.commit_log import CommitLog
 from system.store.disk import Disk, StoreError
-from system.store.message import host_bytes
 
 EXIT_USAGE = 2
 EXIT_INVARIANT = 70
@@ -54,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         config = load(arguments.config)
-        commit_log = _open_log(config)
-        broker = _broker(config, commit_log)
+        node = assemble(config, _machine(config))
     except ConfigError as error:
         return _fail(EXIT_USAGE, error)
     except StoreError as error:
@@ -64,19 +57,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(EXIT_INVARIANT, error)
     if config.unused:
         log.info("event=keys_without_meaning_yet keys=%s", ",".join(sorted(config.unused)))
-    return _serve(config, broker, commit_log)
+    return _serve(node)
 
 
-def _serve(config: NodeConfig, broker: Broker, commit_log: CommitLog) -> int:
+def _serve(node: Node) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 50, 50)
     code = 0
     try:
-        trio.run(_run, Node(config, broker, commit_log, SystemClock()))
-        commit_log.save_checkpoint(broker.core.ledger.checkpoint_index)
-        commit_log.advance_mark()
-        commit_log.close()
+        trio.run(_run, node)
     except* PortInUseError as group:
         code = _fail(EXIT_USAGE, next(iter(flat(group))))
     except* StoreError as group:
@@ -90,6 +80,7 @@ async def _run(node: Node) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
         await node.run()
+    await node.stop()
 
 
 async def _stop_on_signal(scope: trio.CancelScope) -> None:
@@ -100,61 +91,14 @@ async def _stop_on_signal(scope: trio.CancelScope) -> None:
             return
 
 
-def _open_log(config: NodeConfig) -> CommitLog:
+def _machine(config: NodeConfig) -> Machine:
     disk: Disk = VolatileDisk(RealDisk()) if config.disk == "volatile" else RealDisk()
-    commit_log = CommitLog.open(
-        disk,
-        str(config.store_root),
-        config.self_id,
-        config.data_file_bytes,
-        config.index_file_bytes,
-    )
-    log.info(
-        "event=recovered end_index=%d term=%d voted_for=%s torn_bytes=%d committed_index=%d",
-        commit_log.end.index,
-        commit_log.state.term,
-        commit_log.state.voted_for or "-",
-        commit_log.torn_bytes,
-        commit_log.committed_index,
-    )
-    return commit_log
 
+    def dice(purpose: str) -> Random:
+        """Seeded where the configuration has a seed, so that a test can repeat it."""
+        return Random(f"{config.seed}/{purpose}") if config.seed else SystemRandom()
 
-def _broker(config: NodeConfig, commit_log: CommitLog) -> Broker:
-    core_type = RaftCore
-    if config.mutant:
-        with contextlib.suppress(KeyError):
-            core_type = mutants.load(config.mutant).core
-        if core_type is RaftCore:
-            raise ConfigError(f"no mutant {config.mutant}; there are {', '.join(mutants.names())}")
-        log.warning("event=mutant name=%s", config.mutant)
-    view = LogView(
-        commit_log,
-        commit_log.spans,
-        commit_log.end.index,
-        commit_log.end.position,
-    )
-    core = core_type(
-        config.self_id,
-        [peer for peer in config.peers if peer != config.self_id],
-        view,
-        term=commit_log.state.term,
-        voted_for=commit_log.state.voted_for,
-        uniform_ms=_dice(config, commit_log).uniform,
-        now_ms=SystemClock().now_ms(),
-    )
-    limits = BrokerConfig(
-        data_file_bytes=config.data_file_bytes,
-        store_host=host_bytes(config.host, config.listen_port),
-    )
-    return Broker(core, limits, applied_to=commit_log.committed_index)
-
-
-def _dice(config: NodeConfig, commit_log: CommitLog) -> Random:
-    """Seeded where the configuration has a seed, and other draws in each incarnation."""
-    if not config.seed:
-        return SystemRandom()
-    return Random(f"{config.seed}/{config.self_id}/{commit_log.state}/{commit_log.end.index}")
+    return Machine(disk, SystemClock(), dice, in_disk_thread)
 
 
 def _fail(code: int, error: BaseException) -> int:

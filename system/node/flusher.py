@@ -1,6 +1,6 @@
 """One flusher: takes what is pending, writes it, makes it durable, says so (group commit).
 
-The disk works in a thread, so that a slow fsync stops neither heartbeats nor clients
+The disk works aside (`DiskWork`), so that a slow fsync stops neither heartbeats nor clients
 (THROUGHPUT.md rule 6). Nothing is said durable before `CommitLog.sync` has returned.
 """
 
@@ -11,7 +11,7 @@ from functools import partial
 
 import trio
 
-from system.node.clock import Clock
+from system.node.machine import Machine
 from system.raft.protocol import Append, SaveState, Truncate, Write
 from system.store.commit_log import CommitLog
 
@@ -20,11 +20,12 @@ CHECKPOINT_INTERVAL_MS = 3000.0
 
 
 class Flusher:
-    """Carries out writes in order. `on_synced(seq)` is called in the trio thread."""
+    """Carries out writes in order. `on_synced(seq)` is called in the node's own thread."""
 
-    def __init__(self, log: CommitLog, clock: Clock, on_synced: Callable[[int], None]) -> None:
+    def __init__(self, log: CommitLog, machine: Machine, on_synced: Callable[[int], None]) -> None:
         self._log = log
-        self._clock = clock
+        self._clock = clock = machine.clock
+        self._run_disk_work = machine.run_disk_work
         self._on_synced = on_synced
         self._writes: list[Write] = []
         self._write_seq = 0
@@ -44,7 +45,7 @@ class Flusher:
         """Flush until cancelled. Raises DiskFailed, DiskFull: the node must stop."""
         while True:
             if self._mark_is_behind:
-                with trio.move_on_after(MARK_LAG_MS / 1000):
+                with self._clock.move_on_at(self._marked_ms + MARK_LAG_MS):
                     await self._wake.wait()
             else:
                 await self._wake.wait()
@@ -52,7 +53,7 @@ class Flusher:
                 writes, self._writes = self._writes, []
                 seq = self._write_seq
                 self._wake = trio.Event()
-                await trio.to_thread.run_sync(partial(self._carry_out, writes))
+                await self._run_disk_work(partial(self._carry_out, writes))
                 self._mark_is_behind = True
                 self._on_synced(seq)
             await self._note_progress(checkpoint_index())
@@ -61,12 +62,12 @@ class Flusher:
         """Move the synced-to mark and the checkpoint, which may both lag."""
         now_ms = self._clock.now_ms()
         if self._mark_is_behind and now_ms - self._marked_ms >= MARK_LAG_MS:
-            await trio.to_thread.run_sync(self._log.advance_mark)
+            await self._run_disk_work(self._log.advance_mark)
             self._marked_ms = now_ms
             self._mark_is_behind = False
         due = now_ms - self._checkpoint_ms >= CHECKPOINT_INTERVAL_MS
         if due and checkpoint_index > self._checkpointed:
-            await trio.to_thread.run_sync(partial(self._log.save_checkpoint, checkpoint_index))
+            await self._run_disk_work(partial(self._log.save_checkpoint, checkpoint_index))
             self._checkpoint_ms = now_ms
             self._checkpointed = checkpoint_index
 

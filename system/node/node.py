@@ -10,10 +10,10 @@ import trio
 
 from system.broker.broker import Broker
 from system.node import wire
-from system.node.clock import Clock
 from system.node.config import NodeConfig
 from system.node.flusher import Flusher
 from system.node.link import Link
+from system.node.machine import Machine
 from system.node.peers import Peers
 from system.remoting.command import Command, CommandError, decode_command
 from system.remoting.frame import Frame, FrameError
@@ -36,14 +36,16 @@ class Node:
     """One running member. `run` ends by cancellation or with the error that must stop it."""
 
     def __init__(
-        self, config: NodeConfig, broker: Broker, commit_log: CommitLog, clock: Clock
+        self, config: NodeConfig, machine: Machine, broker: Broker, commit_log: CommitLog
     ) -> None:
+        self.broker = broker
+        self.commit_log = commit_log
         self._config = config
-        self._broker = broker
-        self._clock = clock
-        self._flusher = Flusher(commit_log, clock, self._on_synced)
+        self._machine = machine
+        self._clock = machine.clock
+        self._flusher = Flusher(commit_log, machine, self._on_synced)
         self._peers = Peers(
-            {peer: at for peer, at in config.peers.items() if peer != config.self_id}
+            machine.clock, {peer: at for peer, at in config.peers.items() if peer != config.self_id}
         )
         self._clients: dict[int, Link] = {}
         self._numbers = count(1)
@@ -65,7 +67,7 @@ class Node:
             peer_port,
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._flusher.run, lambda: self._broker.core.ledger.checkpoint_index)
+            nursery.start_soon(self._flusher.run, lambda: self.broker.core.ledger.checkpoint_index)
             nursery.start_soon(self._peers.run)
             nursery.start_soon(self._pump)
             nursery.start_soon(self._timer)
@@ -77,6 +79,16 @@ class Node:
             await trio.serve_listeners(
                 self._guarded(self._serve_client, CLIENT_CONNECTIONS_MAX), client_listeners
             )
+
+    async def stop(self) -> None:
+        """Leave the disk in order behind a `run` that was cancelled. Raises StoreError."""
+
+        def leave() -> None:
+            self.commit_log.save_checkpoint(self.broker.core.ledger.checkpoint_index)
+            self.commit_log.advance_mark()
+            self.commit_log.close()
+
+        await self._machine.run_disk_work(leave)
 
     async def _listen(self, port: int, whom: str) -> list[trio.SocketListener]:
         try:
@@ -97,7 +109,7 @@ class Node:
         while True:
             await self._dirty.wait()
             self._dirty = trio.Event()
-            effects = self._broker.take(self._clock.now_ms(), self._clock.wall_ms())
+            effects = self.broker.take(self._clock.now_ms(), self._clock.wall_ms())
             if effects.writes:
                 self._flusher.add(effects.writes, effects.write_seq)
             for peer, message in effects.messages:
@@ -111,24 +123,24 @@ class Node:
                     change.term,
                     change.leader or "-",
                 )
-            if self._broker.core.deadline_ms < self._timer_due_ms:
+            if self.broker.core.deadline_ms < self._timer_due_ms:
                 self._timer_changed.set()
 
     async def _timer(self) -> None:
         while True:
             now_ms = self._clock.now_ms()
-            self._timer_due_ms = self._broker.core.deadline_ms
+            self._timer_due_ms = self.broker.core.deadline_ms
             if now_ms >= self._timer_due_ms:
-                self._broker.tick(now_ms)
+                self.broker.tick(now_ms)
                 self._touch()
                 await trio.lowlevel.checkpoint()
                 continue
-            with trio.move_on_after((self._timer_due_ms - now_ms) / 1000):
+            with self._clock.move_on_at(self._timer_due_ms):
                 await self._timer_changed.wait()
                 self._timer_changed = trio.Event()
 
     def _on_synced(self, write_seq: int) -> None:
-        self._broker.synced(write_seq)
+        self.broker.synced(write_seq)
         self._touch()
 
     def _reply(self, number: int, replies: list[bytes]) -> None:
@@ -178,7 +190,7 @@ class Node:
                 sender = wire.sender_of(message)
                 if sender == self._config.self_id or sender not in self._config.peers:
                     raise CommandError(f"{sender!r} is no other member of this group")
-                self._broker.receive(message, now_ms)
+                self.broker.receive(message, now_ms)
             self._touch()
 
         await Link(stream.socket, 0).read(on_frames)
@@ -191,7 +203,7 @@ class Node:
 
         def on_frames(frames: list[Frame]) -> None:
             requests: list[SendRequest | Command] = [decode_request(frame) for frame in frames]
-            self._broker.handle(
+            self.broker.handle(
                 number, born_host, requests, self._clock.now_ms(), self._clock.wall_ms()
             )
             self._touch()
@@ -203,7 +215,7 @@ class Node:
                 nursery.cancel_scope.cancel()
         finally:
             del self._clients[number]
-            self._broker.gone(number)
+            self.broker.gone(number)
 
 
 async def _write_until_broken(link: Link) -> None:

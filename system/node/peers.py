@@ -1,7 +1,8 @@
 """Connections to the other members: one each, opened here, used to send only.
 
-A lost message is the core's business (it compares and sends again), so nothing is
-queued for a member that is not connected, and what does not fit is dropped.
+Whom to keep a connection with follows the group's membership. A lost message is the core's
+business (it compares and sends again), so nothing is queued for a member that is not
+connected, and what does not fit is dropped.
 """
 
 from __future__ import annotations
@@ -11,22 +12,35 @@ from collections.abc import Mapping
 
 import trio
 
+from system.node.clock import Clock, sleep
 from system.node.link import Link
 
 PEER_OUT_BYTES_MAX = 32 << 20
-CONNECT_TIMEOUT_S = 1.0
-RECONNECT_AFTER_MIN_S = 0.05
-RECONNECT_AFTER_MAX_S = 0.5
+CONNECT_TIMEOUT_MS = 1000.0
+RECONNECT_AFTER_MIN_MS = 50.0
+RECONNECT_AFTER_MAX_MS = 500.0
+
+Address = tuple[str, int]
+"""(host, port) of a member's DLedger port."""
 
 log = logging.getLogger("shaketable.node")
 
 
 class Peers:
-    """Sends to the other members by id."""
+    """Sends to the other members by id. `keep` says who these are, at any time."""
 
-    def __init__(self, addresses: Mapping[str, tuple[str, int]]) -> None:
+    def __init__(self, clock: Clock, addresses: Mapping[str, Address]) -> None:
+        self._clock = clock
         self._addresses = dict(addresses)
         self._links: dict[str, Link] = {}
+        self._scopes: dict[str, tuple[Address, trio.CancelScope]] = {}
+        self._changed = trio.Event()
+
+    def keep(self, addresses: Mapping[str, Address]) -> None:
+        """Keep connections with these members from now on, and with no others."""
+        if dict(addresses) != self._addresses:
+            self._addresses = dict(addresses)
+            self._changed.set()
 
     def send(self, peer: str, data: bytes) -> None:
         """Send one frame, or drop it where there is no connection or no room."""
@@ -37,25 +51,35 @@ class Peers:
     async def run(self) -> None:
         """Keep a connection to each member, until cancelled."""
         async with trio.open_nursery() as nursery:
-            for peer in self._addresses:
-                nursery.start_soon(self._keep_connected, peer)
+            while True:
+                for peer, (address, scope) in list(self._scopes.items()):
+                    if self._addresses.get(peer) != address:
+                        scope.cancel()
+                        del self._scopes[peer]
+                for peer, address in self._addresses.items():
+                    if peer not in self._scopes:
+                        scope = trio.CancelScope()
+                        self._scopes[peer] = (address, scope)
+                        nursery.start_soon(self._keep_connected, peer, address, scope)
+                await self._changed.wait()
+                self._changed = trio.Event()
 
-    async def _keep_connected(self, peer: str) -> None:
-        pause_s = RECONNECT_AFTER_MIN_S
-        while True:
-            try:
-                if await self._serve_connection(peer):
-                    pause_s = RECONNECT_AFTER_MIN_S
-            except OSError as error:
-                log.debug("event=peer_lost peer=%s error=%r", peer, str(error))
-            await trio.sleep(pause_s)
-            pause_s = min(pause_s * 2, RECONNECT_AFTER_MAX_S)
+    async def _keep_connected(self, peer: str, address: Address, scope: trio.CancelScope) -> None:
+        pause_ms = RECONNECT_AFTER_MIN_MS
+        with scope:
+            while True:
+                try:
+                    if await self._serve_connection(peer, address):
+                        pause_ms = RECONNECT_AFTER_MIN_MS
+                except OSError as error:
+                    log.debug("event=peer_lost peer=%s error=%r", peer, str(error))
+                await sleep(self._clock, pause_ms)
+                pause_ms = min(pause_ms * 2, RECONNECT_AFTER_MAX_MS)
 
-    async def _serve_connection(self, peer: str) -> bool:
+    async def _serve_connection(self, peer: str, address: Address) -> bool:
         """Connect and send until the connection breaks; True if it was ever open."""
-        host, port = self._addresses[peer]
-        with trio.move_on_after(CONNECT_TIMEOUT_S) as connecting:
-            stream = await trio.open_tcp_stream(host, port)
+        with self._clock.move_on_at(self._clock.now_ms() + CONNECT_TIMEOUT_MS) as connecting:
+            stream = await trio.open_tcp_stream(*address)
         if connecting.cancelled_caught:
             return False
         link = Link(stream.socket, PEER_OUT_BYTES_MAX)
@@ -67,7 +91,8 @@ class Peers:
                 await self._watch(stream.socket)
                 nursery.cancel_scope.cancel()
         finally:
-            del self._links[peer]
+            if self._links.get(peer) is link:
+                del self._links[peer]
             link.close()
         log.info("event=peer_disconnected peer=%s", peer)
         return True

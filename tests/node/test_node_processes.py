@@ -24,6 +24,8 @@ from system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
 from system.node import __main__ as node_main
 from system.node.clock import SystemClock
 from system.node.flusher import Flusher
+from system.node.machine import Machine, in_disk_thread
+from system.node.real_disk import RealDisk
 from system.raft.protocol import SaveState
 from system.store.commit_log import CommitLog
 from system.store.disk import DiskFailed
@@ -282,7 +284,8 @@ def test_a_failed_fsync_stops_the_node(tmp_path: Path) -> None:
 
     async def main() -> None:
         log: CommitLog = FailingLog()  # type: ignore[assignment]
-        flusher = Flusher(log, SystemClock(), said.append)
+        machine = Machine(RealDisk(), SystemClock(), Random, in_disk_thread)
+        flusher = Flusher(log, machine, said.append)
         flusher.add([SaveState(1, "n0")], 1)
         with trio.fail_after(5):
             await flusher.run(lambda: -1)
