@@ -1,8 +1,8 @@
 """`python -m system.node -c broker.conf`: one member of a broker group.
 
-Ends with 0 on SIGTERM or SIGINT, 2 for a bad configuration or a port in use, 70 when an
-invariant of the protocol is broken, 74 when the disk failed or the log is damaged. Each
-of these says why in one line on standard error.
+Ends with 0 on SIGTERM or SIGINT, 2 for a bad configuration, a port or a store folder in
+use, 70 when an invariant of the protocol is broken, 74 when the disk failed or the log is
+damaged. Each of these says why in one line on standard error.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from system.node.config import ConfigError, NodeConfig, load
 from system.node.machine import Machine, in_disk_thread
 from system.node.node import Node, PortInUseError, flat
 from system.node.real_disk import RealDisk
+from system.node.store_lock import StoreInUseError, lock_store
 from system.node.volatile_disk import VolatileDisk
 from system.raft.protocol import InvariantError
 from system.store.disk import Disk, StoreError
@@ -48,10 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         config = load(arguments.config)
+        lock_store(config.store_root)
         node = assemble(config, _machine(config))
-    except ConfigError as error:
+    except (ConfigError, StoreInUseError) as error:
         return _fail(EXIT_USAGE, error)
-    except StoreError as error:
+    except (StoreError, OSError) as error:
         return _fail(EXIT_DISK, error)
     except InvariantError as error:
         return _fail(EXIT_INVARIANT, error)

@@ -12,6 +12,7 @@ import logging
 from system import mutants
 from system.broker.broker import Broker
 from system.broker.limits import BrokerConfig
+from system.node.abort_marker import place_abort_marker
 from system.node.config import ConfigError, NodeConfig
 from system.node.machine import Machine
 from system.node.node import Node
@@ -28,6 +29,9 @@ def assemble(config: NodeConfig, machine: Machine) -> Node:
 
     Raises ConfigError, StoreError (also LogDamaged) or InvariantError.
     """
+    was_aborted = place_abort_marker(machine.disk, str(config.store_root))
+    if was_aborted:
+        log.info("event=aborted_before node=%s", config.self_id)
     commit_log = _open_log(config, machine)
     try:
         core = _core(config, machine, commit_log)

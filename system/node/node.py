@@ -10,6 +10,7 @@ import trio
 
 from system.broker.broker import Broker
 from system.node import wire
+from system.node.abort_marker import remove_abort_marker
 from system.node.config import NodeConfig
 from system.node.flusher import Flusher
 from system.node.link import Link
@@ -87,6 +88,7 @@ class Node:
             self.commit_log.save_checkpoint(self.broker.core.ledger.checkpoint_index)
             self.commit_log.advance_mark()
             self.commit_log.close()
+            remove_abort_marker(self._machine.disk, str(self._config.store_root))
 
         await self._machine.run_disk_work(leave)
 

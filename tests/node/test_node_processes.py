@@ -229,6 +229,18 @@ def test_a_port_in_use_is_said_in_one_line(single: Nodes, which: str) -> None:
 
 
 @pytest.mark.e2e
+def test_two_nodes_cannot_share_a_store_folder(single: Nodes) -> None:
+    first = single.start("n0")
+    single.run(lambda client: _append(client, b"a"))
+    assert single.start("n0").wait(STOP_WAIT_S) == node_main.EXIT_USAGE
+    single.processes["first"] = first
+    last = single.log("n0").splitlines()[-1]
+    assert f"{single.folder / 'n0'} is in use by another process" in last
+    assert "Traceback" not in single.log("n0")
+    assert single.run(lambda client: _append(client, b"b")) == 1
+
+
+@pytest.mark.e2e
 def test_a_node_with_damaged_synced_data_does_not_start(single: Nodes) -> None:
     process = single.start("n0")
     for number in range(20):
@@ -302,6 +314,19 @@ def test_sigterm_ends_a_node_with_0_and_a_checkpoint(single: Nodes) -> None:
     process.terminate()
     assert process.wait(STOP_WAIT_S) == 0
     assert (single.folder / "n0" / "dledger-n0" / "checkpoint").exists()
+    assert not (single.folder / "n0" / "abort").exists()
+
+
+@pytest.mark.e2e
+def test_a_killed_node_leaves_the_abort_marker_and_starts_again(single: Nodes) -> None:
+    process = single.start("n0")
+    single.run(lambda client: _append(client, b"a"))
+    process.kill()
+    process.wait(STOP_WAIT_S)
+    assert (single.folder / "n0" / "abort").exists()
+    single.start("n0")
+    assert single.run(lambda client: _append(client, b"b")) == 1
+    assert "event=aborted_before" in single.log("n0")
 
 
 def test_an_unreachable_group_is_a_definite_refusal() -> None:
