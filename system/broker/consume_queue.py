@@ -1,56 +1,214 @@
 """Consume queues: where each queue's messages stand in the log, from committed entries only.
 
+The newest units of each queue are in memory, encoded as on disk; older ones are read back from
+the files that the broker's checkpoints fill.
 Source: RocketMQ's ConsumeQueue and DefaultMessageStore.ReputMessageService (which in
 DLedger mode reads up to committedPos only); DLEDGER.md sections 0 (row 1) and B.2.
 """
 
 from __future__ import annotations
 
-from array import array
+import struct
+from collections.abc import Mapping
+from typing import Protocol
 
 from system.raft.protocol import InvariantError
 
 Queue = tuple[bytes, int]
 """Topic and queue id."""
+Ranges = Mapping[Queue, tuple[int, int]]
+"""Of each queue the first offset retained and the offset behind the last."""
+UnitRuns = Mapping[Queue, tuple[int, bytes]]
+"""Of each queue the offset of the first unit and the encoded units from there on."""
+
+UNIT_BYTES = 20
+TAIL_UNITS_MAX = 1024
+"""Units of a queue that stay in memory although the files have them."""
+
+_UNIT = struct.Struct(">qiq")
+_PACK = _UNIT.pack
+_POSITION = struct.Struct(">q").unpack_from
+
+
+class UnitReader(Protocol):
+    """Reads back the units that a checkpoint wrote (`system.store.consume_queue_files`)."""
+
+    def read_units(self, queue: Queue, offset: int, count: int) -> bytes:
+        """Return exactly `count` encoded units from `offset` on. Raises StoreError."""
+
+
+class _Tail:
+    """One queue: its range, and the units in memory, which end at its end."""
+
+    __slots__ = ("begin", "end", "first", "is_new", "saved", "units")
+
+    def __init__(self, begin: int, end: int) -> None:
+        self.begin = begin
+        self.first = end  # offset of units[0:20]
+        self.end = end
+        self.saved = end  # units below are in the files
+        self.is_new = False  # whether it stands in the list of what the next checkpoint saves
+        self.units = bytearray()
 
 
 class ConsumeQueues:
-    """Byte position and size of every committed message, by queue and offset."""
+    """Byte position, size and tags code of every committed message, by queue and offset.
 
-    def __init__(self) -> None:
-        self._positions: dict[Queue, array[int]] = {}
-        self._sizes: dict[Queue, array[int]] = {}
+    `ranges` is what a checkpoint or a snapshot says of the queues; `reader` reads the units of
+    such ranges, without one all units must have been appended here. A queue that is not known
+    begins at offset 0.
+    """
 
-    def append(self, queue: Queue, offset: int, position: int, size: int) -> None:
+    def __init__(
+        self,
+        ranges: Ranges | None = None,
+        reader: UnitReader | None = None,
+        *,
+        tail_units_max: int = TAIL_UNITS_MAX,
+    ) -> None:
+        self._reader = reader
+        self._tail_units_max = tail_units_max
+        self._queues: dict[Queue, _Tail] = {}
+        self._new: list[Queue] = []
+        for queue, (begin, end) in (ranges or {}).items():
+            assert 0 <= begin <= end, f"queue {queue} of range {begin}..{end}"
+            self._queues[queue] = _Tail(begin, end)
+
+    # ---- dispatch ---------------------------------------------------------------------
+
+    def append(
+        self, queue: Queue, offset: int, position: int, size: int, tags_code: int = 0
+    ) -> None:
         """Dispatch one committed message. Raises InvariantError where the offset has a gap."""
-        positions = self._positions.get(queue)
-        if positions is None:
-            positions = self._positions[queue] = array("q")
-            self._sizes[queue] = array("i")
-        if offset != len(positions):
+        tail = self._queues.get(queue)
+        if tail is None:
+            tail = self._queues[queue] = _Tail(0, 0)
+        if offset != tail.end:
             raise InvariantError(
-                f"queue {queue[0].decode()}/{queue[1]} goes on at {offset}, not {len(positions)}"
+                f"queue {queue[0].decode(errors='replace')}/{queue[1]} goes on at {offset},"
+                f" not {tail.end}"
             )
-        positions.append(position)
-        self._sizes[queue].append(size)
+        tail.units += _PACK(position, size, tags_code)
+        tail.end = offset + 1
+        if not tail.is_new:
+            tail.is_new = True
+            self._new.append(queue)
+
+    # ---- reads ------------------------------------------------------------------------
+
+    def begin(self, queue: Queue) -> int:
+        """Lowest offset that is retained; the end if nothing is."""
+        tail = self._queues.get(queue)
+        return tail.begin if tail else 0
 
     def end(self, queue: Queue) -> int:
         """Offset that the next committed message of the queue will have."""
-        return len(self._positions.get(queue, ()))
+        tail = self._queues.get(queue)
+        return tail.end if tail else 0
+
+    def ranges(self) -> dict[Queue, tuple[int, int]]:
+        """Return every queue's begin and end, for a checkpoint."""
+        return {queue: (tail.begin, tail.end) for queue, tail in self._queues.items()}
 
     def find(
         self, queue: Queue, offset: int, count_max: int, bytes_max: int
     ) -> list[tuple[int, int]]:
-        """Return (position, size) of messages from `offset` on, at least one if there is one."""
-        positions = self._positions.get(queue)
-        if positions is None:
+        """Return (position, size) of messages from `offset` on, at least one if there is one.
+
+        None in front of the queue's begin. Raises StoreError where the files cannot be read.
+        """
+        tail = self._queues.get(queue)
+        if tail is None or not tail.begin <= offset < tail.end:
             return []
-        sizes = self._sizes[queue]
         found: list[tuple[int, int]] = []
         total = 0
-        for at in range(offset, min(offset + count_max, len(positions))):
-            total += sizes[at]
+        units = self._units(queue, tail, offset, min(count_max, tail.end - offset))
+        for position, size, _ in _UNIT.iter_unpack(units):
+            total += size
             if found and total > bytes_max:
                 break
-            found.append((positions[at], sizes[at]))
+            found.append((position, size))
         return found
+
+    def _units(self, queue: Queue, tail: _Tail, offset: int, count: int) -> bytes | bytearray:
+        """Return `count` units, which the queue has, from the files and from memory."""
+        if offset >= tail.first:
+            at = (offset - tail.first) * UNIT_BYTES
+            return tail.units[at : at + count * UNIT_BYTES]
+        from_files = min(count, tail.first - offset)
+        assert self._reader is not None, f"units of {queue} from {offset} on are nowhere"
+        units = self._reader.read_units(queue, offset, from_files)
+        return units + tail.units[: (count - from_files) * UNIT_BYTES]
+
+    # ---- checkpoints ------------------------------------------------------------------
+
+    def units_since_checkpoint(self) -> dict[Queue, tuple[int, bytes]]:
+        """Return of each queue what no checkpoint has saved yet: first offset, encoded units.
+
+        It stays due until `checkpointed` is told that it was saved.
+        """
+        units = {}
+        for queue in self._new:
+            tail = self._queues[queue]
+            start = max(tail.saved, tail.begin)
+            units[queue] = (start, bytes(tail.units[(start - tail.first) * UNIT_BYTES :]))
+        return units
+
+    def checkpointed(self, units: UnitRuns) -> None:
+        """Take note that the files have these units, as `units_since_checkpoint` returned them.
+
+        Of what the files have, only the newest stay in memory.
+        """
+        for queue, (start, data) in units.items():
+            tail = self._queues.get(queue)
+            if tail is None:
+                continue  # saved of the log that a snapshot has replaced since
+            tail.saved = max(tail.saved, start + len(data) // UNIT_BYTES)
+            tail.is_new = tail.saved < tail.end
+            spare = min(tail.saved, tail.end - self._tail_units_max) - tail.first
+            if spare > 0 and self._reader is not None:
+                del tail.units[: spare * UNIT_BYTES]
+                tail.first += spare
+        self._new = [queue for queue in self._new if self._queues[queue].is_new]
+
+    # ---- expiry -----------------------------------------------------------------------
+
+    def offsets_at(self, position: int) -> dict[Queue, int]:
+        """Return each queue's next offset at a place of the log: what a snapshot there says.
+
+        That is the offset of its first message at or behind `position`, or its end. Queues that
+        had nothing there are left out, so it does not matter when one asks.
+        """
+        offsets = {}
+        for queue, tail in self._queues.items():
+            offset = self._offset_at(queue, tail, position)
+            if offset:
+                offsets[queue] = offset
+        return offsets
+
+    def forget_below(self, position: int) -> None:
+        """Move each queue's begin to its first message at or behind the log's new begin."""
+        for queue, tail in self._queues.items():
+            tail.begin = self._offset_at(queue, tail, position)
+            spare = min(tail.begin, tail.end) - tail.first
+            if spare > 0:
+                del tail.units[: spare * UNIT_BYTES]
+                tail.first += spare
+                tail.saved = max(tail.saved, tail.first)
+
+    def _offset_at(self, queue: Queue, tail: _Tail, position: int) -> int:
+        """Search a queue's retained units, whose positions rise, for the first at `position`."""
+        low, high = tail.begin, tail.end
+        if low == high or self._position(queue, tail, low) >= position:
+            return low
+        while high - low > 1:  # the unit at low is in front of the position
+            middle = (low + high) // 2
+            if self._position(queue, tail, middle) < position:
+                low = middle
+            else:
+                high = middle
+        return high
+
+    def _position(self, queue: Queue, tail: _Tail, offset: int) -> int:
+        position: int = _POSITION(self._units(queue, tail, offset, 1))[0]
+        return position

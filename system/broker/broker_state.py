@@ -1,0 +1,88 @@
+"""What committed entries made of the broker, as bytes: in a checkpoint and in a raft snapshot.
+
+Equal states are equal bytes, on every member. A snapshot at a place of the log says of each
+queue the range begin = end = its next offset at that place: nothing in front is retained.
+Source: RocketMQ's topics.json and consumerOffset.json, which are not replicated there;
+DESIGN.md decision 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from system.broker.consume_queue import Queue, Ranges
+from system.store.disk import StoreError
+
+_FORMAT = 1
+
+
+class DamagedBrokerState(StoreError):  # noqa: N818 - a finding about the bytes
+    """The bytes are no broker state."""
+
+
+class BrokerState(msgspec.Struct, frozen=True):
+    """The broker behind some entry.
+
+    `ranges` holds of each queue the first offset retained and the offset behind the last.
+    `topics` holds a topic's configuration (RocketMQ's TopicConfig) by its name, `group_offsets`
+    the offset that a consumer group committed by "topic@group" and queue id.
+    """
+
+    ranges: dict[Queue, tuple[int, int]] = {}
+    topics: dict[str, dict[str, str | int | bool]] = {}
+    group_offsets: dict[str, dict[int, int]] = {}
+
+
+class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """What is encoded: lists in order where BrokerState has maps."""
+
+    format: int
+    queues: list[tuple[bytes, int, int, int]]
+    topics: list[tuple[str, list[tuple[str, str | int | bool]]]]
+    group_offsets: list[tuple[str, list[tuple[int, int]]]]
+
+
+def encode_state(state: BrokerState) -> bytes:
+    """Return the state's bytes, the same for equal states whatever the order of their maps."""
+    stored = _Stored(
+        _FORMAT,
+        sorted((topic, number, *ends) for (topic, number), ends in state.ranges.items()),
+        sorted((name, sorted(config.items())) for name, config in state.topics.items()),
+        sorted((name, sorted(offsets.items())) for name, offsets in state.group_offsets.items()),
+    )
+    return msgspec.msgpack.encode(stored)
+
+
+def decode_state(data: bytes) -> BrokerState:
+    """Read a state; no bytes are the state of a broker that has applied nothing.
+
+    Raises DamagedBrokerState.
+    """
+    if not data:
+        return BrokerState()
+    try:
+        stored = msgspec.msgpack.decode(data, type=_Stored)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise DamagedBrokerState(f"the broker's state cannot be read: {error}") from None
+    if stored.format != _FORMAT:
+        raise DamagedBrokerState(f"the broker's state has format {stored.format}, not {_FORMAT}")
+    ranges = {(topic, number): (begin, end) for topic, number, begin, end in stored.queues}
+    if any(not 0 <= begin <= end for begin, end in ranges.values()):
+        raise DamagedBrokerState("a queue of the broker's state ends in front of its begin")
+    return BrokerState(
+        ranges,
+        {name: dict(config) for name, config in stored.topics},
+        {name: dict(offsets) for name, offsets in stored.group_offsets},
+    )
+
+
+def ranges_of(data: bytes) -> Ranges:
+    """Return the queues' ranges in an encoded state. Raises DamagedBrokerState."""
+    return decode_state(data).ranges
+
+
+def snapshot_ranges(offsets: Mapping[Queue, int]) -> dict[Queue, tuple[int, int]]:
+    """Return the ranges of a snapshot from `ConsumeQueues.offsets_at` its place."""
+    return {queue: (offset, offset) for queue, offset in offsets.items()}
