@@ -1,0 +1,129 @@
+"""The simulated network between members: one link for each ordered pair, each with own draws.
+
+A link delivers in order unless a fault reorders. What was sent before a crash or a cut may
+still arrive after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from system.raft.protocol import Message
+from system.sim.draws import Draws
+from system.sim.event_heap import EventHeap
+from system.sim.faults import Cut, Duplicate, LinkFault, LossyLink, Reorder, SlowLink
+
+Deliver = Callable[[str, str, Message], None]
+"""Called with (from, to, message) when a message arrives."""
+
+
+class Link:
+    """One direction between two members: its delay, and what is wrong with it."""
+
+    __slots__ = (
+        "_faults",
+        "_last_ms",
+        "_random",
+        "delay_ms",
+        "duplicate",
+        "is_cut",
+        "is_wrong",
+        "jitter_ms",
+        "late_ms",
+        "loss",
+        "reorder",
+        "slow_ms",
+    )
+
+    def __init__(self, random: Callable[[], float], delay_ms: float, jitter_ms: float) -> None:
+        self._random = random
+        self._faults: list[LinkFault] = []
+        self._last_ms = 0.0
+        self.delay_ms = delay_ms
+        self.jitter_ms = jitter_ms
+        self.settle()
+
+    def settle(self) -> None:
+        """Take together what the faults under way make of the link."""
+        self.is_cut = False
+        self.slow_ms = self.loss = self.duplicate = self.reorder = self.late_ms = 0.0
+        for fault in self._faults:
+            if isinstance(fault, Cut):
+                self.is_cut = True
+            elif isinstance(fault, SlowLink):
+                self.slow_ms += fault.delay_ms
+            elif isinstance(fault, LossyLink):
+                self.loss = max(self.loss, fault.probability)
+            elif isinstance(fault, Duplicate):
+                self.duplicate = max(self.duplicate, fault.probability)
+            elif isinstance(fault, Reorder):
+                self.reorder = max(self.reorder, fault.probability)
+                self.late_ms = max(self.late_ms, fault.delay_ms)
+        self.is_wrong = bool(self._faults)
+
+    def begin(self, fault: LinkFault) -> None:
+        """A fault starts on this link."""
+        self._faults.append(fault)
+        self.settle()
+
+    def end(self, fault: LinkFault) -> None:
+        """A fault is mended."""
+        self._faults.remove(fault)
+        self.settle()
+
+    def arrivals(self, now_ms: float) -> tuple[float, ...]:
+        """When a message sent now arrives: not at all, once, or twice."""
+        random = self._random
+        at_ms = now_ms + self.delay_ms + self.jitter_ms * random()
+        if not self.is_wrong:
+            at_ms = max(at_ms, self._last_ms)
+            self._last_ms = at_ms
+            return (at_ms,)
+        if self.is_cut or (self.loss and random() < self.loss):
+            return ()
+        at_ms += self.slow_ms
+        if self.reorder and random() < self.reorder:
+            at_ms += self.late_ms * random()
+        else:
+            self._last_ms = at_ms = max(at_ms, self._last_ms)
+        if self.duplicate and random() < self.duplicate:
+            return at_ms, at_ms + (self.delay_ms + self.late_ms) * random() * 4
+        return (at_ms,)
+
+
+class Network:
+    """All links, made as they are first used."""
+
+    __slots__ = ("_delay_ms", "_deliver", "_draws", "_heap", "_jitter_ms", "_links", "lost", "sent")
+
+    def __init__(
+        self, heap: EventHeap, draws: Draws, deliver: Deliver, delay_ms: float, jitter_ms: float
+    ) -> None:
+        self._heap = heap
+        self._draws = draws
+        self._deliver = deliver
+        self._delay_ms = delay_ms
+        self._jitter_ms = jitter_ms
+        self._links: dict[tuple[str, str], Link] = {}
+        self.sent = 0
+        self.lost = 0
+
+    def link(self, source: str, target: str) -> Link:
+        """Return the link of an ordered pair."""
+        found = self._links.get((source, target))
+        if found is None:
+            stream = self._draws.stream(f"link/{source}/{target}")
+            found = Link(stream.random, self._delay_ms, self._jitter_ms)
+            self._links[source, target] = found
+        return found
+
+    def send(self, source: str, target: str, message: Message) -> None:
+        """Send one message; it arrives once, twice or never."""
+        link = self._links.get((source, target)) or self.link(source, target)
+        heap = self._heap
+        arrivals = link.arrivals(heap.now_ms)
+        self.sent += 1
+        if not arrivals:
+            self.lost += 1
+        for at_ms in arrivals:
+            heap.push(at_ms, self._deliver, source, target, message)

@@ -1,0 +1,165 @@
+"""What one seed decides: the group, its settings, its faults and its clients' operations, as data.
+
+`draw_schedule` draws them; a Schedule can be written as JSON, cut down by hand or by a shrinker,
+and run again: the worlds look at nothing else but it and its seed.
+
+Swarm: each seed draws its own mix of fault kinds, rates, latencies, file sizes and limits, since
+a world where everything may happen rarely lets anything happen often (Groce et al. 2012).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from system.sim.draws import Draws, Stream
+from system.sim.fault_draws import draw_faults
+from system.sim.faults import AnyFault
+
+QUEUES_MAX = 4
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's settings for one run. Times in virtual milliseconds, sizes in bytes."""
+
+    members: int = 3
+    run_ms: int = 30_000
+    idle_ms: int = 1_500
+    """How long before the end the clients stop: an idle group must catch up, too."""
+    ack: str = "fsync"
+    election_timeout_min_ms: float = 250.0
+    election_timeout_max_ms: float = 500.0
+    heartbeat_interval_ms: float = 50.0
+    quorum_silence_max_ms: float = 500.0
+    retransmit_after_ms: float = 400.0
+    lease_ms: float = 0.0
+    tail_bytes_max: int = 1 << 20
+    push_bytes_max: int = 1 << 20
+    in_flight_pushes_max: int = 256
+    data_file_bytes: int = 65_536
+    index_file_bytes: int = 32_000
+    link_delay_ms: float = 0.5
+    link_jitter_ms: float = 1.0
+    client_delay_ms: float = 0.5
+    sync_ms: float = 1.0
+    sync_jitter_ms: float = 2.0
+    mark_lag_ms: float = 50.0
+    checkpoint_interval_ms: float = 3000.0
+    clients: int = 4
+    queues: int = 2
+    client_timeout_ms: float = 1500.0
+    expiry_check_ms: float = 0.0
+    """How often each node looks for data files to expire; 0: never by itself."""
+    retained_bytes: int = 0
+    """How many bytes of the log the expiry leaves; whole files are removed."""
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """What a client does at one instant: `count` appends, or one read, of one queue.
+
+    `kind` is "append" (one by one, pipelined), "batch" (all in one read of the connection),
+    "pull" (from `back` messages before the end that the client knows) or "max_offset".
+    """
+
+    at_ms: int
+    client: int
+    kind: str
+    queue: int
+    count: int = 1
+    back: int = 0
+    body_bytes: int = 32
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a run depends on."""
+
+    seed: int
+    settings: Settings
+    faults: tuple[AnyFault, ...]
+    calls: tuple[Call, ...]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller decides instead of the draws; None leaves it to them."""
+
+    members: int | None = None
+    run_ms: int = 30_000
+    operations_per_s: int = 215
+    faults: tuple[str, ...] | None = None
+    """Kinds of faults to draw from, by name; an empty tuple: none."""
+    faults_min: int = 5
+    faults_max: int = 12
+
+
+def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
+    """Draw the whole schedule of a seed."""
+    options = options or Options()
+    draws = Draws(seed)
+    settings = draw_settings(draws.stream("settings"), options)
+    faults = draw_faults(
+        draws,
+        members=settings.members,
+        from_ms=500,
+        until_ms=max(1000, options.run_ms - 7000),
+        kinds=options.faults,
+        count=draws.stream("fault_count").randint(options.faults_min, options.faults_max),
+        ack=settings.ack,
+    )
+    calls = draw_calls(draws.stream("calls"), settings, options.operations_per_s)
+    return Schedule(seed=seed, settings=settings, faults=faults, calls=calls)
+
+
+def draw_settings(draw: Stream, options: Options) -> Settings:
+    """Draw a group's settings."""
+    members = draw.choices((1, 2, 3, 4, 5), (2, 6, 56, 6, 30))[0]
+    heartbeat = draw.choice((50.0, 50.0, 80.0, 100.0))
+    slow_network = draw.chance(0.2)
+    slow_disk = draw.chance(0.2)
+    return Settings(
+        members=options.members or members,
+        run_ms=options.run_ms,
+        ack="page-cache" if draw.chance(0.1) else "fsync",
+        heartbeat_interval_ms=heartbeat,
+        lease_ms=draw.choice((0.0, 0.0, 200.0)),
+        tail_bytes_max=draw.choice((1, 2_000, 20_000, 1 << 20)),
+        push_bytes_max=draw.choice((600, 4_000, 1 << 20)),
+        in_flight_pushes_max=draw.choice((1, 4, 256)),
+        data_file_bytes=draw.choice((8_192, 16_384, 65_536, 262_144)),
+        index_file_bytes=32 * draw.choice((64, 1_000, 5_000)),
+        link_delay_ms=draw.uniform(2, 8) if slow_network else draw.uniform(0.1, 1.0),
+        link_jitter_ms=draw.uniform(1, 15) if slow_network else draw.uniform(0.1, 1.5),
+        client_delay_ms=draw.uniform(0.1, 1.0),
+        sync_ms=draw.uniform(2, 15) if slow_disk else draw.uniform(0.1, 1.5),
+        sync_jitter_ms=draw.uniform(1, 20) if slow_disk else draw.uniform(0.1, 2.0),
+        mark_lag_ms=draw.choice((50.0, 100.0, 400.0)),
+        checkpoint_interval_ms=draw.choice((1000.0, 3000.0)),
+        clients=draw.randint(3, 5),
+        queues=draw.randint(1, QUEUES_MAX),
+        client_timeout_ms=draw.choice((800.0, 1500.0, 3000.0)),
+    )
+
+
+def draw_calls(draw: Stream, settings: Settings, operations_per_s: int) -> tuple[Call, ...]:
+    """Draw what the clients do, `operations_per_s` on average, in order of time."""
+    calls: list[Call] = []
+    last_ms = settings.run_ms - settings.idle_ms
+    burst = draw.choice((6, 12, 18, 24))
+    reads = draw.uniform(0.1, 0.3)
+    wanted = operations_per_s * settings.run_ms // 1000
+    done = 0
+    while done < wanted:
+        at_ms = draw.randrange(100, last_ms)
+        client = draw.randrange(settings.clients)
+        queue = draw.randrange(settings.queues)
+        if draw.random() < reads:
+            kind = "pull" if draw.random() < 0.7 else "max_offset"
+            back = draw.choice((0, 3, 20, 1 << 30))
+            calls.append(Call(at_ms, client, kind, queue, 1, back))
+            done += 1
+        else:
+            count = 1 if draw.random() < 0.1 else draw.randint(2, 2 * burst)
+            kind = "batch" if draw.random() < 0.8 else "append"
+            body = draw.choice((16, 32, 32, 100, 400))
+            calls.append(Call(at_ms, client, kind, queue, count, 0, body))
+            done += count
+    calls.sort(key=lambda call: call.at_ms)
+    return tuple(calls)
