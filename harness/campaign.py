@@ -73,6 +73,8 @@ class Campaign(
             heal, drain and check (Jepsen's --time-limit).
         steady_s: how much of that passes before the first fault may begin.
         faults: names of the faults to draw from; () for none.
+        victims: which nodes the faults on processes strike (leader, one, minority, all); ()
+            for whatever each of them draws from.
         nemesis_interval_s: mean quiet time between the end of one fault and the next.
         fault_duration_min_s, fault_duration_max_s: how long a fault holds.
         disk: how nodes write: to the real disk, or keeping unsynced writes in memory, so
@@ -98,6 +100,7 @@ class Campaign(
     time_limit_s: float = 40.0
     steady_s: float = 5.0
     faults: tuple[str, ...] = ("kill", "pause", "partition")
+    victims: tuple[str, ...] = ()
     nemesis_interval_s: float = 3.0
     fault_duration_min_s: float = 1.5
     fault_duration_max_s: float = 3.5
@@ -183,10 +186,15 @@ def resolve(campaign: Campaign) -> Campaign:
 
 def parse_faults(text: str, known: Iterable[str]) -> tuple[str, ...]:
     """Read a list of faults as the command line gives it: "kill,pause", "none" or "all"."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    names = parse_names(text)
     if names == ("all",):
         return tuple(sorted(known))
     return () if names == ("none",) else names
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Read a comma-separated list of names; what stands twice counts once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def clients(campaign: Campaign) -> int:
@@ -213,6 +221,11 @@ def node_names(campaign: Campaign) -> tuple[str, ...]:
 def workload_options(campaign: Campaign) -> dict[str, Any]:
     """Return what the workload is configured by."""
     return {"queues": campaign.queues}
+
+
+def fault_options(campaign: Campaign) -> dict[str, Any]:
+    """Return what the faults are configured by."""
+    return {"victims": list(campaign.victims)}
 
 
 def to_toml(campaign: Campaign) -> str:
@@ -244,6 +257,8 @@ def _plain(key: str, value: Any) -> Any:
         return str(value)
     if key == "faults" and isinstance(value, str):
         return parse_faults(value, discovery.find("faults") if value.strip() == "all" else ())
+    if key == "victims" and isinstance(value, str):
+        return parse_names(value)
     return value
 
 

@@ -11,7 +11,9 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pyarrow.compute as pc
 
 from checkers.engine.java import find_java
 from checkers.engine.job import CheckJob, Progress
@@ -22,8 +24,9 @@ from harness import discovery, results
 from harness.campaign import Campaign
 from harness.course import judge_course
 from harness.errors import HarnessError, UsageError
-from harness.history.export import Exported, export
+from harness.history.export import Exported, export, load_operations
 from harness.history.run_folder import RunFolder
+from harness.history.schema import NEMESIS_PROCESS
 from harness.plugins import CheckContext, Target
 from harness.repeat import repeat_command
 from harness.verdict import Verdict
@@ -126,11 +129,38 @@ def judge(
         incomplete=exported.incomplete,
         repeat=repeat_command(campaign, folder.path),
         engine=engine.kind,
+        failover=_failover(folder, campaign, exported),
+        faults_unavailable=_unavailable(folder),
     )
     results.write(folder, judged)
     progress("writing the report")
     render(folder)
     return judged
+
+
+def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict[str, Any] | None:
+    """Measure how soon writes went on after kills of the leader; None if there were none."""
+    from reports import failover  # noqa: PLC0415 - only where a run is judged
+    from reports.elections import aimed_plans  # noqa: PLC0415
+
+    if not any(window.name == failover.KILL for window in exported.windows):
+        return None
+    nemesis = exported.events.filter(pc.equal(exported.events["process"], NEMESIS_PROCESS))
+    found = failover.measure(
+        load_operations(folder), exported.windows, aimed_plans(nemesis), campaign.nodes
+    )
+    return None if found is None else failover.to_json(found)
+
+
+def _unavailable(folder: RunFolder) -> dict[str, str]:
+    """Return which of the faults asked for the run could not do, and why."""
+    try:
+        facts = json.loads(folder.run_json.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
+    return dict(facts.get("faults_unavailable") or {})
 
 
 def render(folder: RunFolder) -> list[Path]:
@@ -152,12 +182,13 @@ def render(folder: RunFolder) -> list[Path]:
 def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Exported) -> CheckJob:
     workload = discovery.get("workloads", campaign.workload)
     nodes = campaigns.node_names(campaign)
+    unavailable = _unavailable(folder)
     context = CheckContext(
         nodes=nodes,
         committed=committed_indexes(folder),
         promises=target.promises,
         windows=exported.windows,
-        faults_asked=campaign.faults,
+        faults_asked=tuple(name for name in campaign.faults if name not in unavailable),
         incomplete=exported.incomplete,
     )
     return CheckJob(

@@ -215,6 +215,14 @@ class World(Protocol):
         """What that cut has held so far: {"bytes": n, "connections": n}."""
         ...
 
+    async def transfer(self, to: str) -> Json:
+        """Ask whoever leads to hand leadership to `to`; wait a while until `to` leads.
+
+        Returns {"from": who led, None if nobody, "took_ms": from asking until `to` was seen
+        to lead, None if it was not, "error": what the leader answered, None if it agreed}.
+        """
+        ...
+
 
 class Fault(Protocol):
     """A fault is data with an undo (DESIGN.md decision 10).
@@ -226,6 +234,18 @@ class Fault(Protocol):
     """
 
     name: str
+
+    def configured(self, options: Json) -> Fault:
+        """Return this fault under the campaign's options ({"victims": ["leader"]}).
+
+        Raises:
+            UsageError: an option has a value that this fault cannot take.
+        """
+        ...
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Say in a few words why this fault cannot be done to that group; None if it can."""
+        ...
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
         """Draw the `turn`-th instance of this fault in a campaign (turn counts from 0)."""
@@ -307,7 +327,11 @@ class Workload(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FaultWindow:
-    """One fault as it was done: from when it was applied to when it was undone (ns)."""
+    """One fault as it was done: from when it was applied to when it was undone (ns).
+
+    `began_ns` is just before it was applied (the SIGKILL sent, the leader asked); None where
+    the history does not say. `start_ns` is when that was done.
+    """
 
     fault: int
     name: str
@@ -316,6 +340,12 @@ class FaultWindow:
     stop_ns: int
     bit: bool
     evidence: str
+    began_ns: int | None = None
+
+    @property
+    def from_ns(self) -> int:
+        """When the fault began to be applied, as early as is known."""
+        return self.start_ns if self.began_ns is None else self.began_ns
 
 
 @dataclass(frozen=True, slots=True)

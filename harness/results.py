@@ -6,8 +6,8 @@ Source: Jepsen's results.edn (`valid?` nested by checker); DESIGN.md section 3.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from harness.campaign import Campaign
@@ -21,7 +21,11 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A judged run: the campaign, what it was judged by, and the verdicts."""
+    """A judged run: the campaign, what it was judged by, and the verdicts.
+
+    `failover`: how soon writes went on after kills of the leader, if there were any.
+    `faults_unavailable`: faults that were asked for and cannot be done to the group, and why.
+    """
 
     campaign: Campaign
     promises: Promises
@@ -30,6 +34,8 @@ class Results:
     incomplete: str | None
     repeat: str
     engine: str
+    failover: dict[str, Any] | None = None
+    faults_unavailable: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def outcome(self) -> Outcome:
@@ -62,6 +68,8 @@ def to_json(results: Results) -> dict[str, Any]:
             "applied": len(results.windows),
             "bit": sum(window.bit for window in results.windows),
         },
+        "faults_unavailable": dict(results.faults_unavailable),
+        "failover": results.failover,
         "incomplete": results.incomplete,
         "promises": _promises(results.promises),
         "engine": results.engine,

@@ -50,14 +50,14 @@ def schedule(campaign: Campaign, faults: Mapping[str, Fault]) -> list[Planned]:
 
     Args:
         campaign: with its seed.
-        faults: the plug-ins by name.
+        faults: the plug-ins by name; what is asked for and not here is not available.
 
     Raises:
         UsageError: the time limit leaves no room to try each fault once.
         HarnessError: a fault's plan is no JSON.
     """
     assert campaign.seed is not None, "a schedule is drawn from a seed"
-    names = sorted(set(campaign.faults))
+    names = sorted(set(campaign.faults) & faults.keys())
     room_s = campaign.time_limit_s - campaign.steady_s
     if not names:
         return []

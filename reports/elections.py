@@ -44,7 +44,7 @@ def aimed_plans(nemesis: pa.Table) -> dict[int, Mapping[str, Any]]:
 
 
 def hits_leader(plan: Mapping[str, Any], nodes: int) -> bool:
-    """Whether the plan takes the leader down, or cuts it off from every majority.
+    """Whether the plan takes the leader down, cuts it off from every majority, or deposes it.
 
     A link that is cut in one direction counts: no quorum forms without answers.
     """
@@ -52,6 +52,8 @@ def hits_leader(plan: Mapping[str, Any], nodes: int) -> bool:
     if not isinstance(leader, str):
         return False
     if leader in (plan.get("victims") or ()):
+        return True
+    if plan.get("to") not in (None, leader):  # a transfer of leadership
         return True
     cut = {
         node
@@ -79,7 +81,7 @@ def elections(
     for window in windows:
         if not (led and window.bit and hits_leader(plans.get(window.fault, {}), nodes)):
             continue
-        term = max((term for start_ns, term in led if start_ns <= window.start_ns), default=None)
+        term = max((term for start_ns, term in led if start_ns <= window.from_ns), default=None)
         if term is None:
             continue  # nobody was seen to lead: no term to compare with
         after = min(
@@ -91,11 +93,9 @@ def elections(
             default=None,
         )
         times = [
-            start_ns - window.start_ns
+            start_ns - window.from_ns
             for start_ns, new_term in led
-            if new_term > term
-            and start_ns > window.start_ns
-            and (after is None or start_ns < after)
+            if new_term > term and start_ns > window.from_ns and (after is None or start_ns < after)
         ]
         found[window.fault] = Election(min(times, default=None))
     return found

@@ -9,6 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from reports import plots, spacetime
+from reports.failover import GOAL_MEDIAN_NS, GOAL_P99_NS
 from reports.model import RunView
 from reports.recovery import summarise
 from reports.view import number_text
@@ -34,6 +35,8 @@ def render(view: RunView) -> str:
             plot_div=None if drawn is None else Markup(drawn.div),  # noqa: S704 - likewise
             fault_colours=plots.fault_colours([row.window.name for row in view.faults]),
             recovery=summarise(row.recovery for row in view.faults),
+            failover=view.failover,
+            goals=(GOAL_MEDIAN_NS, GOAL_P99_NS),
             timeout=None if view.op_timeout_s is None else f"{view.op_timeout_s:g} s",
             bitten=sum(row.window.bit for row in view.faults),
         )

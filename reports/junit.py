@@ -22,10 +22,10 @@ def render(view: RunView) -> str:
     verdicts = [checker.verdict for checker in checkers]
     seconds = f"{view.duration_ns / 1e9:.3f}"
     numbers = {
-        "tests": str(len(checkers)),
+        "tests": str(len(checkers) + len(view.faults_unavailable)),
         "failures": str(verdicts.count("INVALID")),
         "errors": str(verdicts.count("UNKNOWN")),
-        "skipped": "0",
+        "skipped": str(len(view.faults_unavailable)),
         "time": seconds,
     }
     root = ElementTree.Element("testsuites", {"name": "shaketable", **numbers})
@@ -51,6 +51,10 @@ def render(view: RunView) -> str:
         out.text = _xml(
             f"{checker.summary}\nrepeat: {view.command}\nreport: {view.folder}/report.html"
         )
+    for fault, why in view.faults_unavailable:
+        names = {"classname": _xml(f"{view.workload}.{fault}"), "name": _xml(f"fault[{view.seed}]")}
+        case = ElementTree.SubElement(suite, "testcase", {**names, "time": "0.000"})
+        ElementTree.SubElement(case, "skipped", {"message": _xml(f"not available: {why}")})
     ElementTree.indent(root)
     body = ElementTree.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'

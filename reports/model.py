@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from harness.plugins import FaultWindow
 from harness.verdict import FINDINGS_KEPT_MAX
+from reports.failover import Failover, failover
 from reports.recovery import Recovery
 
 
@@ -42,12 +43,14 @@ class FaultRow:
 
     `hit_leader`: it bit, and by its plan the leader was its victim or cut off; then
     `new_leader_ns` is how soon after its effect another led (None: no other one did).
+    `killed_leader`: it was a kill of the leader that left a majority (see reports.failover).
     """
 
     window: FaultWindow
     recovery: Recovery
     hit_leader: bool = False
     new_leader_ns: int | None = None
+    killed_leader: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,3 +209,9 @@ class RunView:
     versions: dict[str, Any] = field(default_factory=dict)
     why_kinds: str = ""
     op_timeout_s: float | None = None
+    faults_unavailable: tuple[tuple[str, str], ...] = ()  # name, why
+
+    @property
+    def failover(self) -> Failover | None:
+        """How soon writes went on after kills of the leader; None if there were none."""
+        return failover(row.recovery for row in self.faults if row.killed_leader)

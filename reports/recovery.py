@@ -40,8 +40,9 @@ class Gap:
 class Recovery:
     """How the group recovered from one fault.
 
-    `recovery_ns`: from the fault's effect (its window's start) to the first acknowledgement
-    of an append that was invoked after it; None if there was none.
+    `recovery_ns`: from when the fault began to be applied (the SIGKILL sent) to the first
+    acknowledgement of an append that was invoked after it was in effect (the process gone);
+    None if there was none.
     `asked`: appends that were invoked from the effect to `until_ns`; with 0 of them the
     absence of a recovery says nothing.
     `gap`: the longest stretch without an acknowledged append from the effect to `until_ns`;
@@ -92,7 +93,7 @@ def recovery_times(operations: pa.Table, windows: Sequence[FaultWindow]) -> list
         position = int(np.searchsorted(ok_calls, window.start_ns, side="left"))
         recovery_ns = None
         if position < len(ok_calls):
-            recovery_ns = int(first_return_from[position]) - window.start_ns
+            recovery_ns = int(first_return_from[position]) - window.from_ns
         gap = _longest(acknowledged, window.start_ns, until_ns) if asked else None
         recoveries.append(Recovery(window.fault, recovery_ns, gap, asked, until_ns, window.bit))
     return recoveries

@@ -15,6 +15,7 @@ from harness.history.export import fault_windows
 from harness.plugins import FaultWindow
 from reports import plain_words, timeline
 from reports.elections import aimed_plans, elections
+from reports.failover import kills_leader
 from reports.folder import RunFiles, read_run
 from reports.model import (
     CheckerView,
@@ -56,6 +57,8 @@ def build_view(folder_path: Path) -> RunView:
     checkers = _checkers(results, Surroundings(files.operations, windows))
     if incomplete := results.get("incomplete"):
         notes.append(f"the history is incomplete: {incomplete}")
+    unavailable = _mapping(files.run.get("faults_unavailable"))
+    notes += [f"fault {fault} is not available: {why}" for fault, why in unavailable.items()]
     notes += [str(problem) for problem in files.run.get("problems") or ()][:PROBLEMS_MAX]
     verdict = _verdict(results)
     asked = _fact(files, "faults_asked", "faults")
@@ -74,6 +77,7 @@ def build_view(folder_path: Path) -> RunView:
         workload=str(_fact(files, "workload") or NOT_KNOWN),
         seed=seed,
         faults_asked=(NOT_KNOWN,) if asked is None else _words(asked),
+        faults_unavailable=tuple((str(f), str(why)) for f, why in unavailable.items()),
         nodes=nodes,
         command=_command(files, seed),
         promises=_promises(results.get("promises") or _fact(files, "promises")),
@@ -119,12 +123,14 @@ def _faults(
     files: RunFiles, windows: Sequence[FaultWindow], lanes: Sequence[RoleSpan], nodes: int
 ) -> tuple[FaultRow, ...]:
     """Join each fault with how the group recovered from it and who led after it."""
-    followed = elections(lanes, windows, aimed_plans(files.nemesis), nodes)
+    plans = aimed_plans(files.nemesis)
+    followed = elections(lanes, windows, plans, nodes)
     rows = []
     for window, recovery in zip(windows, recovery_times(files.operations, windows), strict=True):
         election = followed.get(window.fault)
         took_ns = None if election is None else election.took_ns
-        rows.append(FaultRow(window, recovery, election is not None, took_ns))
+        killed = kills_leader(window, plans.get(window.fault, {}), nodes)
+        rows.append(FaultRow(window, recovery, election is not None, took_ns, killed))
     return tuple(rows)
 
 

@@ -14,16 +14,36 @@ from random import Random
 
 import trio
 
+from harness.discovery import unknown
+from harness.errors import UsageError
 from harness.plugins import UNTOUCHED, Json, World
 
 UNDO_TIMEOUT_S = 10.0
+VICTIMS = ("leader", "one", "minority", "all")
+
+
+def choose_variants(fault: str, variants: Sequence[str], options: Json) -> tuple[str, ...]:
+    """Return those of a fault's variants that the option `victims` names; without it, all.
+
+    Raises:
+        UsageError: it names none of them, or something that is no victim.
+    """
+    asked = options.get("victims") or variants
+    for victim in asked:
+        if victim not in VICTIMS:
+            raise UsageError(unknown("victim", victim, VICTIMS))
+    chosen = tuple(variant for variant in variants if variant in asked)
+    if not chosen:
+        there_are = ", ".join(variants)
+        raise UsageError(f"victims {', '.join(asked)}: {fault} can strike: {there_are}")
+    return chosen
 
 
 def plan_victims(rng: Random, nodes: Sequence[str], variants: Sequence[str], turn: int) -> Json:
-    """Draw {"variant", "order"}; the first turn aims at the leader, later ones at anybody."""
+    """Draw {"variant", "order"}; the first turn aims at the leader if that may be."""
     order = rng.sample(list(nodes), len(nodes))
     drawn = rng.choice(list(variants))
-    return {"variant": "leader" if turn == 0 else drawn, "order": order}
+    return {"variant": "leader" if turn == 0 and "leader" in variants else drawn, "order": order}
 
 
 def pick_victims(plan: Json, nodes: Sequence[str], leader: str | None) -> Json:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from random import Random
 
 from harness.faults import grudges
-from harness.plugins import Evidence, Json, World
+from harness.plugins import Evidence, Fault, Json, Target, World
 
 SHAPES = (
     "isolate-leader",
@@ -27,6 +27,7 @@ SHAPES = (
     "one-way",
 )
 MEND_MODES = ("deliver", "reset")
+NODES_MIN = 2
 MINORITY_NODES_MIN = 5
 """Below that a minority with the leader is the leader alone."""
 
@@ -35,6 +36,14 @@ class Partition:
     """Cut links between nodes: leader or one isolated, halves, ring, bridge, one-way."""
 
     name = "partition"
+
+    def configured(self, options: Json) -> Fault:
+        """Return itself: it has no options."""
+        return self
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Needs a link to cut."""
+        return "a group of one node has no links to cut" if len(nodes) < NODES_MIN else None
 
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
         """Draw a shape, an order of the nodes and how to mend; the first isolates the leader."""

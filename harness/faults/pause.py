@@ -13,12 +13,13 @@ from random import Random
 
 from harness.faults.incarnations import (
     apply_to_each,
+    choose_variants,
     describe_victims,
     in_effect,
     pick_victims,
     plan_victims,
 )
-from harness.plugins import Evidence, Json, World
+from harness.plugins import Evidence, Fault, Json, Target, World
 
 VARIANTS = ("leader", "one", "minority")
 
@@ -28,9 +29,20 @@ class Pause:
 
     name = "pause"
 
+    def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
+        self._variants = tuple(variants)
+
+    def configured(self, options: Json) -> Fault:
+        """Return this fault on options["victims"] alone, where there are any."""
+        return Pause(choose_variants(self.name, VARIANTS, options))
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Every group has processes."""
+        return None
+
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
         """Draw a variant and an order of the nodes; the first one hits the leader."""
-        return plan_victims(rng, nodes, VARIANTS, turn)
+        return plan_victims(rng, nodes, self._variants, turn)
 
     def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
         """Name the victims."""

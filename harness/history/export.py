@@ -140,7 +140,14 @@ def _window(
         stop_ns=stop["time_ns"] if stop else max(run_end_ns, start_ns),
         bit=bool(stop.get("bit", False)) if stop else False,
         evidence=evidence if start else f"{evidence} ({NOT_BEGUN})".strip(),
+        began_ns=_began_ns(known, start_ns),
     )
+
+
+def _began_ns(known: dict[str, Any], start_ns: int) -> int | None:
+    """When it began to be applied, if that is told and makes sense."""
+    began_ns = known.get("began_ns")
+    return began_ns if isinstance(began_ns, int) and began_ns <= start_ns else None
 
 
 def _run_facts(folder: RunFolder) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """The facts of a run (run.json), written along the way, so that a killed run has them too.
 
 Keys: status ("running", "complete", "interrupted", "failed"), name, seed, world, target,
-mutant, workload, nodes (ids), faults (asked for), started (UTC), command, versions,
-promises, phases ([{"name", "start_ns", "stop_ns"}]), and at the end segments (file name ->
-events written, null if the worker died), faults_done, leader_changes, exits, problems,
-drained, counts.
+mutant, workload, nodes (ids), faults (asked for), faults_unavailable (name -> why, only if
+there are any), started (UTC), command, versions, promises,
+phases ([{"name", "start_ns", "stop_ns"}]), and at the end segments (file name -> events
+written, null if the worker died), faults_done, leader_changes, exits, problems, drained,
+counts.
 """
 
 from __future__ import annotations

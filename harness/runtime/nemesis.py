@@ -87,6 +87,7 @@ class Nemesis:
             "description": fault.describe(plan),
         }
         self._ledger.applying(planned.number, fault.name, plan)
+        event["began_ns"] = self._now_ns()
         undo = await self._apply(fault, planned.number, plan, event)
         if undo is None:
             return

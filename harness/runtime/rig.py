@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic_ns
 
-from harness import discovery
+from harness import availability, discovery
 from harness.campaign import Campaign, node_names
 from harness.errors import HarnessError
 from harness.history.recorder import Recorder
 from harness.history.run_folder import RunFolder, write_atomically
 from harness.network.proxy import ProxyNetwork
-from harness.plugins import Address, Fault, Json, NodeLayout, Target
+from harness.plugins import Address, Json, NodeLayout, Target
 from harness.runtime import ports
 from harness.runtime.facts import RunFacts, describe
 from harness.runtime.ledger import Ledger, Lines
@@ -72,8 +72,8 @@ def build(
         HarnessError: a port is in use, a file cannot be written, a target fails.
     """
     target: Target = discovery.get("targets", campaign.target)
-    faults: dict[str, Fault] = {name: discovery.get("faults", name) for name in campaign.faults}
-    planned = schedule(campaign, faults)
+    choice = availability.choose(campaign)
+    planned = schedule(campaign, choice.faults)
     write_atomically(folder.schedule_json, encode_schedule(planned))
     start_ns = monotonic_ns()
 
@@ -81,6 +81,8 @@ def build(
         return monotonic_ns() - start_ns
 
     facts = RunFacts(folder.run_json, describe(campaign, target.promises, command), now_ns)
+    if choice.unavailable:
+        facts.update(faults_unavailable=dict(choice.unavailable))
     network, layouts = _lay_out(campaign, folder, base_port)
     try:
         members = {
@@ -104,7 +106,7 @@ def build(
         network=network,
         world=world,
         workers=WorkerGroup(plan_workers(campaign, folder, clients, start_ns)),
-        nemesis=Nemesis(faults, world, ledger, recorder.nemesis, observer, now_ns),
+        nemesis=Nemesis(choice.faults, world, ledger, recorder.nemesis, observer, now_ns),
         schedule=planned,
         recorder=recorder,
         ledger=ledger,

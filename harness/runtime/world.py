@@ -14,7 +14,8 @@ from time import monotonic_ns
 
 import trio
 
-from harness.errors import HarnessError
+from harness.abilities import TransfersLeadership
+from harness.errors import DefiniteError, HarnessError, IndefiniteError
 from harness.network.proxy import ProxyNetwork
 from harness.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
 from harness.runtime import ports
@@ -25,6 +26,9 @@ from harness.runtime.observer import Observer
 STATUS_INTERVAL_S = 0.1
 STATUS_TIMEOUT_S = 0.3
 STOP_GRACE_S = 5.0
+TRANSFER_TIMEOUT_S = 3.0
+"""How long a transfer of leadership is waited for."""
+TRANSFER_POLL_S = 0.01
 EXITS_KEPT_MAX = 1_000
 
 
@@ -144,6 +148,35 @@ class ProcessWorld:
     def held(self, cut: str) -> Json:
         """What that cut has held so far: {"bytes": n, "connections": n}."""
         return self._network.held(cut)
+
+    async def transfer(self, to: str) -> Json:
+        """Ask whoever leads to hand leadership to `to`; see `World.transfer`."""
+        was, term = self._leading()
+        answer: Json = {"from": was, "took_ms": None, "error": None}
+        if was is None or was == to:
+            return answer
+        assert isinstance(self._target, TransfersLeadership), "the fault was not available"
+        asked_s = trio.current_time()
+        with trio.move_on_after(TRANSFER_TIMEOUT_S):
+            try:
+                await self._target.transfer_leadership(
+                    self._members[was].layout, to, TRANSFER_TIMEOUT_S
+                )
+            except IndefiniteError as error:  # it may still be handed over
+                answer["error"] = str(error)
+            except DefiniteError as error:
+                return {**answer, "error": str(error)}
+            await self._wait_until_leads(to, term)
+            answer["took_ms"] = round((trio.current_time() - asked_s) * 1e3, 1)
+        return answer
+
+    async def _wait_until_leads(self, node: str, after_term: int) -> None:
+        """Ask the node itself, more often than polling does, until it leads a later term."""
+        while True:
+            status = await self._ask(self._members[node].layout)
+            if status is not None and status.role == "leader" and status.term > after_term:
+                return
+            await trio.sleep(TRANSFER_POLL_S)
 
     # ---- what the supervisor needs besides ---------------------------------------------
 

@@ -38,7 +38,7 @@ class DLedgerTarget:
 
     name = "dledger"
     promises = Promises(
-        durable_under=frozenset({"kill", "pause", "partition"}),
+        durable_under=frozenset({"kill", "pause", "partition", "transfer"}),
         linearizable=frozenset({"append", "read", "end"}),
         committed_prefix=True,
         note="A quorum of fsynced copies stands before an append is acknowledged; reads and "
@@ -98,6 +98,18 @@ class DLedgerTarget:
             answer.committed_index,
             answer.end_index,
         )
+
+    async def transfer_leadership(self, layout: NodeLayout, to: str, timeout_s: float) -> None:
+        """Ask the node, which leads, to hand leadership to node `to`."""
+        at = layout.client_address
+        client = BrokerGroupClient(
+            {layout.node: (at.host, at.port)}, timeout_s=timeout_s, rng=Random(0)
+        )
+        try:
+            async with _definite_or_not():
+                await client.transfer_leadership(to)
+        finally:
+            client.close()
 
     def client(self, addresses: Mapping[str, Address], timeout_s: float) -> DLedgerClient:
         """Return a client of the group."""

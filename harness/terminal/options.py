@@ -17,7 +17,7 @@ import msgspec
 from cyclopts import Group, Parameter
 
 from harness import discovery
-from harness.campaign import Campaign, parse_faults
+from harness.campaign import Campaign, parse_faults, parse_names
 
 SHAKING: Final = Group("What to shake and how", sort_key=1)
 CLIENTS: Final = Group("What clients do", sort_key=2)
@@ -56,6 +56,7 @@ class RunOptions:
         target: System under test (`list targets`).
         nodes: Size of the group; the nodes are n0, n1, ...
         faults: Comma-separated faults (`list faults`), or none, or all.
+        victims: Which nodes kill and pause strike: leader, one, minority, all; default: drawn.
         nemesis_interval: Mean quiet time between the end of a fault and the next, in seconds.
         fault_duration_min: Shortest time that a fault holds, in seconds.
         fault_duration_max: Longest time that a fault holds, in seconds.
@@ -85,6 +86,7 @@ class RunOptions:
     faults: Annotated[str | None, _option("faults", SHAKING, "NAMES", "--faults", "--nemesis")] = (
         None
     )
+    victims: Annotated[str | None, _option("victims", SHAKING, "NAMES", default=False)] = None
     nemesis_interval: Annotated[float | None, _option("nemesis_interval", SHAKING, "S")] = None
     fault_duration_min: Annotated[float | None, _option("fault_duration_min", SHAKING, "S")] = None
     fault_duration_max: Annotated[float | None, _option("fault_duration_max", SHAKING, "S")] = None
@@ -121,4 +123,6 @@ class RunOptions:
         }
         if self.faults is not None:
             given["faults"] = parse_faults(self.faults, discovery.find("faults"))
+        if self.victims is not None:
+            given["victims"] = parse_names(self.victims)
         return given

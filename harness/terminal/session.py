@@ -18,8 +18,8 @@ import trio
 from rich.console import Console
 from rich.text import Text
 
+from harness import availability, judge
 from harness import campaign as campaigns
-from harness import judge
 from harness.campaign import Campaign
 from harness.history import run_folder
 from harness.history.run_folder import RunFolder
@@ -60,10 +60,13 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
 
     engine = judge.Engine(judge.SPARK, campaign.spark_master)
     engine.require_java(os.environ)
+    choice = availability.choose(campaign)
     folder = run_folder.create(Path(campaign.store), campaign.name, datetime.now(UTC))
     run_folder.write_atomically(folder.campaign_toml, campaigns.to_toml(campaign))
     run_folder.link_latest(folder)
     out.print(_heading(campaign), soft_wrap=True)
+    for line in availability.tell(choice.unavailable):
+        out.print(Text(line), soft_wrap=True)
     display = make_display(out, engine.warm_up)
     with logged_to(folder), _ended_by_signals():
         try:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from harness.terminal.grid import INDENT, show_rows
 from reports import plain_words
+from reports.failover import GOAL_MEDIAN_NS, GOAL_P99_NS, Failover
 from reports.model import FaultRow, RunView, ViolationGroup
 from reports.recovery import RecoverySummary, summarise
 
@@ -43,8 +44,9 @@ def rows(view: RunView, report: str) -> list[tuple[str, str]]:
     """Return the summary's lines as label and text. Pure."""
     lines = [
         ("operations", operations_text(view.outcomes)),
-        ("faults", faults_text(view.faults, view.faults_asked)),
+        ("faults", faults_text(view.faults, view.faults_asked, view.faults_unavailable)),
         ("recovery", recovery_text(summarise(row.recovery for row in view.faults))),
+        ("failover", failover_text(view.failover)),
         ("leader", leader_text(view.leader_changes)),
         *note_rows(view.notes),
         *findings_rows(view),
@@ -61,8 +63,19 @@ def operations_text(outcomes: tuple[int, int, int]) -> str:
     return f"{sum(outcomes):,}: {ok:,} ok, {fail:,} fail, {info:,} info (outcome unknown)"
 
 
-def faults_text(faults: Sequence[FaultRow], asked: Sequence[str]) -> str:
-    """Say how many faults bit, by name."""
+def faults_text(
+    faults: Sequence[FaultRow],
+    asked: Sequence[str],
+    unavailable: Sequence[tuple[str, str]] = (),
+) -> str:
+    """Say how many faults bit, by name, and which could not be had."""
+    lacking = [name for name, _ in unavailable]
+    asked = [name for name in asked if name not in lacking]
+    text = _applied_text(faults, asked)
+    return f"{text}; not available: {', '.join(lacking)}" if lacking else text
+
+
+def _applied_text(faults: Sequence[FaultRow], asked: Sequence[str]) -> str:
     if not asked:
         return "none asked for"
     if not faults:
@@ -86,6 +99,21 @@ def recovery_text(recovery: RecoverySummary) -> str:
     if recovery.gap_max_ns is not None:
         text += f"; longest without an acknowledgement {_seconds(recovery.gap_max_ns)}"
     return f"{text}; {recovery.never} times not at all" if recovery.never else text
+
+
+def failover_text(failover: Failover | None) -> str:
+    """Say how soon writes went on after the leader was killed, next to the goal."""
+    if failover is None:
+        return ""
+    kills = "1 kill" if failover.kills == 1 else f"{failover.kills} kills"
+    if failover.median_ns is None or failover.p99_ns is None:
+        return f"after {kills} of the leader no write was acknowledged"
+    never = f"; {failover.never} times not at all" if failover.never else ""
+    return (
+        f"{kills} of the leader, next acknowledged write after: median "
+        f"{_seconds(failover.median_ns)} (goal {_seconds(GOAL_MEDIAN_NS)}), p99 "
+        f"{_seconds(failover.p99_ns)} (goal {_seconds(GOAL_P99_NS)}){never}"
+    )
 
 
 def leader_text(changes: int | None) -> str:

@@ -42,7 +42,7 @@ def test_the_field_s_own_names() -> None:
 
 
 def test_all_faults_are_those_that_there_are() -> None:
-    assert campaign("run --faults all").faults == ("kill", "partition", "pause")
+    assert campaign("run --faults all").faults == ("kill", "partition", "pause", "transfer")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -125,6 +126,29 @@ def test_faults(faults: tuple[FaultRow, ...], asked: tuple[str, ...], said: str)
 def test_a_group_that_never_served_again() -> None:
     view = run_view(faults=(fault(0, "kill", True, None),))
     assert dict(summary.rows(view, ""))["recovery"] == "the group never served again"
+
+
+def test_kills_of_the_leader_are_told_next_to_the_goal() -> None:
+    kills = tuple(
+        replace(fault(number, "kill", True, (number + 1) * S // 10), killed_leader=True)
+        for number in range(5)
+    )
+    said = dict(summary.rows(run_view(faults=(*kills, fault(9, "pause", True, 3 * S))), ""))
+    assert said["failover"] == (
+        "5 kills of the leader, next acknowledged write after: median 0.30 s (goal 1.00 s), "
+        "p99 0.50 s (goal 2.00 s)"
+    )
+    silent = replace(fault(0, "kill", True, None), killed_leader=True)
+    said = dict(summary.rows(run_view(faults=(silent,)), ""))
+    assert said["failover"] == "after 1 kill of the leader no write was acknowledged"
+    assert "failover" not in dict(summary.rows(run_view(), ""))
+
+
+def test_faults_that_cannot_be_had_are_told() -> None:
+    lacking = (("transfer", "nobody can be asked"),)
+    done = (fault(0, "kill", True, 1),)
+    said = summary.faults_text(done, ("kill", "transfer"), lacking)
+    assert said == "1 of 1 bit (kill 1); not available: transfer"
 
 
 def test_notes_are_few_and_short() -> None:

@@ -333,3 +333,18 @@ def test_windows_of_overlapping_faults_pair_by_number() -> None:
         (2, "kill", 50, 99, False, "not undone: the run was cut short"),
         (3, "partition", 60, 60, True, "z (its start is missing in the history)"),
     ]
+
+
+def test_a_window_says_when_its_fault_began_to_be_applied() -> None:
+    table = nemesis_table(
+        (10, "kill", {"fault": 0, "phase": "start", "began_ns": 7}),
+        (20, "kill", {"fault": 0, "phase": "stop", "began_ns": 7, "bit": True}),
+        (30, "kill", {"fault": 1, "phase": "start", "began_ns": 31}),
+        (40, "kill", {"fault": 2, "phase": "start"}),
+    )
+    windows = fault_windows(table, run_end_ns=99)
+    assert [(w.start_ns, w.began_ns, w.from_ns) for w in windows] == [
+        (10, 7, 7),
+        (30, None, 30),  # a time after its effect makes no sense
+        (40, None, 40),
+    ]

@@ -39,6 +39,8 @@ def links(*pairs: str) -> list[list[str]]:
         ({"leader": "n0", "links": links("n1>n2", "n2>n1")}, 3, False),
         ({"leader": "n0", "links": links("n0>n1", "n2>n0")}, 4, True),  # 2 of 4 are no majority
         ({"leader": "n0", "links": links("n0>n1", "n2>n0")}, 5, False),
+        ({"leader": "n0", "to": "n1"}, 3, True),  # a transfer
+        ({"leader": "n0", "to": "n0"}, 3, False),
     ],
 )
 def test_who_is_hit(plan: dict[str, Any], nodes: int, hit: bool) -> None:

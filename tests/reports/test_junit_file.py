@@ -81,3 +81,15 @@ def test_no_text_breaks_the_xml(clean_run: Any) -> None:
     case = root.find("testsuite/testcase")
     assert case is not None
     assert "<b>&\"' \ufffd ]]> ü" in (case.get("name") or "")
+
+
+def test_a_fault_that_is_not_available_is_skipped_with_its_reason(clean_run: Any) -> None:
+    view = replace(
+        build_view(clean_run.folder), faults_unavailable=(("transfer", "nobody can be asked"),)
+    )
+    suite = ElementTree.fromstring(junit.render(view)).find("testsuite")
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("skipped")) == (str(len(view.checkers) + 1), "1")
+    skipped = suite.find("testcase[@classname='log.transfer']/skipped")
+    assert skipped is not None
+    assert skipped.get("message") == "not available: nobody can be asked"

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,19 @@ def test_a_clean_run_is_told_in_words(clean_run: Any) -> None:
     assert "an acknowledged append survives kill, partition, pause" in text
     assert "18,220 bytes held on 4 links" in text
     assert "up to the operation timeout for the answer of a silent node" in text
+
+
+def test_kills_of_the_leader_are_shown_next_to_the_goals(clean_run: Any) -> None:
+    view = build_view(clean_run.folder)
+    assert [row.killed_leader for row in view.faults] == [True, False, False, False]
+    assert view.failover is not None
+    assert view.failover.kills == 1
+    page = html.render(view)
+    assert "next acknowledged write after a kill of the leader" in page
+    assert "(goal 1.00 s)" in page
+    assert "(goal 2.00 s)" in page
+    nobody = replace(view, faults=view.faults[1:])
+    assert 'id="failover"' not in html.render(nobody)
 
 
 def test_how_long_clients_wait_is_said_where_it_is_known(clean_run: Any) -> None:

@@ -30,6 +30,7 @@ class Stage:
         }
     )  # fmt: skip
     notes: list = field(default_factory=list)
+    now_ns: object = field(default=lambda: 0)
 
     def nemesis(self) -> Nemesis:
         stage = self
@@ -43,7 +44,7 @@ class Stage:
 
         self.began = trio.current_time()
         self.ledger = Ledger(self.path, lambda: 0)
-        return Nemesis(self.faults, self.world, self.ledger, record, Notes(), lambda: 0)
+        return Nemesis(self.faults, self.world, self.ledger, record, Notes(), self.now_ns)
 
     def run(self, planned, until=None):
         async def main():
@@ -202,3 +203,18 @@ def test_it_waits_a_little_for_a_leader_and_then_takes_the_first_drawn(stage):
     stage.world.leads = None
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert stage.events[2][2]["description"] == "kill leader n2"
+
+
+def test_events_say_when_a_fault_began_to_be_applied(stage):
+    class Slow(kill.Kill):
+        async def apply(self, plan, world):
+            await trio.sleep(0.25)
+            return await super().apply(plan, world)
+
+    stage.faults["kill"] = Slow()
+    stage.now_ns = lambda: round((trio.current_time() - stage.began) * 1e9)
+    stage.run([planned(0, "kill", 1, 1)])
+    assert [(at, value["began_ns"]) for at, _, value in stage.events] == [
+        (1.25, 1_000_000_000),
+        (2.0, 1_000_000_000),
+    ]

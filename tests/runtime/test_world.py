@@ -129,6 +129,33 @@ def test_a_cut_moves_the_leader_and_restore_finds_what_was_left(tmp_path):
     assert {"n0", "n1"} <= {row["node"] for row in rows if row["role"] == "leader"}
 
 
+def test_leadership_goes_to_whom_it_is_transferred(tmp_path):
+    async def main():
+        async with group(tmp_path) as (world, _, _members):
+            answer = await world.transfer("n2")
+            assert answer["took_ms"] > 0
+            assert (answer["from"], answer["error"]) == ("n0", None)
+            while await world.leader() != "n2":
+                await trio.sleep(0.02)
+            assert await world.transfer("n2") == {"from": "n2", "took_ms": None, "error": None}
+            await world.kill("n1")
+            await trio.sleep(1)  # until n2 no longer counts n1 among the living
+            refused = await world.transfer("n1")
+            assert (refused["took_ms"], refused["error"]) == (None, "n1 cannot be reached")
+
+    trio.run(main)
+
+
+def test_a_group_without_a_leader_transfers_nothing(tmp_path):
+    async def main():
+        async with group(tmp_path) as (world, _, _members):
+            for node in NODES:
+                await world.kill(node)
+            assert await world.transfer("n1") == {"from": None, "took_ms": None, "error": None}
+
+    trio.run(main)
+
+
 def test_a_port_taken_while_its_node_was_down_is_named(tmp_path):
     async def main():
         async with group(tmp_path) as (world, clients, _members):

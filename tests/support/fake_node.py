@@ -25,6 +25,7 @@ class Node:
         self.term = 0
         self.leader = None
         self.log = []  # [term, key, value]
+        self.favourite = [0, None]  # how many transfers there were, to whom the last one was
 
     def alive(self):
         now = time.monotonic()
@@ -32,7 +33,8 @@ class Node:
 
     def elect(self):
         alive = self.alive()
-        chosen = alive[0] if len(alive) > len(self.nodes) / 2 else None
+        wanted = self.favourite[1] if self.favourite[1] in alive else alive[0]
+        chosen = wanted if len(alive) > len(self.nodes) / 2 else None
         if chosen == self.id and self.leader != self.id:
             self.term += 1
         if chosen is None or chosen == self.id:
@@ -53,6 +55,8 @@ class Node:
             self.term, self.leader = message["term"], message["leader"]
             self.log = message["log"]
         self.term = max(self.term, message["term"])
+        if message["favourite"][0] > self.favourite[0]:
+            self.favourite = message["favourite"]
         return {"from": self.id}
 
     def answer(self, message):
@@ -62,6 +66,11 @@ class Node:
         self.elect()
         if self.leader != self.id:
             return {"error": "not the leader"}
+        if do == "transfer":
+            if message["to"] not in self.alive():
+                return {"error": f"{message['to']} cannot be reached"}
+            self.favourite = [self.favourite[0] + 1, message["to"]]
+            return {"result": None}
         values = [value for _, key, value in self.log if key == message["key"]]
         if do == "append":
             self.log.append([self.term, message["key"], message["value"]])
@@ -81,6 +90,7 @@ class Node:
                         while True:
                             self.elect()
                             message = {"from": self.id, "term": self.term, "leader": self.leader}
+                            message["favourite"] = self.favourite
                             await write_line(stream, {**message, "log": self.log})
                             self.heard[(await anext(lines))["from"]] = time.monotonic()
                             await trio.sleep(PING_S)

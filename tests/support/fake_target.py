@@ -47,6 +47,17 @@ class FakeTarget:
                 return None
         return None
 
+    async def transfer_leadership(self, layout: NodeLayout, to: str, timeout_s: float) -> None:
+        with trio.move_on_after(timeout_s):
+            try:
+                answer = await _ask(layout.client_address, {"do": "transfer", "to": to})
+            except (OSError, trio.BrokenResourceError, EOFError) as error:
+                raise IndefiniteError(type(error).__name__) from error
+            if "error" in answer:
+                raise DefiniteError(answer["error"])
+            return
+        raise IndefiniteError("no answer in time")
+
     def client(self, addresses: Mapping[str, Address], timeout_s: float) -> FakeClient:
         return FakeClient(addresses, timeout_s)
 

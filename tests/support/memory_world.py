@@ -73,6 +73,19 @@ class MemoryWorld:
         open_cut = cut in self.cuts and self.traffic
         return {"bytes": 100 if open_cut else 0, "connections": 1 if open_cut else 0}
 
+    async def transfer(self, to: str) -> Json:
+        was = self.leads
+        answer: Json = {"from": was, "took_ms": None, "error": None}
+        if was is None or was == to:
+            return answer
+        if to in self.dead:
+            return {**answer, "error": f"{to} cannot be reached"}
+        self.log.append(f"transfer {was} {to}")
+        if to not in self.paused:
+            self.leads = to
+            answer["took_ms"] = 1.0
+        return answer
+
     @property
     def closed_links(self) -> set[tuple[str, str]]:
         return {

@@ -1,0 +1,53 @@
+"""Which of the faults that a campaign asks for can be done to its group.
+
+What cannot be done is listed with its reason, in the run's facts, its results and its
+report, and never skipped in silence (DESIGN.md decision 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness import discovery
+from harness.campaign import Campaign, fault_options, node_names
+from harness.errors import UsageError
+from harness.plugins import Fault, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The faults that will be drawn from, and why the others of those asked for will not."""
+
+    faults: Mapping[str, Fault]
+    unavailable: Mapping[str, str]
+
+
+def choose(campaign: Campaign) -> Choice:
+    """Configure the faults of a resolved campaign, and ask each whether it can be done.
+
+    Raises:
+        UsageError: an option that a fault cannot take; or faults are asked for, and none of
+            them can be done.
+        HarnessError: a plug-in cannot be imported.
+    """
+    target: Target = discovery.get("targets", campaign.target)
+    nodes, options = node_names(campaign), fault_options(campaign)
+    faults: dict[str, Fault] = {}
+    unavailable: dict[str, str] = {}
+    for name in campaign.faults:
+        fault: Fault = discovery.get("faults", name).configured(options)
+        why = fault.unavailable(target, nodes)
+        if why is None:
+            faults[name] = fault
+        else:
+            unavailable[name] = why
+    if unavailable and not faults:
+        told = "; ".join(tell(unavailable))
+        raise UsageError(f"none of the faults asked for is available: {told}")
+    return Choice(faults, unavailable)
+
+
+def tell(unavailable: Mapping[str, str]) -> list[str]:
+    """Say of each such fault in one line that it is not available, and why."""
+    return [f"fault {name} is not available: {why}" for name, why in unavailable.items()]

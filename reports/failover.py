@@ -1,0 +1,113 @@
+"""How soon writes go on after the leader was killed: the number by which brokers are compared.
+
+A kill counts here if it bit, its victims had the leader among them, and a majority was left:
+without one there is nobody to fail over to. Measured is the time from the SIGKILL being sent
+to the first acknowledgement of an append that a client invoked after the process was gone;
+such an append can only have been acknowledged by a leader elected since. One that was on its
+way during the kill proves less and does not count, so that the time is never too short.
+
+Source: recovery time (RTO) of OpenChaos; goals: DESIGN.md section 5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from harness.plugins import FaultWindow
+from reports.recovery import Recovery, recovery_times
+
+KILL = "kill"
+GOAL_MEDIAN_NS = 1_000_000_000
+GOAL_P99_NS = 2_000_000_000
+P99 = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """The kills of the leader in a run, and the next acknowledged write after each.
+
+    `kills` are those after which some client asked for an append; of them `never` saw none
+    acknowledged. The times are None where all are of that kind.
+    """
+
+    kills: int
+    never: int
+    median_ns: int | None
+    p99_ns: int | None
+    max_ns: int | None
+
+    @property
+    def meets_goals(self) -> bool:
+        """True if writes always went on, and in the time that is the goal."""
+        return (
+            self.never == 0
+            and self.median_ns is not None
+            and self.p99_ns is not None
+            and self.median_ns <= GOAL_MEDIAN_NS
+            and self.p99_ns <= GOAL_P99_NS
+        )
+
+
+def kills_leader(window: FaultWindow, plan: Mapping[str, Any], nodes: int) -> bool:
+    """Whether the fault was a kill that bit, took the leader and left a majority alive."""
+    victims: Sequence[str] = plan.get("victims") or ()
+    is_leader_in = plan.get("leader") is not None and plan["leader"] in victims
+    return window.name == KILL and window.bit and is_leader_in and 2 * len(victims) < nodes
+
+
+def failover(recoveries: Iterable[Recovery]) -> Failover | None:
+    """Join the recoveries from kills of the leader; None without any that was asked after.
+
+    The 99th percentile is a time that was measured (nearest rank): of up to 100 kills the
+    slowest.
+    """
+    asked = [recovery for recovery in recoveries if recovery.asked]
+    if not asked:
+        return None
+    times = sorted(one.recovery_ns for one in asked if one.recovery_ns is not None)
+    return Failover(
+        kills=len(asked),
+        never=len(asked) - len(times),
+        median_ns=int(np.median(times)) if times else None,
+        p99_ns=times[math.ceil(P99 * len(times)) - 1] if times else None,
+        max_ns=times[-1] if times else None,
+    )
+
+
+def measure(
+    operations: pa.Table,
+    windows: Sequence[FaultWindow],
+    plans: Mapping[int, Mapping[str, Any]],
+    nodes: int,
+) -> Failover | None:
+    """Measure a run's failover from its operations, faults and their aimed plans."""
+    recoveries = zip(windows, recovery_times(operations, windows), strict=True)
+    return failover(
+        recovery
+        for window, recovery in recoveries
+        if kills_leader(window, plans.get(window.fault, {}), nodes)
+    )
+
+
+def to_json(found: Failover) -> dict[str, Any]:
+    """Return the numbers for results.json, in seconds."""
+    return {
+        "leader_kills": found.kills,
+        "never": found.never,
+        "median_s": _seconds(found.median_ns),
+        "p99_s": _seconds(found.p99_ns),
+        "worst_s": _seconds(found.max_ns),
+        "goal_median_s": GOAL_MEDIAN_NS / 1e9,
+        "goal_p99_s": GOAL_P99_NS / 1e9,
+        "meets_goals": found.meets_goals,
+    }
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else round(ns / 1e9, 6)

@@ -1,0 +1,90 @@
+"""Leadership transfer: it bit only if the node that was asked for came to lead after another."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+import trio
+from fake_target import FakeTarget
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_world import MemoryWorld
+
+from harness.faults.transfer import PLUGIN
+from harness.plugins import Evidence, Json
+
+NODES = ("n0", "n1", "n2")
+
+
+def done_to(world: MemoryWorld, **plan: object) -> tuple[Json, Evidence]:
+    async def main() -> tuple[Json, Evidence]:
+        aimed = {**PLUGIN.aim(PLUGIN.plan(Random(1), NODES, 0), NODES, world.leads), **plan}
+        undo = json.loads(json.dumps(await PLUGIN.apply(aimed, world)))
+        evidence = await PLUGIN.probe(aimed, undo, world)
+        before = list(world.log)
+        await PLUGIN.undo(undo, world)
+        await PLUGIN.undo(undo, world)
+        assert world.log == before, "whoever leads, the group is whole"
+        return aimed, evidence
+
+    return trio.run(main)
+
+
+@given(seed=st.integers(), turn=st.integers(0, 9), leader=st.sampled_from((None, *NODES)))
+def test_it_aims_at_a_node_that_does_not_lead(seed: int, turn: int, leader: str | None) -> None:
+    plan = PLUGIN.plan(Random(seed), NODES, turn)
+    assert plan == PLUGIN.plan(Random(seed), NODES, turn)
+    aimed = PLUGIN.aim(plan, NODES, leader)
+    assert aimed["to"] in NODES
+    assert aimed["to"] != leader
+    assert aimed["leader"] == leader
+
+
+def test_a_transfer_bites_and_says_from_whom_to_whom_in_how_long() -> None:
+    world = MemoryWorld(NODES, "n1")
+    aimed, evidence = done_to(world)
+    assert evidence.bit
+    assert evidence.what == f"leadership went from n1 to {aimed['to']} in 1 ms"
+    assert evidence.measures == {"took_ms": 1.0}
+    assert world.leads == aimed["to"]
+    assert PLUGIN.describe(aimed) == f"transfer leadership from n1 to {aimed['to']}"
+
+
+@pytest.mark.parametrize(
+    ("leads", "prepared", "what"),
+    [
+        (None, {}, "nobody led who could be asked"),
+        ("n0", {"to": "n0"}, "n0 led already"),
+        ("n0", {"to": "n1", "dead": {"n1"}}, "n1 did not come to lead after n0: n1 cannot be"),
+        ("n0", {"to": "n1", "paused": {"n1"}}, "n1 did not come to lead after n0"),
+    ],
+)
+def test_one_that_changed_nothing_has_not_bitten(leads, prepared, what) -> None:
+    world = MemoryWorld(NODES, leads)
+    world.dead = set(prepared.pop("dead", ()))
+    world.paused = set(prepared.pop("paused", ()))
+    _, evidence = done_to(world, **prepared)
+    assert not evidence.bit
+    assert evidence.what.startswith(what)
+
+
+def test_planted_bug_a_world_that_changes_nothing_has_not_bitten() -> None:
+    class Deaf(MemoryWorld):
+        async def transfer(self, to: str) -> Json:
+            return {"from": self.leads, "took_ms": None, "error": None}
+
+    assert not done_to(Deaf(NODES, "n0"))[1].bit
+
+
+def test_it_is_not_available_where_nobody_can_be_asked_or_take_over() -> None:
+    class Rigid:
+        name = "rigid"
+
+    assert PLUGIN.unavailable(FakeTarget(), NODES) is None
+    why = PLUGIN.unavailable(Rigid(), NODES)  # type: ignore[arg-type]
+    assert why == "the target rigid cannot be asked to hand leadership over"
+    assert PLUGIN.unavailable(FakeTarget(), ("n0",)) == (
+        "a group of 1 has nobody to take leadership over"
+    )
