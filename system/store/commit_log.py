@@ -1,7 +1,8 @@
-"""The commit log on a Disk: data and index files, hard state, synced-to mark, checkpoint.
+"""The commit log on a Disk: data and index files, hard state, snapshot, mark, checkpoint.
 
 One flusher thread calls the writing methods, in order; `read`, `read_entries` and `log_end_at`
-may be called by another thread at the same time. Source: DLedger's DLedgerMmapFileStore;
+may be called by another thread at the same time. A log has a begin and an end; what stood in
+front of the begin is what its snapshot says. Source: DLedger's DLedgerMmapFileStore;
 DLEDGER.md B.3; DESIGN.md decision 2.
 """
 
@@ -9,31 +10,37 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Self
+from contextlib import contextmanager, suppress
+from typing import ClassVar, Self
 
 from system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from system.raft.membership import Membership
+from system.raft.protocol import Snapshot
 from system.store.disk import Disk, DiskFailed, DiskFull, StoreError
 from system.store.entry import BLANK, BLANK_BYTES, BLANK_MAGIC, ENTRY_MAGIC
+from system.store.group_events import MEMBERSHIP_CHANNEL, memberships_in
 from system.store.hard_state import (
     HardState,
     LogDamaged,
     load_committed_index,
-    load_hard_state,
+    mark_running,
+    mark_stopped,
     save_committed_index,
     save_hard_state,
 )
 from system.store.index_units import UNIT, UNIT_BYTES, UNIT_MAGIC, read_unit
-from system.store.recovery import recover
+from system.store.log_folder import LogFolder, begin_log_at, replace_log
+from system.store.native_log import NativeLog
+from system.store.recovery import LogScan, recover
 from system.store.segment_files import OutsideLog, SegmentFiles
-from system.store.synced_mark import SyncedMark
+from system.store.snapshot_file import StoredSnapshot, save_snapshot
 
 __all__ = ["CommitLog", "HardState", "LogDamaged", "NotContiguous", "OutsideLog"]
 
 DATA_FILE_BYTES = 1 << 30
 INDEX_FILE_BYTES = 160 << 20
 
-_ENTRY_FIELDS = struct.Struct(">iiqq").unpack_from  # magic, size, index, term
+_ENTRY_FIELDS = struct.Struct(">iiqq8xi").unpack_from  # magic, size, index, term, channel
 _CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from
 
 
@@ -47,32 +54,54 @@ class CommitLog:
     end: LogEnd
     """What is written."""
     synced: LogEnd
-    """What is known to be durable (moved by `sync`, `truncate` and `open`)."""
+    """What is known to be durable (moved by `sync`, `truncate`, `install` and `open`)."""
     spans: tuple[tuple[int, int], ...]
     """(first index, term) of each run of entries of one term, in order."""
+    memberships: tuple[tuple[int, Membership], ...]
+    """(index, membership) of each entry held that brings one, in order; the one in force at the
+    begin is the snapshot's, or the configuration's."""
+    snapshot: Snapshot | None
+    """It stands at the log's begin; None only while no entry has been removed."""
     state: HardState
     torn_bytes: int
     """How many bytes of a torn tail recovery truncated."""
     committed_index: int
-    """From the checkpoint, clamped to the end; -1 if none."""
+    """From the checkpoint, clamped to begin and end; -1 if none."""
+    was_aborted: bool
+    """The last run did not close the log: the file `abort` was there."""
+    native: NativeLog | None
+    """The messages of before the upgrade from a native commit log, as long as they are kept."""
 
-    def __init__(self, disk: Disk, folder: str, mark: SyncedMark, index_file_bytes: int) -> None:
-        """Recover the log in `folder`; use `open`."""
+    files_type: ClassVar[type[SegmentFiles]] = SegmentFiles
+    scan_type: ClassVar[type[LogScan]] = LogScan
+
+    def __init__(
+        self, found: LogFolder, root: str, index_file_bytes: int, *, was_aborted: bool
+    ) -> None:
+        """Recover the log in a folder; use `open`."""
+        disk = found.disk
         self._disk = disk
-        self._folder = folder
-        self._mark = mark
+        self._root = root
+        self._folder = found.path
+        self._mark = found.mark
         self._failure: DiskFailed | None = None
         self._truncations = 0
-        self.state = load_hard_state(disk, folder)
-        save_hard_state(disk, folder, self.state)  # its name may stand in the page cache alone
-        file_bytes = mark.mark.data_file_bytes
-        self._data = SegmentFiles(disk, f"{folder}/data", file_bytes, reserve=True)
-        self._index = SegmentFiles(disk, f"{folder}/index", index_file_bytes, reserve=False)
-        recovered = recover(self._data, self._index, mark)
+        self._leftover: tuple[int, int] | None = None  # see _finish_cut
+        self.was_aborted = was_aborted
+        self.state = found.state
+        self.snapshot = found.snapshot
+        file_bytes = found.mark.mark.data_file_bytes
+        self._data = self.files_type(disk, f"{found.path}/data", file_bytes, reserve=True)
+        self._index = self.files_type(disk, f"{found.path}/index", index_file_bytes, reserve=False)
+        found.finish_interrupted(self._data, self._index)
+        self.native = found.open_native()
+        recovered = recover(self._data, self._index, self._mark, self.scan_type)
         self.end = self.synced = recovered.end
         self.spans = recovered.spans
+        self.memberships = recovered.memberships
         self.torn_bytes = recovered.torn_bytes
-        self.committed_index = min(load_committed_index(disk, folder), self.end.index)
+        committed_index = min(load_committed_index(disk, self._folder), self.end.index)
+        self.committed_index = max(committed_index, self.begin.index)
 
     @classmethod
     def open(
@@ -82,28 +111,40 @@ class CommitLog:
         self_id: str,
         data_file_bytes: int = DATA_FILE_BYTES,
         index_file_bytes: int = INDEX_FILE_BYTES,
+        native_log: str | None = None,
     ) -> Self:
         """Open `<root>/dledger-<self_id>`, creating it if new, and recover.
 
-        Raises LogDamaged for damage below the synced-to mark, StoreError for another file size
-        than the log was made with, DiskFailed, DiskFull.
+        `native_log` is storePathCommitLog: if a new log finds a native commit log there, it is
+        upgraded, and the first entry (index 0) stands where that ends. A log made without one
+        passes it over. The file `<root>/abort` is there until `close`.
+
+        Raises LogDamaged for damage below the synced-to mark, NativeLogDamaged, StoreError for
+        another file size than the log was made with, DiskFailed, DiskFull.
         """
         assert index_file_bytes % UNIT_BYTES == 0
-        folder = f"{root}/dledger-{self_id}"
-        disk.make_dirs(f"{folder}/data")
-        disk.make_dirs(f"{folder}/index")
-        mark = _open_mark(disk, folder, data_file_bytes)
-        if mark.mark.data_file_bytes != data_file_bytes:
-            raise StoreError(
-                f"{folder} has data files of {mark.mark.data_file_bytes} bytes:"
-                f" set mappedFileSizeCommitLog to that, not to {data_file_bytes}"
-            )
-        return cls(disk, folder, mark, index_file_bytes)
+        disk.make_dirs(root)
+        was_aborted = mark_running(disk, root)
+        found = LogFolder.open(disk, f"{root}/dledger-{self_id}", data_file_bytes, native_log)
+        return cls(found, root, index_file_bytes, was_aborted=was_aborted)
+
+    @property
+    def begin(self) -> LogEnd:
+        """The end of what is no longer held: index -1 while no entry has been removed.
+
+        Its position is not 0 behind a native log.
+        """
+        return self._mark.mark.begin
 
     @property
     def begin_index(self) -> int:
         """Index of the first entry held (0 until old files are deleted)."""
-        return self._mark.mark.begin.index + 1
+        return self.begin.index + 1
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the last run closed the log, or there was none."""
+        return not self.was_aborted
 
     def append(self, batch: Batch) -> None:
         """Write a batch behind the end. It must continue the log. Not durable until `sync`.
@@ -111,21 +152,24 @@ class CommitLog:
         Raises DiskFull (nothing was appended), DiskFailed, NotContiguous.
         """
         with self._writing():
-            end = self.end
+            self._finish_cut()
+            end, data = self.end, self._data
             units, behind = self._check(batch)
+            if not data.has(batch.position):
+                data.create(batch.position)
+            self._index.write_across(units, batch.first_index * UNIT_BYTES)
             try:
-                if batch.position != end.position:
+                if batch.position != end.position and data.has(end.position):
                     left = batch.position - end.position
-                    self._data.write([BLANK.pack(BLANK_MAGIC, left)], end.position)
-                if not self._data.has(batch.position):
-                    self._data.create(batch.position)
-                self._data.write([batch.data], batch.position)
-                self._index.write_across(units, batch.first_index * UNIT_BYTES)
+                    data.write([BLANK.pack(BLANK_MAGIC, left)], end.position)
+                data.write([batch.data], batch.position)
             except DiskFull:
                 self._undo_append(batch)
                 raise
             if batch.term != end.term or not self.spans:
                 self.spans = (*self.spans, (batch.first_index, batch.term))
+            if batch.memberships:
+                self.memberships += batch.memberships
             self.end = behind
 
     def truncate(self, end_index: int) -> LogEnd:
@@ -135,24 +179,82 @@ class CommitLog:
         tail, or part of it, but none that has to have it (E31: the tail is really removed).
         """
         with self._writing():
-            target = self.log_end_at(end_index)
-            if target == self.end:
-                return target
-            old_end, until = self.end, self._last_byte(target)
-            lowered = min(target, self._mark.mark.end, key=lambda end: end.index)
-            self._mark.move(lowered, until)
-            self.spans = tuple(span for span in self.spans if span[0] <= target.index)
-            self.end = target
-            self._truncations += 1  # behind the end: a reader that saw the old end sees this move
-            self._cut(target, until, old_end.index)
-            self.synced = target
+            return self._truncate(end_index)
+
+    def _truncate(self, end_index: int) -> LogEnd:
+        self._finish_cut()
+        target, end = self.log_end_at(end_index), self.end
+        if target == end:
             return target
+        until = self._last_byte(target)
+        lowered = min(target, self._mark.mark.end, key=lambda end: end.index)
+        self._mark.move(lowered, until)
+        self.spans = tuple(span for span in self.spans if span[0] <= end_index)
+        self.memberships = tuple(held for held in self.memberships if held[0] <= end_index)
+        if self.synced.index > end_index:
+            self.synced = target
+        self._leftover = until, end.index
+        self.end = target
+        self._truncations += 1  # behind the end: a reader that saw the old end sees this move
+        self._finish_cut()
+        return target
 
     def sync(self) -> None:
         """Make everything appended durable. The index is not waited for: data rebuild it."""
         with self._writing():
-            self._data.sync()
-            self.synced = self.end
+            if self.synced.position < self.end.position:
+                self._data.sync()
+                self.synced = self.end
+
+    def compact(self, snapshot: Snapshot) -> None:
+        """Let the log begin at `snapshot.end`, an entry that it holds, or at its begin already.
+
+        The snapshot is durable before the begin moves, and the begin before files go: whatever a
+        crash leaves, a start ends it. Data and index files wholly in front of the first entry
+        left go, and a native log once entries go. Raises OutsideLog, NotContiguous for a snapshot
+        of another log (nothing was changed), DiskFull (to be called again), DiskFailed.
+        """
+        with self._writing():
+            self._finish_cut()
+            begin = snapshot.end
+            held = self.log_end_at(begin.index)
+            if held != begin:
+                raise NotContiguous(f"a snapshot at {begin} is not of this log, which has {held}")
+            if self.synced.index < begin.index:
+                self._data.sync()
+                self.synced = self.end
+            save_snapshot(self._disk, self._folder, StoredSnapshot(snapshot, replaces_log=False))
+            self.snapshot = snapshot
+            if begin == self.begin:
+                return
+            begin_log_at(self._mark, begin)
+            self._forget_front()
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Replace the whole log by the leader's snapshot, durable on return.
+
+        The snapshot is durable before anything is removed, and says that it replaces the log:
+        from then on a start removes what is left of it. The next entry goes to
+        `snapshot.end.position` or to the start of the data file behind it. Raises NotContiguous
+        for a snapshot in front of the begin, DiskFull (to be called again), DiskFailed.
+        """
+        with self._writing():
+            self._finish_cut()
+            end = snapshot.end
+            if end.index < self.begin.index:
+                raise NotContiguous(f"a snapshot at {end} lies in front of the begin {self.begin}")
+            is_begin = end == self.begin
+            if is_begin:
+                self._truncate(end.index)
+            stored = StoredSnapshot(snapshot, replaces_log=not is_begin)
+            save_snapshot(self._disk, self._folder, stored)
+            if not is_begin:
+                replace_log(self._data, self._index, self._mark, end)
+                self.spans, self.memberships = (), ()
+                self.end = self.synced = end
+                self._truncations += 1
+                self._forget_native()
+            self.snapshot = snapshot
 
     def save_state(self, term: int, voted_for: str | None) -> None:
         """Make term and vote durable."""
@@ -171,20 +273,34 @@ class CommitLog:
         """Move the durable synced-to mark up to what is synced. It may lag."""
         with self._writing():
             if self._mark.mark.end != self.synced:
+                self._finish_cut()  # the mark still says up to where zeros may be missing
                 self._index.sync()
                 self._mark.move(self.synced)
 
     def close(self) -> None:
-        """Close the files; nothing is flushed that was not synced."""
+        """Sync what was appended, and close the files; after a failure only close them."""
+        if self._failure is None:
+            self.sync()
+            mark_stopped(self._disk, self._root)
         self._data.close()
         self._index.close()
         self._mark.close()
+        if self.native is not None:
+            self.native.close()
 
     def read(self, position: int, size: int) -> bytes:
-        """Read bytes of one data file (a message for a pull). Raises OutsideLog."""
+        """Read bytes of one data file (a message for a pull). Raises OutsideLog.
+
+        Messages of before an upgrade are read from the native log.
+        """
         self._check_alive()
-        while position >= 0 and position + size <= self.end.position:
+        native = self.native
+        if native is not None and position < native.end:
+            return native.read(position, size)
+        while True:
             truncations = self._truncations
+            if not self.begin.position <= position <= self.end.position - size:
+                break
             data = self._data.read(position, size)
             if len(data) == size and self._truncations == truncations:
                 return data
@@ -217,20 +333,25 @@ class CommitLog:
         size = min(max(bytes_max, unit.size), end.position - unit.position)
         data = self._data.read(unit.position, size)
         at = count = 0
+        has_memberships = False
         while at + ENTRY_HEADER_BYTES <= len(data):
-            magic, entry_bytes, _, term = _ENTRY_FIELDS(data, at)
+            magic, entry_bytes, _, term, channel = _ENTRY_FIELDS(data, at)
             if magic != ENTRY_MAGIC or term != unit.term or at + entry_bytes > len(data):
                 break
             at += entry_bytes
             count += 1
+            if channel == MEMBERSHIP_CHANNEL:
+                has_memberships = True
         if not count:
             raise OutsideLog(f"entry {first_index} is being truncated")
-        return Batch(first_index, count, unit.term, unit.position, data[:at])
+        data = data[:at]
+        memberships = memberships_in(data) if has_memberships else ()
+        return Batch(first_index, count, unit.term, unit.position, data, memberships)
 
     def log_end_at(self, index: int) -> LogEnd:
         """Return the log's end if it ended with entry `index`. Raises OutsideLog."""
         self._check_alive()
-        truncations, begin, end = self._truncations, self._mark.mark.begin, self.end
+        truncations, begin, end = self._truncations, self.begin, self.end
         if index == end.index:
             return end
         if index == begin.index:
@@ -260,7 +381,7 @@ class CommitLog:
             )
         units, at, last = [], 0, 0
         for index in range(batch.first_index, batch.last_index + 1):
-            _, size, stored_index, term = _ENTRY_FIELDS(data, at)
+            _, size, stored_index, term, _ = _ENTRY_FIELDS(data, at)
             assert stored_index == index, f"entry {stored_index} stands at {index}"
             units.append(UNIT.pack(UNIT_MAGIC, batch.position + at, size, index, term))
             last, at = at, at + size
@@ -273,10 +394,43 @@ class CommitLog:
         """Remove what a full disk left of an append, so that it certainly did not happen."""
         end = self.end
         until = batch.end_position if batch.position == end.position else end.position + BLANK_BYTES
-        try:
-            self._cut(end, until, batch.last_index)
-        except DiskFull as error:
-            raise DiskFailed(f"cannot take back a write on a full disk: {error}") from error
+        self._leftover = until, batch.last_index
+        with suppress(DiskFull):
+            self._finish_cut()
+
+    def _finish_cut(self) -> None:
+        """Remove what stands behind the end, where a cut began or an append ended half-way.
+
+        On a full disk even zeros may find no room: then the next write begins with this.
+        """
+        if self._leftover is not None:
+            until, last_index = self._leftover
+            self._cut(self.end, until, last_index)
+            self._leftover = None
+            self.synced = self.end
+
+    def _forget_front(self) -> None:
+        """After the begin moved up: forget, and remove, what lies in front of it."""
+        begin = self.begin
+        behind = [span for span in self.spans if span[0] > begin.index + 1]
+        if begin.index < self.end.index:
+            unit = read_unit(self._index, begin.index + 1)
+            behind = [(begin.index + 1, unit.term), *behind]
+            first_position = unit.position
+        else:
+            first_position = begin.position
+        self.spans = tuple(behind)
+        self.memberships = tuple(held for held in self.memberships if held[0] > begin.index)
+        self._data.remove_below(first_position)
+        self._index.remove_below((begin.index + 1) * UNIT_BYTES)
+        self._forget_native()
+
+    def _forget_native(self) -> None:
+        """Remove the native log once the begin lies behind it."""
+        native = self.native
+        if native is not None and self.begin.position > native.end:
+            self.native = None
+            native.remove()
 
     def _last_byte(self, end: LogEnd) -> int:
         """Return where the data behind `end` stop in its file."""
@@ -304,21 +458,3 @@ class CommitLog:
         except DiskFailed as error:
             self._failure = error
             raise
-
-
-def _open_mark(disk: Disk, folder: str, data_file_bytes: int) -> SyncedMark:
-    """Open the mark; in a new folder create it and `currterm`, in an order that a crash bears."""
-    path = f"{folder}/syncedto"
-    if disk.exists(path):
-        mark = SyncedMark.open(disk, path)
-    else:
-        for name in ("currterm", "checkpoint"):
-            if disk.exists(f"{folder}/{name}"):
-                raise LogDamaged(path, "the synced-to mark is missing")
-        if disk.names(f"{folder}/data"):
-            raise LogDamaged(path, "the synced-to mark is missing")
-        mark = SyncedMark.create(disk, path, data_file_bytes)
-    if not mark.mark.is_complete:
-        save_hard_state(disk, folder, HardState())  # syncs the folder: the mark's name as well
-        mark.complete()
-    return mark

@@ -1,4 +1,4 @@
-"""The small files beside the log: `currterm` and `checkpoint`, as Java properties.
+"""The small files beside the log: `currterm` and `checkpoint` as Java properties, and `abort`.
 
 DLedger's keys stand in them, and a `crc32` of our own that DLedger passes over: a vote that
 was damaged must not be read as another vote. Source: DLedger's MemberState and
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import zlib
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from system.store.disk import Disk, StoreError, read_file, replace_file
 
@@ -65,6 +66,27 @@ def load_committed_index(disk: Disk, folder: str) -> int:
         return int(_parse(read_file(disk, path))["committedIndex"])
     except (ValueError, KeyError):
         return -1
+
+
+def mark_running(disk: Disk, root: str) -> bool:
+    """Create the file `abort` durably; return whether it stood there: the last run was killed.
+
+    Source: RocketMQ's DefaultMessageStore (createTempFile).
+    """
+    path = f"{root}/abort"
+    was_aborted = disk.exists(path)
+    if not was_aborted:
+        disk.create(path, 0, reserve=False).close()
+    disk.sync_dir(str(PurePosixPath(path).parent))
+    return was_aborted
+
+
+def mark_stopped(disk: Disk, root: str) -> None:
+    """Remove `abort`: everything was closed in order."""
+    path = f"{root}/abort"
+    if disk.exists(path):
+        disk.unlink(path)
+        disk.sync_dir(str(PurePosixPath(path).parent))
 
 
 def _save(disk: Disk, path: str, **values: int | str) -> None:

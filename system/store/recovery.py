@@ -7,9 +7,11 @@ is read, because a vote may rest on any entry. Source: DLedger's DLedgerMmapFile
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 from system.raft.batch import ENTRY_HEADER_BYTES, LogEnd
+from system.raft.membership import Membership
 from system.store.entry import (
     BLANK,
     BLANK_BYTES,
@@ -18,32 +20,42 @@ from system.store.entry import (
     DamagedEntry,
     verify_entry,
 )
+from system.store.group_events import MEMBERSHIP_CHANNEL, DamagedMembership, membership_of
 from system.store.hard_state import LogDamaged
-from system.store.index_units import IndexRebuilder
+from system.store.index_units import UNIT_BYTES, IndexRebuilder
 from system.store.segment_files import SegmentFiles
 from system.store.synced_mark import Mark, SyncedMark
 
 SCAN_BYTES = 8 << 20
 """Bytes read at once: more than the largest entry."""
+_CHANNEL_AT_32 = struct.Struct(">32xi").unpack_from
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What the scan found: the end, the spans (first index, term), the torn bytes cut off."""
+    """What the scan found.
+
+    `spans` are (first index, term), `memberships` (index, membership) of the entries that bring
+    one, `torn_bytes` what was cut off.
+    """
 
     end: LogEnd
     spans: tuple[tuple[int, int], ...]
+    memberships: tuple[tuple[int, Membership], ...]
     torn_bytes: int
 
 
-def recover(data: SegmentFiles, index: SegmentFiles, mark: SyncedMark) -> Recovered:
+def recover(
+    data: SegmentFiles, index: SegmentFiles, mark: SyncedMark, scan_type: type[LogScan]
+) -> Recovered:
     """Scan the log, cut its torn tail, mend its index, and make what is kept durable.
 
     Entries behind the mark may stand in the page cache alone, even after an fsync that failed;
     they are written again before they are synced, and only then count. So are the zeros of a cut.
+    Files wholly in front of the begin are what a crash left of a compaction: they go.
     Raises LogDamaged, DiskFailed, DiskFull.
     """
-    scan = _Scan(data, index, mark.mark)
+    scan = scan_type(data, index, mark.mark)
     scan.run()
     end = scan.end
     for start in data.starts:
@@ -62,15 +74,24 @@ def recover(data: SegmentFiles, index: SegmentFiles, mark: SyncedMark) -> Recove
     data.sync_names()
     scan.rebuilder.finish()
     mark.move(end)
-    return Recovered(end, tuple(scan.spans), torn_bytes)
+    data.remove_below(scan.first_position)
+    index.remove_below((mark.mark.begin.index + 1) * UNIT_BYTES)
+    return Recovered(end, tuple(scan.spans), tuple(scan.memberships), torn_bytes)
 
 
-class _Scan:
+class LogScan:
     """One walk over the data files, from the mark's begin to the first thing that is no entry."""
+
+    end: LogEnd
+    """The end behind the last entry found."""
+    first_position: int
+    """Where the first entry behind the begin stands; the begin's position if there is none."""
 
     def __init__(self, data: SegmentFiles, index: SegmentFiles, mark: Mark) -> None:
         self.end = mark.begin
+        self.first_position = mark.begin.position
         self.spans: list[tuple[int, int]] = []
+        self.memberships: list[tuple[int, Membership]] = []
         self.rebuilder = IndexRebuilder(index, mark.begin.index + 1)
         self._data = data
         self._mark = mark
@@ -80,14 +101,17 @@ class _Scan:
 
     def run(self) -> None:
         """Walk; raises LogDamaged if the walk ends in front of the mark."""
+        if self._position % self._data.file_bytes and not self._data.has(self._position):
+            # Behind the begin there was but a blank in its file, which went with its entries.
+            self._position = self._data.start_of(self._position) + self._data.file_bytes
         try:
             while True:
-                self._step()
+                self.step()
         except DamagedEntry as error:
             if self.end.index < self._mark.end.index:
                 raise self._damage(str(error)) from None
 
-    def _step(self) -> None:
+    def step(self) -> None:
         """Take one entry or one blank; raises DamagedEntry where there is neither."""
         position = self._position
         start = self._data.start_of(position)
@@ -108,11 +132,25 @@ class _Scan:
         found = verify_entry(self._window, at, self.end, position)
         if found.index == self._mark.end.index and found != self._mark.end:
             raise self._damage(f"this is not the entry that was synced, {self._mark.end}")
+        self._note_membership(at, found)
+        if self.end.index == self._mark.begin.index:
+            self.first_position = position
         if found.term != self.end.term or not self.spans:
             self.spans.append((found.index, found.term))
         self.rebuilder.add(position, found.position - position, found.index, found.term)
         self.end = found
         self._position = found.position
+
+    def _note_membership(self, at: int, found: LogEnd) -> None:
+        """Keep the membership that the verified entry at byte `at` of the window brings."""
+        if _CHANNEL_AT_32(self._window, at)[0] != MEMBERSHIP_CHANNEL:
+            return
+        behind = at + found.position - self._position
+        try:
+            membership = membership_of(self._window[at:behind])
+        except DamagedMembership as error:  # its CRCs fit: not torn, but nothing we ever wrote
+            raise self._damage(str(error)) from None
+        self.memberships.append((found.index, membership))
 
     def _look_at(self, position: int, size: int) -> None:
         """Have `size` bytes from `position` on in the window, where the file has them."""

@@ -116,22 +116,39 @@ class SegmentFiles:
         start = self.start_of(position)
         assert until <= start + self.file_bytes
         if start in self._files:
-            for at in range(position, until, _CHUNK_BYTES):
-                self.write([_ZEROS[: until - at]], at)
+            self.zero(position, until)
         self.sync()
-        later = [other for other in self.starts if other > start]
-        for other in later:
+        self._remove([other for other in self.starts if other > start])
+
+    def zero(self, position: int, until: int) -> None:
+        """Write zeros from `position` to `until` in one file."""
+        for at in range(position, until, _CHUNK_BYTES):
+            self.write([_ZEROS[: until - at]], at)
+
+    def remove_below(self, position: int) -> None:
+        """Remove, durably, every file that lies wholly in front of `position`."""
+        self._remove([start for start in self.starts if start + self.file_bytes <= position])
+
+    def remove_all(self) -> None:
+        """Remove every file, durably."""
+        self._remove(self.starts)
+
+    def _remove(self, starts: Sequence[int]) -> None:
+        for start in starts:
             with self._lock:
-                self._files.pop(other).close()
-            self._dirty.pop(other, None)
-            self._disk.unlink(self.path(other))
-        if later:
+                self._files.pop(start).close()
+            self._dirty.pop(start, None)
+            self._disk.unlink(self.path(start))
+        if starts:
             self.sync_names()
 
     def rewrite(self, position: int, end: int) -> None:
         """Write again what stands in a range, so that the next sync really writes it."""
         while position < end:
             room = self.start_of(position) + self.file_bytes - position
+            if not self.has(position):
+                position += room
+                continue
             data = self.read(position, min(_CHUNK_BYTES, room, end - position))
             self.write([data], position)
             position += len(data)
@@ -139,8 +156,12 @@ class SegmentFiles:
     def sync(self) -> None:
         """Make everything written durable."""
         for start, file in list(self._dirty.items()):
-            file.sync()
+            self._sync_file(file)
             del self._dirty[start]
+
+    def _sync_file(self, file: File) -> None:
+        """Make one file durable. Raises DiskFailed, which nobody swallows (E32)."""
+        file.sync()
 
     def sync_names(self) -> None:
         """Make the files' names durable."""

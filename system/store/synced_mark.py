@@ -18,7 +18,7 @@ from system.store.hard_state import LogDamaged
 
 SLOT_BYTES = 4096
 _MAGIC = b"syncedto"
-_RECORD = struct.Struct(">8sQ?QqqqIqqqIq")
+_RECORD = struct.Struct(">8sQ?QqqqIqqqIqq")
 _CRC = struct.Struct(">I")
 
 
@@ -29,7 +29,9 @@ class Mark:
     `begin` is the log's end in front of its first entry, `end` the end that is synced. Up to
     `cut_until` old bytes may stand on the disk that were to be zeroed, even where zeros are read
     (an fsync that failed leaves them in the page cache alone).
-    `is_complete` is false only until the folder of a new node is complete.
+    `is_complete` is false only until the folder of a new node is complete. `native_end` is where
+    the old native commit log ends and DLedger's entries start (RocketMQ's dividedCommitlogOffset),
+    0 where there was none.
     """
 
     sequence: int
@@ -38,6 +40,7 @@ class Mark:
     begin: LogEnd
     end: LogEnd
     cut_until: int
+    native_end: int = 0
 
 
 class SyncedMark:
@@ -48,9 +51,10 @@ class SyncedMark:
         self.mark = mark
 
     @classmethod
-    def create(cls, disk: Disk, path: str, data_file_bytes: int) -> Self:
-        """Start the mark of a new, empty log."""
-        mark = Mark(1, False, data_file_bytes, LogEnd(), LogEnd(), 0)
+    def create(cls, disk: Disk, path: str, data_file_bytes: int, native_end: int = 0) -> Self:
+        """Start the mark of a new, empty log, behind a native log if there is one."""
+        begin = LogEnd(position=native_end)
+        mark = Mark(1, False, data_file_bytes, begin, begin, 0, native_end)
         replace_file(disk, path, bytes(SLOT_BYTES) + _encode(mark))
         return cls(disk.open(path), mark)
 
@@ -69,6 +73,11 @@ class SyncedMark:
         """Make another end durable, higher or lower; `cut_until` before a cut begins."""
         sequence = self.mark.sequence + 1
         self._write(replace(self.mark, sequence=sequence, end=end, cut_until=cut_until))
+
+    def begin_at(self, begin: LogEnd, end: LogEnd) -> None:
+        """Make another begin, and the end that goes with it, durable at once."""
+        sequence = self.mark.sequence + 1
+        self._write(replace(self.mark, sequence=sequence, begin=begin, end=end, cut_until=0))
 
     def complete(self) -> None:
         """Say durably that the folder of the new node is complete."""
@@ -93,6 +102,7 @@ def _encode(mark: Mark) -> bytes:
         *astuple(mark.begin),
         *astuple(mark.end),
         mark.cut_until,
+        mark.native_end,
     )
     return (record + _CRC.pack(zlib.crc32(record))).ljust(SLOT_BYTES, b"\0")
 
@@ -101,8 +111,10 @@ def _decode(slot: bytes) -> Mark | None:
     record, crc = slot[: _RECORD.size], slot[_RECORD.size : _RECORD.size + _CRC.size]
     if len(slot) < SLOT_BYTES or crc != _CRC.pack(zlib.crc32(record)):
         return None
-    magic, sequence, is_complete, data_file_bytes, *ends, cut_until = _RECORD.unpack(record)
+    magic, sequence, is_complete, data_file_bytes, *ends, cut_until, native_end = _RECORD.unpack(
+        record
+    )
     if magic != _MAGIC:
         return None
     begin, end = LogEnd(*ends[:4]), LogEnd(*ends[4:])
-    return Mark(sequence, is_complete, data_file_bytes, begin, end, cut_until)
+    return Mark(sequence, is_complete, data_file_bytes, begin, end, cut_until, native_end)

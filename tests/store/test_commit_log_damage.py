@@ -92,7 +92,7 @@ def unchained():
 def unmarked():
     """Take all damage for a torn tail, as DLedger does."""
     return patch.object(
-        recovery._Scan, "_damage", lambda self, finding: entry.DamagedEntry(finding)
+        recovery.LogScan, "_damage", lambda self, finding: entry.DamagedEntry(finding)
     )
 
 

@@ -1,0 +1,84 @@
+"""Carries out the core's writes on a commit log, in order, and makes them durable together.
+
+The node's flusher runs it in a thread, the simulated worlds call it inline: the same code decides
+in both what may be acknowledged.
+Source: RocketMQ's GroupCommitService (SYNC_FLUSH) and FlushRealTimeService (ASYNC_FLUSH);
+DESIGN.md decision 1; DLEDGER.md E8, E18, E32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Literal
+
+from system.raft.protocol import Append, Compact, Install, SaveState, Truncate, Write
+from system.store.commit_log import CommitLog
+from system.store.disk import DiskFull
+
+AckPolicy = Literal["fsync", "page-cache"]
+"""When entries count as written.
+
+`fsync`: once they are on the disk; one fsync for all writes of a call (group commit). An
+acknowledged message survives the loss of power of every node at once.
+
+`page-cache`: once the operating system has them. They survive the death of the process, not of
+the machine: after a loss of power a node may lack entries that it has acknowledged, and where a
+majority lost power together, acknowledged messages are gone. The shell calls `LogWriter.sync`
+every FLUSH_INTERVAL_MS, which bounds how much. Term and vote, truncations, snapshots and the
+log's begin are synced under either policy.
+"""
+FLUSH_INTERVAL_MS = 500.0
+"""How often `sync` is called under `page-cache` (RocketMQ's flushIntervalCommitLog; DLedger's
+flushFileInterval is 10 ms)."""
+
+
+class LogWriter:
+    """Writes to one log; not thread-safe, as CommitLog's writing methods are not."""
+
+    def __init__(self, log: CommitLog, ack: AckPolicy = "fsync") -> None:
+        self.log = log
+        self.ack = ack
+
+    def carry_out(self, writes: Sequence[Write]) -> Sequence[Write]:
+        """Carry out `writes` in order; what was done is as durable as the policy says on return.
+
+        Returns the writes left undone because the disk is full, in order, empty as a rule: the
+        first of them certainly did not happen, and all are to be given again later. Raises
+        DiskFailed: nothing of the call may be acknowledged, and the node must stop.
+        """
+        left: Sequence[Write] = ()
+        must_sync = False
+        for at, write in enumerate(writes):
+            try:
+                self._write(write)
+            except DiskFull:
+                left = writes[at:]
+                break
+            must_sync = must_sync or isinstance(write, Append)
+        if must_sync and self.ack == "fsync":
+            self.sync()
+        return left
+
+    def sync(self) -> None:
+        """Make everything appended durable. Raises DiskFailed."""
+        self.log.sync()
+
+    def advance_mark(self) -> None:
+        """Move the synced-to mark up to what is synced; it lags while the disk is full."""
+        with suppress(DiskFull):
+            self.log.advance_mark()
+
+    def _write(self, write: Write) -> None:
+        """Carry out one write."""
+        if isinstance(write, Append):
+            self.log.append(write.batch)
+        elif isinstance(write, SaveState):
+            self.log.save_state(write.term, write.voted_for)
+        elif isinstance(write, Truncate):
+            self.log.truncate(write.end_index)
+        elif isinstance(write, Compact):
+            self.log.compact(write.snapshot)
+        else:
+            assert isinstance(write, Install)
+            self.log.install(write.snapshot)

@@ -1,0 +1,251 @@
+"""RocketMQ's own commit log, from before the upgrade to DLedger: read, never written again.
+
+Files named by their first byte's position hold messages (DLEDGER.md B.1) one behind the other;
+a file that is full ends with a blank: i32 remaining bytes, i32 0xCBD43194. At the upgrade the
+last file in use is filled with a blank; DLedger's files start where it ends, at the position
+that RocketMQ calls dividedCommitlogOffset.
+Source: RocketMQ's CommitLog (recoverNormally) and DLedgerCommitLog (recover); DLEDGER.md D.5.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from system.store.disk import Disk, StoreError
+from system.store.message import (
+    MAGIC_V1,
+    MAGIC_V2,
+    DamagedMessage,
+    Message,
+    decode_message,
+)
+from system.store.segment_files import NAME_DIGITS, OutsideLog, SegmentFiles
+
+BLANK_MAGIC = 0xCBD43194 - (1 << 32)
+BLANK = struct.Struct(">ii")
+BLANK_BYTES = BLANK.size
+"""Every message leaves room for a blank behind it (END_FILE_MIN_BLANK_LENGTH)."""
+SCAN_BYTES = 8 << 20
+
+_SIZE_AND_MAGIC = struct.Struct(">ii")
+_POSITION_AT_28 = struct.Struct(">28xq")
+_MAGICS = tuple(_SIZE_AND_MAGIC.pack(0, magic)[4:] for magic in (MAGIC_V1, MAGIC_V2))
+
+
+class NativeLogDamaged(StoreError):  # noqa: N818 - a finding about the files
+    """The native commit log cannot be upgraded as it stands; nothing was changed."""
+
+
+def upgrade_native_log(disk: Disk, folder: str, file_bytes: int) -> int:
+    """Verify a native log and end it with a blank; return where it ends, 0 without messages.
+
+    A tail that a crash tore is removed, and an empty file behind the last one is passed over.
+    Done again after a crash, this finds the same end, as it does on every node that holds the
+    same messages. Raises NativeLogDamaged.
+    """
+    _check_files(disk, folder, file_bytes)
+    files = SegmentFiles(disk, folder, file_bytes, reserve=True)
+    used = [start for start in files.starts if files.data_end(start) > start]
+    files.close()
+    if not used:
+        return 0
+    log = NativeLog(disk, folder, file_bytes, used[-1] + file_bytes)
+    try:
+        log.end_with_blank()
+    finally:
+        log.close()
+    return log.end if log.end > log.begin else 0
+
+
+def remove_native_log(disk: Disk, folder: str, file_bytes: int, end: int) -> None:
+    """Remove the files of an upgraded native log: the log's begin has moved past its end."""
+    files = SegmentFiles(disk, folder, file_bytes, reserve=True)
+    files.remove_below(end)
+    files.close()
+
+
+class NativeLog:
+    """The native commit log in one folder. `read` may run beside the writer's thread."""
+
+    begin: int
+    """Position of the oldest byte held."""
+    end: int
+    """Where the last file ends and DLedger's entries start: dividedCommitlogOffset."""
+    torn_bytes: int
+    """How many bytes of a torn tail the upgrade removed."""
+
+    def __init__(self, disk: Disk, folder: str, file_bytes: int, end: int) -> None:
+        """Open the log that an earlier start upgraded; files may have expired at its front.
+
+        Raises NativeLogDamaged if files have another size than `file_bytes`, or the last one
+        in front of `end` or one between is not there.
+        """
+        _check_files(disk, folder, file_bytes)
+        self._files = SegmentFiles(disk, folder, file_bytes, reserve=True)
+        self.begin = min([start for start in self._files.starts if start < end], default=end)
+        self.end = end
+        self.torn_bytes = 0
+        self._window = memoryview(b"")
+        self._window_position = 0
+        for start in (end - file_bytes, *range(self.begin, end, file_bytes)):
+            if not self._files.has(start):
+                self.close()
+                raise NativeLogDamaged(
+                    f"{self._files.path(start)} is missing: messages of before the upgrade to"
+                    " DLedger stand there (storePathCommitLog)"
+                )
+
+    def read(self, position: int, size: int) -> bytes:
+        """Read bytes of one file. Raises OutsideLog."""
+        if self.begin <= position and position + size <= self.end:
+            data = self._files.read(position, size)
+            if len(data) == size:
+                return data
+        raise OutsideLog(f"bytes {position}..{position + size} of {self.begin}..{self.end}")
+
+    def messages(self, position: int | None = None) -> Iterator[tuple[Message, int]]:
+        """Walk the messages from `position`, where one stands, or all: (message, its size).
+
+        For consume queues and the key index; a message's physical_offset is its position.
+        One walk at a time. Raises NativeLogDamaged.
+        """
+        at = self.begin if position is None else position
+        while at < self.end:
+            try:
+                message = self._message_at(at)
+            except DamagedMessage as error:
+                raise self._damage(at, str(error)) from None
+            if message is None:
+                at = self._files.start_of(at) + self._files.file_bytes
+                continue
+            size = self._size_at(at)
+            yield message, size
+            at += size
+        self._window = memoryview(b"")
+
+    def remove(self) -> None:
+        """Remove its files: the log's begin has moved past its end."""
+        self._files.remove_below(self.end)
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close()
+
+    def end_with_blank(self) -> None:
+        """Verify every message, and end the last file with a blank, durably."""
+        tail = self.begin
+        for start in range(self.begin, self.end, self._files.file_bytes):
+            is_last = start + self._files.file_bytes == self.end
+            tail = self._walk_to_end(start, is_last=is_last)
+        if self.torn_bytes and tail % self._files.file_bytes == 0:
+            self._files.zero(tail, self._files.data_end(tail))
+            self._files.sync()
+            self.end = tail  # no whole message there: another node may have nothing there at all
+        else:
+            self._fill_with_blank(tail)
+        self._window = memoryview(b"")
+
+    def _walk_to_end(self, start: int, *, is_last: bool) -> int:
+        """Verify one file; return where its blank stands or, in the last, belongs."""
+        at = start
+        try:
+            while (message := self._message_at(at)) is not None:
+                del message
+                at += self._size_at(at)
+        except DamagedMessage as error:
+            if not is_last or self._finds_message_behind(at):
+                raise self._damage(at, str(error)) from None
+            self.torn_bytes = self._files.data_end(at) - at
+        return at
+
+    def _message_at(self, position: int) -> Message | None:
+        """Return the verified message at `position`, None for a blank. Raises DamagedMessage."""
+        file_end = self._files.start_of(position) + self._files.file_bytes
+        self._look_at(position, _SIZE_AND_MAGIC.size)
+        size = self._size_at(position)
+        if size < BLANK_BYTES or position + size > file_end:
+            raise DamagedMessage(f"a message of {size} bytes where {file_end - position} are left")
+        if position + size == file_end:
+            _, magic = _SIZE_AND_MAGIC.unpack_from(self._window, position - self._window_position)
+            if magic == BLANK_MAGIC:
+                return None
+            raise DamagedMessage("a message leaves no room for a blank")
+        self._look_at(position, size)
+        at = position - self._window_position
+        message = decode_message(self._window[at : at + size])
+        if message.physical_offset != position:
+            raise DamagedMessage(f"PHYSICALOFFSET is {message.physical_offset}, not {position}")
+        return message
+
+    def _size_at(self, position: int) -> int:
+        at = position - self._window_position
+        if at + _SIZE_AND_MAGIC.size > len(self._window):
+            raise DamagedMessage("the file ends here")
+        size: int = _SIZE_AND_MAGIC.unpack_from(self._window, at)[0]
+        return size
+
+    def _look_at(self, position: int, size: int) -> None:
+        """Have `size` bytes from `position` on in the window, where the file has them."""
+        behind = self._window_position + len(self._window)
+        if self._window_position <= position and position + size <= behind:
+            return
+        self._window = memoryview(self._files.read(position, max(SCAN_BYTES, size)))
+        self._window_position = position
+
+    def _finds_message_behind(self, position: int) -> bool:
+        """Whether a whole message stands behind a bad one: then that is damage, no torn tail."""
+        data_end = self._files.data_end(position)
+        data = self._files.read(position, max(0, data_end - position))
+        for magic in _MAGICS:
+            found = data.find(magic, 5)
+            while found >= 0:
+                at = found - 4
+                if _POSITION_AT_28.size + at <= len(data):
+                    (stored,) = _POSITION_AT_28.unpack_from(data, at)
+                    if stored == position + at and self._is_message(position + at):
+                        return True
+                found = data.find(magic, found + 1)
+        return False
+
+    def _is_message(self, position: int) -> bool:
+        try:
+            return self._message_at(position) is not None
+        except DamagedMessage:
+            return False
+
+    def _fill_with_blank(self, position: int) -> None:
+        """End the last file with a blank, and make what was verified durable.
+
+        Whatever stands behind `position` goes. What an earlier start wrote may stand in the page
+        cache alone, even after an fsync that failed: all of the last file is written again.
+        """
+        start = self.end - self._files.file_bytes
+        data_end = self._files.data_end(position)
+        self._files.rewrite(start, position)
+        self._files.write([BLANK.pack(self.end - position, BLANK_MAGIC)], position)
+        self._files.zero(position + BLANK_BYTES, data_end)
+        self._files.sync()
+        self._files.sync_names()
+
+    def _damage(self, position: int, finding: str) -> NativeLogDamaged:
+        start = self._files.start_of(position)
+        return NativeLogDamaged(
+            f"{self._files.path(start)}: byte {position - start}: {finding};"
+            " repair the native commit log before its upgrade to DLedger"
+        )
+
+
+def _check_files(disk: Disk, folder: str, file_bytes: int) -> None:
+    for name in disk.names(folder):
+        if len(name) != NAME_DIGITS or not name.isdecimal():
+            continue
+        file = disk.open(f"{folder}/{name}")
+        size = file.size
+        file.close()
+        if size != file_bytes or int(name) % file_bytes:
+            raise NativeLogDamaged(
+                f"{folder}/{name} has {size} bytes: files of a native commit log have as many as"
+                f" mappedFileSizeCommitLog says ({file_bytes}), and a multiple of it as name"
+            )
