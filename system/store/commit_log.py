@@ -8,17 +8,15 @@ DLEDGER.md B.3; DESIGN.md decision 2.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import ClassVar, Self
 
-from system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from system.raft.batch import Batch, LogEnd
 from system.raft.membership import Membership
 from system.raft.protocol import Snapshot
-from system.store.disk import Disk, DiskFailed, DiskFull, StoreError
-from system.store.entry import BLANK, BLANK_BYTES, BLANK_MAGIC, ENTRY_MAGIC
-from system.store.group_events import MEMBERSHIP_CHANNEL, memberships_in
+from system.store.disk import Disk, DiskFailed, DiskFull
+from system.store.entry import BLANK, BLANK_BYTES, BLANK_MAGIC
 from system.store.hard_state import (
     HardState,
     LogDamaged,
@@ -28,7 +26,8 @@ from system.store.hard_state import (
     save_committed_index,
     save_hard_state,
 )
-from system.store.index_units import UNIT, UNIT_BYTES, UNIT_MAGIC, read_unit
+from system.store.index_units import UNIT_BYTES, read_unit
+from system.store.log_entries import NotContiguous, check_append, read_batch, read_log_end
 from system.store.log_folder import LogFolder, begin_log_at, replace_log
 from system.store.native_log import NativeLog
 from system.store.recovery import LogScan, recover
@@ -39,13 +38,6 @@ __all__ = ["CommitLog", "HardState", "LogDamaged", "NotContiguous", "OutsideLog"
 
 DATA_FILE_BYTES = 1 << 30
 INDEX_FILE_BYTES = 160 << 20
-
-_ENTRY_FIELDS = struct.Struct(">iiqq8xi").unpack_from  # magic, size, index, term, channel
-_CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from
-
-
-class NotContiguous(StoreError):  # noqa: N818 - a finding about the batch
-    """A batch does not continue the log."""
 
 
 class CommitLog:
@@ -141,11 +133,6 @@ class CommitLog:
         """Index of the first entry held (0 until old files are deleted)."""
         return self.begin.index + 1
 
-    @property
-    def was_clean(self) -> bool:
-        """Whether the last run closed the log, or there was none."""
-        return not self.was_aborted
-
     def append(self, batch: Batch) -> None:
         """Write a batch behind the end. It must continue the log. Not durable until `sync`.
 
@@ -154,7 +141,7 @@ class CommitLog:
         with self._writing():
             self._finish_cut()
             end, data = self.end, self._data
-            units, behind = self._check(batch)
+            units, behind = check_append(batch, end, data)
             if not data.has(batch.position):
                 data.create(batch.position)
             self._index.write_across(units, batch.first_index * UNIT_BYTES)
@@ -220,15 +207,17 @@ class CommitLog:
             held = self.log_end_at(begin.index)
             if held != begin:
                 raise NotContiguous(f"a snapshot at {begin} is not of this log, which has {held}")
+            first_position = begin.position
+            if begin.index < self.end.index:
+                first_position = read_unit(self._index, begin.index + 1).position
             if self.synced.index < begin.index:
                 self._data.sync()
                 self.synced = self.end
             save_snapshot(self._disk, self._folder, StoredSnapshot(snapshot, replaces_log=False))
+            if begin != self.begin:
+                begin_log_at(self._mark, begin)
+                self._forget_front(first_position)
             self.snapshot = snapshot
-            if begin == self.begin:
-                return
-            begin_log_at(self._mark, begin)
-            self._forget_front()
 
     def install(self, snapshot: Snapshot) -> None:
         """Replace the whole log by the leader's snapshot, durable on return.
@@ -279,14 +268,14 @@ class CommitLog:
 
     def close(self) -> None:
         """Sync what was appended, and close the files; after a failure only close them."""
-        if self._failure is None:
-            self.sync()
-            mark_stopped(self._disk, self._root)
-        self._data.close()
-        self._index.close()
-        self._mark.close()
-        if self.native is not None:
-            self.native.close()
+        try:
+            if self._failure is None:
+                self.sync()
+                mark_stopped(self._disk, self._root)
+        finally:
+            for files in (self._data, self._index, self._mark, self.native):
+                if files is not None:
+                    files.close()
 
     def read(self, position: int, size: int) -> bytes:
         """Read bytes of one data file (a message for a pull). Raises OutsideLog.
@@ -302,9 +291,9 @@ class CommitLog:
             if not self.begin.position <= position <= self.end.position - size:
                 break
             data = self._data.read(position, size)
-            if len(data) == size and self._truncations == truncations:
-                return data
             if self._truncations == truncations:
+                if len(data) == size:
+                    return data
                 break
         raise OutsideLog(f"bytes {position}..{position + size} of a log up to {self.end.position}")
 
@@ -316,37 +305,17 @@ class CommitLog:
         while True:
             self._check_alive()
             truncations = self._truncations
+            end = self.end
+            if not self.begin_index <= first_index <= end.index:
+                raise OutsideLog(f"entry {first_index} of {self.begin_index}..{end.index}")
             try:
-                found = self._read_entries(first_index, bytes_max)
+                found = read_batch(self._data, self._index, first_index, bytes_max, end.position)
             except OutsideLog:
                 if self._truncations == truncations or first_index > self.end.index:
                     raise
             else:
                 if self._truncations == truncations:  # else what was read may be half cut
                     return found
-
-    def _read_entries(self, first_index: int, bytes_max: int) -> Batch:
-        end = self.end
-        if not self.begin_index <= first_index <= end.index:
-            raise OutsideLog(f"entry {first_index} of a log {self.begin_index}..{end.index}")
-        unit = read_unit(self._index, first_index)
-        size = min(max(bytes_max, unit.size), end.position - unit.position)
-        data = self._data.read(unit.position, size)
-        at = count = 0
-        has_memberships = False
-        while at + ENTRY_HEADER_BYTES <= len(data):
-            magic, entry_bytes, _, term, channel = _ENTRY_FIELDS(data, at)
-            if magic != ENTRY_MAGIC or term != unit.term or at + entry_bytes > len(data):
-                break
-            at += entry_bytes
-            count += 1
-            if channel == MEMBERSHIP_CHANNEL:
-                has_memberships = True
-        if not count:
-            raise OutsideLog(f"entry {first_index} is being truncated")
-        data = data[:at]
-        memberships = memberships_in(data) if has_memberships else ()
-        return Batch(first_index, count, unit.term, unit.position, data, memberships)
 
     def log_end_at(self, index: int) -> LogEnd:
         """Return the log's end if it ended with entry `index`. Raises OutsideLog."""
@@ -358,37 +327,10 @@ class CommitLog:
             return begin
         if not begin.index < index < end.index:
             raise OutsideLog(f"entry {index} of a log {self.begin_index}..{end.index}")
-        unit = read_unit(self._index, index)
-        header = self._data.read(unit.position, ENTRY_HEADER_BYTES)
-        if len(header) < ENTRY_HEADER_BYTES or self._truncations != truncations:
+        found = read_log_end(self._data, self._index, index)
+        if self._truncations != truncations:
             raise OutsideLog(f"entry {index} is being truncated")
-        return LogEnd(index, unit.term, unit.position + unit.size, _CHAIN_CRC_AT_36(header)[0])
-
-    def _check(self, batch: Batch) -> tuple[bytes, LogEnd]:
-        """Check that a batch continues the log; return its index units and the end behind it."""
-        end, data = self.end, batch.data
-        start = self._data.start_of(batch.position)
-        continues = batch.position == end.position or (
-            batch.position == start == self._data.start_of(end.position) + self._data.file_bytes
-            and end.position > self._data.start_of(end.position)
-        )
-        fits = batch.end_position + BLANK_BYTES <= start + self._data.file_bytes
-        follows = batch.first_index == end.index + 1 and batch.term >= end.term
-        if not (continues and fits and follows and batch.count):
-            raise NotContiguous(
-                f"entries {batch.first_index}..{batch.last_index} of term {batch.term} at"
-                f" {batch.position}..{batch.end_position} do not continue {end}"
-            )
-        units, at, last = [], 0, 0
-        for index in range(batch.first_index, batch.last_index + 1):
-            _, size, stored_index, term, _ = _ENTRY_FIELDS(data, at)
-            assert stored_index == index, f"entry {stored_index} stands at {index}"
-            units.append(UNIT.pack(UNIT_MAGIC, batch.position + at, size, index, term))
-            last, at = at, at + size
-        assert at == len(data), f"{len(data) - at} bytes behind the entries of {batch.last_index}"
-        (chain_crc,) = _CHAIN_CRC_AT_36(data, last)
-        behind = LogEnd(batch.last_index, batch.term, batch.end_position, chain_crc)
-        return b"".join(units), behind
+        return found
 
     def _undo_append(self, batch: Batch) -> None:
         """Remove what a full disk left of an append, so that it certainly did not happen."""
@@ -409,20 +351,18 @@ class CommitLog:
             self._leftover = None
             self.synced = self.end
 
-    def _forget_front(self) -> None:
-        """After the begin moved up: forget, and remove, what lies in front of it."""
-        begin = self.begin
-        behind = [span for span in self.spans if span[0] > begin.index + 1]
-        if begin.index < self.end.index:
-            unit = read_unit(self._index, begin.index + 1)
-            behind = [(begin.index + 1, unit.term), *behind]
-            first_position = unit.position
-        else:
-            first_position = begin.position
-        self.spans = tuple(behind)
-        self.memberships = tuple(held for held in self.memberships if held[0] > begin.index)
+    def _forget_front(self, first_position: int) -> None:
+        """After the begin moved up: forget, and remove, what lies in front of the first entry."""
+        index, end_index = self.begin_index, self.end.index
+        behind = (*(first for first, _ in self.spans[1:]), end_index + 1)
+        self.spans = tuple(
+            (max(first, index), term)
+            for (first, term), next_first in zip(self.spans, behind, strict=True)
+            if next_first > index
+        )
+        self.memberships = tuple(held for held in self.memberships if held[0] >= index)
         self._data.remove_below(first_position)
-        self._index.remove_below((begin.index + 1) * UNIT_BYTES)
+        self._index.remove_below(index * UNIT_BYTES)
         self._forget_native()
 
     def _forget_native(self) -> None:
