@@ -16,12 +16,15 @@ UNIQ_KEY = b"UNIQ_KEY"
 _TAGS_CACHED_MAX = 4096
 
 
-def java_hash(text: bytes) -> int:
-    """Return String.hashCode of UTF-8 text: of its UTF-16 code units, as a signed i32."""
+def java_hash(text: bytes, front_hash: int = 0) -> int:
+    """Return String.hashCode of UTF-8 text: of its UTF-16 code units, as a signed i32.
+
+    `front_hash` is that of the text in front, if this is the rest of a longer one.
+    """
     units: Iterable[int] = text
     if not text.isascii():
         units = memoryview(text.decode(errors="replace").encode("utf-16-le")).cast("H")
-    code = 0
+    code = front_hash & 0xFFFFFFFF
     for unit in units:
         code = (code * 31 + unit) & 0xFFFFFFFF
     return code - (1 << 32) if code >> 31 else code

@@ -1,0 +1,244 @@
+"""The broker's checkpoint: what it made of the log up to some entry, so that it need not again.
+
+`<folder>/appliedto` names the entry, the broker's state and the key index's files; the consume
+queues' units and the index's items stand in files of their own, durable before it. Whatever is
+missing, damaged or of another log only costs a rebuild from the log's begin (E21, E22).
+Source: RocketMQ's DefaultMessageStore.recover and StoreCheckpoint; DLEDGER.md B.2.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Protocol
+
+import msgspec
+
+from system.raft.batch import LogEnd
+from system.store.consume_queue_files import FILE_BYTES, ConsumeQueueFiles, Queue
+from system.store.disk import Disk, StoreError, read_file, replace_file
+from system.store.key_file import Sizes
+from system.store.key_index import KeyFile, KeyIndex, KeyItem
+from system.store.segment_files import OutsideLog
+
+STORE_CHECKPOINT_BYTES = 4096
+"""RocketMQ's `checkpoint` is one page."""
+
+_FORMAT = 1
+_MAGIC_AND_CRC = struct.Struct(">8sI")
+_MAGIC = b"applied\0"
+_STORE_TIMES = struct.Struct(">qqq")
+
+Ranges = Mapping[Queue, tuple[int, int]]
+"""Of each queue the first offset retained and the offset behind the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerCheckpoint:
+    """What the broker has applied: every entry up to `applied_index`, nothing behind.
+
+    `applied_position` is the byte position behind that entry, `state` the broker's own bytes.
+    `units` are, of each queue, the first offset and the encoded units since the last checkpoint
+    saved, `keys` the messages for the key index since then, in the log's order; both are empty
+    in what was loaded. `begin_position` is the log's begin, `store_ms` the store time of the
+    last message applied.
+    """
+
+    applied_index: int
+    applied_position: int
+    committed_index: int
+    state: bytes
+    units: Mapping[Queue, tuple[int, bytes]] = field(default_factory=dict)
+    keys: Sequence[KeyItem] = ()
+    begin_position: int = 0
+    store_ms: int = 0
+
+
+class LogPlaces(Protocol):
+    """The log that a checkpoint must fit (`system.store.commit_log.CommitLog`)."""
+
+    def log_end_at(self, index: int) -> LogEnd:
+        """Return the log's end if it ended with entry `index`. Raises OutsideLog."""
+
+
+class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """What `appliedto` says behind its magic and CRC."""
+
+    format: int
+    sizes: tuple[int, int, int]
+    applied_index: int
+    applied_position: int
+    committed_index: int
+    begin_position: int
+    store_ms: int
+    state: bytes
+    key_files: list[KeyFile]
+
+
+class CheckpointFiles:
+    """The broker's files: under the store's `root`, and `appliedto` in the log's `folder`.
+
+    No file of the log is among them: a thread of its own may save while the log is written.
+    `ranges_of` reads the queues' ranges from a state and raises StoreError where it cannot.
+    Reads (`queues.read_units`, `keys.candidates`) may run in one other thread.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        folder: str,
+        ranges_of: Callable[[bytes], Ranges],
+        *,
+        queue_file_bytes: int = FILE_BYTES,
+        key_sizes: Sizes | None = None,
+    ) -> None:
+        self.queues = ConsumeQueueFiles(disk, root, queue_file_bytes)
+        self.keys = KeyIndex(disk, root, key_sizes)
+        self._disk = disk
+        self._root = root
+        self._path = f"{folder}/appliedto"
+        self._ranges_of = ranges_of
+        self._saved_keys: tuple[KeyFile, ...] = ()
+        self._saved_begins: dict[Queue, int] = {}
+        self._is_saving = False
+
+    def load(self, log: LogPlaces) -> BrokerCheckpoint | None:
+        """Return what was saved last, and cut the files to it; call it once, before `save`.
+
+        None if nothing was, if it is damaged, or if `log` has no such place: then the files are
+        empty, and every entry is to be applied anew from the log's begin. Raises DiskFailed.
+        """
+        stored = self._read()
+        loaded = self._restore(stored, log) if stored is not None else None
+        if loaded is None:
+            self._discard()
+        return loaded
+
+    def save(self, checkpoint: BrokerCheckpoint) -> None:
+        """Make a checkpoint durable: units and keys first, then `appliedto`.
+
+        Entries up to `applied_index` must be durable in the log. Raises DiskFailed, DiskFull;
+        after DiskFull the next one must bring the same units and keys again, and more.
+        """
+        if self._is_saving:  # the save before found the disk full
+            self.keys.restore(self._saved_keys)
+        self._is_saving = True
+        for queue, (offset, units) in checkpoint.units.items():
+            self.queues.write_units(queue, offset, units)
+        for item in checkpoint.keys:
+            self.keys.put_message(*item)
+        key_files = self.keys.flush()
+        self.queues.sync()
+        _save_store_checkpoint(self._disk, self._root, checkpoint.store_ms)
+        replace_file(self._disk, self._path, self._encode(checkpoint, key_files))
+        self._saved_keys = key_files
+        self._is_saving = False
+        self._delete_expired(checkpoint)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.queues.close()
+        self.keys.close()
+
+    @property
+    def _sizes(self) -> tuple[int, int, int]:
+        """The sizes that the files are made with: of other ones none can be read."""
+        return (self.queues.file_bytes, *self.keys.sizes)
+
+    def _read(self) -> _Stored | None:
+        """Read `appliedto`; None if it is missing, damaged, or of other sizes than ours."""
+        if not self._disk.exists(self._path):
+            return None
+        # A process that died may have renamed it and left the name to a power loss.
+        self._disk.sync_dir(str(PurePosixPath(self._path).parent))
+        data = read_file(self._disk, self._path)
+        payload = data[_MAGIC_AND_CRC.size :]
+        if data[: _MAGIC_AND_CRC.size] != _MAGIC_AND_CRC.pack(_MAGIC, zlib.crc32(payload)):
+            return None
+        try:
+            stored = msgspec.msgpack.decode(payload, type=_Stored)
+        except (msgspec.ValidationError, msgspec.DecodeError):
+            return None
+        return stored if (stored.format, stored.sizes) == (_FORMAT, self._sizes) else None
+
+    def _restore(self, stored: _Stored, log: LogPlaces) -> BrokerCheckpoint | None:
+        """Bring the files to what `appliedto` says; None if they, or the log, do not fit it."""
+        try:
+            place = log.log_end_at(stored.applied_index)
+        except OutsideLog:
+            return None
+        try:
+            ranges = self._ranges_of(stored.state)
+        except StoreError:
+            return None
+        if place.position != stored.applied_position:
+            return None
+        if not all(self.queues.holds(queue, *ends) for queue, ends in ranges.items()):
+            return None
+        key_files = tuple(stored.key_files)
+        if not self.keys.restore(key_files):
+            return None
+        for queue, ends in ranges.items():
+            self.queues.cut(queue, *ends)
+        self._saved_keys = key_files
+        self._saved_begins = {queue: begin for queue, (begin, _) in ranges.items()}
+        return BrokerCheckpoint(
+            stored.applied_index,
+            stored.applied_position,
+            stored.committed_index,
+            stored.state,
+            begin_position=stored.begin_position,
+            store_ms=stored.store_ms,
+        )
+
+    def _discard(self) -> None:
+        """Be empty: `appliedto` first, since it must not fit by chance the log of another day."""
+        if self._disk.exists(self._path):
+            self._disk.unlink(self._path)
+            self._disk.sync_dir(str(PurePosixPath(self._path).parent))
+        self.keys.restore(())
+
+    def _encode(self, checkpoint: BrokerCheckpoint, key_files: Sequence[KeyFile]) -> bytes:
+        stored = _Stored(
+            _FORMAT,
+            self._sizes,
+            checkpoint.applied_index,
+            checkpoint.applied_position,
+            checkpoint.committed_index,
+            checkpoint.begin_position,
+            checkpoint.store_ms,
+            checkpoint.state,
+            list(key_files),
+        )
+        payload = msgspec.msgpack.encode(stored)
+        return _MAGIC_AND_CRC.pack(_MAGIC, zlib.crc32(payload)) + payload
+
+    def _delete_expired(self, checkpoint: BrokerCheckpoint) -> None:
+        """Remove the files that the checkpoint just saved needs no more."""
+        for queue, (begin, _) in self._ranges_of(checkpoint.state).items():
+            if begin > self._saved_begins.get(queue, 0):
+                self.queues.delete_below(queue, begin)
+                self._saved_begins[queue] = begin
+        self.keys.delete_below(checkpoint.begin_position)
+        self._saved_keys = self.keys.files
+
+
+def _save_store_checkpoint(disk: Disk, root: str, store_ms: int) -> None:
+    """Write RocketMQ's `checkpoint`: up to which store time log, queues and index are durable.
+
+    For those who look at the files; we read `appliedto`. Source: RocketMQ's StoreCheckpoint.
+    """
+    path = f"{root}/checkpoint"
+    is_new = not disk.exists(path)
+    file = disk.create(path, STORE_CHECKPOINT_BYTES) if is_new else disk.open(path)
+    try:
+        file.pwrite([_STORE_TIMES.pack(store_ms, store_ms, store_ms)], 0)
+        file.sync()
+    finally:
+        file.close()
+    if is_new:
+        disk.sync_dir(root)
