@@ -1,7 +1,7 @@
 """One entry dispatcher a follower: where it is, what is under way to it.
 
-Source: DLedgerEntryPusher.EntryDispatcher (COMPARE, APPEND), made safe as in Raft
-section 5.3 and pipelined as in Ongaro's dissertation section 10.2.1.
+Source: DLedgerEntryPusher.EntryDispatcher (COMPARE, APPEND; 0.4.0's INSTALL_SNAPSHOT),
+made safe as in Raft sections 5.3 and 7, pipelined as in Ongaro's dissertation 10.2.1.
 """
 
 from __future__ import annotations
@@ -14,32 +14,42 @@ from system.raft.protocol import RaftConfig
 
 
 class DispatchState(enum.Enum):
-    """COMPARE: find where the logs agree, one question at a time. APPEND: stream entries."""
+    """COMPARE: find where the logs agree, one question at a time. APPEND: stream entries.
+
+    INSTALL: the follower lacks entries that are compacted here, or began elsewhere: the
+    snapshot first.
+    """
 
     COMPARE = "compare"
     APPEND = "append"
+    INSTALL = "install"
 
 
 class EntryDispatcher:
     """The leader's view of one follower.
 
-    Invariant: match_index < next_index. `match_index` is durable on the follower and
-    equal to the leader's log. Times in milliseconds of the leader's clock.
+    Invariant: match_index < next_index, and next_index > the begin of the leader's log.
+    `match_index` is durable on the follower and equal to the leader's log. Times in
+    milliseconds of the leader's clock.
     """
 
     __slots__ = (
         "_config",
         "_in_flight",
         "_in_flight_bytes",
+        "_is_probing",
         "_progress_ms",
+        "_snapshot_sent_ms",
         "heard_ms",
         "match_index",
         "next_index",
+        "peer",
         "read_round",
         "state",
     )
 
-    def __init__(self, config: RaftConfig, end_index: int, now_ms: float) -> None:
+    def __init__(self, peer: str, config: RaftConfig, end_index: int, now_ms: float) -> None:
+        self.peer = peer
         self._config = config
         self.state = DispatchState.COMPARE
         self.next_index = end_index + 1
@@ -48,14 +58,18 @@ class EntryDispatcher:
         self.heard_ms = now_ms  # a new leader grants everybody one period of silence
         self._in_flight: deque[tuple[int, int]] = deque()  # (last index, bytes)
         self._in_flight_bytes = 0
+        self._is_probing = False  # after a loss: one push at a time until one arrives
         self._progress_ms = now_ms
+        self._snapshot_sent_ms = float("-inf")
 
     def may_push(self, end_index: int) -> bool:
         """True if there are entries to stream and the window has room."""
+        if self.next_index > end_index or self.state is not DispatchState.APPEND:
+            return False
+        if self._is_probing:
+            return not self._in_flight
         return (
-            self.state is DispatchState.APPEND
-            and self.next_index <= end_index
-            and self._in_flight_bytes < self._config.in_flight_bytes_max
+            self._in_flight_bytes < self._config.in_flight_bytes_max
             and len(self._in_flight) < self._config.in_flight_pushes_max
         )
 
@@ -64,44 +78,83 @@ class EntryDispatcher:
         size = sum(len(batch.data) for batch in batches)
         if not self._in_flight:
             self._progress_ms = now_ms
-        self._in_flight.append((batches[-1].last_index, size))
+        last_index = batches[-1].last_index
+        self._in_flight.append((last_index, size))
         self._in_flight_bytes += size
-        self.next_index = batches[-1].last_index + 1
+        self.next_index = last_index + 1
 
-    def acknowledged(self, match_index: int, now_ms: float) -> bool:
+    def acknowledged(self, match_index: int, begin_index: int, now_ms: float) -> bool:
         """The follower holds everything to `match_index` durably; True if that is new.
 
         In COMPARE the stream starts behind it: what the follower has beyond it and has
-        not synced yet is sent once more, and skipped there.
+        not synced yet is sent once more, and skipped there. INSTALL ends when the follower
+        has everything up to `begin_index`, where the leader's log begins.
         """
         is_new = match_index > self.match_index
         if is_new:
             self.match_index = match_index
             self._progress_ms = now_ms
-            while self._in_flight and self._in_flight[0][0] <= match_index:
-                self._in_flight_bytes -= self._in_flight.popleft()[1]
-        if self.state is DispatchState.COMPARE:
+            in_flight = self._in_flight
+            while in_flight and in_flight[0][0] <= match_index:
+                self._in_flight_bytes -= in_flight.popleft()[1]
+                self._is_probing = False
+        if self.state is DispatchState.APPEND:
+            if self.next_index <= self.match_index:
+                self.next_index = self.match_index + 1
+        elif self.state is DispatchState.COMPARE or self.match_index >= begin_index:
             self.state = DispatchState.APPEND
-            self.next_index = self.match_index + 1
-        elif self.next_index <= self.match_index:
-            self.next_index = self.match_index + 1
+            self.next_index = max(self.match_index, begin_index) + 1
         return is_new
 
     def compare_at(self, next_index: int) -> None:
         """Fall back to COMPARE: ask whether the logs agree just before `next_index`."""
-        self.state = DispatchState.COMPARE
-        self.next_index = max(next_index, self.match_index + 1)
-        self._in_flight.clear()
-        self._in_flight_bytes = 0
+        self._start_over(DispatchState.COMPARE, max(next_index, self.match_index + 1))
 
-    def believes(self, prev_index: int) -> bool:
-        """True if a refusal at `prev_index` is news, not an echo of what was corrected."""
-        if self.state is DispatchState.COMPARE:
-            return prev_index == self.next_index - 1
-        return prev_index > self.match_index
+    def install(self, begin_index: int) -> None:
+        """Send the snapshot that stands for everything up to `begin_index`, then go on."""
+        if self.state is not DispatchState.INSTALL:
+            self._snapshot_sent_ms = float("-inf")
+        self._start_over(DispatchState.INSTALL, begin_index + 1)
+
+    def refused(self, prev_index: int) -> bool:
+        """Take a refusal at `prev_index`; True if it is news, False for an echo of the past.
+
+        While streaming, a refusal even at or below `match_index` is believed: the follower
+        may have lost what it had (a page cache in a power failure, a wiped disk). An echo
+        from before costs one comparison more (DLEDGER.md E11).
+        """
+        if self.state is DispatchState.INSTALL:
+            return False
+        if self.state is DispatchState.COMPARE and prev_index != self.next_index - 1:
+            return False
+        if prev_index <= self.match_index:
+            self.match_index = -1
+        return True
 
     def is_stalled(self, now_ms: float) -> bool:
         """True if something was sent and nothing was acknowledged for too long."""
         return (
             bool(self._in_flight) and now_ms - self._progress_ms > self._config.retransmit_after_ms
         )
+
+    def probe(self) -> None:
+        """What was sent seems lost: send one push at a time until one is acknowledged."""
+        self._is_probing = True
+
+    def snapshot_due(self, now_ms: float) -> bool:
+        """True if the snapshot is to be sent now: at first, then by time to who is heard."""
+        if self.state is not DispatchState.INSTALL:
+            return False
+        sent_ms = self._snapshot_sent_ms
+        if sent_ms >= 0 and (
+            now_ms - sent_ms < self._config.snapshot_retransmit_ms or self.heard_ms < sent_ms
+        ):
+            return False
+        self._snapshot_sent_ms = now_ms
+        return True
+
+    def _start_over(self, state: DispatchState, next_index: int) -> None:
+        self.state = state
+        self.next_index = next_index
+        self._in_flight.clear()
+        self._in_flight_bytes = 0

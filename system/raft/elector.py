@@ -6,16 +6,16 @@ DLedgerLeaderElector, whose ledger check before the term check (bug E5) is not k
 
 from __future__ import annotations
 
+from system.raft.membership import Membership
 from system.raft.protocol import VoteRequest
 
 
 class Elector:
     """Votes that a candidate has, for one canvass (PreVote) or one election."""
 
-    __slots__ = ("_quorum", "_votes", "canvass", "term")
+    __slots__ = ("_votes", "canvass", "term")
 
-    def __init__(self, quorum: int) -> None:
-        self._quorum = quorum
+    def __init__(self) -> None:
         self._votes: dict[str, None] = {}
         self.term = -1
         self.canvass = True
@@ -26,14 +26,13 @@ class Elector:
         self.term, self.canvass = term, canvass
 
     def granted(self, voter: str, term: int, *, canvass: bool) -> None:
-        """Count a vote, if it is for what is being counted."""
+        """Note a vote, if it is for what is being counted."""
         if (term, canvass) == (self.term, self.canvass):
             self._votes[voter] = None
 
-    @property
-    def is_won(self) -> bool:
-        """True with the votes of a majority."""
-        return len(self._votes) >= self._quorum
+    def is_won(self, membership: Membership) -> bool:
+        """True with the votes of a majority of the voters; others' votes count for nothing."""
+        return sum(voter in self._votes for voter in membership.voters) >= membership.quorum
 
 
 def is_up_to_date(request: VoteRequest, end_term: int, end_index: int) -> bool:

@@ -1,116 +1,362 @@
-"""What exists only while a member leads: its dispatchers, its contact, its read rounds.
+"""What exists only while a member leads: its dispatchers, its contact, what it may commit.
 
 Source: DLedgerEntryPusher (dispatchers, QuorumAckChecker); Ongaro's dissertation
-sections 6.2 (CheckQuorum) and 6.4 (read index).
+sections 4.1 (the membership in force counts), 6.2 (CheckQuorum) and 6.4 (read index).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from system.raft.batch import Batch
-from system.raft.dispatcher import EntryDispatcher
+from system.raft.dispatcher import DispatchState, EntryDispatcher
 from system.raft.ledger import Ledger
-from system.raft.protocol import PushRequest, RaftConfig, Token
+from system.raft.membership import Membership
+from system.raft.membership_change import Change, Promote, changed
+from system.raft.protocol import (
+    LeadershipTransfer,
+    MembershipError,
+    Message,
+    PushRequest,
+    PushResponse,
+    RaftConfig,
+    SnapshotRequest,
+    Token,
+    TransferError,
+)
+from system.raft.read_rounds import ReadRounds
+from system.raft.transfer import Transfer
+
+Send = Callable[[str, Message], None]
 
 
 class Leadership:
-    """A leader's volatile state for one term. Dies with the leadership."""
+    """A leader's volatile state for one term. Dies with the leadership.
 
-    def __init__(
+    `first_index` is where the term's own entries start. Only voters count for commitment,
+    contact and read rounds; learners are sent everything all the same.
+    """
+
+    def __init__(  # noqa: PLR0913 - three of them are the types of its parts
         self,
         config: RaftConfig,
         member: str,
         term: int,
-        peers: Sequence[str],
         ledger: Ledger,
+        send: Send,
         now_ms: float,
+        *,
+        dispatcher_type: type[EntryDispatcher] = EntryDispatcher,
+        reads_type: type[ReadRounds] = ReadRounds,
+        transfer_type: type[Transfer] = Transfer,
     ) -> None:
         self._config = config
         self._member = member
         self._term = term
         self._ledger = ledger
-        end_index = ledger.log.end_index
-        self.dispatchers = {peer: EntryDispatcher(config, end_index, now_ms) for peer in peers}
+        self._send = send
+        self._dispatcher_type = dispatcher_type
+        self.first_index = ledger.log.end_index + 1
+        self.reads = reads_type(config)
+        self.transfer = transfer_type(config, member, now_ms)
+        self.dispatchers: dict[str, EntryDispatcher] = {}
+        self.voting: list[EntryDispatcher] = []
         self.heartbeat_due_ms = now_ms
-        self.read_round = 0
-        self._reads_new: list[tuple[Token, int]] = []
-        self._reads_open: deque[tuple[int, Token, int]] = deque()  # (round, token, read index)
+        self._appended: deque[tuple[int, int]] = deque()  # (last index, end position)
+        self._committed_position = ledger.log.end_position
+        self.adopt(ledger.memberships.current, now_ms)
 
-    def quorum_match(self, own_durable_index: int, quorum: int) -> int:
-        """Highest index that is durable on a majority, this member counted (QuorumAckChecker)."""
-        matches = [dispatcher.match_index for dispatcher in self.dispatchers.values()]
-        return sorted([own_durable_index, *matches], reverse=True)[quorum - 1]
+    def adopt(self, membership: Membership, now_ms: float) -> None:
+        """Another membership is in force: dispatchers for its members, no others."""
+        known, end_index = self.dispatchers, self._ledger.log.end_index
+        self.dispatchers = {
+            peer: known.get(peer) or self._dispatcher_type(peer, self._config, end_index, now_ms)
+            for peer in membership.members
+            if peer != self._member
+        }
+        voters = membership.voters
+        self.voting = [self.dispatchers[peer] for peer in voters if peer != self._member]
+        self._own_vote = int(self._member in voters)
+        self.quorum = membership.quorum
 
-    def hears_quorum(self, now_ms: float, quorum: int) -> bool:
+    # ---- what a majority of the voters proves -------------------------------------------
+
+    def quorum_match(self, own_durable_index: int) -> int:
+        """Highest index that is durable on a majority of the voters (QuorumAckChecker)."""
+        matches = [voter.match_index for voter in self.voting]
+        if self._own_vote:
+            matches.append(own_durable_index)
+        matches.sort()
+        return matches[-self.quorum]
+
+    def hears_quorum(self, now_ms: float) -> bool:
         """False if a majority has been silent for longer than CheckQuorum allows."""
         oldest = now_ms - self._config.quorum_silence_max_ms
-        heard = sum(dispatcher.heard_ms >= oldest for dispatcher in self.dispatchers.values())
-        return heard + 1 >= quorum
+        heard = self._own_vote
+        for voter in self.voting:
+            if voter.heard_ms >= oldest:
+                heard += 1
+        return heard >= self.quorum
+
+    def quorum_round(self) -> int:
+        """Latest round that a majority has echoed, this member's own echo counted."""
+        rounds = [voter.read_round for voter in self.voting]
+        if self._own_vote:
+            rounds.append(self.reads.round)
+        rounds.sort()
+        return rounds[-self.quorum]
+
+    # ---- reads ----------------------------------------------------------------------------
+
+    @property
+    def read_round(self) -> int:
+        """The latest round, carried by every push."""
+        return self.reads.round
+
+    @property
+    def reads_waiting(self) -> int:
+        """Reads asked for and not yet confirmed."""
+        return self.reads.waiting
+
+    def confirmed_reads(self) -> list[Token]:
+        """Reads whose round a majority has echoed and whose read index is committed."""
+        return self.reads.confirmed(self.quorum_round(), self._ledger.commit_index)
+
+    # ---- flow control ---------------------------------------------------------------------
+
+    @property
+    def is_pending_full(self) -> bool:
+        """True if what this leader appended and is not committed reaches the limit."""
+        pending_bytes = self._ledger.log.end_position - self._committed_position
+        return pending_bytes >= self._config.uncommitted_bytes_max
+
+    def appended(self, batch: Batch) -> None:
+        """Note what waits for the group."""
+        self._appended.append((batch.last_index, batch.end_position))
+
+    def committed(self, index: int) -> None:
+        """Entries up to `index` wait no more."""
+        appended = self._appended
+        while appended and appended[0][0] <= index:
+            self._committed_position = appended.popleft()[1]
+
+    # ---- to the followers -------------------------------------------------------------------
+
+    def heartbeat(self, now_ms: float) -> None:
+        """Tell every follower that we lead; where logs are being compared, compare.
+
+        A heartbeat names the place in front of what is sent next, so that a follower that
+        lost entries, or never got them, says so even while nothing is appended.
+        """
+        self.heartbeat_due_ms = now_ms + self._config.heartbeat_interval_ms
+        self.reads.heartbeat(now_ms)
+        for dispatcher in self.dispatchers.values():
+            self.push_entries(dispatcher, now_ms)
+            self._push(dispatcher)
+            self._push_snapshot(dispatcher, now_ms)
+
+    def push_all(self, now_ms: float) -> None:
+        """Stream to every follower what its window allows."""
+        for dispatcher in self.dispatchers.values():
+            self.push_entries(dispatcher, now_ms)
+
+    def push_entries(self, dispatcher: EntryDispatcher, now_ms: float) -> None:
+        """Stream to one follower what its window allows."""
+        log = self._ledger.log
+        while dispatcher.may_push(log.end_index):
+            batches = log.batches_from(dispatcher.next_index, self._config.push_bytes_max)
+            self._push(dispatcher, batches)
+            dispatcher.pushed(batches, now_ms)
 
     def retransmit_stalled(self, now_ms: float) -> None:
         """Compare anew with each follower that acknowledges nothing of what was sent."""
         for dispatcher in self.dispatchers.values():
             if dispatcher.is_stalled(now_ms):
-                dispatcher.compare_at(dispatcher.match_index + 1)
+                self._compare_at(dispatcher, dispatcher.match_index + 1)
+                dispatcher.probe()
 
-    def pushes(self, peer: str, now_ms: float) -> list[PushRequest]:
-        """Stream to one follower what its window allows."""
-        dispatcher = self.dispatchers[peer]
+    def answered(self, response: PushResponse, now_ms: float) -> bool:
+        """Take a follower's answer; True if its log is known to reach further now."""
+        dispatcher = self.dispatchers.get(response.follower)
+        if dispatcher is None:
+            return False  # it has left the group
+        dispatcher.heard_ms = now_ms
+        dispatcher.read_round = max(dispatcher.read_round, response.read_round)
+        is_new = False
+        if response.success:
+            begin_index = self._ledger.log.begin.index
+            is_new = dispatcher.acknowledged(response.match_index, begin_index, now_ms)
+            if self.transfer.target == response.follower:
+                self.urge_target()
+        elif dispatcher.refused(response.prev_index):
+            self._compare_lower(dispatcher, response, now_ms)
+        self.push_entries(dispatcher, now_ms)
+        return is_new
+
+    def compacted(self) -> None:
+        """The log begins later: ask followers that would need what is gone about the begin."""
+        begin_index = self._ledger.log.begin.index
+        for dispatcher in self.dispatchers.values():
+            if dispatcher.next_index <= begin_index:
+                if dispatcher.state is DispatchState.INSTALL:
+                    dispatcher.install(begin_index)
+                else:
+                    self._compare_at(dispatcher, dispatcher.next_index)
+
+    # ---- handing over ---------------------------------------------------------------------
+
+    def hand_over(self, target: str, now_ms: float) -> None:
+        """Begin a transfer: no appends until the target stands or the time is up.
+
+        Raises TransferError where the target could not take over, or one is under way.
+        """
+        if self.transfer.target is not None:
+            raise TransferError(f"the leadership is being handed to {self.transfer.target}")
+        dispatcher = self.dispatchers.get(target)
+        if dispatcher is None or dispatcher not in self.voting:
+            raise TransferError(f"{target} is no other voter of the group")
+        self.transfer.require(dispatcher, self._ledger.log.end_index, now_ms)
+        self.transfer.begin(target, now_ms)
+        self.reads.drop_lease()
+        self.urge_target()
+
+    def go_on_handing_over(self, now_ms: float, *, must_leave: bool) -> None:
+        """At each heartbeat: urge a target again, give it up, or begin by ourselves.
+
+        A leader that `must_leave` looks for any voter that is close behind, others for one
+        that is preferred to them.
+        """
+        transfer = self.transfer
+        transfer.give_up(now_ms)
+        if transfer.target is not None:
+            self.urge_target()
+            return
+        end_index = self._ledger.log.end_index
+        if must_leave:
+            next_leader = transfer.best(self.voting, end_index, now_ms)
+        elif self._config.preferred_leaders and self.is_ready:
+            next_leader = transfer.preferred(self.voting, end_index, now_ms)
+        else:
+            return
+        if next_leader is not None:
+            self.hand_over(next_leader.peer, now_ms)
+
+    def urge_target(self) -> None:
+        """Tell the target of a transfer to stand, once it has everything."""
+        if (target := self.transfer.target) is not None:
+            dispatcher = self.dispatchers[target]
+            if dispatcher.match_index == self._ledger.log.end_index:
+                self._urge(dispatcher)
+
+    def urge_best(self, now_ms: float) -> None:
+        """This member is about to step down: ask the voter that has everything to stand."""
+        end_index = self._ledger.log.end_index
+        best = self.transfer.best(self.voting, end_index, now_ms)
+        if best is not None and best.match_index == end_index:
+            self._urge(best)
+
+    def _urge(self, dispatcher: EntryDispatcher) -> None:
+        self._send(dispatcher.peer, LeadershipTransfer(self._term, self._member))
+
+    # ---- changing the membership --------------------------------------------------------------
+
+    def plan_change(self, change: Change) -> Membership:
+        """Return the membership that `change` makes. Raises MembershipError with the reason."""
+        if (reason := self.change_refusal()) is not None:
+            raise MembershipError(reason)
+        planned = changed(self._ledger.memberships.current, change)
+        if isinstance(change, Promote):
+            lag = self._ledger.log.end_index - self.dispatchers[change.member].match_index
+            if lag > self._config.promote_lag_entries_max:
+                raise MembershipError(f"{change.member} is {lag} entries behind")
+        return planned
+
+    def learner_to_promote(self, now_ms: float) -> str | None:
+        """Return a learner that has caught up and is heard, where a change may be made."""
+        learners = self._ledger.memberships.current.learners
+        if not learners or self.change_refusal() is not None:
+            return None
+        oldest_ms = now_ms - self._config.election_timeout_min_ms
+        for learner in learners:
+            dispatcher = self.dispatchers[learner]
+            lag = self._ledger.log.end_index - dispatcher.match_index
+            is_streaming = dispatcher.state is DispatchState.APPEND
+            if (
+                is_streaming
+                and lag <= self._config.promote_lag_entries_max
+                and dispatcher.heard_ms >= oldest_ms
+            ):
+                return learner
+        return None
+
+    # ---- decisions that calibration may break, each in a method of its own -------------
+
+    @property
+    def is_ready(self) -> bool:
+        """True once an entry of this term is committed: all earlier ones are, then."""
+        return self._ledger.commit_index >= self.first_index
+
+    def change_refusal(self) -> str | None:
+        """Say why no change may be made now (dissertation 4.1), None if one may.
+
+        Not before an entry of this term is committed, or two leaders' changes could be in
+        force whose majorities share no voter (Ongaro, raft-dev, 10 July 2015).
+        """
+        if not self.is_ready:
+            return "the leader has not committed an entry of its own term yet"
+        if self._ledger.memberships.current_index > self._ledger.commit_index:
+            return "an earlier membership change is not committed yet"
+        if self.transfer.target is not None:
+            return f"the leadership is being handed to {self.transfer.target}"
+        return None
+
+    def _compare_lower(
+        self, dispatcher: EntryDispatcher, response: PushResponse, now_ms: float
+    ) -> None:
+        """The logs differ at `response.prev_index`: compare below it, or send the snapshot."""
         log = self._ledger.log
-        out = []
-        while dispatcher.may_push(log.end_index):
-            batches = log.batches_from(dispatcher.next_index, self._config.push_bytes_max)
-            out.append(self.push(peer, batches))
-            dispatcher.pushed(batches, now_ms)
-        return out
+        agreed = self._next_comparison(response)
+        if agreed < log.begin.index:
+            if self._ledger.snapshot is None:
+                # Our log begins at nothing and the follower's elsewhere: it was upgraded
+                # from a commit log of its own, which nobody here may throw away.
+                self._compare_at(dispatcher, log.begin.index + 1)
+                return
+            dispatcher.install(log.begin.index)
+            self._push_snapshot(dispatcher, now_ms)
+            return
+        self._compare_at(dispatcher, agreed + 1)
+        self._push(dispatcher)
 
-    def push(self, peer: str, batches: tuple[Batch, ...] = ()) -> PushRequest:
+    def _next_comparison(self, response: PushResponse) -> int:
+        """Largest index at which the logs may agree, given the follower's hint."""
+        return self._ledger.log.last_at_most(
+            min(response.hint_index, response.prev_index - 1), response.hint_term
+        )
+
+    def _compare_at(self, dispatcher: EntryDispatcher, next_index: int) -> None:
+        dispatcher.compare_at(max(next_index, self._ledger.log.begin.index + 1))
+
+    def _push(self, dispatcher: EntryDispatcher, batches: tuple[Batch, ...] = ()) -> None:
         """One push; without entries it is a heartbeat, a comparison and a read round."""
-        prev_index = self.dispatchers[peer].next_index - 1
-        return PushRequest(
+        ledger = self._ledger
+        log = ledger.log
+        prev_index = dispatcher.next_index - 1
+        push = PushRequest(
             self._term,
             self._member,
             prev_index,
-            self._ledger.log.term_at(prev_index),
-            self._ledger.commit_index,
-            self.read_round,
+            log.term_at(prev_index),
+            ledger.commit_index,
+            self.reads.round,
             batches,
+            log.begin.position if prev_index == log.begin.index else -1,
         )
+        self._send(dispatcher.peer, push)
 
-    @property
-    def reads_waiting(self) -> int:
-        """Reads asked for and not yet confirmed."""
-        return len(self._reads_new) + len(self._reads_open)
-
-    def read(self, token: Token, read_index: int) -> None:
-        """A read joins the next round: the one that is opened after the read was asked for."""
-        self._reads_new.append((token, read_index))
-
-    def opens_read_round(self) -> bool:
-        """Open a round for the waiting reads if none is under way; True if it was opened."""
-        if not self._reads_new or self._reads_open:
-            return False
-        self.read_round += 1
-        self._reads_open.extend((self.read_round, token, at) for token, at in self._reads_new)
-        self._reads_new = []
-        return True
-
-    def confirmed_reads(self, commit_index: int, quorum: int) -> list[Token]:
-        """Reads whose round a majority has echoed and whose read index is committed."""
-        rounds = [dispatcher.read_round for dispatcher in self.dispatchers.values()]
-        confirmed = sorted([self.read_round, *rounds], reverse=True)[quorum - 1]
-        ready: list[Token] = []
-        waiting: deque[tuple[int, Token, int]] = deque()
-        for read_round, token, read_index in self._reads_open:
-            if read_round <= confirmed and read_index <= commit_index:
-                ready.append(token)
-            else:
-                waiting.append((read_round, token, read_index))
-        self._reads_open = waiting
-        return ready
-
-    def abandoned_reads(self) -> list[Token]:
-        """All reads that were not served."""
-        return [token for _, token, _ in self._reads_open] + [t for t, _ in self._reads_new]
+    def _push_snapshot(self, dispatcher: EntryDispatcher, now_ms: float) -> None:
+        snapshot = self._ledger.snapshot
+        if snapshot is not None and dispatcher.snapshot_due(now_ms):
+            request = SnapshotRequest(self._term, self._member, snapshot, self.reads.round)
+            self._send(dispatcher.peer, request)

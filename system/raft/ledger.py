@@ -8,22 +8,38 @@ from __future__ import annotations
 
 from system.raft.batch import Batch
 from system.raft.log_view import LogView
+from system.raft.membership_log import MembershipLog
 from system.raft.pending_writes import PendingWrites
-from system.raft.protocol import Append, InvariantError, SaveState, Truncate, Write
+from system.raft.protocol import (
+    Append,
+    Compact,
+    Install,
+    InvariantError,
+    SaveState,
+    Snapshot,
+    Truncate,
+    Write,
+)
 
 
 class Ledger:
-    """The log of one member.
+    """The log of one member, the memberships in it, and the snapshot in front of it.
 
-    Invariants: durable_index <= log.end_index; commit_index <= log.end_index and never
-    falls; no entry at or below commit_index is ever removed.
+    Invariants: durable_index <= log.end_index; log.begin.index <= commit_index <=
+    log.end_index, and commit_index never falls; no entry at or below commit_index is ever
+    removed but by compaction. `snapshot` stands exactly at the log's begin; None only
+    where the log begins at nothing (index -1, position 0).
     """
 
-    def __init__(self, log: LogView) -> None:
+    def __init__(
+        self, log: LogView, memberships: MembershipLog, snapshot: Snapshot | None = None
+    ) -> None:
         self.log = log
+        self.memberships = memberships
+        self.snapshot = snapshot
         self.pending = PendingWrites()
         self.durable_index = log.end_index
-        self.commit_index = -1
+        self.commit_index = log.begin.index
         self._writes: list[Write] = []
 
     @property
@@ -44,27 +60,46 @@ class Ledger:
         self._write(SaveState(term, voted_for))
 
     def append(self, batch: Batch) -> None:
-        """Put a batch at the end."""
+        """Put a batch at the end; a membership in it is in force at once."""
         self.log.append(batch)
+        if batch.memberships:
+            for index, membership in batch.memberships:
+                self.memberships.append(index, membership)
         self._write(Append(batch))
 
-    def agrees_at(self, index: int, term: int) -> bool:
-        """True if entry `index` stands here with `term` (prevLogIndex, prevLogTerm)."""
-        return index <= self.log.end_index and self.log.term_at(index) == term
+    def agrees_at(self, index: int, term: int, position: int = -1) -> bool:
+        """True if what stands at `index` here is the leader's (prevLogIndex, prevLogTerm).
+
+        `position` is the leader's byte position behind it, looked at where our log begins:
+        two logs that begin in different places share nothing. What was compacted here was
+        committed, so that a leader has it. Raises InvariantError where the leader lacks
+        what is committed here.
+        """
+        begin = self.log.begin
+        if index < begin.index:
+            return True
+        if index > self.log.end_index:
+            return False
+        is_same = self.log.term_at(index) == term
+        if index == begin.index and position not in (-1, begin.position):
+            is_same = False
+        if not is_same and 0 <= index <= self.commit_index:
+            raise InvariantError(f"entry {index} is committed, the leader has another one")
+        return is_same
 
     def accept(self, batch: Batch) -> None:
         """Append what is new of a leader's batch; remove what contradicts it (Raft figure 2).
 
         Raises InvariantError where that would remove a committed entry.
         """
-        same = self.log.last_at_most(batch.last_index, batch.term)
-        if same >= batch.first_index and self.log.term_at(same) == batch.term:
-            # Log matching: what stands at `same` with that term, stands below it too.
-            if same == batch.last_index:
-                return
-            batch = batch.after(same)
         if batch.first_index <= self.log.end_index:
-            self._truncate(batch.first_index - 1)
+            same = self._last_shared(batch)
+            if same >= batch.last_index:
+                return
+            if same >= batch.first_index:
+                batch = batch.after(same)
+            if batch.first_index <= self.log.end_index:
+                self._truncate(batch.first_index - 1)
         self.append(batch)
 
     def commit(self, index: int) -> bool:
@@ -75,19 +110,70 @@ class Ledger:
         self.commit_index = index
         return True
 
-    def synced(self, write_seq: int) -> None:
-        """All writes up to `write_seq` are durable."""
+    def compact(self, snapshot: Snapshot) -> None:
+        """Let `snapshot` stand for the committed entries up to its end."""
+        assert snapshot.end.index <= self.commit_index, "only what is committed is compacted"
+        self.log.compact(snapshot.end)
+        self.memberships.compact(snapshot.end.index)
+        self.snapshot = snapshot
+        self._write(Compact(snapshot))
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Replace the whole log by a leader's snapshot.
+
+        Raises InvariantError where that would remove a committed entry.
+        """
+        if snapshot.end.index < self.commit_index:
+            raise InvariantError(
+                f"committed entries {snapshot.end.index + 1}..{self.commit_index} "
+                "would be removed by a snapshot"
+            )
+        self.log.reset(snapshot.end)
+        self.memberships.reset(snapshot.membership, snapshot.membership_index)
+        self.snapshot = snapshot
+        self.commit_index = snapshot.end.index
+        self.durable_index = -1
+        self._write(Install(snapshot))
+
+    def synced(self, write_seq: int) -> bool:
+        """All writes up to `write_seq` are durable; True if more of the log is."""
+        before = self.durable_index
         for index in self.pending.synced(write_seq):
             self.durable_index = max(self.durable_index, index)
+        if self.durable_index == before:
+            return False
         self.log.stored(self.durable_index)
+        return True
+
+    # ---- decisions that calibration may break, each in a method of its own -------------
+
+    def _last_shared(self, batch: Batch) -> int:
+        """Last index up to which our log holds the batch's entries, or one below them all.
+
+        Log matching: what stands at an index with that term, stands below it too.
+        """
+        begin = self.log.begin.index
+        same = self.log.last_at_most(batch.last_index, batch.term)
+        if same >= batch.first_index and self.log.term_at(same) == batch.term:
+            return same
+        return max(begin, batch.first_index - 1) if batch.last_index > begin else begin
+
+    def _durable_after_truncate(self, end_index: int) -> int:
+        """Up to where the log is durable once it ends at `end_index`."""
+        return min(self.durable_index, end_index)
+
+    def _may_truncate(self, end_index: int) -> bool:
+        """True if nothing that is committed lies behind `end_index`."""
+        return end_index >= self.commit_index
 
     def _truncate(self, end_index: int) -> None:
-        if end_index < self.commit_index:
+        if not self._may_truncate(end_index):
             raise InvariantError(
                 f"committed entries {end_index + 1}..{self.commit_index} would be removed"
             )
         self.log.truncate(end_index)
-        self.durable_index = min(self.durable_index, end_index)
+        self.memberships.truncate(end_index)
+        self.durable_index = self._durable_after_truncate(end_index)
         self._write(Truncate(end_index))
 
     def _write(self, write: Write) -> None:

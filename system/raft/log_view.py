@@ -1,4 +1,4 @@
-"""What the core knows of its log: terms by index, the end, and the recent entries' bytes.
+"""What the core knows of its log: terms by index, begin and end, the recent entries' bytes.
 
 Terms are kept as spans, since a term's entries are contiguous; older bytes are read
 back through an `EntryReader`.
@@ -10,14 +10,16 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from system.raft.batch import Batch, LogEnd
-from system.raft.protocol import EntryReader, InvariantError
+from system.raft.protocol import CompactedError, EntryReader, InvariantError
 
 
 class LogView:
-    """Terms, end and tail of one member's log.
+    """Terms, begin, end and tail of one member's log.
 
-    `spans` lists (first_index, term) with rising indices and terms. `end_index` is -1
-    and `end_term` is -1 for an empty log. Not thread-safe.
+    `begin` is the place behind the last entry that is no longer kept (a snapshot stands for
+    it and everything below), or where the first entry goes. `spans` lists (first_index,
+    term) of the kept entries with rising indices and terms; a span in front of them holds
+    the begin's own term. An empty log ends where it begins. Not thread-safe.
     """
 
     def __init__(
@@ -27,34 +29,42 @@ class LogView:
         end_index: int = -1,
         end_position: int = 0,
         tail_bytes_max: int = 16 << 20,
+        *,
+        begin: LogEnd | None = None,
     ) -> None:
         self._reader = reader
-        self._firsts: list[int] = []
-        self._terms: list[int] = []
+        self.begin = begin or LogEnd()
+        self._firsts: list[int] = [self.begin.index]
+        self._terms: list[int] = [self.begin.term]
         for first, term in spans:
-            self._firsts.append(first)
-            self._terms.append(term)
-        self.end_index = end_index
-        self.end_position = end_position
+            if first > self.begin.index and term != self._terms[-1]:
+                self._firsts.append(first)
+                self._terms.append(term)
+        self.end_index = max(end_index, self.begin.index)
+        self.end_position = max(end_position, self.begin.position)
         self._tail: list[Batch] = []
         self._tail_bytes = 0
         self._tail_bytes_max = tail_bytes_max
-        self._stored_index = end_index  # entries up to here can be read back
+        self._stored_index = self.end_index  # entries up to here can be read back
 
     @property
     def end_term(self) -> int:
-        """Term of the last entry, -1 for an empty log."""
-        return self._terms[-1] if self._terms else -1
+        """Term of the last entry; the begin's (-1 for a new log) where none is kept."""
+        return self._terms[-1]
 
     @property
     def term_count(self) -> int:
-        """How many terms the log has entries of: the ordinal of the next term start."""
-        return len(self._terms)
+        """How many terms begin behind the log's begin."""
+        return len(self._terms) - 1
+
+    def term_starts_after(self, index: int) -> int:
+        """How many terms begin behind entry `index`, which is at or behind the begin."""
+        return len(self._firsts) - bisect_right(self._firsts, index)
 
     def end(self) -> LogEnd:
         """Return the log's end with its chain CRC, for whoever encodes what follows."""
-        if self.end_index < 0:
-            return LogEnd()
+        if self.end_index == self.begin.index:
+            return self.begin
         last = (
             self._tail[-1]
             if self._tail
@@ -63,23 +73,26 @@ class LogView:
         return LogEnd(self.end_index, self.end_term, self.end_position, last.last_chain_crc())
 
     def term_at(self, index: int) -> int:
-        """Term of entry `index`; -1 for index -1, the place before the first entry."""
-        if index == -1:
-            return -1
-        assert 0 <= index <= self.end_index, f"no entry {index}, the log ends at {self.end_index}"
-        return self._terms[bisect_right(self._firsts, index) - 1]
+        """Term of entry `index`, which may be the begin; -1 in front of a new log's entries."""
+        firsts = self._firsts
+        if index >= firsts[-1]:
+            assert index <= self.end_index, f"no entry {index}, the log ends at {self.end_index}"
+            return self._terms[-1]
+        assert index >= firsts[0], f"no entry {index}, the log begins at {self.begin.index}"
+        return self._terms[bisect_right(firsts, index) - 1]
 
     def last_at_most(self, index: int, term: int) -> int:
-        """Largest index <= `index` (and <= the end) whose entry's term is <= `term`, or -1.
+        """Largest index <= `index` (and <= the end) whose entry's term is <= `term`.
 
-        Both sides use it to skip a whole term in one comparison (Raft section 5.3).
+        begin.index - 1 where that lies below the begin. Both sides use it to skip a whole
+        term in one comparison (Raft section 5.3).
         """
         at = min(index, self.end_index)
         span = bisect_right(self._firsts, at) - 1
         while span >= 0 and self._terms[span] > term:
             at = self._firsts[span] - 1
             span -= 1
-        return at if span >= 0 else -1
+        return at if span >= 0 else self.begin.index - 1
 
     def append(self, batch: Batch) -> None:
         """Put a batch at the end. Raises InvariantError where it does not fit there."""
@@ -100,9 +113,9 @@ class LogView:
         self._trim()
 
     def truncate(self, end_index: int) -> None:
-        """Forget every entry behind `end_index`."""
-        assert -1 <= end_index < self.end_index
-        while self._firsts and self._firsts[-1] > end_index:
+        """Forget every entry behind `end_index`, which is at or behind the begin."""
+        assert self.begin.index <= end_index < self.end_index
+        while self._firsts[-1] > end_index:
             self._firsts.pop()
             self._terms.pop()
         while self._tail and self._tail[-1].last_index > end_index:
@@ -116,12 +129,36 @@ class LogView:
         self._stored_index = min(self._stored_index, end_index)
         if self._tail:
             self.end_position = self._tail[-1].end_position
-        elif end_index < 0:
-            self.end_position = 0
+        elif end_index == self.begin.index:
+            self.end_position = self.begin.position
         else:
             self.end_position = (
                 self._reader.read_entries(end_index, 1).until(end_index).end_position
             )
+
+    def compact(self, begin: LogEnd) -> None:
+        """Forget the entries up to `begin`, the place behind one that is kept now."""
+        assert self.begin.index < begin.index <= self.end_index, f"{begin} is not in the log"
+        assert self.term_at(begin.index) == begin.term, f"{begin} is not of this log"
+        span = bisect_right(self._firsts, begin.index) - 1
+        del self._firsts[:span], self._terms[:span]
+        self._firsts[0] = begin.index
+        drop = 0
+        while drop < len(self._tail) and self._tail[drop].last_index <= begin.index:
+            self._tail_bytes -= len(self._tail[drop].data)
+            drop += 1
+        del self._tail[:drop]
+        self.begin = begin
+
+    def reset(self, end: LogEnd) -> None:
+        """Forget everything: the log begins and ends at `end` (a snapshot was installed)."""
+        self.begin = end
+        self._firsts[:] = [end.index]
+        self._terms[:] = [end.term]
+        self.end_index = self._stored_index = end.index
+        self.end_position = end.position
+        self._tail.clear()
+        self._tail_bytes = 0
 
     def stored(self, index: int) -> None:
         """Entries up to `index` are written, so that they can be read back."""
@@ -132,7 +169,12 @@ class LogView:
         """Return contiguous batches from `first_index` on: one term, one file, not empty.
 
         At most about `bytes_max` bytes (one batch may exceed it where it alone does).
+        Raises CompactedError below the log's begin.
         """
+        if first_index <= self.begin.index:
+            raise CompactedError(
+                f"entry {first_index} is gone, the log begins behind {self.begin.index}"
+            )
         assert first_index <= self.end_index
         if not self._tail or first_index < self._tail[0].first_index:
             found = self._reader.read_entries(first_index, bytes_max)
@@ -147,7 +189,11 @@ class LogView:
         return _sendable(needed, bytes_max)
 
     def read(self, position: int, size: int) -> bytes:
-        """Return `size` bytes of one entry from byte `position` of the log on."""
+        """Return `size` bytes of one entry from byte `position` of the log on.
+
+        What lies below the log's begin is the reader's to find (the native commit log that
+        an upgraded group began with) or to refuse.
+        """
         if not self._tail or position < self._tail[0].position:
             return self._reader.read(position, size)
         batch = self._tail[bisect_right(self._tail, position, key=_position) - 1]

@@ -10,6 +10,7 @@ from collections import deque
 
 from system.raft.protocol import (
     Append,
+    Install,
     Message,
     PushResponse,
     SaveState,
@@ -46,6 +47,9 @@ class PendingWrites:
             # entries, appended again later, are durable with that later write.
             end = write.end_index
             self._appended = deque((seq, min(last, end)) for seq, last in self._appended)
+        elif isinstance(write, Install):
+            self._appended.clear()
+            self._appended.append((self.write_seq, write.snapshot.end.index))
 
     def hold(self, seq: int, peer: str, message: Message) -> bool:
         """Keep `message` until write `seq` is durable; False if it may go at once.

@@ -33,19 +33,32 @@ class RaftConfig:
     heartbeat_interval_ms: float = 50.0
     quorum_silence_max_ms: float = 500.0  # CheckQuorum: the leader steps down past this
     retransmit_after_ms: float = 400.0  # no acknowledgement for so long: compare again
+    snapshot_retransmit_ms: float = 2000.0  # a snapshot is sent no more often than that
     push_bytes_max: int = 1 << 20  # entry bytes in one push
     in_flight_bytes_max: int = 8 << 20  # sent to one follower and not acknowledged
     in_flight_pushes_max: int = 256
     tail_bytes_max: int = 16 << 20  # recent entries kept in memory
+    uncommitted_bytes_max: int = 64 << 20  # appended by this leader, not yet committed
     reads_waiting_max: int = 10_000
     lease_ms: float = 0.0  # 0: reads by read index; else they trust clocks for so long
     clock_drift_max: float = 0.1  # a lease is that part shorter than what voters keep to
     transfer_timeout_ms: float = 1000.0  # DLedger's leadershipTransferWaitTimeout
     transfer_lag_entries_max: int = 1000  # DLedger's maxLeadershipTransferWaitIndex
+    transfer_retry_ms: float = 30_000.0  # by itself the leader asks that member no earlier again
     preferred_check_ms: float = 1000.0
     preferred_leaders: tuple[str, ...] = ()  # DLedger's preferredLeaderIds, best first
     promote_lag_entries_max: int = 100  # a learner this close behind becomes a voter
     disk_stall_max_ms: float = 2000.0  # a write that takes longer: no leader, no candidate
+
+    def __post_init__(self) -> None:
+        """Refuse what would be unsafe. Raises ValueError with one clear line."""
+        if self.lease_ms >= self.election_timeout_min_ms:
+            raise ValueError(
+                f"lease_ms {self.lease_ms} must be below "
+                f"election_timeout_min_ms {self.election_timeout_min_ms}"
+            )
+        if not 0 <= self.clock_drift_max < 1:
+            raise ValueError(f"clock_drift_max {self.clock_drift_max} must be in 0 .. 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +245,7 @@ class Effects:
     installed: Snapshot | None = None
     """What is applied starts from this snapshot now: an older state is to be forgotten."""
     membership: Membership | None = None
-    """The membership in force, where it changed: whom to keep connections with."""
+    """The membership in force, at first and where it changed: whom to keep connections with."""
 
 
 class EntryReader(Protocol):
@@ -265,6 +278,14 @@ class MembershipError(Exception):
 
 class DiskFullError(Exception):
     """The member's disk is full: nothing was appended (DLedger's DISK_FULL)."""
+
+
+class PendingFullError(Exception):
+    """Too many bytes wait for the group: nothing was appended (DLedger's LEADER_PENDING_FULL)."""
+
+
+class CompactedError(Exception):
+    """The entries asked for lie below the log's begin: a snapshot stands for them."""
 
 
 class TooManyReadsError(Exception):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -189,9 +188,7 @@ class LyingLedger(Ledger):
 class AcknowledgesUnsynced(RaftCore):
     """Planted bug: copies count before they are synced (DLEDGER.md E18)."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.ledger = LyingLedger(self.log)
+    ledger_type = LyingLedger
 
 
 def machine(core: type[RaftCore]) -> type[GroupMachine]:

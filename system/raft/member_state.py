@@ -1,0 +1,377 @@
+"""A member's role, term and vote, and what it does about each message.
+
+Source: Raft (Ongaro & Ousterhout 2014) figure 2; DLedger's MemberState and
+DLedgerLeaderElector; Ongaro's dissertation sections 3.10, 4.2.3 and 9.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
+
+from system.raft.disk_health import DiskHealth
+from system.raft.dispatcher import EntryDispatcher
+from system.raft.elector import Elector, is_up_to_date
+from system.raft.follower import Follower
+from system.raft.leadership import Leadership
+from system.raft.ledger import Ledger
+from system.raft.log_view import LogView
+from system.raft.membership import Membership
+from system.raft.membership_log import MembershipLog
+from system.raft.protocol import (
+    Effects,
+    InvariantError,
+    LeadershipTransfer,
+    Message,
+    PushRequest,
+    PushResponse,
+    RaftConfig,
+    Role,
+    RoleChange,
+    Snapshot,
+    SnapshotRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from system.raft.read_rounds import ReadRounds
+from system.raft.transfer import Transfer
+
+UniformMs = Callable[[float, float], float]
+"""Draws a number of milliseconds between two bounds: the core's only dice, injected."""
+
+
+class MemberState:
+    """Role, term, vote, and the transitions between roles; `RaftCore` is its surface.
+
+    The parts' types are class attributes, so that a planted bug can replace one.
+    """
+
+    ledger_type: ClassVar[type[Ledger]] = Ledger
+    follower_type: ClassVar[type[Follower]] = Follower
+    leadership_type: ClassVar[type[Leadership]] = Leadership
+    dispatcher_type: ClassVar[type[EntryDispatcher]] = EntryDispatcher
+    elector_type: ClassVar[type[Elector]] = Elector
+    reads_type: ClassVar[type[ReadRounds]] = ReadRounds
+    transfer_type: ClassVar[type[Transfer]] = Transfer
+    disk_type: ClassVar[type[DiskHealth]] = DiskHealth
+
+    def __init__(  # noqa: PLR0913 - all that a member starts from, each given by name
+        self,
+        member: str,
+        peers: Sequence[str],
+        log: LogView,
+        *,
+        term: int,
+        voted_for: str | None,
+        uniform_ms: UniformMs,
+        now_ms: float,
+        config: RaftConfig | None = None,
+        membership: Membership | None = None,
+        memberships: Iterable[tuple[int, Membership]] = (),
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        self.member = member
+        self.config = config or RaftConfig()
+        self.log = log
+        self.term = term
+        self.voted_for = voted_for
+        self.role = Role.FOLLOWER
+        self.leader: str | None = None
+        self._now_ms = now_ms
+        self._uniform_ms = uniform_ms
+        self._effects = Effects()
+        base = membership or Membership(tuple(sorted({member, *peers})))
+        self.ledger = self._new_ledger(base, memberships, snapshot)
+        self._elector = self.elector_type()
+        self._disk = self.disk_type(self.config)
+        self._following: Follower | None = None
+        self._leadership: Leadership | None = None
+        self._heard_leader_ms = self._heard_before_start_ms()
+        self._use_membership()
+        self._restart_election_timer()
+
+    def _new_ledger(
+        self,
+        membership: Membership,
+        memberships: Iterable[tuple[int, Membership]],
+        snapshot: Snapshot | None,
+    ) -> Ledger:
+        index, begin = -1, self.log.begin
+        if snapshot is not None:
+            assert snapshot.end == begin, f"the snapshot {snapshot.end} is not at {begin}"
+            if begin.index >= 0:
+                membership, index = snapshot.membership, snapshot.membership_index
+        else:
+            assert (begin.index, begin.position) == (-1, 0), f"no snapshot for {begin}"
+        history = MembershipLog(membership, index, memberships)
+        return self.ledger_type(self.log, history, snapshot)
+
+    # ---- decisions that calibration may break, each in a method of its own -------------
+
+    def _heard_before_start_ms(self) -> float:
+        """When a leader may have been heard last, for all that a restarted member knows.
+
+        With leases, one may rest on what this member echoed just before it stopped: it
+        must not vote before that has passed. Without, nothing rests on it.
+        """
+        return self._now_ms if self.config.lease_ms > 0 else float("-inf")
+
+    def _is_up_to_date(self, request: VoteRequest) -> bool:
+        """True if the candidate has everything that may be committed."""
+        return is_up_to_date(request, self._log_end_term(), self.log.end_index)
+
+    def _log_end_term(self) -> int:
+        """The term by which our log is compared in elections: its last entry's."""
+        return self.log.end_term
+
+    def _must_not_disturb(self, request: VoteRequest) -> bool:
+        """True if a live leader is not to be disturbed, whatever term is asked for.
+
+        (Dissertation 4.2.3.) Where it is a leader's term that is behind, the candidate's
+        answer to the next push says so. A leader that hands over asks to be disturbed.
+        """
+        if request.is_transfer:
+            return self.role is Role.LEADER and request.term <= self.term
+        if self.role is Role.LEADER:
+            return True
+        follows = self._now_ms - self._heard_leader_ms < self.config.election_timeout_min_ms
+        return follows and request.candidate != self.leader
+
+    def _may_vote_for(self, request: VoteRequest) -> bool:
+        """True if this member's one vote of the term is the candidate's, or still free."""
+        return self.voted_for in (None, request.candidate)
+
+    def _save_state(self) -> None:
+        """Make term and vote durable, before anything that depends on them is said."""
+        self.ledger.save_state(self.term, self.voted_for)
+
+    def _may_stand(self) -> bool:
+        """True if this member may be elected: a voter whose disk works (DLEDGER.md E15)."""
+        return self._is_voter and self._disk.may_lead(self._now_ms)
+
+    def _may_commit(self, index: int) -> bool:
+        """True if what is on a majority is committed thereby (Raft section 5.4.2)."""
+        return self.log.term_at(index) == self.term
+
+    def _answer_term(self) -> int:
+        """After which write the term and vote we speak of are durable."""
+        return self.ledger.pending.state_seq
+
+    # ---- messages ------------------------------------------------------------------------
+
+    def _send(self, peer: str, message: Message) -> None:
+        self._effects.messages.append((peer, message))
+
+    def _send_durably(self, peer: str, message: Message) -> None:
+        """Say it only when the term and vote that it speaks of are durable."""
+        if not self.ledger.pending.hold(self._answer_term(), peer, message):
+            self._send(peer, message)
+
+    # ---- roles -------------------------------------------------------------------------
+
+    def _restart_election_timer(self) -> None:
+        low, high = self.config.election_timeout_min_ms, self.config.election_timeout_max_ms
+        self._election_timeout_ms = self._uniform_ms(low, high)
+        self._election_due_ms = self._now_ms + self._election_timeout_ms
+
+    def _use_membership(self) -> None:
+        """The membership in force is another one: from the moment its entry stands."""
+        self.membership = self._effects.membership = self.ledger.memberships.current
+        self.quorum = self.membership.quorum
+        members = self.membership.members
+        self.peers = tuple(member for member in members if member != self.member)
+        self._is_voter = self.member in self.membership.voters
+        if self._leadership is not None:
+            self._leadership.adopt(self.membership, self._now_ms)
+
+    def _become_follower(self, term: int, leader: str | None) -> None:
+        if self._leadership is not None:
+            self._effects.reads_refused.extend(self._leadership.reads.abandoned())
+            self._leadership = None
+        changed = (self.role, self.term, self.leader) != (Role.FOLLOWER, term, leader)
+        if term > self.term:
+            self.term, self.voted_for = term, None
+            self._save_state()
+        if changed:
+            # What matched, and which round was asked, is known of one leader in one term.
+            self._following = self.follower_type(self.ledger, self.member, term) if leader else None
+        self.role, self.leader = Role.FOLLOWER, leader
+        self._restart_election_timer()
+        if changed:
+            self._note_role()
+
+    def _note_role(self) -> None:
+        self._effects.role_changes.append(RoleChange(self.role, self.term, self.leader))
+
+    def _canvass(self) -> None:
+        """Ask whether an election could be won before disturbing anybody (PreVote)."""
+        if not self._may_stand():
+            self._become_follower(self.term, None)
+            return
+        self._become_candidate()
+        self._elector.start(self.member, self.term + 1, canvass=True)
+        self._ask_votes(self.term + 1, canvass=True)
+
+    def _campaign(self, *, is_transfer: bool = False) -> None:
+        self._become_candidate()
+        self.term, self.voted_for = self.term + 1, self.member
+        self._save_state()
+        self._note_role()
+        self._elector.start(self.member, self.term, canvass=False)
+        self._ask_votes(self.term, canvass=False, is_transfer=is_transfer)
+
+    def _become_candidate(self) -> None:
+        self._restart_election_timer()
+        was = (self.role, self.leader)
+        self.role, self.leader, self._following = Role.CANDIDATE, None, None
+        if was != (self.role, self.leader):
+            self._note_role()
+
+    def _ask_votes(self, term: int, *, canvass: bool, is_transfer: bool = False) -> None:
+        request = VoteRequest(
+            term, self.member, self._log_end_term(), self.log.end_index, canvass, is_transfer
+        )
+        for voter in self.membership.voters:
+            if voter != self.member:
+                self._send_durably(voter, request)
+        self._count_votes()
+
+    def _count_votes(self) -> None:
+        if self.role is Role.CANDIDATE and self._elector.is_won(self.membership):
+            if self._elector.canvass:
+                self._campaign()
+            else:
+                self._become_leader()
+
+    def _become_leader(self) -> None:
+        assert self.voted_for == self.member
+        self.role, self.leader = Role.LEADER, self.member
+        self._leadership = self.leadership_type(
+            self.config,
+            self.member,
+            self.term,
+            self.ledger,
+            self._send,
+            self._now_ms,
+            dispatcher_type=self.dispatcher_type,
+            reads_type=self.reads_type,
+            transfer_type=self.transfer_type,
+        )
+        self._note_role()
+        self._leadership.heartbeat(self._now_ms)
+
+    def _abdicate(self, leading: Leadership) -> None:
+        """Step down of our own accord; who has everything need not wait for a timeout."""
+        leading.heartbeat(self._now_ms)
+        leading.urge_best(self._now_ms)
+        self._become_follower(self.term, None)
+
+    # ---- elections -----------------------------------------------------------------------
+
+    def _on_vote_request(self, request: VoteRequest) -> None:
+        granted, term = False, None
+        if not self._must_not_disturb(request):
+            is_complete = self._is_up_to_date(request)
+            if request.canvass:
+                granted = request.term > self.term and is_complete
+                term = request.term if granted else None
+            else:
+                granted = self._vote(request, is_complete=is_complete)
+        answer = VoteResponse(
+            self.term if term is None else term, self.member, granted, request.canvass
+        )
+        self._send_durably(request.candidate, answer)
+
+    def _vote(self, request: VoteRequest, *, is_complete: bool) -> bool:
+        if request.term > self.term:
+            self._become_follower(request.term, None)
+        if request.term < self.term or not is_complete or not self._may_vote_for(request):
+            return False
+        if self.voted_for != request.candidate:
+            self.voted_for = request.candidate
+            self._save_state()
+        self._restart_election_timer()
+        return True
+
+    def _on_vote_response(self, response: VoteResponse) -> None:
+        if response.term > self.term and not (response.canvass and response.granted):
+            self._become_follower(response.term, None)
+            return
+        if self.role is Role.CANDIDATE and response.granted:
+            self._elector.granted(response.voter, response.term, canvass=response.canvass)
+            self._count_votes()
+
+    def _on_transfer(self, request: LeadershipTransfer) -> None:
+        """Our leader asks us to stand at once (dissertation 3.10: TimeoutNow)."""
+        is_ours = request.term == self.term and request.leader == self.leader
+        if is_ours and self.role is Role.FOLLOWER and self._may_stand():
+            self._campaign(is_transfer=True)
+
+    # ---- follower ------------------------------------------------------------------------
+
+    def _follow(self, term: int, leader: str) -> Follower:
+        """A leader of our term or a later one was heard."""
+        if self.role is Role.LEADER and term == self.term:
+            raise InvariantError(f"{leader} and {self.member} both lead term {self.term}")
+        if self.term != term or self.leader != leader or self._following is None:
+            self._become_follower(term, leader)
+        self._heard_leader_ms = self._now_ms
+        self._election_due_ms = self._now_ms + self._election_timeout_ms
+        assert self._following is not None
+        return self._following
+
+    def _refuse_old_leader(self, leader: str, prev_index: int) -> None:
+        self._send_durably(leader, PushResponse(self.term, self.member, False, -1, 0, prev_index))
+
+    def _on_push(self, push: PushRequest) -> None:
+        if push.term < self.term:
+            self._refuse_old_leader(push.leader, push.prev_index)
+            return
+        following = self._follow(push.term, push.leader)
+        answer = following.take_push(push, is_full=self._disk.is_full)
+        if self.ledger.memberships.current is not self.membership:
+            self._use_membership()
+        if answer is not None:
+            self._send_durably(push.leader, answer)
+
+    def _on_snapshot(self, request: SnapshotRequest) -> None:
+        if request.term < self.term:
+            self._refuse_old_leader(request.leader, request.snapshot.end.index)
+            return
+        following = self._follow(request.term, request.leader)
+        installed = following.take_snapshot(request, is_full=self._disk.is_full)
+        if installed is not None:
+            self._effects.installed = installed
+            self._use_membership()
+        elif following.has_agreed:
+            self._send_durably(request.leader, following.acknowledgement())
+
+    # ---- leader --------------------------------------------------------------------------
+
+    def _on_push_response(self, response: PushResponse) -> None:
+        if response.term > self.term:
+            self._become_follower(response.term, None)
+            return
+        leading = self._leadership
+        is_possible = response.match_index <= self.log.end_index
+        if leading is None or response.term < self.term or not is_possible:
+            return
+        is_new = leading.answered(response, self._now_ms)
+        if is_new and response.match_index > self.ledger.commit_index:
+            self._advance_commit(leading)
+        elif leading.reads.needs_confirmation:
+            self._confirm_reads(leading)
+
+    def _advance_commit(self, leading: Leadership) -> None:
+        """Commit what is durable on a majority of the voters."""
+        index = leading.quorum_match(self.ledger.durable_index)
+        if index > self.ledger.commit_index and self._may_commit(index):
+            self.ledger.commit(index)
+            leading.committed(index)
+        self._confirm_reads(leading)
+        if not self._is_voter and self.ledger.memberships.current_index <= index:
+            self._abdicate(leading)  # its own removal is committed (dissertation 4.2.2)
+
+    def _confirm_reads(self, leading: Leadership) -> None:
+        if leading.reads.needs_confirmation:
+            self._effects.reads_ready.extend(leading.confirmed_reads())

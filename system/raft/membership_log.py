@@ -1,0 +1,69 @@
+"""The memberships that a log brings, by index: the latest is in force at once.
+
+Source: Ongaro's dissertation section 4.1 (a server uses the latest configuration in its
+log, committed or not, and returns to the one before it where the entry is removed).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from system.raft.membership import Membership
+
+
+class MembershipLog:
+    """(index, membership) of each change, oldest first.
+
+    The oldest stands for everything at or below the log's begin and is never reverted.
+    Invariant: indices rise; `current` is the last and `current_index` its index.
+    """
+
+    __slots__ = ("_indices", "_memberships", "current", "current_index")
+
+    def __init__(
+        self, base: Membership, base_index: int = -1, later: Iterable[tuple[int, Membership]] = ()
+    ) -> None:
+        self._indices: list[int] = []
+        self._memberships: list[Membership] = []
+        self.reset(base, base_index)
+        for index, membership in later:
+            if index > self.current_index:
+                self.append(index, membership)
+
+    def append(self, index: int, membership: Membership) -> None:
+        """Entry `index` brings a membership, in force from now on."""
+        assert index > self.current_index, f"{index} does not follow {self.current_index}"
+        self._indices.append(index)
+        self._memberships.append(membership)
+        self._use_latest()
+
+    def truncate(self, end_index: int) -> None:
+        """Entries behind `end_index` are gone: the membership before them is in force again."""
+        if self.current_index <= end_index:
+            return
+        while len(self._indices) > 1 and self._indices[-1] > end_index:
+            self._indices.pop()
+            self._memberships.pop()
+        self._use_latest()
+
+    def compact(self, begin_index: int) -> None:
+        """Forget all but the membership in force at `begin_index`, and the later ones."""
+        drop = bisect_right(self._indices, begin_index) - 1
+        if drop > 0:
+            del self._indices[:drop], self._memberships[:drop]
+
+    def reset(self, membership: Membership, index: int) -> None:
+        """A snapshot replaces the log: only its membership is known."""
+        self._indices[:] = [index]
+        self._memberships[:] = [membership]
+        self._use_latest()
+
+    def at(self, index: int) -> tuple[int, Membership]:
+        """Return the membership in force at entry `index`, and the index that brought it."""
+        found = max(bisect_right(self._indices, index) - 1, 0)
+        return self._indices[found], self._memberships[found]
+
+    def _use_latest(self) -> None:
+        self.current_index = self._indices[-1]
+        self.current = self._memberships[-1]

@@ -1,0 +1,87 @@
+"""Handing the leadership over: to whom it may go, and to whom it is going.
+
+Source: Ongaro's dissertation section 3.10; DLedger's LEADERSHIP_TRANSFER and
+preferredLeaderIds (DLEDGER.md section C.3, C.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from system.raft.dispatcher import EntryDispatcher
+from system.raft.protocol import RaftConfig, TransferError
+
+
+class Transfer:
+    """A leader's transfer of one term: at most one at a time. Times in milliseconds.
+
+    While `target` is set the leader takes no appends, so that the target can catch up.
+    """
+
+    __slots__ = ("_config", "_due_ms", "_failed_ms", "_member", "_preferred_due_ms", "target")
+
+    def __init__(self, config: RaftConfig, member: str, now_ms: float) -> None:
+        self._config = config
+        self._member = member
+        self.target: str | None = None
+        self._due_ms = 0.0
+        self._failed_ms: dict[str, float] = {}  # at most one a member
+        self._preferred_due_ms = now_ms + config.preferred_check_ms
+
+    def begin(self, target: str, now_ms: float) -> None:
+        """Start handing over to `target`."""
+        self.target = target
+        self._due_ms = now_ms + self._config.transfer_timeout_ms
+
+    def give_up(self, now_ms: float) -> bool:
+        """End a transfer that did not come about in time; True if it was ended now."""
+        if self.target is None or now_ms < self._due_ms:
+            return False
+        self._failed_ms[self.target] = now_ms
+        self.target = None
+        return True
+
+    def require(self, dispatcher: EntryDispatcher, end_index: int, now_ms: float) -> None:
+        """Raise TransferError with the reason if that voter could not take over soon."""
+        lag = end_index - dispatcher.match_index
+        if lag > self._config.transfer_lag_entries_max:
+            raise TransferError(f"{dispatcher.peer} is {lag} entries behind")
+        silent_ms = now_ms - dispatcher.heard_ms
+        if silent_ms > self._config.election_timeout_min_ms:
+            raise TransferError(f"{dispatcher.peer} has been silent for {silent_ms:.0f} ms")
+
+    def best(
+        self, voting: Iterable[EntryDispatcher], end_index: int, now_ms: float
+    ) -> EntryDispatcher | None:
+        """Return the voter that would take over soonest, None if there is none."""
+        able = [voter for voter in voting if self._may_ask(voter, end_index, now_ms)]
+        return max(able, key=lambda voter: voter.match_index, default=None)
+
+    def preferred(
+        self, voting: Iterable[EntryDispatcher], end_index: int, now_ms: float
+    ) -> EntryDispatcher | None:
+        """Return a voter that is preferred to this leader and could take over, if it is time.
+
+        Only one that stands earlier in `preferred_leaders` than this member, so that two
+        never pass the leadership to and fro.
+        """
+        if now_ms < self._preferred_due_ms:
+            return None
+        self._preferred_due_ms = now_ms + self._config.preferred_check_ms
+        by_name = {voter.peer: voter for voter in voting}
+        for name in self._config.preferred_leaders:
+            if name == self._member:
+                return None
+            if name in by_name and self._may_ask(by_name[name], end_index, now_ms):
+                return by_name[name]
+        return None
+
+    def _may_ask(self, voter: EntryDispatcher, end_index: int, now_ms: float) -> bool:
+        failed_ms = self._failed_ms.get(voter.peer)
+        if failed_ms is not None and now_ms - failed_ms < self._config.transfer_retry_ms:
+            return False
+        try:
+            self.require(voter, end_index, now_ms)
+        except TransferError:
+            return False
+        return True
