@@ -1,0 +1,269 @@
+"""Simulated clients: they carry out a schedule's calls and record what they see.
+
+A client sends to whom it takes for the leader, tries definite refusals again with another member
+until its timeout, and never tries again what may have happened (`system.client` does the same).
+Source: RocketMQ's DefaultMQProducer; DESIGN.md decision 7.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from system.remoting.codes import RequestCode, outcome_of
+from system.remoting.command import Command
+from system.remoting.requests import PullMessage, QueueOffsetRequest, SendMessageV2, SendRequest
+from system.sim.history import APPEND, FAIL, MAX_OFFSET, OK, OPEN, PULL, UNKNOWN, Operation
+from system.sim.schedule import Call
+from system.sim.violation import Violated
+
+if TYPE_CHECKING:
+    from system.sim.member import SimMember
+    from system.sim.world import World
+
+TOPIC = "log"
+TOPIC_BYTES = TOPIC.encode()
+OPEN_OPERATIONS_MAX = 2_000
+"""What one client has under way at most; a call beyond it is not made."""
+RETRY_MIN_MS = 20.0
+RETRY_MAX_MS = 100.0
+_PREFIX = struct.Struct(">iI").unpack_from
+_PULLED_MAX = 32
+
+
+class _Reply(msgspec.Struct, gc=False):
+    """A response's header, as far as a client looks at it."""
+
+    opaque: int
+    code: int
+    ext: dict[str, str] = msgspec.field(name="extFields", default_factory=dict)
+
+
+_REPLY = msgspec.json.Decoder(_Reply)
+
+
+class _Batch:
+    """The operations of one call: they are sent, and tried again, together."""
+
+    __slots__ = ("client", "is_pipelined", "is_retrying", "refused")
+
+    def __init__(self, client: Client, *, is_pipelined: bool) -> None:
+        self.client = client
+        self.is_pipelined = is_pipelined
+        self.is_retrying = False
+        self.refused: list[Operation] = []
+
+
+class Client:
+    """One client: whom it takes for the leader, which ends it knows, what is under way."""
+
+    __slots__ = ("draw", "ends", "number", "open", "target")
+
+    def __init__(self, world: World, number: int) -> None:
+        self.number = number
+        self.draw = world.draws.stream(f"client/{number}")
+        self.ends: dict[int, int] = {}
+        self.open: dict[int, tuple[Operation, _Batch]] = {}
+        self.target = ""
+
+
+class Clients:
+    """All clients of a world, and the history of what they did."""
+
+    def __init__(self, world: World, count: int) -> None:
+        self._world = world
+        self._clients = [Client(world, number) for number in range(count)]
+        self._numbers = 0
+        self.history: list[Operation] = []
+
+    # ---- calls ------------------------------------------------------------------------
+
+    def call(self, call: Call) -> None:
+        """Make a call of the schedule."""
+        client = self._clients[call.client % len(self._clients)]
+        if len(client.open) + call.count > OPEN_OPERATIONS_MAX:
+            return
+        heap = self._world.heap
+        if not client.target:
+            client.target = client.draw.choice(self._world.client_targets)
+        batch = _Batch(client, is_pipelined=call.kind == "append")
+        operations = [self._operation(client, call) for _ in range(call.count)]
+        for operation in operations:
+            client.open[operation.number] = (operation, batch)
+        self._world.counts.operations += len(operations)
+        self._send(client, batch, operations)
+        heap.push(heap.now_ms + self._world.settings.client_timeout_ms, self._time_out, client,
+                  operations)  # fmt: skip
+
+    def _operation(self, client: Client, call: Call) -> Operation:
+        self._numbers += 1
+        kind = call.kind if call.kind in (PULL, MAX_OFFSET) else APPEND
+        offset = max(0, client.ends.get(call.queue, 0) - call.back) if kind == PULL else -1
+        now_ms = self._world.heap.now_ms
+        operation = Operation(self._numbers, client.number, kind, call.queue, offset, now_ms)
+        if kind == APPEND:
+            operation.body = b"%d." % self._numbers + bytes(max(0, call.body_bytes - 8))
+        self.history.append(operation)
+        return operation
+
+    def _send(self, client: Client, batch: _Batch, operations: list[Operation]) -> None:
+        """Send to whom the client takes for the leader, in one piece or one by one."""
+        world = self._world
+        member = world.members.get(client.target)
+        if member is None:
+            self._turn(client, "")
+            member = world.members[client.target]
+        for operation in operations:
+            operation.node = member.name
+        requests = [_request(operation) for operation in operations]
+        at_ms = world.heap.now_ms + world.settings.client_delay_ms
+        if batch.is_pipelined:
+            for request in requests:
+                world.heap.push(at_ms, self._arrive, member, client, [request])
+        else:
+            world.heap.push(at_ms, self._arrive, member, client, requests)
+
+    def _arrive(
+        self, member: SimMember, client: Client, requests: list[SendRequest | Command]
+    ) -> None:
+        if member.is_up:
+            member.handle(client.number, requests)
+            return
+        for request in requests:  # nobody listens: certainly not done
+            found = client.open.get(request.opaque)
+            if found is not None:
+                self._refused(client, *found, "")
+
+    # ---- answers ----------------------------------------------------------------------
+
+    def reply(self, member: SimMember, connection: int, replies: list[bytes]) -> None:
+        """A member answers; what it acknowledges is checked at once. Raises Violated."""
+        client = self._clients[connection]
+        heap, invariants = self._world.heap, self._world.invariants
+        arrived: list[tuple[_Reply, bytes]] = []
+        for reply in replies:
+            length, word = _PREFIX(reply)
+            body_at = 8 + (word & 0xFFFFFF)
+            header = _REPLY.decode(reply[8:body_at])
+            body = reply[body_at:]
+            assert len(reply) == 4 + length
+            found = client.open.get(header.opaque)
+            if found is not None and header.code == 0:
+                operation = found[0]
+                queue = (TOPIC_BYTES, operation.queue)
+                if operation.kind == APPEND:
+                    offset = int(header.ext["queueOffset"])
+                    invariants.acknowledged(queue, offset, operation.body)
+                elif operation.kind == PULL:
+                    next_offset = int(header.ext["nextBeginOffset"])
+                    invariants.pulled(queue, operation.offset, next_offset, body)
+            arrived.append((header, body))
+        heap.push(heap.now_ms + self._world.settings.client_delay_ms, self._answered, member.name,
+                  client, arrived)  # fmt: skip
+
+    def _answered(self, node: str, client: Client, replies: list[tuple[_Reply, bytes]]) -> None:
+        for header, _ in replies:
+            found = client.open.get(header.opaque)
+            if found is None or found[0].node != node:
+                continue
+            operation, batch = found
+            outcome = outcome_of(header.code)
+            if outcome == OK:
+                self._done(client, operation, header.ext)
+            elif outcome == FAIL:
+                self._refused(client, operation, batch, header.ext.get("leaderId", ""))
+            elif operation.kind == APPEND:
+                self._end(client, operation, UNKNOWN)
+            else:
+                self._refused(client, operation, batch, "")
+
+    def _done(self, client: Client, operation: Operation, ext: dict[str, str]) -> None:
+        if operation.kind == APPEND:
+            operation.offset = int(ext["queueOffset"])
+            end = operation.offset + 1
+            self._world.counts.acknowledged += 1
+        else:
+            self._world.counts.reads += 1
+            if operation.kind == PULL:
+                end = operation.end = int(ext["maxOffset"])
+                operation.count = int(ext["nextBeginOffset"]) - operation.offset
+            else:
+                end = operation.end = int(ext["offset"])
+        client.ends[operation.queue] = max(end, client.ends.get(operation.queue, 0))
+        self._end(client, operation, OK)
+
+    def _refused(self, client: Client, operation: Operation, batch: _Batch, leader: str) -> None:
+        """Certainly not done: another member is tried a little later."""
+        operation.node = ""
+        batch.refused.append(operation)
+        if not batch.is_retrying:
+            batch.is_retrying = True
+            self._turn(client, leader)
+            heap = self._world.heap
+            wait_ms = client.draw.uniform(RETRY_MIN_MS, RETRY_MAX_MS)
+            heap.push(heap.now_ms + wait_ms, self._retry, client, batch)
+
+    def _retry(self, client: Client, batch: _Batch) -> None:
+        batch.is_retrying = False
+        operations = [operation for operation in batch.refused if operation.outcome == OPEN]
+        batch.refused = []
+        if operations:
+            self._send(client, batch, operations)
+
+    def _turn(self, client: Client, leader: str) -> None:
+        """Turn to the leader that was named, or to another member."""
+        targets = self._world.client_targets
+        if leader in targets and leader != client.target:
+            client.target = leader
+        else:
+            client.target = client.draw.choice(targets)
+
+    def _time_out(self, client: Client, operations: list[Operation]) -> None:
+        for operation in operations:
+            if operation.outcome == OPEN:
+                # What was last refused and not sent again is certainly not done.
+                is_known = operation.kind != APPEND or not operation.node
+                self._end(client, operation, FAIL if is_known else UNKNOWN)
+
+    def disconnected(self, name: str) -> None:
+        """A member's process ended: what was asked of it and not answered is unknown."""
+        for client in self._clients:
+            for operation, batch in list(client.open.values()):
+                if operation.node == name:
+                    if operation.kind == APPEND:
+                        self._end(client, operation, UNKNOWN)
+                    else:
+                        self._refused(client, operation, batch, "")
+
+    def _end(self, client: Client, operation: Operation, outcome: str) -> None:
+        operation.outcome = outcome
+        operation.end_ms = self._world.heap.now_ms
+        del client.open[operation.number]
+        if outcome == FAIL:
+            self._world.counts.refused += 1
+        elif outcome == UNKNOWN:
+            self._world.counts.unknown += 1
+
+
+def _request(operation: Operation) -> SendRequest | Command:
+    if operation.kind == APPEND:
+        fields = SendMessageV2("simulated", TOPIC, operation.queue)
+        return SendRequest(operation.number, 0, fields, memoryview(operation.body), 0)
+    if operation.kind == PULL:
+        pull = PullMessage("simulated", TOPIC, operation.queue, operation.offset, _PULLED_MAX)
+        return Command(RequestCode.PULL_MESSAGE, operation.number, ext=pull.to_ext())
+    asked = QueueOffsetRequest(TOPIC, operation.queue)
+    return Command(RequestCode.GET_MAX_OFFSET, operation.number, ext=asked.to_ext())
+
+
+def stored_numbers(messages: list[bytes]) -> list[int]:
+    """Return the number of the append that each stored message came from."""
+    numbers = []
+    for message in messages:
+        number, dot, _ = message[88:108].partition(b".")
+        if not dot:
+            raise Violated("stored-is-sent", "a stored message is not what a client sent")
+        numbers.append(int(number))
+    return numbers

@@ -1,0 +1,154 @@
+"""Begins and mends a schedule's faults on a simulated group.
+
+A fault that finds nothing to do (a crash of a node that is down) is not counted as happened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from system.sim.faults import (
+    FOLLOWER,
+    LEADER,
+    AnyFault,
+    BitRot,
+    ClockOffset,
+    ClockRate,
+    Crash,
+    CrashAtOperation,
+    Eio,
+    FailFsync,
+    FullDisk,
+    LinkFault,
+    NodeFault,
+    Pause,
+    SlowDisk,
+    StallDisk,
+    expand_links,
+)
+
+if TYPE_CHECKING:
+    from system.sim.member import SimMember
+    from system.sim.network import Link
+    from system.sim.world import World
+
+RESTART_AFTER_MS = 300.0
+"""How soon a process that ended by itself is started again."""
+
+
+class FaultActions:
+    """The faults under way in one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def begin(self, fault: AnyFault) -> None:
+        """Start a fault; its end is put on the heap."""
+        world = self._world
+        if world.trace.write is not None:
+            world.trace.line(world.heap.now_ms, "", f"fault {fault!r}")
+        if isinstance(fault, LinkFault):
+            self._begin_links(fault)
+        elif isinstance(fault, NodeFault):
+            member = self.member_of(fault.node)
+            if member is not None:
+                self._begin_at(fault, member)
+
+    def member_of(self, node: str) -> SimMember | None:
+        """Return whom a fault means now: a member by id, or by what it is."""
+        members = self._world.members
+        leader = self._world.leader()
+        if node == LEADER:
+            return members[leader] if leader else next(iter(members.values()))
+        if node == FOLLOWER:
+            return next((m for m in members.values() if m.name != leader), None)
+        return members.get(node)
+
+    # ---- links ------------------------------------------------------------------------
+
+    def _begin_links(self, fault: LinkFault) -> None:
+        world = self._world
+        pairs = expand_links(fault.links, tuple(world.members), world.leader())
+        if not pairs:
+            return
+        links = [world.network.link(source, target) for source, target in pairs]
+        for link in links:
+            link.begin(fault)
+        self._happened(fault)
+        world.heap.push(fault.end_ms, self._end_links, fault, links)
+
+    def _end_links(self, fault: LinkFault, links: list[Link]) -> None:
+        for link in links:
+            link.end(fault)
+
+    # ---- nodes ------------------------------------------------------------------------
+
+    def _happened(self, fault: AnyFault | LinkFault | NodeFault) -> None:
+        self._world.counts.fault(fault.kind)
+
+    def _begin_at(self, fault: NodeFault, member: SimMember) -> None:
+        world = self._world
+        platter = member.disk.platter
+        heap = world.heap
+        if isinstance(fault, Crash | CrashAtOperation | Pause | BitRot) and not member.is_up:
+            return
+        if isinstance(fault, Crash):
+            world.crash(member, loses_unsynced=fault.loses_unsynced)
+            heap.push(fault.end_ms, world.restart, member)
+        elif isinstance(fault, CrashAtOperation):
+            platter.stop_at = platter.operations + fault.operations
+            member.loses_unsynced = fault.loses_unsynced
+            heap.push(fault.end_ms, self._end_crash_at_operation, member)
+            return  # counted when it happens
+        elif isinstance(fault, Pause):
+            member.pause()
+            heap.push(fault.end_ms, member.go_on)
+        elif isinstance(fault, ClockRate):
+            member.run_clock_at(fault.rate)
+            heap.push(fault.end_ms, member.run_clock_at, 1.0)
+        elif isinstance(fault, ClockOffset):
+            member.wall_offset_ms += fault.offset_ms
+            heap.push(fault.end_ms, self._end_offset, member, fault.offset_ms)
+        else:
+            self._begin_at_disk(fault, member)
+        self._happened(fault)
+
+    def _begin_at_disk(self, fault: NodeFault, member: SimMember) -> None:
+        heap = self._world.heap
+        platter = member.disk.platter
+        if isinstance(fault, SlowDisk):
+            member.slow_factor *= fault.factor
+            member.slow_until_ms = max(member.slow_until_ms, fault.end_ms)
+            heap.push(fault.end_ms, self._end_slow_disk, member, fault.factor)
+        elif isinstance(fault, StallDisk):
+            member.stalled_until_ms = max(member.stalled_until_ms, fault.end_ms)
+        elif isinstance(fault, FailFsync):
+            platter.sync_failures += 1
+            heap.push(fault.end_ms, self._end_fail_fsync, member)
+        elif isinstance(fault, Eio):
+            platter.is_failing = True
+            heap.push(fault.end_ms, self._end_eio, member)
+        elif isinstance(fault, FullDisk):
+            platter.capacity_bytes = platter.used_bytes + fault.spare_bytes
+            heap.push(fault.end_ms, self._end_full, member)
+
+    def _end_crash_at_operation(self, member: SimMember) -> None:
+        member.disk.platter.stop_at = None
+        self._world.restart(member)
+
+    def _end_offset(self, member: SimMember, offset_ms: int) -> None:
+        member.wall_offset_ms -= offset_ms
+
+    def _end_slow_disk(self, member: SimMember, factor: float) -> None:
+        member.slow_factor /= factor
+
+    def _end_fail_fsync(self, member: SimMember) -> None:
+        member.disk.platter.sync_failures = 0
+
+    def _end_eio(self, member: SimMember) -> None:
+        member.disk.platter.is_failing = False
+        self._world.restart(member)
+
+    def _end_full(self, member: SimMember) -> None:
+        member.disk.platter.capacity_bytes = None
+        self._world.restart(member)

@@ -1,0 +1,118 @@
+"""What the clients of a simulated world saw, and what must hold of it.
+
+Source: the real-time rules of linearizability (Herlihy & Wing 1990) for a log whose appends are
+given their place by the system, so that they can be checked in one sweep over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from system.sim.violation import Violated
+
+APPEND = "append"
+PULL = "pull"
+MAX_OFFSET = "max_offset"
+
+OPEN = "invoke"
+OK = "ok"
+FAIL = "fail"
+UNKNOWN = "info"
+
+
+class Operation:
+    """One client operation: from its invocation to what became of it.
+
+    `offset` is where an append stands, or where a pull began; `count` how many messages a pull
+    returned; `end` the queue's end that a read was told. Times in virtual milliseconds.
+    """
+
+    __slots__ = (
+        "body",
+        "client",
+        "count",
+        "end",
+        "end_ms",
+        "invoke_ms",
+        "kind",
+        "node",
+        "number",
+        "offset",
+        "outcome",
+        "queue",
+    )
+
+    def __init__(
+        self, number: int, client: int, kind: str, queue: int, offset: int, invoke_ms: float
+    ) -> None:
+        self.number = number
+        self.client = client
+        self.kind = kind
+        self.queue = queue
+        self.offset = offset
+        self.invoke_ms = invoke_ms
+        self.end_ms = float("inf")
+        self.outcome = OPEN
+        self.node = ""
+        self.body = b""
+        self.count = 0
+        self.end = -1
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.number} {self.kind} queue={self.queue} offset={self.offset} end={self.end}"
+            f" {self.outcome} {self.invoke_ms:.3f}..{self.end_ms:.3f} at {self.node or '-'}"
+        )
+
+
+def check_history(history: Sequence[Operation]) -> None:
+    """Raise Violated where what the clients saw contradicts real time or itself.
+
+    What completed before an operation was invoked is seen by it: a read is told an end behind
+    every append acknowledged, and every end told, before it began (no stale read); an append is
+    placed behind them; no two appends have one place.
+    """
+    done = sorted((op for op in history if op.outcome == OK), key=lambda op: (op.end_ms, op.number))
+    _check_places(done)
+    floors: dict[int, int] = {}
+    at = 0
+    for operation in sorted(done, key=lambda op: (op.invoke_ms, op.number)):
+        while at < len(done) and done[at].end_ms < operation.invoke_ms:
+            earlier = done[at]
+            end = earlier.offset + 1 if earlier.kind == APPEND else earlier.end
+            floors[earlier.queue] = max(floors.get(earlier.queue, 0), end)
+            at += 1
+        floor = floors.get(operation.queue, 0)
+        if operation.kind == APPEND and operation.offset < floor:
+            raise Violated(
+                "real-time-order", f"{operation!r} stands before what was at {floor - 1} already"
+            )
+        if operation.kind != APPEND and operation.end < floor:
+            raise Violated("no-stale-read", f"{operation!r} misses what was at {floor - 1} already")
+
+
+def _check_places(done: Iterable[Operation]) -> None:
+    places: dict[tuple[int, int], Operation] = {}
+    for operation in done:
+        if operation.kind == APPEND:
+            other = places.setdefault((operation.queue, operation.offset), operation)
+            if other is not operation:
+                raise Violated("offsets-unique", f"{other!r} and {operation!r}")
+
+
+def check_refusals(history: Sequence[Operation], stored: Iterable[int]) -> None:
+    """Raise Violated where an append stands twice, or although it was definitely refused.
+
+    `stored` gives the number of each append that is committed, in any order.
+    """
+    times: dict[int, int] = {}
+    for number in stored:
+        times[number] = times.get(number, 0) + 1
+    for operation in history:
+        if operation.kind != APPEND:
+            continue
+        found = times.get(operation.number, 0)
+        if found > 1:
+            raise Violated("stored-once", f"{operation!r} is stored {found} times")
+        if found and operation.outcome == FAIL:
+            raise Violated("refusal-is-definite", f"{operation!r} was refused and is stored")

@@ -1,0 +1,364 @@
+"""What must hold after every step of a simulated group, checked as it happens.
+
+Each member has a `Shadow`: what it has written, made durable and called committed so far. The
+group has one committed sequence; an entry's chainCrc stands for the entry and all before it, so
+that two logs are compared by one number. Source: Raft figure 3 (election safety, log matching,
+leader completeness, state machine safety).
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from system.raft.batch import ENTRY_HEADER_BYTES, Batch
+from system.raft.core import RaftCore
+from system.raft.protocol import (
+    Append,
+    Compact,
+    Install,
+    Role,
+    RoleChange,
+    SaveState,
+    Truncate,
+    Write,
+)
+from system.sim.counts import Counts
+from system.sim.violation import Violated
+from system.store.commit_log import CommitLog
+from system.store.entry import chain_crc, iter_messages
+from system.store.hard_state import HardState
+
+_CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from
+_BODY_AT = 88
+_READ_BYTES = 1 << 20
+
+Queue = tuple[bytes, int]
+
+
+class Shadow:
+    """One member, as the invariants know it; it outlives the member's processes.
+
+    `end_index` and `end_crc` are the end of everything it ordered to be written; `durable_index`
+    up to where it was told that it is durable; `state` the last term and vote made durable.
+    """
+
+    __slots__ = (
+        "batches",
+        "commit_index",
+        "core",
+        "crcs",
+        "durable_index",
+        "end_crc",
+        "end_index",
+        "in_flight",
+        "is_up",
+        "lasts",
+        "log",
+        "name",
+        "state",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.core: RaftCore | None = None
+        self.log: CommitLog | None = None
+        self.is_up = False
+        self.batches: list[Batch] = []
+        self.lasts: list[int] = []
+        self.crcs: list[int] = []
+        self.end_index = -1
+        self.end_crc = 0
+        self.commit_index = -1
+        self.durable_index = -1
+        self.state = HardState()
+        self.in_flight: Sequence[Write] = ()
+
+    def crc_at(self, index: int) -> int:
+        """Return the chainCrc of entry `index` of this member's log (0 for index -1)."""
+        if index == self.end_index:
+            return self.end_crc
+        at = bisect_left(self.lasts, index)
+        if at < len(self.lasts):
+            batch = self.batches[at]
+            if self.lasts[at] == index:
+                return self.crcs[at]
+            if batch.first_index <= index:
+                return batch.until(index).last_chain_crc()
+        if index < 0:
+            return 0
+        assert self.log is not None
+        return self.log.log_end_at(index).chain_crc
+
+    def truncate(self, end_index: int) -> None:
+        """Forget what stands behind `end_index`."""
+        crc = self.crc_at(end_index)
+        while self.lasts and self.lasts[-1] > end_index:
+            self.lasts.pop()
+            self.crcs.pop()
+            batch = self.batches.pop()
+            if batch.first_index <= end_index:
+                self.lasts.append(end_index)
+                self.crcs.append(crc)
+                self.batches.append(batch.until(end_index))
+        self.end_index, self.end_crc = end_index, crc
+
+    def begin_at(self, index: int, crc: int) -> None:
+        """Start anew: nothing of what is up to `index` is in memory."""
+        self.batches, self.lasts, self.crcs = [], [], []
+        self.end_index, self.end_crc = index, crc
+
+
+class Invariants:
+    """All live invariants of one run. Every method raises Violated."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self.shadows: dict[str, Shadow] = {}
+        self.leaders: dict[int, str] = {}
+        self.committed_crcs: list[int] = []
+        self.queues: dict[Queue, list[bytes]] = {}
+        """Every queue's committed messages as they are stored, by offset."""
+        self._ends: dict[tuple[int, int], tuple[Batch, int, int]] = {}
+
+    @property
+    def committed_index(self) -> int:
+        """The last index that any member ever called committed."""
+        return len(self.committed_crcs) - 1
+
+    # ---- a member's life --------------------------------------------------------------
+
+    def started(self, name: str, core: RaftCore, log: CommitLog) -> Shadow:
+        """A member recovered. Durable means: a crash keeps it."""
+        shadow = self.shadows.get(name)
+        if shadow is None:
+            shadow = self.shadows[name] = Shadow(name)
+        else:
+            self._check_recovered(shadow, log)
+        shadow.core, shadow.log, shadow.is_up = core, log, True
+        shadow.in_flight = ()
+        shadow.begin_at(log.end.index, log.end.chain_crc)
+        shadow.durable_index = log.end.index
+        shadow.state = log.state
+        shadow.commit_index = -1
+        self.committed(shadow, core.ledger.commit_index)
+        return shadow
+
+    def _check_recovered(self, shadow: Shadow, log: CommitLog) -> None:
+        states = [shadow.state]
+        kept = shadow.durable_index
+        for write in shadow.in_flight:
+            if isinstance(write, SaveState):
+                states.append(HardState(write.term, write.voted_for))
+            elif isinstance(write, Truncate):
+                kept = min(kept, write.end_index)
+            elif isinstance(write, Install):
+                kept = -1
+        if log.state not in states:
+            raise Violated(
+                "vote-is-durable", f"{log.state} was recovered, {shadow.state} was durable"
+            )
+        if log.end.index < kept:
+            raise Violated(
+                "durable-survives", f"the log ends at {log.end.index}, {kept} was durable"
+            )
+        if kept > log.begin.index and kept >= 0:
+            found, expected = log.log_end_at(kept).chain_crc, shadow.crc_at(kept)
+            if found != expected:
+                raise Violated("durable-survives", f"entry {kept} is another one after recovery")
+
+    def ordered(self, shadow: Shadow, writes: Sequence[Write]) -> None:
+        """A member gave writes to its disk."""
+        for write in writes:
+            if isinstance(write, Append):
+                self._appended(shadow, write.batch)
+            elif isinstance(write, Truncate):
+                self._counts.truncations += 1
+                if write.end_index < shadow.commit_index:
+                    raise Violated(
+                        "committed-stays",
+                        f"entries behind {write.end_index} go, {shadow.commit_index} was committed",
+                    )
+                shadow.truncate(write.end_index)
+            elif isinstance(write, Install):
+                self._counts.snapshot_installs += 1
+                end = write.snapshot.end
+                self._check_crc(end.index, end.chain_crc, "snapshot")
+                shadow.begin_at(end.index, end.chain_crc)
+            elif isinstance(write, Compact):
+                self._counts.compactions += 1
+                end = write.snapshot.end
+                self._check_crc(end.index, end.chain_crc, "compaction")
+
+    def _appended(self, shadow: Shadow, batch: Batch) -> None:
+        if batch.first_index != shadow.end_index + 1:
+            raise Violated(
+                "log-contiguous", f"entry {batch.first_index} is written behind {shadow.end_index}"
+            )
+        key = (batch.last_index, batch.term)
+        known = self._ends.get(key)
+        if known is not None and known[0] is batch:
+            _, before, crc = known
+            if before != shadow.end_crc:
+                raise Violated("log-matching", f"what stands before {batch.first_index} differs")
+        else:
+            data = batch.data
+            crc = batch.last_chain_crc()
+            stored = _CHAIN_CRC_AT_36(data)[0]
+            if stored != chain_crc(shadow.end_crc, data[:ENTRY_HEADER_BYTES]):
+                raise Violated("log-matching", f"what stands before {batch.first_index} differs")
+            if known is None:
+                self._ends[key] = (batch, shadow.end_crc, crc)
+            elif known[2] != crc:
+                raise Violated("log-matching", f"two entries {key[0]} of term {key[1]}")
+        shadow.batches.append(batch)
+        shadow.lasts.append(batch.last_index)
+        shadow.crcs.append(crc)
+        shadow.end_index, shadow.end_crc = batch.last_index, crc
+
+    def synced(self, shadow: Shadow, writes: Sequence[Write]) -> None:
+        """Writes were carried out, as durable as the policy says."""
+        for write in writes:
+            if isinstance(write, Append):
+                shadow.durable_index = write.batch.last_index
+            elif isinstance(write, Truncate):
+                shadow.durable_index = min(shadow.durable_index, write.end_index)
+            elif isinstance(write, SaveState):
+                shadow.state = HardState(write.term, write.voted_for)
+            elif isinstance(write, Install):
+                shadow.durable_index = write.snapshot.end.index
+
+    # ---- elections --------------------------------------------------------------------
+
+    def changed_role(self, shadow: Shadow, change: RoleChange) -> None:
+        """One leader a term, and it has everything committed."""
+        if change.role is not Role.LEADER:
+            return
+        self._counts.elections += 1
+        other = self.leaders.setdefault(change.term, shadow.name)
+        if other != shadow.name:
+            raise Violated(
+                "one-leader-a-term", f"{other} and {shadow.name} both lead term {change.term}"
+            )
+        self._check_complete(shadow)
+
+    def _check_complete(self, shadow: Shadow) -> None:
+        last = self.committed_index
+        if last < 0:
+            return
+        if shadow.end_index < last or shadow.crc_at(last) != self.committed_crcs[last]:
+            raise Violated(
+                "leader-completeness",
+                f"{shadow.name} leads with a log up to {shadow.end_index} that lacks what was"
+                f" committed up to {last}",
+                shadow.name,
+            )
+
+    # ---- commitment -------------------------------------------------------------------
+
+    def committed(self, shadow: Shadow, index: int) -> None:
+        """A member calls entries committed: they are the ones that everybody calls so."""
+        if index <= shadow.commit_index:
+            if index < shadow.commit_index:
+                raise Violated("commit-never-falls", f"from {shadow.commit_index} to {index}")
+            return
+        if index > shadow.end_index:
+            raise Violated(
+                "committed-is-held", f"{index} is committed, the log ends at {shadow.end_index}"
+            )
+        known = min(index, self.committed_index)
+        if known >= 0:
+            self._check_crc(known, shadow.crc_at(known), shadow.name)
+        if index > self.committed_index:
+            self._extend(shadow, index)
+        shadow.commit_index = index
+
+    def _check_crc(self, index: int, crc: int, whose: str) -> None:
+        if index >= len(self.committed_crcs) or self.committed_crcs[index] != crc:
+            raise Violated(
+                "committed-never-changes", f"entry {index} of {whose} is not what was committed"
+            )
+
+    def _extend(self, shadow: Shadow, index: int) -> None:
+        core = shadow.core
+        assert core is not None
+        self._check_durable(shadow, core, index)
+        first = len(self.committed_crcs)
+        while first <= index:
+            for batch in core.log.batches_from(first, _READ_BYTES):
+                part = batch if batch.last_index <= index else batch.until(index)
+                self._extend_by(part)
+                first = part.last_index + 1
+                if first > index:
+                    break
+        for other in self.shadows.values():
+            if other is not shadow and other.is_up and other.core is not None:
+                leads = other.core.role is Role.LEADER
+                if leads and other.core.term > core.term:
+                    self._check_complete(other)
+
+    def _extend_by(self, batch: Batch) -> None:
+        data, start = batch.data, batch.position
+        crcs, queues = self.committed_crcs, self.queues
+        for _, _, position, size, topic, queue_id, offset in iter_messages(data, start):
+            at = position - start
+            crcs.append(_CHAIN_CRC_AT_36(data, at - ENTRY_HEADER_BYTES)[0])
+            queue = queues.get((topic, queue_id))
+            if queue is None:
+                queue = queues[topic, queue_id] = []
+            if offset != len(queue):
+                raise Violated(
+                    "offsets-gapless",
+                    f"{topic.decode()}/{queue_id} goes on at {offset}, not {len(queue)}",
+                )
+            queue.append(data[at : at + size])
+
+    def _check_durable(self, shadow: Shadow, core: RaftCore, index: int) -> None:
+        """Committed is what a majority of the voters has made durable."""
+        voters = core.membership.voters
+        crc = shadow.crc_at(index)
+        have = 0
+        for voter in voters:
+            other = self.shadows.get(voter)
+            if (
+                other is not None
+                and other.durable_index >= index
+                and other.end_index >= index
+                and other.crc_at(index) == crc
+            ):
+                have += 1
+        if have < core.membership.quorum:
+            raise Violated(
+                "committed-is-durable",
+                f"{index} is committed and durable on {have} of {len(voters)} voters",
+            )
+
+    # ---- clients ----------------------------------------------------------------------
+
+    def acknowledged(self, queue: Queue, offset: int, body: bytes) -> None:
+        """An append is acknowledged: it is committed at its offset."""
+        stored = self.queues.get(queue, ())
+        if not 0 <= offset < len(stored):
+            raise Violated(
+                "acknowledged-is-committed",
+                f"{queue[0].decode()}/{queue[1]} offset {offset}, committed up to {len(stored)}",
+            )
+        message = stored[offset]
+        if message[_BODY_AT : _BODY_AT + len(body)] != body:
+            raise Violated(
+                "acknowledged-at-its-offset",
+                f"{queue[0].decode()}/{queue[1]} offset {offset} holds another message",
+            )
+
+    def pulled(self, queue: Queue, offset: int, next_offset: int, body: bytes | memoryview) -> None:
+        """A pull returned messages: those that are committed at these offsets."""
+        stored = self.queues.get(queue, [])
+        if next_offset > len(stored):
+            raise Violated(
+                "reads-are-committed", f"read up to {next_offset}, committed up to {len(stored)}"
+            )
+        if body != b"".join(stored[offset:next_offset]):
+            raise Violated(
+                "reads-agree", f"offsets {offset}..{next_offset} are not what was committed there"
+            )

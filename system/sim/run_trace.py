@@ -1,0 +1,90 @@
+"""What a run did: a running digest, always, and one line an event, where it is asked for.
+
+The digest mixes numbers alone (time, member, kind, what the event carries), so it is the same in
+every process whatever PYTHONHASHSEED is, and costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from system.raft.protocol import (
+    LeadershipTransfer,
+    Message,
+    PushRequest,
+    PushResponse,
+    SnapshotRequest,
+    VoteRequest,
+    VoteResponse,
+)
+
+Write = Callable[[str], None]
+
+
+class Trace:
+    """The digest of a run, and its lines. `write` takes a line; None: no lines are made."""
+
+    __slots__ = ("_numbers", "digest", "write")
+
+    def __init__(self, write: Write | None = None) -> None:
+        self.write = write
+        self.digest = 0
+        self._numbers: dict[str, int] = {}
+
+    def event(self, at_ms: float, name: str, *numbers: float) -> None:
+        """Mix an event into the digest. `name` stands for itself, by the order of first use."""
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = sum(name.encode()) + 1009 * len(self._numbers)
+        self.digest = hash((self.digest, at_ms, number, numbers))
+
+    def line(self, at_ms: float, node: str, text: str) -> None:
+        """Write a line; call it only where `write` is set."""
+        assert self.write is not None
+        self.write(f"{at_ms:12.3f} {node:<4} {text}")
+
+    @property
+    def hex(self) -> str:
+        """The digest as 16 hex digits."""
+        return f"{self.digest & (2**64 - 1):016x}"
+
+
+def describe(message: Message) -> str:
+    """Return a message as a line of a trace."""
+    if isinstance(message, VoteRequest):
+        kind = "canvass" if message.canvass else "vote?"
+        return f"{kind} term={message.term} last={message.last_term}/{message.last_index}"
+    if isinstance(message, VoteResponse):
+        kind = "would" if message.canvass else "vote"
+        return f"{kind} {'yes' if message.granted else 'no'} term={message.term}"
+    if isinstance(message, PushRequest):
+        entries = "".join(f" +{b.first_index}..{b.last_index}(t{b.term})" for b in message.batches)
+        return (
+            f"push term={message.term} prev={message.prev_term}/{message.prev_index}{entries}"
+            f" commit={message.commit_index} round={message.read_round}"
+        )
+    if isinstance(message, PushResponse):
+        tail = "" if message.success else f" refused hint={message.hint_term}/{message.hint_index}"
+        return (
+            f"ack term={message.term} match={message.match_index}{tail} round={message.read_round}"
+        )
+    if isinstance(message, SnapshotRequest):
+        return f"snapshot term={message.term} end={message.snapshot.end.index}"
+    assert isinstance(message, LeadershipTransfer)
+    return f"take over term={message.term}"
+
+
+def numbers_of(message: Message) -> tuple[float, ...]:
+    """Return what of a message goes into the digest."""
+    if isinstance(message, PushRequest):
+        last = message.batches[-1].last_index if message.batches else -1
+        return message.term, message.prev_index, message.commit_index, last, message.read_round
+    if isinstance(message, PushResponse):
+        return message.term, message.success, message.match_index, message.read_round
+    if isinstance(message, VoteRequest):
+        return message.term, message.last_term, message.last_index, message.canvass
+    if isinstance(message, VoteResponse):
+        return message.term, message.granted, message.canvass
+    if isinstance(message, SnapshotRequest):
+        return message.term, message.snapshot.end.index
+    return (message.term,)

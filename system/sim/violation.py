@@ -1,0 +1,28 @@
+"""A broken promise of a simulated group."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """Which invariant broke, what was seen, when (virtual milliseconds) and at which node."""
+
+    invariant: str
+    finding: str
+    at_ms: float
+    node: str
+
+    def __str__(self) -> str:
+        where = f" at {self.node}" if self.node else ""
+        return f"{self.invariant}: {self.finding} ({self.at_ms:.3f} ms{where})"
+
+
+class Violated(Exception):  # noqa: N818 - a finding, not an error of the world
+    """Ends a run at its first violation. The world adds when and where."""
+
+    def __init__(self, invariant: str, finding: str, node: str = "") -> None:
+        super().__init__(f"{invariant}: {finding}")
+        self.invariant = invariant
+        self.finding = finding
+        self.node = node

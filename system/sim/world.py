@@ -1,0 +1,226 @@
+"""The core world: a group of simulated nodes, their clients and faults, under one event heap.
+
+Everything follows from the schedule: no clock, no socket, no thread and no dice of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from system.mutants import HEALTHY, Mutant
+from system.raft.protocol import InvariantError, Message, Role
+from system.sim.clients import TOPIC_BYTES, Clients, stored_numbers
+from system.sim.counts import Counts
+from system.sim.disk import PowerLoss
+from system.sim.draws import Draws
+from system.sim.event_heap import EventHeap
+from system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
+from system.sim.history import APPEND, OK, check_history, check_refusals
+from system.sim.invariants import Invariants
+from system.sim.member import SimMember, raft_config
+from system.sim.network import Network
+from system.sim.run_trace import Trace
+from system.sim.violation import Violated, Violation
+from system.store.disk import DiskFailed, DiskFull, StoreError
+from system.store.log_writer import AckPolicy
+
+if TYPE_CHECKING:
+    from system.sim.schedule import Schedule
+
+SETTLE_MS_MAX = 4000.0
+"""After the last fault is mended: how long a group may take to acknowledge a new append."""
+
+
+class World:
+    """One run. `run` returns the first broken invariant, or None."""
+
+    def __init__(
+        self, schedule: Schedule, *, mutant: Mutant = HEALTHY, trace: Trace | None = None
+    ) -> None:
+        settings = schedule.settings
+        self.settings = settings
+        self.mutant = mutant
+        self.trace = trace or Trace()
+        self.draws = Draws(schedule.seed)
+        self.heap = EventHeap()
+        self.counts = Counts()
+        self.invariants = Invariants(self.counts)
+        self.ack = cast("AckPolicy", settings.ack)
+        self.raft_config = raft_config(settings)
+        self.network = Network(
+            self.heap, self.draws, self._deliver, settings.link_delay_ms, settings.link_jitter_ms
+        )
+        self.bootstrap = tuple(f"n{number}" for number in range(settings.members))
+        self.members = {name: SimMember(self, name) for name in self.bootstrap}
+        self.client_targets: list[str] = list(self.bootstrap)
+        self.clients = Clients(self, settings.clients)
+        self.acting: SimMember | None = None
+        self._actions = FaultActions(self)
+        self.healed_ms = float(max((fault.end_ms for fault in schedule.faults), default=0))
+        for member in self.members.values():
+            self.heap.push(0.0, self.restart, member)
+        for fault in schedule.faults:
+            self.heap.push(fault.start_ms, self._actions.begin, fault)
+        for call in schedule.calls:
+            self.heap.push(call.at_ms, self.clients.call, call)
+
+    # ---- running ----------------------------------------------------------------------
+
+    def run(self) -> Violation | None:
+        """Run to the end, or to the first broken invariant."""
+        try:
+            self._run_events()
+            self._check_end()
+        except Violated as found:
+            node = found.node or (self.acting.name if self.acting else "")
+            return Violation(found.invariant, found.finding, self.heap.now_ms, node)
+        finally:
+            self._count_up()
+        return None
+
+    def _run_events(self) -> None:
+        heap, until_ms = self.heap, float(self.settings.run_ms)
+        pop = heap.pop
+        while (event := pop(until_ms)) is not None:
+            self.acting = None
+            action, args = event
+            try:
+                action(*args)
+            except (PowerLoss, StoreError, InvariantError, AssertionError) as error:
+                self._ended(error)
+
+    def _ended(self, error: Exception) -> None:
+        """A node's code raised: its process ends. Raises Violated unless a fault explains it."""
+        member = self.acting
+        if member is None or not member.is_up:
+            raise error
+        if isinstance(error, PowerLoss):
+            self.counts.fault("crash_at_operation")
+            self.crash(member, loses_unsynced=member.loses_unsynced)
+            return
+        if isinstance(error, DiskFailed | DiskFull):
+            self.counts.stopped_by_disk += 1
+            self.crash(member, loses_unsynced=False)
+            self.heap.push(self.heap.now_ms + RESTART_AFTER_MS, self.restart, member)
+            return
+        if member.is_rotten and isinstance(error, StoreError):
+            self.crash(member, loses_unsynced=False)
+            return
+        raise Violated("node-runs-on", f"{type(error).__name__}: {error}", member.name) from error
+
+    def crash(self, member: SimMember, *, loses_unsynced: bool) -> None:
+        """End a member's process, and the machine's memory with it."""
+        self.counts.crashes += 1
+        self.trace.event(self.heap.now_ms, member.name, loses_unsynced)
+        if self.trace.write is not None:
+            text = f"crash{' with loss of what was not synced' if loses_unsynced else ''}"
+            self.trace.line(self.heap.now_ms, member.name, text)
+        member.crash(loses_unsynced=loses_unsynced)
+        self.heap.push(
+            self.heap.now_ms + self.settings.client_delay_ms, self.clients.disconnected, member.name
+        )
+
+    def restart(self, member: SimMember) -> None:
+        """Start a member that is down. Raises Violated if it cannot, and no fault explains it."""
+        if member.is_up or member.is_gone:
+            return
+        try:
+            member.start()
+        except (StoreError, InvariantError, AssertionError, PowerLoss) as error:
+            self._not_started(member, error)
+            return
+        if member.incarnation > 1:
+            self.counts.restarts += 1
+        self.trace.event(self.heap.now_ms, member.name, member.log.end.index)
+        if self.trace.write is not None:
+            text = f"starts, log up to {member.log.end.index}, {member.log.state}"
+            self.trace.line(self.heap.now_ms, member.name, text)
+
+    def _not_started(self, member: SimMember, error: Exception) -> None:
+        platter = member.disk.platter
+        if isinstance(error, PowerLoss):
+            self.counts.fault("crash_at_operation")
+            platter.stop_at = None
+            member.disk = member.disk.restart(
+                loses_unsynced=member.loses_unsynced, rng=self.draws.stream(f"crash/{member.name}")
+            )
+        elif not isinstance(error, DiskFailed | DiskFull):
+            raise Violated(
+                "node-starts", f"{type(error).__name__}: {error}", member.name
+            ) from error
+        self.heap.push(self.heap.now_ms + RESTART_AFTER_MS, self.restart, member)
+
+    # ---- what members and faults ask ---------------------------------------------------
+
+    def _deliver(self, source: str, target: str, message: Message) -> None:
+        member = self.members.get(target)
+        if member is not None:
+            member.receive(source, message)
+
+    def leader(self) -> str | None:
+        """The member that leads, of the highest term if there are several."""
+        leaders = [member for member in self.members.values() if member.is_up and leads(member)]
+        return max(leaders, key=lambda member: member.core.term).name if leaders else None
+
+    # ---- the end ----------------------------------------------------------------------
+
+    def _check_end(self) -> None:
+        self.acting = None
+        history = self.clients.history
+        check_history(history)
+        stored = [
+            message
+            for (topic, _), messages in self.invariants.queues.items()
+            if topic == TOPIC_BYTES
+            for message in messages
+        ]
+        check_refusals(history, stored_numbers(stored))
+        self._check_live()
+
+    def _check_live(self) -> None:
+        """After the last fault is mended the group acknowledges, and everybody catches up."""
+        due_ms = self.healed_ms + SETTLE_MS_MAX
+        if due_ms > self.settings.run_ms - self.settings.idle_ms:
+            return  # a schedule that leaves no time to settle promises nothing
+        asked = False
+        for operation in self.clients.history:
+            if operation.kind == APPEND and self.healed_ms <= operation.invoke_ms <= due_ms:
+                asked = True
+                if operation.outcome == OK and operation.end_ms <= due_ms:
+                    break
+        else:
+            if asked:
+                raise Violated(
+                    "appends-succeed",
+                    f"none was acknowledged within {SETTLE_MS_MAX:.0f} ms after the last fault",
+                )
+        self._check_caught_up()
+
+    def _check_caught_up(self) -> None:
+        committed = self.invariants.committed_index
+        for member in self.members.values():
+            if member.is_gone:
+                continue
+            if not member.is_up:
+                raise Violated("everybody-runs", "still down at the end", member.name)
+            index = member.core.ledger.commit_index
+            if index != committed:
+                raise Violated(
+                    "everybody-catches-up",
+                    f"knows {index} of {committed} committed entries at the end",
+                    member.name,
+                )
+
+    def _count_up(self) -> None:
+        counts = self.counts
+        counts.events = self.heap.taken
+        counts.messages = self.network.sent
+        counts.messages_lost = self.network.lost
+        counts.disk_operations = sum(
+            member.disk.platter.operations for member in self.members.values()
+        )
+
+
+def leads(member: SimMember) -> bool:
+    """Whether a member that is up leads."""
+    return member.core.role is Role.LEADER
