@@ -236,6 +236,7 @@ def _save_store_checkpoint(disk: Disk, root: str, store_ms: int) -> None:
     is_new = not disk.exists(path)
     file = disk.create(path, STORE_CHECKPOINT_BYTES) if is_new else disk.open(path)
     try:
+        file.grow(STORE_CHECKPOINT_BYTES)  # a crash may have left it short
         file.pwrite([_STORE_TIMES.pack(store_ms, store_ms, store_ms)], 0)
         file.sync()
     finally:
