@@ -1,11 +1,10 @@
-"""Names and limits of the broker."""
+"""Limits of the broker."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-EVENT_TOPIC = b"RMQ_SYS_DLEDGER_EVENT"
-"""Reserved topic for entries that are not user messages (DESIGN.md decision 3)."""
+from system.broker.expiry import ExpiryConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +15,14 @@ class BrokerConfig:
     store_host: bytes = bytes(8)
     queues_per_topic: int = 16
     message_bytes_max: int = 4 * 1024 * 1024 - 4096  # an entry must fit DLedger's 4 MiB buffer
+    batch_messages_max: int = 4096  # their ids must fit the header of one response
     topic_bytes_max: int = 127
     properties_bytes_max: int = 32_767
     pending_sends_max: int = 10_000  # DLedger's maxPendingRequestsNum
     ack_timeout_ms: float = 2500.0  # DLedger's maxWaitAckTimeMs
     pull_messages_max: int = 32
     pull_bytes_max: int = 256 * 1024
-    apply_bytes_max: int = 4 << 20
+    apply_bytes_max: int = 4 << 20  # committed bytes that one step dispatches
+    key_items_max: int = 0  # messages with keys between two checkpoints; 0: no key index
+    reads_held_max: int = 10_000  # confirmed reads that wait for what is still to be applied
+    expiry: ExpiryConfig = field(default_factory=ExpiryConfig)

@@ -18,12 +18,13 @@ def pull(
 ) -> tuple[ResponseCode, dict[str, str], list[bytes]]:
     """Return the response's code, ext fields and body: the messages as they are stored.
 
-    Outside the queue nothing is found, and nextBeginOffset says where it goes on.
+    Outside the queue nothing is found, and nextBeginOffset says where it goes on: in front of
+    what is retained (OFFSET_TOO_SMALL) at the begin, far behind the end at the end.
     """
-    end = queues.end(queue)
+    begin, end = queues.begin(queue), queues.end(queue)
     offset = request.queue_offset
     found: list[tuple[int, int]] = []
-    if 0 <= offset < end:
+    if begin <= offset < end:
         count = max(1, min(request.max_msg_nums, limits.pull_messages_max))
         found = queues.find(queue, offset, count, limits.pull_bytes_max)
     if found:
@@ -31,6 +32,6 @@ def pull(
     elif offset == end:
         code, next_offset = ResponseCode.PULL_NOT_FOUND, offset
     else:
-        code, next_offset = ResponseCode.PULL_OFFSET_MOVED, end if offset > end else 0
-    ext = PullMessageResponse(0, next_offset, 0, end).to_ext()
+        code, next_offset = ResponseCode.PULL_OFFSET_MOVED, end if offset > end else begin
+    ext = PullMessageResponse(0, next_offset, begin, end).to_ext()
     return code, ext, [log.read(position, size) for position, size in found]

@@ -6,8 +6,7 @@ DefaultMQAdminExt (maxOffset); DESIGN.md decision 7 for what a response code mea
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import TypeVar
 
@@ -19,9 +18,19 @@ from system.client.connection import (
     OutcomeUnknownError,
     RefusedError,
 )
-from system.remoting.codes import RequestCode, outcome_of
+from system.client.results import (
+    BatchResult,
+    Metadata,
+    PullResult,
+    SendResult,
+    metadata_from,
+)
+from system.remoting.batch_body import BatchMessage, encode_batch
+from system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from system.remoting.command import Command, CommandError
 from system.remoting.requests import (
+    MemberRequest,
+    MetadataResponse,
     PullMessage,
     PullMessageResponse,
     QueueOffsetRequest,
@@ -29,54 +38,33 @@ from system.remoting.requests import (
     SendMessageResponse,
     SendMessageV2,
 )
-from system.store.message import DamagedMessage, Message, walk_messages
+from system.store.message import DamagedMessage, walk_messages
 
 CONNECT_TIMEOUT_S = 1.0
 RETRY_AFTER_MIN_S = 0.02
 RETRY_AFTER_MAX_S = 0.1
 PULL_BYTES_MAX = 256 * 1024
+UNREACHABLE = -1
+"""The code of a RefusedError for what was never sent."""
+_LASTING_REFUSALS = frozenset(
+    (
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.NO_PERMISSION,
+    )
+)
+"""Every member, at any time, would say the same again."""
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class SendResult:
-    """What the broker says of a stored message."""
-
-    message_id: str
-    queue_id: int
-    queue_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class PullResult:
-    """Messages from the asked offset on (perhaps none), and the queue's range."""
-
-    messages: tuple[Message, ...]
-    next_offset: int
-    min_offset: int
-    max_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """What one member says of itself (DLedger's METADATA and this member's state)."""
-
-    member: str
-    role: str
-    term: int
-    leader: str | None
-    committed_index: int
-    end_index: int
 
 
 class BrokerGroupClient:
     """Sends requests to the group's leader, wherever it is.
 
-    `addresses` maps member ids to (host, port) for clients. Every call takes at most
-    `timeout_s`. A definite refusal (not the leader, not ready) is tried again with another
-    member until then; an unknown outcome is never tried again, since it might happen twice.
-    `answered_by` is the member that answered last.
+    `addresses` maps member ids to (host, port) for clients; `learn` adds to them. Every call
+    takes at most `timeout_s`. A definite refusal that may pass (not the leader, not ready, too
+    busy) is tried again with another member until then; an unknown outcome is never tried
+    again, since it might happen twice. `answered_by` is the member that answered last.
     """
 
     def __init__(
@@ -107,64 +95,155 @@ class BrokerGroupClient:
 
         return await self._at_leader(attempt)
 
+    async def send_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        messages: Sequence[bytes | BatchMessage],
+        *,
+        group: str = "client",
+    ) -> BatchResult:
+        """Append messages to one queue, one behind the other: all of them or none.
+
+        Raises as `send` does, CommandError where a message does not fit the wire.
+        """
+        batch = [m if isinstance(m, BatchMessage) else BatchMessage(m) for m in messages]
+        body = encode_batch(batch)
+        fields = SendMessageV2(group, topic, queue_id, batch=True)
+
+        async def attempt(connection: Connection, timeout_s: float) -> BatchResult:
+            request = Command(RequestCode.SEND_BATCH_MESSAGE, ext=fields.to_ext(), body=body)
+            answer = await _call(connection, request, timeout_s)
+            response = SendMessageResponse.from_ext(answer.ext)
+            ids = tuple(response.msg_id.split(","))
+            if len(ids) != len(batch):
+                raise CommandError(f"{len(ids)} message ids for {len(batch)} messages")
+            return BatchResult(ids, response.queue_id, response.queue_offset)
+
+        return await self._at_leader(attempt)
+
     async def pull(
         self, topic: str, queue_id: int, offset: int, *, count_max: int = 32, group: str = "client"
     ) -> PullResult:
         """Read committed messages from `offset` on, linearizably.
 
-        Raises RefusedError, OutcomeUnknownError, DamagedResponseError.
+        Where `offset` is below what is retained, nothing is returned but `next_offset`, which
+        is the queue's `min_offset` then. Raises RefusedError, OutcomeUnknownError,
+        DamagedResponseError.
         """
         fields = PullMessage(
             group, topic, queue_id, offset, count_max, max_msg_bytes=PULL_BYTES_MAX
         )
 
         async def attempt(connection: Connection, timeout_s: float) -> PullResult:
-            request = Command(RequestCode.PULL_MESSAGE, ext=fields.to_ext())
-            answer = await _call(connection, request, timeout_s)
-            response = PullMessageResponse.from_ext(answer.ext)
-            return PullResult(
-                tuple(walk_messages(answer.body)),
-                response.next_begin_offset,
-                response.min_offset,
-                response.max_offset,
-            )
+            return await _pull(connection, RequestCode.PULL_MESSAGE, fields, timeout_s)
 
         return await self._at_leader(attempt)
+
+    async def pull_from(
+        self,
+        member: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int = 32,
+        group: str = "client",
+    ) -> PullResult:
+        """Read from one member, leader or not, what it knows to be committed.
+
+        Never more than that, but it may be old: not linearizable. Raises as `pull` does.
+        """
+        fields = PullMessage(
+            group, topic, queue_id, offset, count_max, max_msg_bytes=PULL_BYTES_MAX
+        )
+
+        async def attempt(connection: Connection, timeout_s: float) -> PullResult:
+            return await _pull(connection, RequestCode.PULL_COMMITTED, fields, timeout_s)
+
+        return await self._at(member, attempt)
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue's end offset, linearizably. Raises as `pull` does."""
-        fields = QueueOffsetRequest(topic, queue_id)
+        return await self._offset(RequestCode.GET_MAX_OFFSET, topic, queue_id)
 
-        async def attempt(connection: Connection, timeout_s: float) -> int:
-            request = Command(RequestCode.GET_MAX_OFFSET, ext=fields.to_ext())
-            answer = await _call(connection, request, timeout_s)
-            return QueueOffsetResponse.from_ext(answer.ext).offset
-
-        return await self._at_leader(attempt)
+    async def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the lowest offset that the leader retains. Raises as `pull` does."""
+        return await self._offset(RequestCode.GET_MIN_OFFSET, topic, queue_id)
 
     async def metadata(self, member: str) -> Metadata:
         """Ask one member for its own state. Raises as `pull` does."""
-        deadline_s = trio.current_time() + self._timeout_s
-        connection = await self._connection(member, self._timeout_s)
-        left_s = deadline_s - trio.current_time()
-        answer = await _call(connection, Command(RequestCode.DLEDGER_METADATA), left_s)
-        try:
-            return Metadata(
-                answer.ext["selfId"],
-                answer.ext["role"],
-                int(answer.ext["term"]),
-                answer.ext["leaderId"] or None,
-                int(answer.ext["committedIndex"]),
-                int(answer.ext["ledgerEndIndex"]),
-            )
-        except (KeyError, ValueError) as error:
-            raise OutcomeUnknownError(f"{member} sent no metadata: {error!r}") from None
+
+        async def attempt(connection: Connection, timeout_s: float) -> Metadata:
+            request = Command(RequestCode.DLEDGER_METADATA)
+            answer = await _call(connection, request, timeout_s)
+            return metadata_from(MetadataResponse.from_ext(answer.ext))
+
+        return await self._at(member, attempt)
+
+    async def transfer_leadership(self, member: str) -> None:
+        """Hand the leadership to a voter; returns when it leads.
+
+        Raises RefusedError (it leads not, and nobody is asked to any more) or
+        OutcomeUnknownError (it may lead yet).
+        """
+        await self.ask_leader(RequestCode.TRANSFER_LEADERSHIP, MemberRequest(member).to_ext())
+
+    async def ask_leader(self, code: RequestCode, ext: dict[str, str]) -> dict[str, str]:
+        """Send any request without a body to the leader; return the response's ext fields.
+
+        Raises as `pull` does.
+        """
+
+        async def attempt(connection: Connection, timeout_s: float) -> dict[str, str]:
+            return (await _call(connection, Command(code, ext=dict(ext)), timeout_s)).ext
+
+        return await self._at_leader(attempt)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The members whose client address is known, in sorted order."""
+        return tuple(sorted(self._addresses))
+
+    def learn(self, member: str, host: str, port: int) -> None:
+        """Take note of a member's client address: of a new one, or a new address."""
+        if self._addresses.get(member) != (host, port):
+            self._drop(member)
+            self._addresses[member] = (host, port)
+
+    def forget(self, member: str) -> None:
+        """Ask a member no more that has left the group. The last one stays."""
+        if member in self._addresses and len(self._addresses) > 1:
+            self._drop(member)
+            del self._addresses[member]
+            if self._target == member:
+                self._retarget(member, None)
 
     def close(self) -> None:
         """Close all connections."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+    async def _offset(self, code: RequestCode, topic: str, queue_id: int) -> int:
+        fields = QueueOffsetRequest(topic, queue_id)
+
+        async def attempt(connection: Connection, timeout_s: float) -> int:
+            answer = await _call(connection, Command(code, ext=fields.to_ext()), timeout_s)
+            return QueueOffsetResponse.from_ext(answer.ext).offset
+
+        return await self._at_leader(attempt)
+
+    async def _at(
+        self, member: str, attempt: Callable[[Connection, float], Awaitable[Result]]
+    ) -> Result:
+        """Ask one member, once."""
+        deadline_s = trio.current_time() + self._timeout_s
+        connection = await self._connection(member, self._timeout_s)
+        try:
+            return await attempt(connection, deadline_s - trio.current_time())
+        except (CommandError, DamagedMessage) as error:
+            raise DamagedResponseError(f"{member} sent a bad response: {error}") from None
 
     async def _at_leader(self, attempt: Callable[[Connection, float], Awaitable[Result]]) -> Result:
         deadline_s = trio.current_time() + self._timeout_s
@@ -174,6 +253,8 @@ class BrokerGroupClient:
                 connection = await self._connection(member, deadline_s - trio.current_time())
                 result = await attempt(connection, deadline_s - trio.current_time())
             except RefusedError as error:
+                if error.code in _LASTING_REFUSALS:
+                    raise
                 self._retarget(member, error.leader)
                 pause_s = self._rng.uniform(RETRY_AFTER_MIN_S, RETRY_AFTER_MAX_S)
                 if trio.current_time() + pause_s >= deadline_s:
@@ -201,13 +282,33 @@ class BrokerGroupClient:
         connection = self._connections.get(member)
         if connection is not None and connection.is_open:
             return connection
+        if member not in self._addresses:
+            raise RefusedError(UNREACHABLE, f"no client address of {member} is known")
         host, port = self._addresses[member]
         try:
             connection = await Connection.open(host, port, min(timeout_s, CONNECT_TIMEOUT_S))
         except OSError as error:
-            raise RefusedError(-1, f"{member} cannot be reached: {error}") from None
+            raise RefusedError(UNREACHABLE, f"{member} cannot be reached: {error}") from None
         self._connections[member] = connection
         return connection
+
+    def _drop(self, member: str) -> None:
+        connection = self._connections.pop(member, None)
+        if connection is not None:
+            connection.close()
+
+
+async def _pull(
+    connection: Connection, code: RequestCode, fields: PullMessage, timeout_s: float
+) -> PullResult:
+    answer = await _call(connection, Command(code, ext=fields.to_ext()), timeout_s)
+    response = PullMessageResponse.from_ext(answer.ext)
+    return PullResult(
+        tuple(walk_messages(answer.body)),
+        response.next_begin_offset,
+        response.min_offset,
+        response.max_offset,
+    )
 
 
 async def _call(connection: Connection, request: Command, timeout_s: float) -> Command:

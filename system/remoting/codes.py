@@ -12,7 +12,7 @@ Outcome = Literal["ok", "fail", "info"]
 
 
 class RequestCode(IntEnum):
-    """What a request asks for. Requests from 50000 on go between nodes of a DLedger group."""
+    """What a request asks for. Requests 50001 to 51006 go between nodes of a DLedger group."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -57,6 +57,16 @@ class RequestCode(IntEnum):
     DLEDGER_PUSH = 51004
     DLEDGER_LEADERSHIP_TRANSFER = 51005
     DLEDGER_INSTALL_SNAPSHOT = 51006
+    # Ours, on the client's port: neither RocketMQ nor DLedger has them (DLedger's own
+    # USER_DEFINE is 59999). A broker that does not know them refuses with code 3.
+    TRANSFER_LEADERSHIP = 58001
+    """ext `member`: hand the leadership to that voter; answered when it leads."""
+    ADD_MEMBER = 58002
+    """ext `member`, `address` ("host:port" of its DLedger port): a learner, later a voter."""
+    REMOVE_MEMBER = 58003
+    """ext `member`: take a voter or learner out; answered when the change is committed."""
+    PULL_COMMITTED = 58004
+    """PULL_MESSAGE's fields, served by any member from what it knows to be committed."""
 
 
 class ResponseCode(IntEnum):
@@ -100,9 +110,12 @@ _OUTCOMES: dict[int, Outcome] = {
     # read, and a pull changes nothing.
     ResponseCode.PULL_RETRY_IMMEDIATELY: "fail",
     # Refused before the append: too busy (a full queue, too many pending, the disk is full).
+    # RocketMQ answers DLedger's immediate refusals (415, 503) with 2, and so do we; nothing
+    # that reached the log is ever answered with it.
     ResponseCode.SYSTEM_BUSY: "fail",
     ResponseCode.FLOW_CONTROL: "fail",
-    # Refused before the append: not the leader, not ready, shutting down.
+    # Refused before the append: not the leader (404), not ready (505), handing the leadership
+    # over (506), shutting down.
     ResponseCode.SERVICE_NOT_AVAILABLE: "fail",
     ResponseCode.GO_AWAY: "fail",
     # Refused before the append: the request itself is wrong, or may not be made.
@@ -111,8 +124,9 @@ _OUTCOMES: dict[int, Outcome] = {
     ResponseCode.VERSION_NOT_SUPPORTED: "fail",
     ResponseCode.NO_PERMISSION: "fail",
     ResponseCode.TOPIC_NOT_EXIST: "fail",
-    # SYSTEM_ERROR is absent with a purpose: a quorum that did not answer in time (DLedger's 502)
-    # and a change of term while waiting (501) both arrive as 1, and may yet commit.
+    # SYSTEM_ERROR is absent with a purpose: a quorum that did not answer in time (DLedger's 502),
+    # a change of term while waiting (501) and a transfer that nobody took up (418) arrive as 1,
+    # and may yet take effect.
 }
 
 _STORED_BUT_LATE = frozenset(

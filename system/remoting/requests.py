@@ -137,6 +137,40 @@ class QueueOffsetResponse(Fields, gc=False, rename="camel"):
     offset: I64
 
 
+class MemberRequest(Fields, gc=False, rename="camel"):
+    """TRANSFER_LEADERSHIP, ADD_MEMBER and REMOVE_MEMBER: whom it is about.
+
+    `address` is "host:port" of the member's DLedger port; ADD_MEMBER alone needs it.
+    """
+
+    member: str
+    address: str | None = None
+
+
+class MetadataResponse(Fields, gc=False, rename="camel"):
+    """The answer to DLEDGER_METADATA: what one member knows; lists have ';' between members.
+
+    `committed_index` is what is committed and durable there, `applied_index` what pulls from
+    there may see. `peers` has DLedger's form, "n0-127.0.0.1:40911;...", and names those members
+    that the log gave an address to. The log's entries start at `begin_index`; `snapshot_index`
+    is the entry up to which a snapshot stands for those before it (-1: none).
+    """
+
+    self_id: str
+    role: str
+    term: I64
+    leader_id: str
+    committed_index: I64
+    ledger_end_index: I64
+    applied_index: I64 = -1
+    voters: str = ""
+    learners: str = ""
+    peers: str = ""
+    membership_index: I64 = -1
+    begin_index: I64 = 0
+    snapshot_index: I64 = -1
+
+
 class SendMessage(Fields, gc=False, rename="camel"):
     """SEND_MESSAGE (10): the same under long names."""
 

@@ -1,0 +1,197 @@
+"""What operators ask: a member's own state, leadership transfers, membership changes.
+
+Request codes of our own on RocketMQ's frame (`RequestCode`): DLedger's membership is static,
+and its LEADERSHIP_TRANSFER goes between members. A refusal is definite and says why; it has
+code NO_PERMISSION where it would be refused again, so that clients do not try again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from system.broker.appender import Appender, Refusal
+from system.broker.effects import Connection
+from system.broker.limits import BrokerConfig
+from system.broker.outbox import Outbox
+from system.broker.pending import PendingAppend, PendingAppends
+from system.broker.reput import Reput
+from system.raft.core import RaftCore
+from system.raft.membership_change import AddLearner, Change, Promote, Remove
+from system.raft.protocol import MembershipError, NotLeaderError, Role, TransferError
+from system.remoting.codes import RequestCode, ResponseCode
+from system.remoting.command import Command, CommandError
+from system.remoting.requests import MemberRequest, MetadataResponse
+from system.remoting.responses import response
+
+ADMIN_CODES = frozenset(
+    (RequestCode.TRANSFER_LEADERSHIP, RequestCode.ADD_MEMBER, RequestCode.REMOVE_MEMBER)
+)
+PORT_MAX = 65_535
+MEMBER_BYTES_MAX = 64
+ADDRESS_BYTES_MAX = 256
+_SEPARATORS = ";-"
+"""They stand between members and addresses (DLedger's form of a list of peers)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitingTransfer:
+    connection: Connection
+    command: Command
+    target: str
+    due_ms: float
+
+
+class Admin:
+    """Serves operators. At most one transfer waits at a time, as the core allows."""
+
+    def __init__(
+        self,
+        core: RaftCore,
+        reput: Reput,
+        appender: Appender,
+        pending: PendingAppends,
+        outbox: Outbox,
+        config: BrokerConfig,
+    ) -> None:
+        self._core = core
+        self._reput = reput
+        self._appender = appender
+        self._pending = pending
+        self._outbox = outbox
+        self._config = config
+        self._transfer: _WaitingTransfer | None = None
+
+    def handle(self, connection: Connection, command: Command, now_ms: float, wall_ms: int) -> None:
+        """Take a transfer or a change. Raises CommandError where it says no member."""
+        fields = MemberRequest.from_ext(command.ext)
+        if not self._appender.is_ready:
+            self._outbox.refuse_not_leader(connection, command)
+        elif command.code == RequestCode.TRANSFER_LEADERSHIP:
+            self._begin_transfer(connection, command, fields.member, now_ms)
+        elif command.code == RequestCode.ADD_MEMBER:
+            change = AddLearner(_checked_member(fields.member), _checked_address(fields.address))
+            self._change(connection, command, change, now_ms, wall_ms)
+        else:
+            self._change(connection, command, Remove(fields.member), now_ms, wall_ms)
+
+    def metadata(self, connection: Connection, command: Command) -> None:
+        """Answer DLedger's METADATA with this member's state."""
+        core = self._core
+        memberships, begin = core.ledger.memberships, core.log.begin
+        membership = memberships.current
+        fields = MetadataResponse(
+            core.member,
+            core.role.value,
+            core.term,
+            core.leader or "",
+            core.ledger.checkpoint_index,
+            core.log.end_index,
+            self._reput.applied_index,
+            ";".join(membership.voters),
+            ";".join(membership.learners),
+            ";".join(f"{member}-{address}" for member, address in membership.addresses),
+            memberships.current_index,
+            begin.index + 1,
+            begin.index,
+        )
+        self._outbox.answer(connection, command, ext=fields.to_ext())
+
+    def promote(self, learner: str, now_ms: float, wall_ms: int) -> None:
+        """Let a learner vote that has caught up; where that is refused now, it is tried again."""
+        if not self._appender.is_ready:
+            return
+        try:
+            membership = self._core.plan_change(Promote(learner))
+        except (MembershipError, NotLeaderError):
+            return
+        self._appender.append_membership(membership, now_ms, wall_ms)
+
+    def settle(self, now_ms: float) -> None:
+        """Answer the transfer that waits, once it is known what came of it."""
+        waiting, core = self._transfer, self._core
+        if waiting is None:
+            return
+        if core.leader == waiting.target:
+            self._outbox.answer(waiting.connection, waiting.command)
+        elif now_ms >= waiting.due_ms or (core.role is Role.LEADER and core.transferee is None):
+            self._outbox.answer(
+                waiting.connection,
+                waiting.command,
+                ResponseCode.SYSTEM_ERROR,
+                f"[418] {waiting.target} has not taken the leadership yet",
+                {"leaderId": core.leader or ""},
+            )
+        else:
+            return
+        self._transfer = None
+
+    def _begin_transfer(
+        self, connection: Connection, command: Command, target: str, now_ms: float
+    ) -> None:
+        if target == self._core.member:
+            self._outbox.answer(connection, command)
+            return
+        try:
+            self._core.transfer(target, now_ms)
+        except NotLeaderError:
+            self._outbox.refuse_not_leader(connection, command)
+        except TransferError as error:
+            self._refuse(connection, command, (ResponseCode.NO_PERMISSION, f"[417] {error}"))
+        else:
+            due_ms = now_ms + self._config.ack_timeout_ms
+            self._transfer = _WaitingTransfer(connection, command, target, due_ms)
+
+    def _change(
+        self,
+        connection: Connection,
+        command: Command,
+        change: Change,
+        now_ms: float,
+        wall_ms: int,
+    ) -> None:
+        try:
+            membership = self._core.plan_change(change)
+        except NotLeaderError:
+            self._outbox.refuse_not_leader(connection, command)
+            return
+        except MembershipError as error:
+            self._refuse(connection, command, (ResponseCode.NO_PERMISSION, f"[504] {error}"))
+            return
+        if refusal := self._appender.append_membership(membership, now_ms, wall_ms):
+            self._refuse(connection, command, refusal)
+            return
+        index = self._core.ledger.memberships.current_index
+        self._pending.waiting.append(
+            PendingAppend(
+                index,
+                now_ms + self._config.ack_timeout_ms,
+                connection,
+                command.opaque,
+                command.serialize_type,
+                response(
+                    command.opaque,
+                    ResponseCode.SUCCESS,
+                    ext={"membershipIndex": str(index)},
+                    serialize_type=command.serialize_type,
+                ),
+            )
+        )
+
+    def _refuse(self, connection: Connection, command: Command, refusal: Refusal) -> None:
+        self._outbox.refuse(connection, command, *refusal)
+
+
+def _checked_member(member: str) -> str:
+    legal = member and member.isascii() and member.isprintable() and len(member) <= MEMBER_BYTES_MAX
+    if not legal or " " in member or any(mark in member for mark in _SEPARATORS):
+        raise CommandError(f"{member!r} is no member id")
+    return member
+
+
+def _checked_address(address: str | None) -> str:
+    host, colon, port = (address or "").rpartition(":")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX
+    is_host = host.isascii() and host.isprintable() and ";" not in host and " " not in host
+    if not (host and colon and is_host and is_port and len(host) <= ADDRESS_BYTES_MAX):
+        raise CommandError(f"a member's address is host:port of its DLedger port, not {address!r}")
+    return f"{host}:{int(port)}"

@@ -1,0 +1,138 @@
+"""Puts entries behind the log's end while this member leads, and numbers them by queue.
+
+Source: RocketMQ's DLedgerCommitLog.putMessage (queue offsets are given before replication);
+DLEDGER.md D.1.
+"""
+
+from __future__ import annotations
+
+from system.broker.consume_queue import Queue
+from system.broker.limits import BrokerConfig
+from system.broker.reput import Reput
+from system.raft.core import RaftCore
+from system.raft.membership import Membership
+from system.raft.protocol import (
+    DiskFullError,
+    MembershipError,
+    NotLeaderError,
+    PendingFullError,
+    TransferError,
+)
+from system.remoting.codes import ResponseCode
+from system.store.entry import iter_messages
+from system.store.entry_builder import EntryBuilder
+from system.store.group_events import (
+    EVENT_TOPIC,
+    MEMBERSHIP_QUEUE,
+    TERM_START_PROPERTIES,
+    TERM_START_QUEUE,
+)
+
+Refusal = tuple[ResponseCode, str]
+"""Why nothing was appended: code and remark, of a definite outcome."""
+
+
+class Appender:
+    """This term's entries on their way into the core.
+
+    `next_offset` is the offset of each queue's next message, where this term's entries have
+    moved it; for the others it is the end of the consume queue, once everything from before
+    the term is applied (`is_ready`). Invariant: what `builder` holds follows the core's log.
+    """
+
+    def __init__(self, core: RaftCore, reput: Reput, config: BrokerConfig) -> None:
+        self.next_offset: dict[Queue, int] = {}
+        self._core = core
+        self._reput = reput
+        self._config = config
+        self._builder: EntryBuilder | None = None
+        self._term = -1
+        self._term_start_index = -1
+
+    @property
+    def is_ready(self) -> bool:
+        """True where this member leads, and knows every queue's next offset."""
+        return (
+            self._term == self._core.term
+            and self._reput.applied_index >= self._term_start_index
+            and self._core.is_ready
+        )
+
+    @property
+    def builder(self) -> EntryBuilder:
+        """Encodes the next entries; `append` hands them to the core."""
+        if self._builder is None:
+            self._builder = EntryBuilder(
+                self._core.log.end(),
+                self._core.term,
+                self._config.data_file_bytes,
+                self._config.store_host,
+            )
+        return self._builder
+
+    def offset_of(self, queue: Queue) -> int:
+        """Return the offset that the queue's next message gets."""
+        offset = self.next_offset.get(queue)
+        return self._reput.queues.end(queue) if offset is None else offset
+
+    def start_term(self, now_ms: float, wall_ms: int) -> None:
+        """Append the new leader's own entry, by which older ones get committed.
+
+        What is committed may not be applied yet, so its offset counts the terms of the rest.
+        """
+        core, queues = self._core, self._reput.queues
+        self.end_term()
+        self._term = core.term
+        self._term_start_index = core.log.end_index + 1
+        offset = queues.end((EVENT_TOPIC, TERM_START_QUEUE))
+        self.builder.add(
+            EVENT_TOPIC,
+            TERM_START_QUEUE,
+            offset + core.log.term_starts_after(self._reput.applied_index),
+            f"{core.member} leads term {core.term}".encode(),
+            TERM_START_PROPERTIES,
+            store_ms=wall_ms,
+            born_ms=wall_ms,
+        )
+        self.append(now_ms)  # where it is refused, the core asks again
+
+    def end_term(self) -> None:
+        """Forget what only holds while this member leads."""
+        self._builder = None
+        self.next_offset.clear()
+        self._term = -1
+
+    def append(self, now_ms: float) -> Refusal | None:
+        """Hand what was built to the core; where it refuses, all of it is as never built."""
+        if self._builder is None or not (batches := self._builder.take()):
+            return None
+        try:
+            self._core.append(batches, now_ms)
+        except TransferError as error:
+            refusal = ResponseCode.SERVICE_NOT_AVAILABLE, f"[506] {error}"
+        except NotLeaderError as error:
+            refusal = ResponseCode.SERVICE_NOT_AVAILABLE, f"[404] {error}"
+        except DiskFullError as error:
+            refusal = ResponseCode.SYSTEM_BUSY, f"[415] disk full: {error}"
+        except PendingFullError as error:
+            refusal = ResponseCode.SYSTEM_BUSY, f"[503] {error}"
+        except MembershipError as error:
+            refusal = ResponseCode.NO_PERMISSION, f"[504] {error}"
+        else:
+            return None
+        for batch in reversed(batches):
+            taken_back = [message[4:] for message in iter_messages(batch.data, batch.position)]
+            for topic, queue_id, offset in reversed(taken_back):
+                self.next_offset[topic, queue_id] = offset
+        self._builder = None
+        return refusal
+
+    def append_membership(
+        self, membership: Membership, now_ms: float, wall_ms: int
+    ) -> Refusal | None:
+        """Append the entry that brings a membership. Nothing else may wait in the builder."""
+        queue = (EVENT_TOPIC, MEMBERSHIP_QUEUE)
+        offset = self.offset_of(queue)
+        self.builder.add_membership(membership, offset, wall_ms)
+        self.next_offset[queue] = offset + 1
+        return self.append(now_ms)

@@ -1,0 +1,82 @@
+"""Decides which data files of the log expire: by age, or because the disk fills.
+
+Source: DLedger's DLedgerMmapFileStore.CleanSpaceService and RocketMQ's MessageStoreConfig
+(fileReservedTime, deleteWhen, diskMaxUsedSpaceRatio; DLEDGER.md C.6). As there, a file is
+reserved for a time, and once that is over it goes in one of the hours that `deleteWhen`
+names, or at any hour while the disk is fuller than diskMaxUsedSpaceRatio; above the
+force-clean ratio the oldest files go whatever their age; above the full ratio nothing more
+is written. Otherwise than there, `deleteWhen`'s hours are UTC, without any the hour does not
+matter, a file's age is that of its last message (not of its last modification), and what is
+given up is only ever what a snapshot can stand for: applied, committed and durable here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from system.raft.batch import LogEnd
+
+HOUR_MS = 3_600_000
+FULL_ABOVE_FORCE = 0.05
+FULL_RATIO_MAX = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One data file that is written to its end: the place behind its last entry.
+
+    `last_store_ms` is the store timestamp of the last message in it, wall clock.
+    """
+
+    end: LogEnd
+    last_store_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryConfig:
+    """When data files expire. Ratios are the used part of the disk, 0 to 1.
+
+    `delete_when_hours` are hours of the day in UTC; empty means any hour.
+    """
+
+    reserved_ms: int = 72 * HOUR_MS  # RocketMQ's fileReservedTime, in hours there
+    delete_when_hours: tuple[int, ...] = ()  # RocketMQ's deleteWhen
+    used_ratio_max: float = 0.75  # RocketMQ's diskMaxUsedSpaceRatio / 100
+    force_clean_ratio: float = 0.85  # DLedger's diskSpaceRatioToForceClean
+    files_a_step_max: int = 10  # RocketMQ's deleteFilesBatchMax
+    forced_files_a_step_max: int = 1  # the ratio is measured again before the next goes
+
+    @property
+    def full_ratio(self) -> float:
+        """Above it the disk counts as full (DLedger's diskFullRatio)."""
+        return min(self.force_clean_ratio + FULL_ABOVE_FORCE, FULL_RATIO_MAX)
+
+
+def new_begin(
+    files: Sequence[DataFile],
+    config: ExpiryConfig,
+    *,
+    used_ratio: float,
+    wall_ms: int,
+    forgettable_index: int,
+) -> LogEnd | None:
+    """Return where the log should begin, or None where nothing expires.
+
+    `files` are the data files but the one being written, oldest first; `forgettable_index`
+    is the highest entry that is applied, committed and durable.
+    """
+    is_time = (
+        not config.delete_when_hours
+        or wall_ms // HOUR_MS % 24 in config.delete_when_hours
+        or used_ratio > config.used_ratio_max
+    )
+    is_forced = used_ratio > config.force_clean_ratio
+    begin: LogEnd | None = None
+    for count, file in enumerate(files[: config.files_a_step_max]):
+        is_expired = is_time and wall_ms - file.last_store_ms >= config.reserved_ms
+        must_go = is_forced and count < config.forced_files_a_step_max
+        if file.end.index > forgettable_index or not (is_expired or must_go):
+            break
+        begin = file.end
+    return begin

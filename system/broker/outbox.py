@@ -1,0 +1,82 @@
+"""Replies of one turn, and the ways to refuse a request before it has any effect."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from system.broker.effects import Connection
+from system.raft.core import RaftCore
+from system.remoting.codes import ResponseCode
+from system.remoting.responses import response
+
+
+class Asked(Protocol):
+    """What a reply has to know of its request."""
+
+    @property
+    def opaque(self) -> int:
+        """The request's number on its connection."""
+
+    @property
+    def serialize_type(self) -> int:
+        """How its header was written, and so the reply's is."""
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether nobody waits for a reply."""
+
+
+class Outbox:
+    """Collects replies by connection until the shell takes them."""
+
+    def __init__(self, core: RaftCore) -> None:
+        self._core = core
+        self._replies: dict[Connection, list[bytes]] = {}
+
+    def take(self) -> dict[Connection, list[bytes]]:
+        """Return the replies since the last call, in order for each connection."""
+        replies, self._replies = self._replies, {}
+        return replies
+
+    def drop(self, connection: Connection) -> None:
+        """Forget what nobody waits for any more."""
+        self._replies.pop(connection, None)
+
+    def put(self, connection: Connection, reply: bytes) -> None:
+        """Add an encoded reply."""
+        replies = self._replies.get(connection)
+        if replies is None:
+            self._replies[connection] = [reply]
+        else:
+            replies.append(reply)
+
+    def answer(
+        self,
+        connection: Connection,
+        request: Asked,
+        code: int = ResponseCode.SUCCESS,
+        remark: str | None = None,
+        ext: dict[str, str] | None = None,
+        body: bytes | list[bytes] = b"",
+    ) -> None:
+        """Reply to a request, unless it is one way."""
+        if not request.is_oneway:
+            reply = response(
+                request.opaque, code, remark, ext, body, serialize_type=request.serialize_type
+            )
+            self.put(connection, reply)
+
+    def refuse(
+        self, connection: Connection, request: Asked, code: ResponseCode, remark: str
+    ) -> None:
+        """Say that a request had no effect, and name the leader; see `codes.outcome_of`."""
+        self.answer(connection, request, code, remark, {"leaderId": self._core.leader or ""})
+
+    def refuse_not_leader(self, connection: Connection, request: Asked) -> None:
+        """Refuse what only a leader does that is ready for it."""
+        leader = self._core.leader
+        if leader == self._core.member:
+            remark = "[505] the leader has not yet applied what was committed before its term"
+        else:
+            remark = f"[404] not the leader; leaderId={leader or ''}"
+        self.refuse(connection, request, ResponseCode.SERVICE_NOT_AVAILABLE, remark)

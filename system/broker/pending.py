@@ -1,0 +1,86 @@
+"""Appends that wait until the group has acknowledged them.
+
+Source: DLedgerEntryPusher's pendingAppendResponsesByTerm and QuorumAckChecker.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from system.broker.appender import Refusal
+from system.broker.effects import Connection
+from system.broker.outbox import Outbox
+from system.raft.core import RaftCore
+from system.remoting.codes import ResponseCode
+from system.remoting.responses import response
+
+
+class PendingAppend(NamedTuple):
+    """An append and its last entry's index; `reply` says that the group has it."""
+
+    last_index: int
+    due_ms: float
+    connection: Connection
+    opaque: int
+    serialize_type: int
+    reply: bytes
+
+
+class PendingAppends:
+    """The appends of one term, in the order of the log. Whoever adds keeps to the limit."""
+
+    def __init__(self, core: RaftCore, outbox: Outbox) -> None:
+        self.waiting: deque[PendingAppend] = deque()
+        self._core = core
+        self._outbox = outbox
+        self._term = core.term
+
+    def acknowledge(self, index: int) -> None:
+        """Answer the appends that the group acknowledged."""
+        waiting, put = self.waiting, self._outbox.put
+        while waiting and waiting[0].last_index <= index:
+            append = waiting.popleft()
+            put(append.connection, append.reply)
+
+    def expire(self, now_ms: float) -> None:
+        """Answer "unknown" to appends that nobody acknowledged in time."""
+        while self.waiting and self.waiting[0].due_ms <= now_ms:
+            self._answer_unknown(self.waiting.popleft(), "[502] no quorum acknowledged in time")
+
+    def take_back(self, count: int, refusal: Refusal) -> None:
+        """Refuse all but the oldest `count`: the core took nothing of them."""
+        code, remark = refusal
+        refused = [self.waiting.pop() for _ in range(len(self.waiting) - count)]
+        ext = {"leaderId": self._core.leader or ""}
+        for append in reversed(refused):
+            reply = response(append.opaque, code, remark, ext, serialize_type=append.serialize_type)
+            self._outbox.put(append.connection, reply)
+
+    def end_term(self) -> None:
+        """The term in which they were appended is over for this member.
+
+        What is committed as it was appended then is acknowledged; the rest is unknown.
+        """
+        log, committed = self._core.log, self._core.ledger.commit_index
+        for append in self.waiting:
+            stands = log.begin.index <= append.last_index <= committed
+            if stands and log.term_at(append.last_index) == self._term:
+                self._outbox.put(append.connection, append.reply)
+            else:
+                self._answer_unknown(append, "[501] the term changed before a quorum acknowledged")
+        self.waiting.clear()
+
+    def start_term(self) -> None:
+        """What is added from now on is of the core's term."""
+        self.end_term()
+        self._term = self._core.term
+
+    def _answer_unknown(self, append: PendingAppend, why: str) -> None:
+        reply = response(
+            append.opaque,
+            ResponseCode.SYSTEM_ERROR,
+            why,
+            serialize_type=append.serialize_type,
+        )
+        self._outbox.put(append.connection, reply)

@@ -1,0 +1,177 @@
+"""Dispatches committed entries to the consume queues and the key index, in bounded steps.
+
+Source: RocketMQ's DefaultMessageStore.ReputMessageService, which in DLedger mode reads up to
+committedPos only (DLEDGER.md section 0, row 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from system.broker.broker_state import BrokerState, decode_state, encode_state
+from system.broker.consume_queue import ConsumeQueues, Queue, UnitReader
+from system.broker.key_items import KeyItems, KeyReader
+from system.broker.limits import BrokerConfig
+from system.raft.ledger import Ledger
+from system.raft.protocol import Snapshot
+from system.store.broker_checkpoint import BrokerCheckpoint
+from system.store.entry import iter_dispatches
+
+NATIVE_MESSAGES_A_STEP = 10_000
+"""How many messages of a native commit log are dispatched in one step."""
+
+Dispatch = tuple[Queue, int, int, int, int, int, bytes]
+"""Queue, offset, message position and size, tags code, store time in ms, properties."""
+_A_KEY = b"KEY"
+"""Stands in the names of both properties that the key index knows, KEYS and UNIQ_KEY."""
+
+
+class Reput:
+    """What is applied of the log: `queues` and `keys` hold it, `applied_index` says how far.
+
+    It begins at a checkpoint if that stands in the log, else at the log's begin: with the
+    snapshot's state there, or with nothing. `native` walks the messages of a commit log from
+    before the group; they are dispatched first where no checkpoint has them. It is walked
+    twice, since queues of which the first messages have expired do not begin at 0.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: BrokerConfig,
+        checkpoint: BrokerCheckpoint | None = None,
+        reader: UnitReader | None = None,
+        key_reader: KeyReader | None = None,
+        native: Callable[[], Iterable[Dispatch]] | None = None,
+    ) -> None:
+        begin, snapshot = ledger.log.begin, ledger.snapshot
+        if checkpoint is not None and checkpoint.applied_index < begin.index:
+            checkpoint = None
+        state = checkpoint.state if checkpoint else snapshot.state if snapshot else b""
+        self.queues = ConsumeQueues(decode_state(state).ranges, reader)
+        self.keys = KeyItems(key_reader)
+        self.applied_index = checkpoint.applied_index if checkpoint else begin.index
+        self._ledger = ledger
+        self._config = config
+        self._reader = reader
+        self._key_reader = key_reader
+        self._applied_position = checkpoint.applied_position if checkpoint else begin.position
+        self._store_ms = checkpoint.store_ms if checkpoint else 0
+        self._native = native if checkpoint is None and begin.index < 0 else None
+        self._native_walk: Iterator[Dispatch] = iter(())
+        self._native_begins: dict[Queue, tuple[int, int]] | None = None
+        self._key_count = 0
+        self._saved_place = (self.applied_index, begin.position) if checkpoint else (-1, -1)
+        if self._native is not None:
+            self._native_walk = iter(self._native())
+            self._native_begins = {}
+        if checkpoint is not None and checkpoint.begin_position < begin.position:
+            self.queues.forget_below(begin.position)
+
+    @property
+    def is_held_up(self) -> bool:
+        """True where key items fill their bound: a checkpoint has to take them first."""
+        return self._key_count >= self._config.key_items_max > 0
+
+    @property
+    def has_native_left(self) -> bool:
+        """True while messages of a native commit log are still to be dispatched."""
+        return self._native is not None
+
+    def apply_some(self, index: int) -> bool:
+        """Dispatch entries up to `index`, one step of them; True if another step has work.
+
+        Raises InvariantError where a queue would get a gap.
+        """
+        if self._native is not None:
+            self._apply_native()
+        else:
+            self._apply_entries(index)
+        is_left = self._native is not None or self.applied_index < index
+        return is_left and not self.is_held_up
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Start anew from a snapshot. Raises DamagedBrokerState."""
+        self.queues = ConsumeQueues(decode_state(snapshot.state).ranges, self._reader)
+        self.keys = KeyItems(self._key_reader)
+        self.applied_index = snapshot.end.index
+        self._applied_position = snapshot.end.position
+        self._key_count = 0
+        self._native = None
+
+    def checkpoint(self) -> BrokerCheckpoint | None:
+        """Return what is applied, None if nothing of it is new since the last one saved."""
+        begin_position = self._ledger.log.begin.position
+        is_saved = (self.applied_index, begin_position) == self._saved_place
+        if self._native is not None or is_saved:
+            return None
+        return BrokerCheckpoint(
+            self.applied_index,
+            self._applied_position,
+            self._ledger.checkpoint_index,
+            encode_state(BrokerState(self.queues.ranges())),
+            self.queues.units_since_checkpoint(),
+            self.keys.since_checkpoint(),
+            begin_position,
+            self._store_ms,
+        )
+
+    def checkpointed(self, checkpoint: BrokerCheckpoint) -> None:
+        """Take note that a checkpoint of this state was saved."""
+        self._saved_place = (checkpoint.applied_index, checkpoint.begin_position)
+        self.queues.checkpointed(checkpoint.units)
+        self.keys.checkpointed(checkpoint.keys)
+        self._key_count -= len(checkpoint.keys)
+
+    def _apply_native(self) -> None:
+        """Do a step of the first walk, which finds where queues begin, or of the second."""
+        assert self._native is not None
+        step = list(islice(self._native_walk, NATIVE_MESSAGES_A_STEP))
+        if self._native_begins is not None:
+            for queue, offset, *_ in step:
+                self._native_begins.setdefault(queue, (offset, offset))
+        else:
+            for queue, offset, position, size, tags_code, store_ms, _ in step:
+                self.queues.append(queue, offset, position, size, tags_code)
+                self._store_ms = store_ms
+        if step:
+            return
+        if self._native_begins is not None:
+            self.queues = ConsumeQueues(self._native_begins, self._reader)
+            self._native_begins = None
+            self._native_walk = iter(self._native())
+        else:
+            self._native = None
+
+    def _apply_entries(self, index: int) -> None:
+        left = self._config.apply_bytes_max
+        while self.applied_index < index and left > 0 and not self.is_held_up:
+            for batch in self._ledger.log.batches_from(self.applied_index + 1, left):
+                part = batch if batch.last_index <= index else batch.until(index)
+                if self._config.key_items_max:
+                    self._dispatch_keys(part.data, part.position)
+                else:
+                    self._dispatch(part.data, part.position)
+                self.applied_index = part.last_index
+                self._applied_position = part.end_position
+                left -= len(part.data)
+                if part.last_index == index:
+                    break
+
+    def _dispatch(self, data: bytes, position: int) -> None:
+        append = self.queues.append
+        for queue, offset, at, size, tags_code, store_ms, _ in iter_dispatches(data, position):
+            append(queue, offset, at, size, tags_code)
+            self._store_ms = store_ms
+
+    def _dispatch_keys(self, data: bytes, position: int) -> None:
+        append, append_key = self.queues.append, self.keys.append
+        for queue, offset, at, size, tags_code, store_ms, properties in iter_dispatches(
+            data, position
+        ):
+            append(queue, offset, at, size, tags_code)
+            if _A_KEY in properties:
+                append_key((queue[0], properties, at, store_ms))
+                self._key_count += 1
+            self._store_ms = store_ms

@@ -1,0 +1,206 @@
+"""Sends: a message, or a batch of one queue's messages, checked and then appended.
+
+Source: RocketMQ's SendMessageProcessor and DLedgerCommitLog.putMessage(s); DLEDGER.md A.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from system.broker.appender import Appender
+from system.broker.effects import Connection
+from system.broker.limits import BrokerConfig
+from system.broker.outbox import Asked, Outbox
+from system.broker.pending import PendingAppend, PendingAppends
+from system.remoting.batch_body import BatchMessage, decode_batch, joined_properties
+from system.remoting.codes import ResponseCode
+from system.remoting.command import Command, CommandError
+from system.remoting.requests import SendMessageV2, SendRequest
+from system.remoting.responses import send_response
+from system.store.entry import BLANK_BYTES, ENTRY_BYTES_MAX, EntryTooLarge
+from system.store.message import offset_message_id
+
+RETRY_TOPIC_PREFIX = "%RETRY%"
+RESERVED_TOPIC_PREFIX = "RMQ_SYS_"
+ENTRY_OVERHEAD_BYTES = 48 + 91
+"""An entry without topic, body and properties: its header and the message's fixed part."""
+
+
+class Sends:
+    """Takes sends while this member leads; `pending` answers them."""
+
+    def __init__(
+        self, appender: Appender, pending: PendingAppends, outbox: Outbox, config: BrokerConfig
+    ) -> None:
+        self._appender = appender
+        self._pending = pending
+        self._outbox = outbox
+        self._config = config
+        self._entry_bytes_max = min(ENTRY_BYTES_MAX, config.data_file_bytes - BLANK_BYTES)
+
+    def send(
+        self,
+        connection: Connection,
+        born_host: bytes,
+        request: SendRequest,
+        now_ms: float,
+        wall_ms: int,
+    ) -> None:
+        """Build one message's entry. Raises CommandError where it is illegal: nothing is built.
+
+        The caller has found the appender ready and calls its `append` soon.
+        """
+        fields = request.fields
+        if fields.batch:
+            self.send_batch(connection, born_host, request, now_ms, wall_ms)
+            return
+        if len(self._pending.waiting) >= self._config.pending_sends_max:
+            self._refuse_full(connection, request)
+            return
+        topic = fields.topic.encode()
+        properties = fields.properties.encode()
+        self._check(fields, topic, len(properties), len(request.body))
+        queue = (topic, fields.queue_id)
+        appender = self._appender
+        offset = appender.offset_of(queue)
+        builder = appender.builder
+        try:
+            position = builder.add(
+                topic,
+                fields.queue_id,
+                offset,
+                request.body,
+                properties,
+                flag=fields.flag,
+                sys_flag=fields.sys_flag,
+                born_ms=fields.born_ms,
+                born_host=born_host,
+                store_ms=wall_ms,
+                reconsume_times=fields.reconsume_times,
+            )
+        except EntryTooLarge as error:
+            raise CommandError(str(error)) from None
+        appender.next_offset[queue] = offset + 1
+        if request.is_oneway:
+            return
+        self._wait(
+            connection,
+            request,
+            send_response(
+                request.opaque,
+                offset_message_id(self._config.store_host, position),
+                fields.queue_id,
+                offset,
+                request.serialize_type,
+            ),
+            now_ms,
+        )
+
+    def send_batch(
+        self,
+        connection: Connection,
+        born_host: bytes,
+        request: SendRequest,
+        now_ms: float,
+        wall_ms: int,
+    ) -> None:
+        """Build the entries of a batch, all of them or none. Raises CommandError."""
+        if len(self._pending.waiting) >= self._config.pending_sends_max:
+            self._refuse_full(connection, request)
+            return
+        fields = request.fields
+        topic = fields.topic.encode()
+        messages = self._checked_batch(request, topic)
+        queue = (topic, fields.queue_id)
+        first_offset = self._appender.offset_of(queue)
+        builder = self._appender.builder
+        ids = []
+        for ordinal, (body, properties, flag) in enumerate(messages):
+            position = builder.add(
+                topic,
+                fields.queue_id,
+                first_offset + ordinal,
+                body,
+                bytes(properties),
+                flag=flag,
+                sys_flag=fields.sys_flag,
+                born_ms=fields.born_ms,
+                born_host=born_host,
+                store_ms=wall_ms,
+                reconsume_times=fields.reconsume_times,
+            )
+            ids.append(offset_message_id(self._config.store_host, position))
+        self._appender.next_offset[queue] = first_offset + len(messages)
+        if request.is_oneway:
+            return
+        reply = send_response(
+            request.opaque, b",".join(ids), fields.queue_id, first_offset, request.serialize_type
+        )
+        self._wait(connection, request, reply, now_ms)
+
+    def _checked_batch(self, request: SendRequest, topic: bytes) -> Sequence[BatchMessage]:
+        """Return the messages with their whole properties. Raises CommandError."""
+        fields, config = request.fields, self._config
+        if fields.topic.startswith(RETRY_TOPIC_PREFIX):
+            raise CommandError("a batch may not go to a retry topic")
+        of_batch = fields.properties.encode()
+        self._check(fields, topic, len(of_batch), len(request.body))
+        messages = [
+            message._replace(properties=joined_properties(message.properties, of_batch))
+            for message in decode_batch(request.body, config.batch_messages_max)
+        ]
+        for message in messages:
+            self._check(fields, topic, len(message.properties), len(message.body))
+            size = ENTRY_OVERHEAD_BYTES + len(topic) + len(message.body) + len(message.properties)
+            if size > self._entry_bytes_max:
+                raise CommandError(f"entry of {size} bytes: at most {self._entry_bytes_max}")
+        return messages
+
+    def _check(
+        self, fields: SendMessageV2, topic: bytes, properties_bytes: int, body_bytes: int
+    ) -> None:
+        """Raise CommandError for what RocketMQ calls an illegal message: nothing is appended."""
+        config = self._config
+        if not topic or len(topic) > config.topic_bytes_max:
+            raise CommandError(
+                f"topic of {len(topic)} bytes, 1..{config.topic_bytes_max} are legal"
+            )
+        if fields.topic.startswith(RESERVED_TOPIC_PREFIX):
+            raise CommandError(f"topic {fields.topic} is reserved")
+        if not 0 <= fields.queue_id < config.queues_per_topic:
+            raise CommandError(
+                f"queue {fields.queue_id} is not in 0..{config.queues_per_topic - 1}"
+            )
+        if body_bytes > config.message_bytes_max:
+            raise CommandError(f"body of {body_bytes} bytes, at most {config.message_bytes_max}")
+        if properties_bytes > config.properties_bytes_max:
+            raise CommandError(
+                f"properties of {properties_bytes} bytes, at most {config.properties_bytes_max}"
+            )
+
+    def _wait(
+        self, connection: Connection, request: SendRequest, reply: bytes, now_ms: float
+    ) -> None:
+        self._pending.waiting.append(
+            PendingAppend(
+                self._appender.builder.end.index,
+                now_ms + self._config.ack_timeout_ms,
+                connection,
+                request.opaque,
+                request.serialize_type,
+                reply,
+            )
+        )
+
+    def _refuse_full(self, connection: Connection, request: Asked) -> None:
+        limit = self._config.pending_sends_max
+        remark = f"[503] {limit} appends wait for the group already"
+        self._outbox.refuse(connection, request, ResponseCode.SYSTEM_BUSY, remark)
+
+
+def batch_request(command: Command) -> SendRequest:
+    """Return SEND_BATCH_MESSAGE as the send that it is. Raises CommandError."""
+    fields = SendMessageV2.from_ext(command.ext)
+    fields.batch = True
+    body = command.body if isinstance(command.body, memoryview) else memoryview(command.body)
+    return SendRequest(command.opaque, command.flag, fields, body, command.serialize_type)

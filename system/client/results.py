@@ -1,0 +1,84 @@
+"""What calls of the client return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from system.remoting.requests import MetadataResponse
+from system.store.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """What the broker says of a stored message."""
+
+    message_id: str
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What the broker says of a stored batch: ids in order, offsets from `first_offset` on."""
+
+    message_ids: tuple[str, ...]
+    queue_id: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """Messages from the asked offset on (perhaps none), and the queue's range."""
+
+    messages: tuple[Message, ...]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What one member says of itself (DLedger's METADATA and this member's state).
+
+    Up to `committed_index` its entries are committed and durable there, up to `applied_index`
+    its pulls see them. `addresses` pairs members with their DLedger "host:port", where the log
+    says it. Entries below `begin_index` are gone; a snapshot stands for them.
+    """
+
+    member: str
+    role: str
+    term: int
+    leader: str | None
+    committed_index: int
+    end_index: int
+    applied_index: int = -1
+    voters: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
+    addresses: tuple[tuple[str, str], ...] = ()
+    membership_index: int = -1
+    begin_index: int = 0
+    snapshot_index: int = -1
+
+
+def metadata_from(fields: MetadataResponse) -> Metadata:
+    """Return the response's fields with its lists taken apart."""
+    pairs = [pair.partition("-") for pair in _listed(fields.peers)]
+    return Metadata(
+        fields.self_id,
+        fields.role,
+        fields.term,
+        fields.leader_id or None,
+        fields.committed_index,
+        fields.ledger_end_index,
+        fields.applied_index,
+        _listed(fields.voters),
+        _listed(fields.learners),
+        tuple((member, address) for member, _, address in pairs),
+        fields.membership_index,
+        fields.begin_index,
+        fields.snapshot_index,
+    )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(";") if part)
