@@ -22,9 +22,12 @@ from system.client import (
     OutcomeUnknownError,
     RefusedError,
 )
+from system.sim.planted_bugs import planted_bugs
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from harness.simulation import Simulator
 
 GROUP = "shaketable"
 NOBODYS_VALUE = -1
@@ -44,12 +47,18 @@ class DLedgerTarget:
         note="A quorum of fsynced copies stands before an append is acknowledged; reads and "
         "end offsets are linearizable at the leader by read index.",
     )
-    mutants: Mapping[str, str] = {
-        "ack-before-quorum": "the leader acknowledges before its followers have the entry",
-    }
+    mutants: Mapping[str, str] = planted_bugs()
 
     def __init__(self) -> None:
         self._status_clients: dict[str, BrokerGroupClient] = {}
+
+    @property
+    def simulator(self) -> Simulator:
+        """The simulated worlds of the same code."""
+        # Imported here: client workers and executors need none of it.
+        from harness.targets.dledger_simulation import DLedgerSimulator  # noqa: PLC0415
+
+        return DLedgerSimulator()
 
     def prepare(self, layout: NodeLayout) -> Launch:
         """Write broker.conf into the node's folder."""
