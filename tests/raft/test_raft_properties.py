@@ -1,171 +1,21 @@
-"""A hypothesis state machine over the core: whatever is delayed, lost, repeated or crashes.
-
-Small on purpose: three members, few steps, so that the search reaches the odd corners.
-"""
+"""The promises of the core under a hypothesis state machine, and bugs that break them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
-from raft_group import ENTRY_BYTES, Group, Storage
+from raft_group import Group, Storage
+from raft_machine import GroupMachine
 
 from system.mutants.ack_before_quorum import AckBeforeQuorum
 from system.raft.batch import Batch
 from system.raft.core import RaftCore
 from system.raft.ledger import Ledger
-from system.raft.protocol import InvariantError, NotLeaderError, RaftConfig, Role, SaveState, Write
-
-MEMBERS = st.sampled_from(("n0", "n1", "n2"))
-
-
-class GroupMachine(RuleBasedStateMachine):
-    """Safety of Raft (figure 3): election safety is asserted by the group itself."""
-
-    core_type: type[RaftCore] = RaftCore
-
-    @initialize(tail=st.sampled_from((1, 16 << 20)))
-    def begin(self, tail: int) -> None:
-        self.group = Group(0, core=self.core_type, config=RaftConfig(tail_bytes_max=tail))
-        self.group.names = ["n0", "n1", "n2"]
-        for name in self.group.names:
-            self.group.disks[name] = Storage()
-            self.group.start(name)
-        self.committed: list[bytes] = []
-        self.promised: dict[object, int] = {}  # read token -> what it must see
-        self.reads = 0
-
-    def entries(self, name: str) -> list[bytes]:
-        log = self.group.cores[name].log
-        out: list[bytes] = []
-        while len(out) <= log.end_index:
-            for batch in log.batches_from(len(out), 1 << 20):
-                out += [
-                    batch.data[at : at + ENTRY_BYTES]
-                    for at in range(0, len(batch.data), ENTRY_BYTES)
-                ]
-        return out
-
-    @rule(name=MEMBERS)
-    def time_out(self, name: str) -> None:
-        """Time passes until something is due at that member, and only that happens."""
-        if core := self.group.cores.get(name):
-            self.group.now_ms = max(self.group.now_ms, core.deadline_ms)
-            self.group.tick(name)
-
-    @rule(data=st.data(), repeat=st.booleans())
-    def deliver(self, data: st.DataObject, repeat: bool) -> None:
-        if self.group.network:
-            last = len(self.group.network) - 1
-            position = data.draw(st.integers(0, last))
-            if repeat:
-                self.group.network.append(self.group.network[position])
-            self.group.deliver(position)
-
-    @rule(count=st.integers(1, 12))
-    def deliver_in_order(self, count: int) -> None:
-        for _ in range(count):
-            if self.group.network:
-                self.group.deliver()
-
-    @rule(name=MEMBERS, one_way=st.booleans())
-    def cut_off(self, name: str, one_way: bool) -> None:
-        for peer in self.group.names:
-            self.group.cut.add((name, peer))
-            if not one_way:
-                self.group.cut.add((peer, name))
-
-    @rule()
-    def mend(self) -> None:
-        self.group.cut.clear()
-
-    @rule(name=MEMBERS)
-    def elect(self, name: str) -> None:
-        """The usual course of an election, so that most steps happen around a leader."""
-        self.time_out(name)
-        for _ in range(30):
-            if self.group.network:
-                self.group.deliver()
-
-    @rule(data=st.data())
-    def lose(self, data: st.DataObject) -> None:
-        if self.group.network:
-            self.group.network.pop(data.draw(st.integers(0, len(self.group.network) - 1)))
-
-    @rule(name=MEMBERS, count=st.integers(1, 3))
-    def append(self, name: str, count: int) -> None:
-        core = self.group.cores.get(name)
-        if core and core.role is Role.LEADER:
-            self.group.append(name, count)
-
-    @rule(name=MEMBERS)
-    def read(self, name: str) -> None:
-        if name in self.group.cores:
-            self.reads += 1
-            token = f"r{self.reads}"
-            self.promised[token] = len(self.committed)
-            try:
-                self.group.read(name, token)
-            except NotLeaderError:
-                del self.promised[token]
-
-    @rule(name=MEMBERS, slow=st.booleans())
-    def disk(self, name: str, slow: bool) -> None:
-        if slow:
-            self.group.slow_disks.add(name)
-        elif name in self.group.cores:
-            self.group.slow_disks.discard(name)
-            self.group.sync(name)
-
-    @rule(name=MEMBERS)
-    def crash_and_start(self, name: str) -> None:
-        if name in self.group.cores:
-            self.group.crash(name)
-        self.group.start(name)
-
-    @invariant()
-    def acknowledged_stands(self) -> None:
-        """What was acknowledged stays, in order; every committed prefix is the same."""
-        if not hasattr(self, "committed"):
-            return
-        for name, core in self.group.cores.items():
-            seen = max(core.ledger.commit_index, self.group.acknowledged[name]) + 1
-            entries = self.entries(name)[:seen]
-            known = min(seen, len(self.committed))
-            assert entries[:known] == self.committed[:known], f"{name} lost what was acknowledged"
-            if core.role is Role.LEADER:
-                self.committed += entries[known:]
-        for name, token, outcome in self.group.reads:
-            must_see = self.promised.pop(token)
-            if outcome == "ready":
-                commit = self.group.cores[name].ledger.commit_index
-                assert commit + 1 >= must_see, f"read {token} at {name} misses entries"
-        self.group.reads.clear()
-
-    @invariant()
-    def log_matching(self) -> None:
-        """Two logs that agree on index and term agree on everything up to there."""
-        if not hasattr(self, "committed"):
-            return
-        logs = [self.entries(name) for name in self.group.cores]
-        for one in logs:
-            for other in logs:
-                shared = min(len(one), len(other))
-                same = [one[i][8:24] == other[i][8:24] for i in range(shared)]
-                last = max((i for i in range(shared) if same[i]), default=-1)
-                assert one[: last + 1] == other[: last + 1]
-
-    @invariant()
-    def bounded(self) -> None:
-        if hasattr(self, "committed"):
-            for core in self.group.cores.values():
-                assert core.ledger.durable_index <= core.log.end_index
-                assert core.ledger.commit_index <= core.log.end_index
+from system.raft.protocol import InvariantError, NotLeaderError, Role, SaveState, Write
 
 
 class ReadsAtOnce(RaftCore):
@@ -223,7 +73,7 @@ def story(core: type[RaftCore]) -> GroupMachine:
     steps.begin(1)
     steps.elect("n0")
     steps.elect("n0")
-    steps.acknowledged_stands()
+    steps.committed_stands()
     return steps
 
 
@@ -233,7 +83,7 @@ def followers_crash_before_they_sync(core: type[RaftCore]) -> None:
         steps.disk(name, slow=True)
     steps.append("n0", 2)
     steps.deliver_in_order(12)
-    steps.acknowledged_stands()
+    steps.committed_stands()
     for name in ("n0", "n1", "n2"):
         steps.crash_and_start(name)
     for name in ("n1", "n2"):
@@ -241,7 +91,7 @@ def followers_crash_before_they_sync(core: type[RaftCore]) -> None:
     steps.cut_off("n0", one_way=False)
     steps.elect("n1")
     steps.elect("n1")
-    steps.acknowledged_stands()
+    steps.committed_stands()
 
 
 def a_deposed_leader_is_read(core: type[RaftCore]) -> None:
@@ -250,9 +100,9 @@ def a_deposed_leader_is_read(core: type[RaftCore]) -> None:
     steps.elect("n1")
     steps.append("n1", 1)
     steps.deliver_in_order(12)
-    steps.acknowledged_stands()
+    steps.committed_stands()
     steps.read("n0")
-    steps.acknowledged_stands()
+    steps.committed_stands()
 
 
 @pytest.mark.parametrize(

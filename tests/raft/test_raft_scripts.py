@@ -1,28 +1,42 @@
 """Text scripts for elections and replication, in tests/raft/scripts/*.txt.
 
 A script is blocks: a command, `----`, what it prints. `pytest --rewrite` writes what is
-printed now; the diff is the review. Commands: group N | elapse MS | tick NAME |
-timeout NAME | deliver [A->B] | step A->B | drop [A->B] | settle | append NAME COUNT |
-read NAME TOKEN | cut A->B... | mend | slow NAME | sync NAME | crash NAME | start NAME | status.
+printed now; the diff is the review. Commands: config KEY=VALUE... | group N | elapse MS |
+tick NAME | timeout NAME | deliver [A->B] | step A->B | drop [A->B] | settle |
+append NAME COUNT | read NAME TOKEN | cut A->B... | mend | slow NAME | sync NAME |
+crash NAME | start NAME | join NAME | change NAME add|promote|remove MEMBER |
+promotable NAME | transfer NAME TARGET | compact NAME INDEX | full NAME | room NAME | status.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from raft_group import ENTRY, Group, describe
+from raft_group import CHANGES, ENTRY, Group, describe
 
 from system.raft.core import RaftCore
-from system.raft.protocol import InvariantError, NotLeaderError
+from system.raft.protocol import (
+    DiskFullError,
+    InvariantError,
+    MembershipError,
+    NotLeaderError,
+    PendingFullError,
+    RaftConfig,
+    TransferError,
+)
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 SETTLE_MESSAGES_MAX = 2000
+REFUSALS = (DiskFullError, MembershipError, NotLeaderError, PendingFullError, TransferError)
 
 
 class Interpreter:
     def __init__(self, core: type[RaftCore] = RaftCore) -> None:
         self.core_type = core
+        self.config = RaftConfig()
         self.group = Group(3, core=core)
 
     def run(self, line: str) -> str:
@@ -30,8 +44,16 @@ class Interpreter:
         out = getattr(self, f"do_{name}")(*words)
         return "\n".join(out or ["ok"])
 
+    def do_config(self, *settings: str) -> None:
+        """For the groups after it."""
+        values: dict[str, Any] = {}
+        for setting in settings:
+            key, value = setting.split("=")
+            values[key] = tuple(value.split(",")) if key == "preferred_leaders" else float(value)
+        self.config = RaftConfig(**values)
+
     def do_group(self, size: str) -> list[str]:
-        self.group = Group(int(size), core=self.core_type)
+        self.group = Group(int(size), core=self.core_type, config=self.config)
         return self.do_status()
 
     def do_elapse(self, ms: str) -> None:
@@ -89,18 +111,42 @@ class Interpreter:
         return self.do_status()
 
     def do_append(self, name: str, count: str) -> list[str]:
+        return self._try(lambda: self.group.append(name, int(count)))
+
+    def do_join(self, name: str) -> list[str]:
+        self.group.join(name)
+        return self.do_status()
+
+    def do_change(self, name: str, kind: str, member: str) -> list[str]:
+        return self._try(lambda: self.group.change(name, CHANGES[kind](member)))
+
+    def do_promotable(self, name: str) -> list[str]:
+        return [self.group.cores[name].learner_to_promote or "nobody"]
+
+    def do_transfer(self, name: str, target: str) -> list[str]:
+        return self._try(lambda: self.group.transfer(name, target))
+
+    def do_compact(self, name: str, index: str) -> list[str]:
+        self.group.compact(name, int(index))
+        return self.do_status()
+
+    def do_full(self, name: str) -> list[str]:
+        self.group.disk_full(name, is_full=True)
+        return self._waiting()
+
+    def do_room(self, name: str) -> list[str]:
+        self.group.disk_full(name, is_full=False)
+        return self._waiting()
+
+    def _try(self, act: Callable[[], None]) -> list[str]:
         try:
-            self.group.append(name, int(count))
-        except NotLeaderError as error:
+            act()
+        except REFUSALS as error:
             return [str(error)]
         return self._waiting()
 
     def do_read(self, name: str, token: str) -> list[str]:
-        try:
-            self.group.read(name, token)
-        except NotLeaderError as error:
-            return [str(error)]
-        return self._waiting()
+        return self._try(lambda: self.group.read(name, token))
 
     def do_cut(self, *links: str) -> None:
         for link in links:
@@ -140,13 +186,25 @@ class Interpreter:
             if core is None:
                 out.append(f"{name} crashed")
                 continue
-            terms = [core.log.term_at(i) for i in range(core.log.end_index + 1)]
+            begin = core.log.begin
+            terms = [core.log.term_at(i) for i in range(begin.index + 1, core.log.end_index + 1)]
+            log = f"{begin.term}/{begin.index}@{begin.position}+{terms}"
             out.append(
                 f"{name} {core.role.value} term={core.term} vote={core.voted_for or '-'} "
-                f"leader={core.leader or '-'} log={terms} durable={core.ledger.durable_index} "
+                f"leader={core.leader or '-'} log={log if begin.position else terms} "
+                f"durable={core.ledger.durable_index} "
                 f"commit={core.ledger.commit_index} acked={self.group.acknowledged[name]}"
+                + self._membership(core)
             )
         return out + self._reads()
+
+    def _membership(self, core: RaftCore) -> str:
+        """Said where it is not the one that the group began with."""
+        membership = core.membership
+        if membership == self.group.bootstrap:
+            return ""
+        learners = f" learners={','.join(membership.learners)}" if membership.learners else ""
+        return f" voters={','.join(membership.voters) or '-'}{learners}"
 
 
 def blocks(text: str) -> list[tuple[str, str, str]]:

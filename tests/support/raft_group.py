@@ -6,17 +6,23 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from system.raft.batch import Batch
+from system.raft.batch import Batch, LogEnd
 from system.raft.core import RaftCore
 from system.raft.log_view import LogView
+from system.raft.membership import Membership
+from system.raft.membership_change import AddLearner, Change, Promote, Remove
 from system.raft.protocol import (
     Append,
+    Compact,
+    Install,
+    LeadershipTransfer,
     Message,
     PushRequest,
-    PushResponse,
     RaftConfig,
     Role,
     SaveState,
+    Snapshot,
+    SnapshotRequest,
     Truncate,
     VoteRequest,
     VoteResponse,
@@ -25,73 +31,156 @@ from system.raft.protocol import (
 
 ENTRY = struct.Struct(">iiqqqiiii")
 ENTRY_BYTES = 64
+CHANNEL_AT_32 = struct.Struct(">32xi").unpack_from
+
+_MEMBERSHIPS: list[Membership] = []
+"""What an entry of channel 1 says: the mark in its body is the place in this list."""
 
 
-def batch_of(first_index: int, count: int, term: int, position: int, mark: int = 0) -> Batch:
+def batch_of(
+    first_index: int,
+    count: int,
+    term: int,
+    position: int,
+    mark: int = 0,
+    membership: Membership | None = None,
+) -> Batch:
     """Entries that carry their header and a mark in the body, 64 bytes each."""
+    channel = 0
+    memberships: tuple[tuple[int, Membership], ...] = ()
+    if membership is not None:
+        assert count == 1
+        channel, mark = 1, len(_MEMBERSHIPS)
+        _MEMBERSHIPS.append(membership)
+        memberships = ((first_index, membership),)
     data = b"".join(
-        ENTRY.pack(1, ENTRY_BYTES, first_index + i, term, position + i * ENTRY_BYTES, 0, 0, 0, 16)
+        ENTRY.pack(
+            1, ENTRY_BYTES, first_index + i, term, position + i * ENTRY_BYTES, channel, 0, 0, 16
+        )
         + b"%016d" % mark
         for i in range(count)
     )
-    return Batch(first_index, count, term, position, data)
+    return Batch(first_index, count, term, position, data, memberships)
+
+
+def membership_in(entry: bytes) -> Membership | None:
+    """The membership that an entry of `batch_of` brings."""
+    return _MEMBERSHIPS[int(entry[48:])] if CHANNEL_AT_32(entry)[0] == 1 else None
+
+
+class Image:
+    """A log: where it begins, what stands for what was in front, the entries behind."""
+
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
+        self.snapshot = snapshot
+        self.begin = snapshot.end if snapshot else LogEnd()
+        self.entries: list[bytes] = []
+
+    def copy(self) -> Image:
+        other = Image(self.snapshot)
+        other.entries = list(self.entries)
+        return other
+
+    @property
+    def end_index(self) -> int:
+        return self.begin.index + len(self.entries)
+
+    def apply(self, write: Write) -> None:
+        if isinstance(write, Truncate):
+            assert write.end_index >= self.begin.index, "a truncation below the begin"
+            del self.entries[write.end_index - self.begin.index :]
+        elif isinstance(write, Append):
+            data = write.batch.data
+            assert write.batch.first_index == self.end_index + 1, "a hole in the log"
+            self.entries.extend(
+                data[at : at + ENTRY_BYTES] for at in range(0, len(data), ENTRY_BYTES)
+            )
+        elif isinstance(write, Compact):
+            end = write.snapshot.end
+            assert self.begin.index < end.index <= self.end_index, "compacts what is not there"
+            assert end == self.end_at(end.index), "the snapshot's end is not the log's"
+            del self.entries[: end.index - self.begin.index]
+            self.snapshot, self.begin = write.snapshot, end
+        elif isinstance(write, Install):
+            self.snapshot, self.begin = write.snapshot, write.snapshot.end
+            self.entries.clear()
+
+    def entry(self, index: int) -> bytes:
+        assert index > self.begin.index, f"entry {index} is gone"
+        return self.entries[index - self.begin.index - 1]
+
+    def position(self, index: int) -> int:
+        return self.begin.position + (index - self.begin.index - 1) * ENTRY_BYTES
+
+    def end_at(self, index: int) -> LogEnd:
+        """The place behind entry `index`."""
+        if index == self.begin.index:
+            return self.begin
+        return LogEnd(index, ENTRY.unpack_from(self.entry(index))[3], self.position(index + 1))
+
+    def spans(self) -> list[tuple[int, int]]:
+        spans: list[tuple[int, int]] = []
+        for number, entry in enumerate(self.entries):
+            term = ENTRY.unpack_from(entry)[3]
+            if not spans or spans[-1][1] != term:
+                spans.append((self.begin.index + 1 + number, term))
+        return spans
+
+    def memberships(self) -> list[tuple[int, Membership]]:
+        found = []
+        for number, entry in enumerate(self.entries):
+            if (membership := membership_in(entry)) is not None:
+                found.append((self.begin.index + 1 + number, membership))
+        return found
 
 
 class Storage:
     """What one member's disk holds, and what was written but is not durable yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
         self.term = 0
         self.voted_for: str | None = None
-        self.entries: list[bytes] = []
+        self.image = Image(snapshot)
         self.unsynced: deque[tuple[int, Write]] = deque()
-        self._written: list[bytes] = []  # with what is not durable yet, for reading back
+        self._written = self.image.copy()  # with what is not durable yet, for reading back
 
     def write(self, seq: int, write: Write) -> None:
         self.unsynced.append((seq, write))
-        self._apply(write, self._written)
+        self._written.apply(write)
 
     def sync(self, seq: int) -> None:
         while self.unsynced and self.unsynced[0][0] <= seq:
             _, write = self.unsynced.popleft()
             if isinstance(write, SaveState):
                 self.term, self.voted_for = write.term, write.voted_for
-            self._apply(write, self.entries)
+            self.image.apply(write)
 
     def lose_unsynced(self) -> None:
         self.unsynced.clear()
-        self._written = list(self.entries)
-
-    def _apply(self, write: Write, entries: list[bytes]) -> None:
-        if isinstance(write, Truncate):
-            del entries[write.end_index + 1 :]
-        elif isinstance(write, Append):
-            data = write.batch.data
-            assert write.batch.first_index == len(entries), "a hole in the log"
-            entries.extend(data[at : at + ENTRY_BYTES] for at in range(0, len(data), ENTRY_BYTES))
-
-    def spans(self) -> list[tuple[int, int]]:
-        spans: list[tuple[int, int]] = []
-        for index, entry in enumerate(self.entries):
-            term = ENTRY.unpack_from(entry)[3]
-            if not spans or spans[-1][1] != term:
-                spans.append((index, term))
-        return spans
+        self._written = self.image.copy()
 
     def read_entries(self, first_index: int, bytes_max: int) -> Batch:
-        term = ENTRY.unpack_from(self._written[first_index])[3]
-        count = 0
-        while (
-            first_index + count < len(self._written)
-            and ENTRY.unpack_from(self._written[first_index + count])[3] == term
-            and (count == 0 or (count + 1) * ENTRY_BYTES <= bytes_max)
-        ):
-            count += 1
-        data = b"".join(self._written[first_index : first_index + count])
-        return Batch(first_index, count, term, first_index * ENTRY_BYTES, data)
+        image = self._written
+        entries = [image.entry(first_index)]
+        term = ENTRY.unpack_from(entries[0])[3]
+        while first_index + len(entries) <= image.end_index:
+            entry = image.entry(first_index + len(entries))
+            too_many = (len(entries) + 1) * ENTRY_BYTES > bytes_max
+            if too_many or ENTRY.unpack_from(entry)[3] != term:
+                break
+            entries.append(entry)
+        memberships = tuple(
+            (first_index + number, membership)
+            for number, entry in enumerate(entries)
+            if (membership := membership_in(entry)) is not None
+        )
+        position = image.position(first_index)
+        return Batch(first_index, len(entries), term, position, b"".join(entries), memberships)
 
     def read(self, position: int, size: int) -> bytes:
-        return b"".join(self._written)[position : position + size]
+        at = position - self._written.begin.position
+        assert at >= 0, "read below the begin"
+        return b"".join(self._written.entries)[at : at + size]
 
 
 class Group:
@@ -108,6 +197,7 @@ class Group:
         self.core_type = core
         self.config = config or RaftConfig()
         self.now_ms = 0.0
+        self.bootstrap = Membership(tuple(self.names))
         self.disks = {name: Storage() for name in self.names}
         self.cores: dict[str, RaftCore] = {}
         self.network: list[tuple[str, str, Message]] = []
@@ -117,18 +207,30 @@ class Group:
         self.acknowledged: dict[str, int] = {}
         self.reads: list[tuple[str, object, str]] = []
         self.leaders: dict[int, str] = {}
+        self.installed: list[tuple[str, Snapshot]] = []
+        self.joiners: set[str] = set()
         self.marks = 0
         for name in self.names:
             self.start(name)
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, *, joins: bool = False) -> None:
+        """Start a member from its disk; one that `joins` knows of no membership yet."""
         disk = self.disks[name]
-        log = LogView(disk, disk.spans(), len(disk.entries) - 1, len(disk.entries) * ENTRY_BYTES,
-                      self.config.tail_bytes_max)  # fmt: skip
+        if joins:
+            self.joiners.add(name)
+        image = disk.image
+        log = LogView(
+            disk,
+            image.spans(),
+            image.end_index,
+            image.position(image.end_index + 1),
+            self.config.tail_bytes_max,
+            begin=image.begin,
+        )
         ordinal = self.names.index(name)
         self.cores[name] = self.core_type(
             name,
-            [peer for peer in self.names if peer != name],
+            (),
             log,
             term=disk.term,
             voted_for=disk.voted_for,
@@ -136,9 +238,18 @@ class Group:
             uniform_ms=lambda low, high: low + (high - low) * ordinal / 10,
             now_ms=self.now_ms,
             config=self.config,
+            membership=Membership(()) if name in self.joiners else self.bootstrap,
+            memberships=image.memberships(),
+            snapshot=image.snapshot,
         )
         self.write_seq[name] = 0
         self.pump(name)
+
+    def join(self, name: str) -> None:
+        """Start a new member with an empty disk; the group knows nothing of it yet."""
+        self.names.append(name)
+        self.disks[name] = Storage()
+        self.start(name, joins=True)
 
     def crash(self, name: str) -> None:
         del self.cores[name]
@@ -159,6 +270,8 @@ class Group:
             self.acknowledged[name] = effects.acknowledged_index
             self.reads.extend((name, token, "ready") for token in effects.reads_ready)
             self.reads.extend((name, token, "refused") for token in effects.reads_refused)
+            if effects.installed is not None:
+                self.installed.append((name, effects.installed))
             for change in effects.role_changes:
                 if change.role is Role.LEADER:
                     other = self.leaders.setdefault(change.term, name)
@@ -170,18 +283,43 @@ class Group:
 
     def sync(self, name: str, *, pump: bool = True) -> None:
         self.disks[name].sync(self.write_seq[name])
-        self.cores[name].synced(self.write_seq[name])
+        self.cores[name].synced(self.write_seq[name], self.now_ms)
         if pump:
             self.pump(name)
 
-    def append(self, name: str, count: int, *, pump: bool = True) -> None:
+    def append(
+        self, name: str, count: int, *, pump: bool = True, membership: Membership | None = None
+    ) -> None:
         core = self.cores[name]
         self.marks += 1
         log = core.log
-        batch = batch_of(log.end_index + 1, count, core.term, log.end_position, self.marks)
+        batch = batch_of(
+            log.end_index + 1, count, core.term, log.end_position, self.marks, membership
+        )
         core.append([batch], self.now_ms)
         if pump:
             self.pump(name)
+
+    def change(self, name: str, change: Change) -> None:
+        """Let the leader `name` make a membership change."""
+        self.append(name, 1, membership=self.cores[name].plan_change(change))
+
+    def transfer(self, name: str, target: str) -> None:
+        self.cores[name].transfer(target, self.now_ms)
+        self.pump(name)
+
+    def compact(self, name: str, index: int, state: bytes = b"") -> None:
+        """Let a snapshot stand for a member's entries up to `index`."""
+        core = self.cores[name]
+        membership_index, membership = core.membership_at(index)
+        position = core.log.begin.position + (index - core.log.begin.index) * ENTRY_BYTES
+        end = LogEnd(index, core.log.term_at(index), position)
+        core.compact(Snapshot(end, membership, membership_index, state))
+        self.pump(name)
+
+    def disk_full(self, name: str, *, is_full: bool) -> None:
+        self.cores[name].disk_full(is_full, self.now_ms)
+        self.pump(name)
 
     def read(self, name: str, token: object) -> None:
         self.cores[name].read(token, self.now_ms)
@@ -201,26 +339,42 @@ class Group:
         return source, target, message
 
 
+CHANGES: dict[str, Callable[[str], Change]] = {
+    "add": lambda member: AddLearner(member, f"{member}:1"),
+    "promote": Promote,
+    "remove": Remove,
+}
+
+
 def describe(message: Message) -> str:
     """One line for a message."""
     if isinstance(message, VoteRequest):
         kind = "canvass" if message.canvass else "vote?"
-        return f"{kind} term={message.term} last={message.last_term}/{message.last_index}"
+        urged = " urged" if message.is_transfer else ""
+        return f"{kind} term={message.term} last={message.last_term}/{message.last_index}{urged}"
     if isinstance(message, VoteResponse):
         kind = "would" if message.canvass else "vote"
         return f"{kind} {'yes' if message.granted else 'no'} term={message.term}"
     if isinstance(message, PushRequest):
         entries = "".join(f" +{b.first_index}..{b.last_index}(t{b.term})" for b in message.batches)
+        at = f"@{message.prev_position}" if message.prev_position > 0 else ""
         return (
-            f"push term={message.term} prev={message.prev_term}/{message.prev_index}"
-            f"{entries} commit={message.commit_index}"
-            + (f" round={message.read_round}" if message.read_round else "")
+            f"push term={message.term} prev={message.prev_term}/{message.prev_index}{at}"
+            f"{entries} commit={message.commit_index}" + _round(message.read_round)
         )
-    assert isinstance(message, PushResponse)
+    if isinstance(message, SnapshotRequest):
+        end = message.snapshot.end
+        return f"snapshot term={message.term} end={end.term}/{end.index}@{end.position}" + _round(
+            message.read_round
+        )
+    if isinstance(message, LeadershipTransfer):
+        return f"stand! term={message.term}"
     if message.success:
         tail = f"match={message.match_index}"
     else:
         tail = f"refused hint={message.hint_term}/{message.hint_index}"
-    return f"ack term={message.term} {tail}" + (
-        f" round={message.read_round}" if message.read_round else ""
-    )
+    return f"ack term={message.term} {tail}" + _round(message.read_round)
+
+
+def _round(number: int) -> str:
+    return f" round={number}" if number else ""
