@@ -13,6 +13,10 @@ from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import TypeVar
 
+from system.broker.expiry import HOUR_MS, ExpiryConfig
+from system.raft.protocol import RaftConfig
+from system.store.log_writer import AckPolicy
+
 Value = TypeVar("Value")
 
 
@@ -23,10 +27,10 @@ class ConfigError(Exception):
 PORT_MAX = 65_535
 INDEX_UNIT_BYTES = 32
 QUEUE_UNIT_BYTES = 20
-HOUR_MS = 3_600_000
+LAST_HOUR = 23
 _ID = re.compile(r"[A-Za-z0-9_.]+")
 DISKS = ("real", "volatile")
-ACK_POLICIES = {"SYNC_FLUSH": "fsync", "ASYNC_FLUSH": "page-cache"}
+ACK_POLICIES: Mapping[str, AckPolicy] = {"SYNC_FLUSH": "fsync", "ASYNC_FLUSH": "page-cache"}
 """What an acknowledgement stands for: durable copies, or copies in the page cache."""
 _TRUTH = {"true": True, "false": False}
 
@@ -52,11 +56,9 @@ class NodeConfig:
     seed: str = ""
     mutant: str = ""
     is_joining: bool = False
-    ack_policy: str = "fsync"
-    lease_ms: float = 0.0
-    preferred_leaders: tuple[str, ...] = ()
-    reserved_ms: float = 72 * 3_600_000.0
-    disk_used_ratio_max: float = 0.75
+    ack_policy: AckPolicy = "fsync"
+    raft: RaftConfig = field(default_factory=RaftConfig)
+    expiry: ExpiryConfig = field(default_factory=ExpiryConfig)
     native_log: Path | None = None
     queue_file_bytes: int = 300_000 * QUEUE_UNIT_BYTES
     is_key_indexed: bool = True
@@ -72,7 +74,6 @@ _KNOWN_UNUSED = frozenset(
         "brokerId",
         "brokerName",
         "brokerRole",
-        "deleteWhen",
         "enableDLegerCommitLog",
         "namesrvAddr",
         "sendMessageThreadPoolNums",
@@ -82,6 +83,7 @@ _KNOWN_UNUSED = frozenset(
 _REQUIRED = ("dLegerSelfId", "dLegerGroup", "dLegerPeers", "listenPort", "storePathRootDir")
 _OPTIONAL = (
     "brokerIP1",
+    "deleteWhen",
     "diskMaxUsedSpaceRatio",
     "fileReservedTime",
     "flushDiskType",
@@ -132,7 +134,6 @@ def parse(text: str) -> NodeConfig:
         IPv4Address(host)
     except AddressValueError:
         raise ConfigError(f"brokerIP1 must be an IPv4 address, not {host!r}") from None
-    hours = _number(values, "fileReservedTime", 72, 1, 1 << 20)
     return NodeConfig(
         self_id=self_id,
         group=values["dLegerGroup"],
@@ -147,12 +148,11 @@ def parse(text: str) -> NodeConfig:
         mutant=values.get("shaketableMutant", ""),
         is_joining=_choice(values, "shaketableJoin", _TRUTH, "false"),
         ack_policy=_choice(values, "flushDiskType", ACK_POLICIES, "SYNC_FLUSH"),
-        lease_ms=float(_number(values, "shaketableLeaseMs", 0, 0, 60_000)),
-        preferred_leaders=_ids(values, "preferredLeaderIds"),
-        reserved_ms=float(
-            _number(values, "shaketableReservedMs", hours * HOUR_MS, 1, (1 << 20) * HOUR_MS)
+        raft=RaftConfig(
+            lease_ms=float(_number(values, "shaketableLeaseMs", 0, 0, 60_000)),
+            preferred_leaders=_ids(values, "preferredLeaderIds"),
         ),
-        disk_used_ratio_max=_number(values, "diskMaxUsedSpaceRatio", 75, 1, 100) / 100,
+        expiry=_expiry(values),
         native_log=Path(native) if (native := values.get("storePathCommitLog")) else None,
         queue_file_bytes=_units(
             values, "mappedFileSizeConsumeQueue", 300_000 * QUEUE_UNIT_BYTES, QUEUE_UNIT_BYTES
@@ -200,6 +200,20 @@ def _number(values: Mapping[str, str], key: str, default: int, low: int, high: i
     if not text.isdigit() or not low <= int(text) <= high:
         raise ConfigError(f"{key} must be a number in {low}..{high}, not {text!r}")
     return int(text)
+
+
+def _expiry(values: Mapping[str, str]) -> ExpiryConfig:
+    """Read when data files expire. `shaketableReservedMs` is for tests that cannot wait hours."""
+    reserved_ms = _number(values, "fileReservedTime", 72, 1, 1 << 20) * HOUR_MS
+    hours = [part.strip() for part in values.get("deleteWhen", "").split(";") if part.strip()]
+    for hour in hours:
+        if not hour.isdigit() or int(hour) > LAST_HOUR:
+            raise ConfigError(f"deleteWhen must list hours of the day in UTC, 00..23, not {hour!r}")
+    return ExpiryConfig(
+        reserved_ms=_number(values, "shaketableReservedMs", reserved_ms, 1, 1 << 50),
+        delete_when_hours=tuple(sorted({int(hour) for hour in hours})),
+        used_ratio_max=_number(values, "diskMaxUsedSpaceRatio", 75, 10, 95) / 100,
+    )
 
 
 def _units(values: Mapping[str, str], key: str, default: int, unit_bytes: int) -> int:

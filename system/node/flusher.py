@@ -1,86 +1,113 @@
 """One flusher: takes what is pending, writes it, makes it durable, says so (group commit).
 
 The disk works aside (`DiskWork`), so that a slow fsync stops neither heartbeats nor clients
-(THROUGHPUT.md rule 6). Nothing is said durable before `CommitLog.sync` has returned.
+(THROUGHPUT.md rule 6). Nothing is said durable before `LogWriter.carry_out` has returned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import trio
 
 from system.node.machine import Machine
-from system.raft.protocol import Append, SaveState, Truncate, Write
-from system.store.commit_log import CommitLog
+from system.raft.protocol import Write
+from system.store.disk import DiskFull
+from system.store.log_writer import FLUSH_INTERVAL_MS, LogWriter
 
 MARK_LAG_MS = 50.0
 CHECKPOINT_INTERVAL_MS = 3000.0
+FULL_RETRY_MS = 200.0
+"""How soon writes that found the disk full are tried again."""
 
 
 class Flusher:
-    """Carries out writes in order. `on_synced(seq)` is called in the node's own thread."""
+    """Carries out writes in order.
 
-    def __init__(self, log: CommitLog, machine: Machine, on_synced: Callable[[int], None]) -> None:
-        self._log = log
-        self._clock = clock = machine.clock
+    `on_synced(seq)` and `on_disk_full(is_full)` are called in the node's own thread;
+    `checkpoint_index()` is asked up to where the log is committed and durable.
+    """
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        machine: Machine,
+        on_synced: Callable[[int], None],
+        on_disk_full: Callable[[bool], None],
+        checkpoint_index: Callable[[], int],
+    ) -> None:
+        self._writer = writer
+        self._clock = machine.clock
         self._run_disk_work = machine.run_disk_work
         self._on_synced = on_synced
-        self._writes: list[Write] = []
+        self._on_disk_full = on_disk_full
+        self._checkpoint_index = checkpoint_index
+        self._writes: Sequence[Write] = []
         self._write_seq = 0
         self._wake = trio.Event()
-        self._marked_ms = clock.now_ms()
-        self._mark_is_behind = False
-        self._checkpoint_ms = clock.now_ms()
-        self._checkpointed = log.committed_index
+        self._is_full = False
+        now_ms = self._clock.now_ms()
+        self._retry_due_ms = math.inf
+        self._mark_due_ms = math.inf
+        self._sync_due_ms = math.inf
+        self._checkpoint_due_ms = now_ms + CHECKPOINT_INTERVAL_MS
+        self._checkpointed = writer.log.committed_index
 
-    def add(self, writes: list[Write], write_seq: int) -> None:
-        """Queue writes; the last one has number `write_seq`."""
-        self._writes += writes
+    def add(self, writes: Sequence[Write], write_seq: int) -> None:
+        """Queue writes; the last one has number `write_seq`, the ones before count down."""
+        self._writes = [*self._writes, *writes]
         self._write_seq = write_seq
         self._wake.set()
 
-    async def run(self, checkpoint_index: Callable[[], int]) -> None:
-        """Flush until cancelled. Raises DiskFailed, DiskFull: the node must stop."""
+    async def run(self) -> None:
+        """Flush until cancelled. Raises DiskFailed: the node must stop."""
         while True:
-            if self._mark_is_behind:
-                with self._clock.move_on_at(self._marked_ms + MARK_LAG_MS):
-                    await self._wake.wait()
-            else:
+            due_ms = min(
+                self._retry_due_ms, self._mark_due_ms, self._sync_due_ms, self._checkpoint_due_ms
+            )
+            with self._clock.move_on_at(due_ms):
                 await self._wake.wait()
-            if self._writes:
-                writes, self._writes = self._writes, []
-                seq = self._write_seq
-                self._wake = trio.Event()
-                await self._run_disk_work(partial(self._carry_out, writes))
-                self._mark_is_behind = True
-                self._on_synced(seq)
-            await self._note_progress(checkpoint_index())
+            self._wake = trio.Event()
+            now_ms = self._clock.now_ms()
+            if self._writes and (not self._is_full or now_ms >= self._retry_due_ms):
+                await self._flush()
+            await self._note_progress(self._clock.now_ms())
 
-    async def _note_progress(self, checkpoint_index: int) -> None:
-        """Move the synced-to mark and the checkpoint, which may both lag."""
+    async def _flush(self) -> None:
+        """Carry out all that is pending, and keep what a full disk leaves undone."""
+        writes, self._writes = self._writes, []
+        seq = self._write_seq
+        left = await self._run_disk_work(partial(self._writer.carry_out, writes))
+        self._writes = [*left, *self._writes]
         now_ms = self._clock.now_ms()
-        if self._mark_is_behind and now_ms - self._marked_ms >= MARK_LAG_MS:
-            await self._run_disk_work(self._log.advance_mark)
-            self._marked_ms = now_ms
-            self._mark_is_behind = False
-        due = now_ms - self._checkpoint_ms >= CHECKPOINT_INTERVAL_MS
-        if due and checkpoint_index > self._checkpointed:
-            await self._run_disk_work(partial(self._log.save_checkpoint, checkpoint_index))
-            self._checkpoint_ms = now_ms
-            self._checkpointed = checkpoint_index
+        self._mark_due_ms = min(self._mark_due_ms, now_ms + MARK_LAG_MS)
+        if self._writer.ack == "page-cache":
+            self._sync_due_ms = min(self._sync_due_ms, now_ms + FLUSH_INTERVAL_MS)
+        if len(left) < len(writes):
+            self._on_synced(seq - len(left))
+        self._retry_due_ms = now_ms + FULL_RETRY_MS if left else math.inf
+        if bool(left) != self._is_full:
+            self._is_full = bool(left)
+            self._on_disk_full(self._is_full)
 
-    def _carry_out(self, writes: list[Write]) -> None:
-        must_sync = False
-        for write in writes:
-            if isinstance(write, Append):
-                self._log.append(write.batch)
-                must_sync = True
-            elif isinstance(write, Truncate):
-                self._log.truncate(write.end_index)
-            else:
-                assert isinstance(write, SaveState)
-                self._log.save_state(write.term, write.voted_for)
-        if must_sync:
-            self._log.sync()
+    async def _note_progress(self, now_ms: float) -> None:
+        """Sync, move the synced-to mark and save the committed index, all of which may lag."""
+        if now_ms >= self._sync_due_ms:
+            self._sync_due_ms = math.inf
+            await self._run_disk_work(self._writer.sync)
+        if now_ms >= self._mark_due_ms:
+            self._mark_due_ms = math.inf
+            await self._run_disk_work(self._writer.advance_mark)
+        if now_ms >= self._checkpoint_due_ms:
+            self._checkpoint_due_ms = now_ms + CHECKPOINT_INTERVAL_MS
+            index = self._checkpoint_index()
+            if index > self._checkpointed:
+                self._checkpointed = index
+                await self._run_disk_work(partial(self._save_checkpoint, index))
+
+    def _save_checkpoint(self, index: int) -> None:
+        with suppress(DiskFull):  # it is a hint, and comes again
+            self._writer.log.save_checkpoint(index)

@@ -9,22 +9,28 @@ from itertools import count
 import trio
 
 from system.broker.broker import Broker
+from system.broker.expiry import DataFile
 from system.node import wire
-from system.node.abort_marker import remove_abort_marker
+from system.node.clock import sleep
 from system.node.config import NodeConfig
+from system.node.data_files import DataFiles
 from system.node.flusher import Flusher
 from system.node.link import Link
 from system.node.machine import Machine
-from system.node.peers import Peers
+from system.node.peers import Address, Peers
+from system.raft.membership import Membership
 from system.remoting.command import Command, CommandError, decode_command
 from system.remoting.frame import Frame, FrameError
 from system.remoting.requests import SendRequest, decode_request
-from system.store.commit_log import CommitLog
+from system.store.commit_log import OutsideLog
+from system.store.log_writer import LogWriter
 from system.store.message import host_bytes
 
 CLIENT_OUT_BYTES_MAX = 64 << 20
 CLIENT_CONNECTIONS_MAX = 2000
 PEER_CONNECTIONS_MAX = 200
+STRANGERS_MAX = 16
+DISK_MEASURE_INTERVAL_MS = 1000.0
 
 log = logging.getLogger("shaketable.node")
 
@@ -37,17 +43,25 @@ class Node:
     """One running member. `run` ends by cancellation or with the error that must stop it."""
 
     def __init__(
-        self, config: NodeConfig, machine: Machine, broker: Broker, commit_log: CommitLog
+        self, config: NodeConfig, machine: Machine, broker: Broker, writer: LogWriter
     ) -> None:
         self.broker = broker
-        self.commit_log = commit_log
+        self.commit_log = commit_log = writer.log
         self._config = config
         self._machine = machine
         self._clock = machine.clock
-        self._flusher = Flusher(commit_log, machine, self._on_synced)
-        self._peers = Peers(
-            machine.clock, {peer: at for peer, at in config.peers.items() if peer != config.self_id}
+        self._flusher = Flusher(
+            writer,
+            machine,
+            self._on_synced,
+            self._on_disk_full,
+            lambda: broker.core.ledger.checkpoint_index,
         )
+        self._data_files = DataFiles(commit_log, config.data_file_bytes)
+        self._strangers: dict[str, Address] = {}
+        self._peers = Peers(machine.clock, self._addresses(broker.core.membership))
+        host, port = config.peers[config.self_id]
+        self._address = f"{host}:{port}"
         self._clients: dict[int, Link] = {}
         self._numbers = count(1)
         self._dirty = trio.Event()
@@ -68,7 +82,8 @@ class Node:
             peer_port,
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._flusher.run, lambda: self.broker.core.ledger.checkpoint_index)
+            nursery.start_soon(self._flusher.run)
+            nursery.start_soon(self._measure_disk)
             nursery.start_soon(self._peers.run)
             nursery.start_soon(self._pump)
             nursery.start_soon(self._timer)
@@ -88,7 +103,6 @@ class Node:
             self.commit_log.save_checkpoint(self.broker.core.ledger.checkpoint_index)
             self.commit_log.advance_mark()
             self.commit_log.close()
-            remove_abort_marker(self._machine.disk, str(self._config.store_root))
 
         await self._machine.run_disk_work(leave)
 
@@ -108,6 +122,7 @@ class Node:
 
     async def _pump(self) -> None:
         """Carry out effects once for all that happened in a turn of the scheduler."""
+        group = self._config.group
         while True:
             await self._dirty.wait()
             self._dirty = trio.Event()
@@ -115,7 +130,7 @@ class Node:
             if effects.writes:
                 self._flusher.add(effects.writes, effects.write_seq)
             for peer, message in effects.messages:
-                self._peers.send(peer, wire.encode(message, self._config.group))
+                self._peers.send(peer, wire.encode(message, group, self._address))
             for number, replies in effects.replies.items():
                 self._reply(number, replies)
             for change in effects.role_changes:
@@ -125,6 +140,10 @@ class Node:
                     change.term,
                     change.leader or "-",
                 )
+            if effects.membership is not None:
+                self._follow(effects.membership)
+            if effects.is_behind:
+                self._touch()
             if self.broker.core.deadline_ms < self._timer_due_ms:
                 self._timer_changed.set()
 
@@ -144,6 +163,60 @@ class Node:
     def _on_synced(self, write_seq: int) -> None:
         self.broker.synced(write_seq)
         self._touch()
+
+    def _on_disk_full(self, is_full: bool) -> None:
+        log.warning("event=disk_full is_full=%s", is_full)
+        self.broker.disk_full(is_full, self._clock.now_ms())
+        self._touch()
+
+    async def _measure_disk(self) -> None:
+        """Tell the broker how full the disk is and what it could let expire."""
+        root = str(self._config.store_root)
+        while True:
+            await sleep(self._clock, DISK_MEASURE_INTERVAL_MS)
+            index = self.broker.core.ledger.checkpoint_index
+
+            def measure(index: int = index) -> tuple[float, list[DataFile]]:
+                return self._machine.disk.used_ratio(root), self._data_files.until(index)
+
+            try:
+                used_ratio, files = await self._machine.run_disk_work(measure)
+            except OutsideLog:
+                continue  # the log was truncated or replaced meanwhile: next time
+            self.broker.disk_usage(used_ratio, files, self._clock.now_ms(), self._clock.wall_ms())
+            self._touch()
+
+    # ---- members ----------------------------------------------------------------------
+
+    def _follow(self, membership: Membership) -> None:
+        log.info(
+            "event=membership voters=%s learners=%s",
+            ",".join(membership.voters) or "-",
+            ",".join(membership.learners) or "-",
+        )
+        for member in membership.members:
+            self._strangers.pop(member, None)
+        self._peers.keep(self._addresses(membership))
+
+    def _addresses(self, membership: Membership) -> dict[str, Address]:
+        """Where the other members are, and the strangers that want an answer."""
+        found: dict[str, Address] = {}
+        for member in membership.members:
+            host, _, port = (membership.address_of(member) or "").rpartition(":")
+            address = (host, int(port)) if host else self._config.peers.get(member)
+            if address is not None and member != self._config.self_id:
+                found[member] = address
+        return {**self._strangers, **found}
+
+    def _meet(self, sender: str, address: Address | None) -> None:
+        """Remember where to answer somebody whom the membership does not name (yet)."""
+        address = self._config.peers.get(sender, address)
+        if address is None or self._strangers.get(sender) == address:
+            return
+        if len(self._strangers) >= STRANGERS_MAX:
+            del self._strangers[next(iter(self._strangers))]
+        self._strangers[sender] = address
+        self._peers.keep(self._addresses(self.broker.core.membership))
 
     def _reply(self, number: int, replies: list[bytes]) -> None:
         link = self._clients.get(number)
@@ -188,10 +261,13 @@ class Node:
         def on_frames(frames: list[Frame]) -> None:
             now_ms = self._clock.now_ms()
             for frame in frames:
-                message = wire.decode(decode_command(frame), self._config.group)
+                command = decode_command(frame)
+                message = wire.decode(command, self._config.group)
                 sender = wire.sender_of(message)
-                if sender == self._config.self_id or sender not in self._config.peers:
-                    raise CommandError(f"{sender!r} is no other member of this group")
+                if sender == self._config.self_id:
+                    raise CommandError(f"a message from {sender!r}, which is this member itself")
+                if sender not in self.broker.core.membership.members:
+                    self._meet(sender, wire.address_of(command))
                 self.broker.receive(message, now_ms)
             self._touch()
 

@@ -41,6 +41,8 @@ from system.store.group_events import (
     memberships_in,
 )
 
+PORT_MAX = 65_535
+
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Index = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
 """An index, a position or an entry's term: -1 stands for none."""
@@ -109,8 +111,12 @@ class _LeadershipTransfer(Fields, rename="camel"):
     group: str
 
 
-def encode(message: Message, group: str) -> bytes:
-    """Return the frame of one message."""
+def encode(message: Message, group: str, address: str = "") -> bytes:
+    """Return the frame of one message.
+
+    `address`, "host:port" of the sender's DLedger port, goes along with what wants an answer:
+    a member may not know yet that the sender is one (dissertation section 4.1).
+    """
     body: Sequence[bytes] = ()
     fields: Fields
     flag = ONEWAY_FLAG
@@ -153,7 +159,10 @@ def encode(message: Message, group: str) -> bytes:
             group,
         )
     joined = body[0] if len(body) == 1 else b"".join(body)
-    return encode_command(Command(code, flag=flag, ext=fields.to_ext(), body=joined))
+    ext = fields.to_ext()
+    if address and not flag & RESPONSE_FLAG:
+        ext["address"] = address
+    return encode_command(Command(code, flag=flag, ext=ext, body=joined))
 
 
 def _push_fields(push: PushRequest, group: str) -> _PushRequest:
@@ -269,6 +278,14 @@ def _decode_snapshot(fields: _SnapshotRequest, state: bytes) -> SnapshotRequest:
     end = LogEnd(fields.end_index, fields.end_term, fields.end_position, fields.chain_crc)
     snapshot = Snapshot(end, membership, fields.membership_index, state)
     return SnapshotRequest(fields.term, fields.leader, snapshot, fields.read_round)
+
+
+def address_of(command: Command) -> tuple[str, int] | None:
+    """Return (host, port) where the sender of a message listens, if it says so."""
+    host, _, port = command.ext.get("address", "").rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= PORT_MAX:
+        return None
+    return host, int(port)
 
 
 def sender_of(message: Message) -> str:

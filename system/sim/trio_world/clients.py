@@ -1,0 +1,207 @@
+"""The unchanged client (`system.client`) on simulated hosts: it carries out a schedule's calls.
+
+What it is told is recorded as in the core world, and checked at once against what the group
+committed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from system.client import (
+    BrokerGroupClient,
+    DamagedResponseError,
+    OutcomeUnknownError,
+    PullResult,
+    RefusedError,
+)
+from system.sim.clients import TOPIC, TOPIC_BYTES
+from system.sim.history import APPEND, FAIL, MAX_OFFSET, OK, PULL, UNKNOWN, Operation
+from system.sim.trio_world.process import CURRENT, Process
+from system.sim.violation import Violated
+
+if TYPE_CHECKING:
+    from system.sim.schedule import Call
+    from system.sim.trio_world.world import TrioWorld
+
+CALLS_MAX = 200
+"""What one client has under way at most; a call beyond it is not made."""
+_STORED_BODY_AT = 88
+
+
+class TrioClient:
+    """One client process and what it knows."""
+
+    def __init__(self, world: TrioWorld, number: int, address: str) -> None:
+        self.number = number
+        self.process = Process(f"c{number}", address, 0)
+        self.ends: dict[int, int] = {}
+        self.calls = 0
+        self.group = BrokerGroupClient(
+            world.client_addresses(),
+            timeout_s=world.settings.client_timeout_ms / 1000,
+            rng=world.draws.stream(f"client/{number}"),
+        )
+
+
+class TrioClients:
+    """All clients of a world, and the history of what they did."""
+
+    def __init__(self, world: TrioWorld, count: int) -> None:
+        self.history: list[Operation] = []
+        self._world = world
+        self._clients = [TrioClient(world, n, f"10.0.1.{n + 1}") for n in range(count)]
+        for client in self._clients:
+            world.network.add_host(client.process.host, client.process.address)
+
+    def call(self, call: Call) -> None:
+        """Make a call of the schedule."""
+        client = self._clients[call.client % len(self._clients)]
+        if client.calls >= CALLS_MAX:
+            return
+        client.calls += 1
+        self._world.spawn(self._call, client, call)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for client in self._clients:
+            client.group.close()
+
+    async def _call(self, client: TrioClient, call: Call) -> None:
+        CURRENT.set(client.process)
+        if call.kind == PULL:
+            await self._pull(client, call)
+        elif call.kind == MAX_OFFSET:
+            await self._max_offset(client, call)
+        elif call.kind == "batch" and call.count > 1:
+            await self._send_batch(client, call)
+        else:
+            async with trio.open_nursery() as nursery:
+                for _ in range(call.count):
+                    nursery.start_soon(self._send, client, call)
+        client.calls -= 1
+
+    # ---- operations -------------------------------------------------------------------
+
+    async def _send(self, client: TrioClient, call: Call) -> None:
+        operation = self._operation(client, call)
+        try:
+            result = await client.group.send(TOPIC, call.queue, operation.body)
+        except RefusedError:
+            self._end(operation, FAIL)
+        except OutcomeUnknownError as error:
+            self._unknown(operation, error)
+        else:
+            self._acknowledged(client, operation, result.queue_offset)
+
+    async def _send_batch(self, client: TrioClient, call: Call) -> None:
+        operations = [self._operation(client, call) for _ in range(call.count)]
+        try:
+            result = await client.group.send_batch(
+                TOPIC, call.queue, [operation.body for operation in operations]
+            )
+        except RefusedError:
+            for operation in operations:
+                self._end(operation, FAIL)
+        except OutcomeUnknownError as error:
+            for operation in operations:
+                self._unknown(operation, error)
+        else:
+            for number, operation in enumerate(operations):
+                self._acknowledged(client, operation, result.first_offset + number)
+
+    async def _pull(self, client: TrioClient, call: Call) -> None:
+        operation = self._operation(client, call)
+        try:
+            result = await client.group.pull(TOPIC, call.queue, operation.offset)
+        except (RefusedError, OutcomeUnknownError) as error:
+            self._unread(operation, error)
+            return
+        self._check_pulled(operation, result)
+        operation.end = result.max_offset
+        operation.count = len(result.messages)
+        self._read(client, operation)
+
+    async def _max_offset(self, client: TrioClient, call: Call) -> None:
+        operation = self._operation(client, call)
+        try:
+            operation.end = await client.group.max_offset(TOPIC, call.queue)
+        except (RefusedError, OutcomeUnknownError) as error:
+            self._unread(operation, error)
+            return
+        self._read(client, operation)
+
+    # ---- what became of them ----------------------------------------------------------
+
+    def _operation(self, client: TrioClient, call: Call) -> Operation:
+        number = len(self.history) + 1
+        kind = call.kind if call.kind in (PULL, MAX_OFFSET) else APPEND
+        offset = max(0, client.ends.get(call.queue, 0) - call.back) if kind == PULL else -1
+        now_ms = self._world.clock.now_ms
+        operation = Operation(number, client.number, kind, call.queue, offset, now_ms)
+        if kind == APPEND:
+            operation.body = b"%d." % number + bytes(max(0, call.body_bytes - 8))
+        self._world.counts.operations += 1
+        self.history.append(operation)
+        return operation
+
+    def _acknowledged(self, client: TrioClient, operation: Operation, offset: int) -> None:
+        operation.offset = offset
+        client.ends[operation.queue] = max(offset + 1, client.ends.get(operation.queue, 0))
+        self._world.counts.acknowledged += 1
+        self._end(operation, OK)
+        try:
+            queue = (TOPIC_BYTES, operation.queue)
+            self._world.invariants.acknowledged(queue, offset, operation.body)
+        except Violated as found:
+            self._world.violated(found, operation.node)
+
+    def _read(self, client: TrioClient, operation: Operation) -> None:
+        client.ends[operation.queue] = max(operation.end, client.ends.get(operation.queue, 0))
+        self._world.counts.reads += 1
+        self._end(operation, OK)
+
+    def _unread(self, operation: Operation, error: Exception) -> None:
+        """A read had no effect, whatever became of it; a damaged answer is a finding."""
+        if isinstance(error, DamagedResponseError):
+            self._unknown(operation, error)
+        else:
+            self._end(operation, FAIL)
+
+    def _unknown(self, operation: Operation, error: Exception) -> None:
+        self._end(operation, UNKNOWN)
+        if isinstance(error, DamagedResponseError):
+            self._world.violated(Violated("answers-are-whole", str(error)), "")
+
+    def _end(self, operation: Operation, outcome: str) -> None:
+        operation.outcome = outcome
+        operation.end_ms = self._world.clock.now_ms
+        if outcome == FAIL:
+            self._world.counts.refused += 1
+        elif outcome == UNKNOWN:
+            self._world.counts.unknown += 1
+        self._world.note_operation(operation)
+
+    def _check_pulled(self, operation: Operation, result: PullResult) -> None:
+        """A pull returns, without a gap, what is committed at its offsets."""
+        stored = self._world.invariants.queues.get((TOPIC_BYTES, operation.queue), [])
+        offsets = [message.queue_offset for message in result.messages]
+        first = offsets[0] if offsets else operation.offset
+        if offsets != list(range(first, first + len(offsets))):
+            self._world.violated(Violated("reads-agree", f"{operation!r} has gaps"), "")
+        for message in result.messages:
+            offset = message.queue_offset
+            if offset >= len(stored):
+                found = Violated(
+                    "reads-are-committed",
+                    f"{operation!r} read offset {offset}, committed up to {len(stored)}",
+                )
+                self._world.violated(found, "")
+                return
+            body = stored[offset][_STORED_BODY_AT : _STORED_BODY_AT + len(message.body)]
+            if body != message.body:
+                found = Violated("reads-agree", f"{operation!r} read another message at {offset}")
+                self._world.violated(found, "")
+                return

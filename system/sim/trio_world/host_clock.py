@@ -1,0 +1,103 @@
+"""A simulated host's clocks: they may run at another rate, and the wall clock may be wrong.
+
+Everything a node waits for, it waits on these (`system.node.clock.Clock`), so a wrong rate
+moves the node's timers and nobody else's (DESIGN.md decision 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+from system.sim.trio_world.heap_clock import HeapClock, Timer
+from system.sim.trio_world.process import Process
+
+WALL_MS_AT_START = 1_700_000_000_000
+"""Where every host's wall clock starts: a fixed instant, so that runs are the same."""
+
+
+class HostClock:
+    """What the host's hardware counts. It outlives the host's processes."""
+
+    def __init__(self, clock: HeapClock) -> None:
+        self.offset_ms = 0
+        """How wrong the wall clock is."""
+        self._clock = clock
+        self._rate = 1.0
+        self._shown_ms = 0.0
+        self._since_ms = clock.now_ms
+        self._waiting: dict[int, _Waiting] = {}
+        self._waits = 0
+
+    def now_ms(self) -> float:
+        """Monotonic milliseconds, as this host counts them."""
+        return self._shown_ms + (self._clock.now_ms - self._since_ms) * self._rate
+
+    def set_rate(self, rate: float) -> None:
+        """Count at that rate from now on (1.0 is right); who waits, waits accordingly."""
+        assert rate > 0
+        self._shown_ms = self.now_ms()
+        self._since_ms = self._clock.now_ms
+        self._rate = rate
+        for waiting in self._waiting.values():
+            waiting.timer.cancel()
+            waiting.timer = self._timer(waiting)
+
+    def wait(self, process: Process, due_ms: float, scope: trio.CancelScope) -> int:
+        """Cancel `scope` when this clock shows `due_ms`; return the wait's number."""
+        self._waits += 1
+        waiting = self._waiting[self._waits] = _Waiting(process, due_ms, scope)
+        waiting.timer = self._timer(waiting)
+        return self._waits
+
+    def wait_no_more(self, number: int) -> None:
+        """End a wait."""
+        self._waiting.pop(number).timer.cancel()
+
+    def _timer(self, waiting: _Waiting) -> Timer:
+        pause_ms = (waiting.due_ms - self.now_ms()) / self._rate
+        return self._clock.timer(pause_ms, waiting.fire)
+
+
+class _Waiting:
+    """Something in a process waits until `due_ms`."""
+
+    __slots__ = ("due_ms", "process", "scope", "timer")
+
+    def __init__(self, process: Process, due_ms: float, scope: trio.CancelScope) -> None:
+        self.process = process
+        self.due_ms = due_ms
+        self.scope = scope
+        self.timer = Timer(self.fire)
+
+    def fire(self) -> None:
+        self.process.when_running(self.scope.cancel)
+
+
+class ProcessClock:
+    """A process' view of its host's clocks; implements `system.node.clock.Clock`."""
+
+    def __init__(self, host_clock: HostClock, process: Process) -> None:
+        self._host_clock = host_clock
+        self._process = process
+
+    def now_ms(self) -> float:
+        """Monotonic milliseconds."""
+        return self._host_clock.now_ms()
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, as this host believes."""
+        clock = self._host_clock
+        return WALL_MS_AT_START + int(clock.now_ms()) + clock.offset_ms
+
+    @contextmanager
+    def move_on_at(self, due_ms: float) -> Iterator[trio.CancelScope]:
+        """Cancel what is inside when this clock shows `due_ms`."""
+        with trio.CancelScope() as scope:
+            number = self._host_clock.wait(self._process, due_ms, scope)
+            try:
+                yield scope
+            finally:
+                self._host_clock.wait_no_more(number)

@@ -1,0 +1,293 @@
+"""The simulated network between processes: TCP over the links of `system.sim.network`.
+
+Sockets come from here through trio's documented hooks (`set_custom_socket_factory` and
+`set_custom_hostname_resolver`), so the code that uses them is the code that runs in processes.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import trio
+
+from system.sim.draws import Draws, Stream
+from system.sim.faults import LinkFault
+from system.sim.network import Link
+from system.sim.trio_world.heap_clock import HeapClock
+from system.sim.trio_world.process import CURRENT, Process
+from system.sim.trio_world.sim_socket import BACKLOG_MAX, Address, SimSocket, failure
+from system.sim.trio_world.tcp_pipe import RETRANSMISSION_MS, Flag, Pipe, Segment
+
+FIRST_FREE_PORT = 49_152
+
+Note = Callable[[str, str, int, int], None]
+"""Called with (from, to, kind or size, checksum) of each segment that arrives."""
+_FLAG_NUMBERS = {Flag.FIN: -1, Flag.RST: -2}
+
+
+class TcpLink(Link):
+    """A link whose cuts hold what was sent, until they are mended."""
+
+    __slots__ = ("_on_mended", "resets")
+
+    def __init__(
+        self,
+        random: Callable[[], float],
+        delay_ms: float,
+        jitter_ms: float,
+        on_mended: Callable[[TcpLink], None],
+    ) -> None:
+        super().__init__(random, delay_ms, jitter_ms)
+        self._on_mended = on_mended
+        self.resets = False
+        """Whether the next end of a cut breaks the connections that it held."""
+
+    def end(self, fault: LinkFault) -> None:
+        """A fault is mended."""
+        was_cut = self.is_cut
+        super().end(fault)
+        if was_cut and not self.is_cut:
+            self._on_mended(self)
+            self.resets = False
+
+
+class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
+    """All hosts' sockets and the links among them. A host is named by a node's id.
+
+    `link_times` says how long a link between two hosts takes: delay and jitter in milliseconds.
+    """
+
+    def __init__(
+        self,
+        clock: HeapClock,
+        draws: Draws,
+        link_times: Callable[[str, str], tuple[float, float]],
+        note: Note,
+    ) -> None:
+        self.sent = 0
+        self.lost = 0
+        self._clock = clock
+        self._draws = draws
+        self._link_times = link_times
+        self._note_segment = note
+        self._links: dict[tuple[str, str], TcpLink] = {}
+        self._hosts: dict[str, str] = {}  # by address
+        self._without_power: dict[str, None] = {}
+        self._listeners: dict[Address, SimSocket] = {}
+        self._sockets: dict[int, SimSocket] = {}
+        self._pairs: dict[int, SimSocket] = {}  # a connected socket's number: the other side
+        self._numbers = 0
+
+    # ---- hosts and links ------------------------------------------------------------------
+
+    def add_host(self, host: str, address: str) -> None:
+        """Put a host into the network."""
+        assert address not in self._hosts
+        self._hosts[address] = host
+
+    def link(self, source: str, target: str) -> TcpLink:
+        """Return the link of an ordered pair of hosts."""
+        found = self._links.get((source, target))
+        if found is None:
+            draws = self._draws.stream(f"link/{source}/{target}")
+            delay_ms, jitter_ms = self._link_times(source, target)
+            found = TcpLink(draws.random, delay_ms, jitter_ms, self._on_mended)
+            self._links[source, target] = found
+        return found
+
+    def _on_mended(self, link: TcpLink) -> None:
+        """What a cut held is delivered now, or its connections break."""
+        for number in sorted(self._sockets):
+            sock = self._sockets.get(number)
+            if sock is None:
+                continue
+            pipe = sock.outgoing
+            if pipe is None or pipe.link is not link or not pipe.held:
+                continue
+            if link.resets:
+                self._pairs[number].reset()
+                sock.reset()
+            else:
+                pipe.release()
+
+    def held(self, source: str, target: str) -> tuple[int, int]:
+        """Return (bytes, connections) that a link holds now."""
+        link = self.link(source, target)
+        pipes = [sock.outgoing for sock in self._sockets.values()]
+        held = [pipe for pipe in pipes if pipe is not None and pipe.link is link and pipe.held]
+        return sum(pipe.held_bytes for pipe in held), len(held)
+
+    def end_process(self, process: Process, *, loses_power: bool) -> None:
+        """A process is gone: its kernel closes its sockets, or its machine is gone as well."""
+        if loses_power:
+            self._without_power[process.host] = None
+        for number in sorted(self._sockets):
+            sock = self._sockets.get(number)
+            if sock is not None and sock.process is process:
+                if loses_power:
+                    sock.vanish()
+                else:
+                    sock.close()
+
+    def power_up(self, host: str) -> None:
+        """The machine is there again: it answers for the connections that it forgot."""
+        self._without_power.pop(host, None)
+
+    # ---- trio's hooks -----------------------------------------------------------------------
+
+    def socket(
+        self,
+        family: int | None = None,
+        type: int | None = None,  # noqa: A002 - trio's name
+        proto: int | None = None,
+    ) -> SimSocket:
+        """Make a socket for the running task's process."""
+        if family not in (None, socket.AF_INET):
+            raise failure(errno.EAFNOSUPPORT)
+        process = CURRENT.get()
+        if not process.is_alive:
+            raise failure(errno.EBADF)
+        return self._new_socket(process)
+
+    async def getaddrinfo(
+        self,
+        host: bytes | None,
+        port: bytes | str | int | None,
+        family: int = 0,
+        type: int = 0,  # noqa: A002 - trio's name
+        proto: int = 0,
+        flags: int = 0,
+    ) -> Any:
+        """Refuse: hosts are named by their address here, which needs no resolver."""
+        raise socket.gaierror(socket.EAI_NONAME, f"no host {host!r} in the simulated network")
+
+    async def getnameinfo(self, sockaddr: Any, flags: int) -> tuple[str, str]:
+        """Refuse, like `getaddrinfo`."""
+        raise socket.gaierror(socket.EAI_NONAME, f"no name for {sockaddr} here")
+
+    # ---- for sockets ------------------------------------------------------------------------
+
+    def free_address(self, process: Process, port: int) -> Address:
+        """Return an address of the process' host, with a free port where `port` is 0."""
+        address = (process.address, port or FIRST_FREE_PORT + self._numbers)
+        if address in self._listeners:
+            raise failure(errno.EADDRINUSE)
+        return address
+
+    def listen(self, sock: SimSocket) -> None:
+        """Connections to its address go to this socket."""
+        self._listeners[sock.local] = sock
+
+    def connect(self, sock: SimSocket) -> None:
+        """Send a SYN, and again for as long as nothing answers."""
+        assert sock.remote is not None
+        if not sock.local[1]:
+            sock.local = self.free_address(sock.process, 0)
+        self._send_syn(sock, 0)
+
+    def forget(self, sock: SimSocket) -> None:
+        """A socket is closed."""
+        self._sockets.pop(sock.number, None)
+        if self._listeners.get(sock.local) is sock:
+            del self._listeners[sock.local]
+
+    def read(self, sock: SimSocket) -> None:
+        """Bytes were read: the other side may send more."""
+        other = self._pairs.get(sock.number)
+        if other is not None:
+            other.may_send()
+
+    def refuse(self, sock: SimSocket) -> None:
+        """A segment came for a closed socket: a machine with power answers with a reset."""
+        other = self._pairs[sock.number]
+        if sock.process.host in self._without_power:
+            # The other side sends it again until somebody answers.
+            self._clock.after(RETRANSMISSION_MS, self._refuse_again, sock)
+        elif other.is_open and sock.outgoing is not None:
+            sock.outgoing.send(Flag.RST)
+
+    # ---- connections ------------------------------------------------------------------------
+
+    def _refuse_again(self, sock: SimSocket) -> None:
+        if self._pairs[sock.number].is_open:
+            self.refuse(sock)
+
+    def _new_socket(self, process: Process) -> SimSocket:
+        self._numbers += 1
+        sock = self._sockets[self._numbers] = SimSocket(self, process, self._numbers)
+        return sock
+
+    def _send_syn(self, sock: SimSocket, attempt: int) -> None:
+        assert sock.remote is not None
+        if not sock.is_open or sock.outgoing is not None:
+            return
+        target = self._hosts.get(sock.remote[0])
+        if target is None:
+            sock.refused(errno.EHOSTUNREACH)
+            return
+        link = self.link(sock.process.host, target)
+        if not link.is_cut and target not in self._without_power:
+            self._clock.after(self._delay_ms(sock.process.host, target), self._on_syn, sock, target)
+        self._clock.after(1000.0 * 2**attempt, self._send_syn, sock, attempt + 1)
+
+    def _on_syn(self, sock: SimSocket, target: str) -> None:
+        assert sock.remote is not None
+        source = sock.process.host
+        back = self.link(target, source)
+        is_lost = back.is_cut or target in self._without_power
+        if is_lost or not sock.is_open or sock.outgoing is not None:
+            return
+        listener = self._listeners.get(sock.remote)
+        if listener is None:
+            self._clock.after(self._delay_ms(target, source), self._on_refusal, sock)
+            return
+        if len(listener.accepted) >= BACKLOG_MAX:
+            return
+        served = self._new_socket(listener.process)
+        served.local, served.remote = sock.remote, sock.local
+        there = self._pipe(source, target, served)
+        back_pipe = self._pipe(target, source, sock)
+        self._pairs[served.number], self._pairs[sock.number] = sock, served
+        served.joined(back_pipe, there)
+        self._clock.after(self._delay_ms(target, source), self._on_accepted, sock, there, back_pipe)
+        listener.offered(served)
+
+    def _on_accepted(self, sock: SimSocket, outgoing: Pipe, incoming: Pipe) -> None:
+        if sock.is_open:
+            sock.joined(outgoing, incoming)
+        else:
+            outgoing.send(Flag.RST)
+
+    def _on_refusal(self, sock: SimSocket) -> None:
+        if sock.is_open and sock.outgoing is None:
+            sock.refused(errno.ECONNREFUSED)
+
+    def _pipe(self, source: str, target: str, receiver: SimSocket) -> Pipe:
+        # One stream a direction of a pair of hosts is enough: what a connection more or less
+        # draws shifts only what comes later on the same link.
+        draws: Stream = self._draws.stream(f"tcp/{source}/{target}")
+        return Pipe(
+            self._clock,
+            self.link(source, target),
+            draws.random,
+            receiver,
+            partial(self._note, source, target),
+        )
+
+    def _note(self, source: str, target: str, segment: Segment) -> None:
+        self.sent += 1
+        if isinstance(segment, bytes):
+            self._note_segment(source, target, len(segment), zlib.crc32(segment))
+        else:
+            self._note_segment(source, target, _FLAG_NUMBERS[segment], 0)
+
+    def _delay_ms(self, source: str, target: str) -> float:
+        """Return how long a handshake's segment takes."""
+        link = self.link(source, target)
+        draws = self._draws.stream(f"tcp/{source}/{target}")
+        return link.delay_ms + link.slow_ms + link.jitter_ms * draws.random()

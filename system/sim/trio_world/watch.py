@@ -1,0 +1,109 @@
+"""Tells the invariants what a node does, from between its broker and its shell.
+
+The broker's class is put in as any planted bug is (`system.mutants.Mutant`); it hands on every
+input and every effect unchanged.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Protocol
+
+from system.broker.effects import BrokerEffects
+from system.mutants import Mutant
+from system.raft.core import RaftCore
+from system.raft.protocol import Message, RoleChange, Write
+from system.sim.invariants import Invariants, Shadow
+from system.sim.violation import Violated
+from system.store.commit_log import CommitLog
+
+
+class Reporter(Protocol):
+    """Whom a watch tells."""
+
+    def violated(self, found: Violated) -> None:
+        """An invariant broke: the run ends."""
+        ...
+
+    def changed_role(self, change: RoleChange) -> None:
+        """The node's role, term or leader changed."""
+        ...
+
+    def received(self, role: str, message: Message) -> None:
+        """The node is about to take a message of another member."""
+        ...
+
+
+class Watch:
+    """One incarnation of a node, as the invariants see it."""
+
+    def __init__(self, name: str, invariants: Invariants, reporter: Reporter) -> None:
+        self.shadow: Shadow | None = None
+        self.writes: deque[tuple[int, Write]] = deque()
+        """Given to the disk and not known to be carried out, by number."""
+        self._name = name
+        self._invariants = invariants
+        self._reporter = reporter
+
+    def started(self, core: RaftCore, log: CommitLog) -> None:
+        """The node has recovered."""
+        try:
+            self.shadow = self._invariants.started(self._name, core, log)
+        except Violated as found:
+            self._reporter.violated(found)
+
+    def took(self, core: RaftCore, effects: BrokerEffects) -> None:
+        """The broker's effects are about to be carried out."""
+        shadow = self.shadow
+        if shadow is None:
+            return
+        try:
+            self._invariants.ordered(shadow, effects.writes)
+            first = effects.write_seq - len(effects.writes) + 1
+            self.writes.extend(enumerate(effects.writes, first))
+            self._invariants.committed(shadow, core.ledger.commit_index)
+            for change in effects.role_changes:
+                self._invariants.changed_role(shadow, change)
+                self._reporter.changed_role(change)
+        except Violated as found:
+            self._reporter.violated(found)
+
+    def synced(self, write_seq: int) -> None:
+        """Writes up to that number were carried out."""
+        done: list[Write] = []
+        while self.writes and self.writes[0][0] <= write_seq:
+            done.append(self.writes.popleft()[1])
+        if self.shadow is not None:
+            self._invariants.synced(self.shadow, done)
+
+    def received(self, core: RaftCore, message: Message) -> None:
+        """A message is about to be taken."""
+        self._reporter.received(core.role.value, message)
+
+    def ended(self) -> None:
+        """The process is gone; what was under way may have been carried out or not."""
+        if self.shadow is not None:
+            self.shadow.in_flight = tuple(write for _, write in self.writes)
+            self.shadow.is_up = False
+            self.shadow = None
+
+
+def watched(parts: Mutant, watch: Watch) -> Mutant:
+    """Return the same parts, with a broker that tells `watch` what it is asked and does."""
+
+    class WatchedBroker(parts.broker):  # type: ignore[name-defined, misc]
+        def receive(self, message: Message, now_ms: float) -> None:
+            watch.received(self.core, message)
+            super().receive(message, now_ms)
+
+        def take(self, now_ms: float, wall_ms: int) -> BrokerEffects:
+            effects: BrokerEffects = super().take(now_ms, wall_ms)
+            watch.took(self.core, effects)
+            return effects
+
+        def synced(self, write_seq: int) -> None:
+            watch.synced(write_seq)
+            super().synced(write_seq)
+
+    return replace(parts, broker=WatchedBroker)

@@ -1,0 +1,302 @@
+"""The whole-node world: unchanged nodes and clients on trio, one seed, the faults of the core's.
+
+Everything follows from the schedule: time is the heap's, sockets and disks are simulated, and
+the order in which trio runs its tasks is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, cast
+
+import trio
+
+from system.mutants import HEALTHY, Mutant
+from system.node.config import NodeConfig
+from system.raft.protocol import Message, Role, RoleChange
+from system.sim.clients import TOPIC_BYTES, stored_numbers
+from system.sim.counts import Counts
+from system.sim.disk import PowerLoss
+from system.sim.draws import Draws
+from system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
+from system.sim.history import APPEND, OK, Operation, check_history, check_refusals
+from system.sim.invariants import Invariants
+from system.sim.member import raft_config
+from system.sim.run_trace import Trace
+from system.sim.trio_world.clients import TrioClients
+from system.sim.trio_world.heap_clock import Deadlock, HeapClock
+from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
+from system.sim.trio_world.node_log import node_log_to
+from system.sim.trio_world.scheduler import run_seeded
+from system.sim.trio_world.tcp_network import TcpNetwork
+from system.sim.violation import Violated, Violation
+from system.sim.world import SETTLE_MS_MAX
+from system.store.disk import DiskFailed, DiskFull, StoreError
+from system.store.log_writer import AckPolicy
+
+if TYPE_CHECKING:
+    from system.sim.schedule import Schedule
+    from system.sim.world import World
+
+GROUP = "simulated"
+
+
+class TrioWorld:
+    """One run. `run` returns the first broken invariant, or None."""
+
+    def __init__(
+        self, schedule: Schedule, *, mutant: Mutant = HEALTHY, trace: Trace | None = None
+    ) -> None:
+        settings = self.settings = schedule.settings
+        self.mutant = mutant
+        self.trace = trace or Trace()
+        self.draws = Draws(schedule.seed)
+        self.clock = HeapClock()
+        self.heap = self.clock.heap
+        self.counts = Counts()
+        self.invariants = Invariants(self.counts)
+        self.network = TcpNetwork(self.clock, self.draws, self._link_times, self._note_segment)
+        self.bootstrap = tuple(f"n{number}" for number in range(settings.members))
+        self.members: dict[str, Host] = {}
+        for number, name in enumerate(self.bootstrap):
+            self._add_host(name, f"10.0.0.{number + 1}")
+        self.clients = TrioClients(self, settings.clients)
+        self.healed_ms = float(max((fault.end_ms for fault in schedule.faults), default=0))
+        self._schedule = schedule
+        self._actions = FaultActions(cast("World", self))
+        self._found: Violation | None = None
+        self._nursery: trio.Nursery | None = None
+
+    # ---- running ----------------------------------------------------------------------
+
+    def run(self) -> Violation | None:
+        """Run to the end, or to the first broken invariant."""
+        heap, schedule = self.heap, self._schedule
+        for host in self.members.values():
+            heap.push(0.0, self.restart, host)
+        for fault in schedule.faults:
+            heap.push(fault.start_ms, self._actions.begin, fault)
+        for call in schedule.calls:
+            heap.push(call.at_ms, self.clients.call, call)
+        heap.push(float(self.settings.run_ms), self._finish)
+        self.clock.on_failure = self._finish
+        with node_log_to(self.trace, self.clock):
+            run_seeded(self._main, self.clock, self.draws.stream("scheduler"))
+        self._raise_failure()
+        self._count_up()
+        if self._found is None:
+            try:
+                self._check_end()
+            except Violated as found:
+                self.violated(found, found.node)
+        return self._found
+
+    def spawn(self, work: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """Start a task, which ends with the run at the latest."""
+        if self._nursery is not None:
+            self._nursery.start_soon(work, *args)
+
+    def violated(self, found: Violated, node: str) -> None:
+        """An invariant broke: the run ends with the first of them."""
+        if self._found is None:
+            self._found = Violation(
+                found.invariant, found.finding, self.clock.now_ms, found.node or node
+            )
+            self._finish()
+
+    async def _main(self) -> None:
+        trio.socket.set_custom_socket_factory(self.network)
+        trio.socket.set_custom_hostname_resolver(self.network)
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await trio.sleep_forever()
+        self.clients.close()
+
+    def _finish(self) -> None:
+        """End the run here: nobody does anything more."""
+        if self._nursery is None:
+            return
+        nursery, self._nursery = self._nursery, None
+        for host in self.members.values():
+            host.end()
+        nursery.cancel_scope.cancel()
+
+    def _raise_failure(self) -> None:
+        failure = self.clock.failure
+        if isinstance(failure, Violated):
+            self.violated(failure, failure.node)
+        elif isinstance(failure, Deadlock):
+            self.violated(Violated("no-deadlock", str(failure)), "")
+        elif failure is not None:
+            raise failure
+
+    # ---- members ----------------------------------------------------------------------
+
+    def _add_host(self, name: str, address: str) -> None:
+        self.network.add_host(name, address)
+        self.members[name] = Host(self, name, address, self._config_of(name, address))
+
+    def _config_of(self, name: str, address: str) -> NodeConfig:
+        settings = self.settings
+        return NodeConfig(
+            self_id=name,
+            group=GROUP,
+            peers={
+                member: (f"10.0.0.{number + 1}", PEER_PORT)
+                for number, member in enumerate(self.bootstrap)
+            },
+            listen_port=CLIENT_PORT,
+            store_root=Path(STORE_ROOT),
+            host=address,
+            data_file_bytes=settings.data_file_bytes,
+            index_file_bytes=settings.index_file_bytes,
+            ack_policy=cast("AckPolicy", settings.ack),
+            raft=raft_config(settings),
+        )
+
+    def client_addresses(self) -> dict[str, tuple[str, int]]:
+        """Where clients reach the members."""
+        return {name: (host.address, CLIENT_PORT) for name, host in self.members.items()}
+
+    def node_dice(self, host: Host) -> Callable[[str], Random]:
+        """Return what makes a node's streams of draws, other ones in each incarnation."""
+        prefix = f"node/{host.name}/{host.incarnation}"
+        return lambda purpose: self.draws.stream(f"{prefix}/{purpose}")
+
+    def leader(self) -> str | None:
+        """The member that leads, of the highest term if there are several."""
+        leaders = [
+            host
+            for host in self.members.values()
+            if host.node is not None and host.core.role is Role.LEADER
+        ]
+        return max(leaders, key=lambda host: host.core.term).name if leaders else None
+
+    def crash(self, host: Host, *, loses_unsynced: bool) -> None:
+        """End a host's process, and the machine's memory with it."""
+        self.counts.crashes += 1
+        self.trace.event(self.clock.now_ms, host.name, loses_unsynced)
+        text = "crash with loss of what was not synced" if loses_unsynced else "crash"
+        self._line(host.name, text)
+        host.crash(loses_unsynced=loses_unsynced)
+
+    def restart(self, host: Host) -> None:
+        """Start a host that is down."""
+        if host.is_up or host.is_gone or self._nursery is None:
+            return
+        if host.incarnation:
+            self.counts.restarts += 1
+        host.start()
+
+    # ---- what hosts tell --------------------------------------------------------------
+
+    def node_started(self, host: Host) -> None:
+        """A node has recovered and serves."""
+        self.trace.event(self.clock.now_ms, host.name, host.log.end.index)
+        self._line(host.name, f"starts, log up to {host.log.end.index}, {host.log.state}")
+
+    def lost_power(self, host: Host) -> None:
+        """A host's disk stopped in the middle of an operation."""
+        if host.is_up:
+            self.counts.fault("crash_at_operation")
+            self.crash(host, loses_unsynced=host.loses_unsynced)
+            self.heap.push(self.clock.now_ms + RESTART_AFTER_MS, self.restart, host)
+
+    def process_ended(self, host: Host, error: BaseException | None) -> None:
+        """A node's process ended by itself. A violation, unless a fault explains it."""
+        if isinstance(error, PowerLoss):
+            self.lost_power(host)
+            return
+        self.crash(host, loses_unsynced=False)
+        if error is None or (host.is_rotten and isinstance(error, StoreError)):
+            return
+        if isinstance(error, DiskFailed | DiskFull):
+            self.counts.stopped_by_disk += 1
+            self.heap.push(self.clock.now_ms + RESTART_AFTER_MS, self.restart, host)
+            return
+        found = Violated("node-runs-on", f"{type(error).__name__}: {error}", host.name)
+        found.__cause__ = error
+        self.violated(found, host.name)
+
+    def changed_role(self, host: Host, change: RoleChange) -> None:
+        """A node's role, term or leader changed."""
+        self.counts.states.add((change.role.value, "entered"))
+        text = f"is {change.role.value} of term {change.term}, leader {change.leader}"
+        self._line(host.name, text)
+
+    def received(self, host: Host, role: str, message: Message) -> None:
+        """A node takes a message of another member."""
+        self.counts.states.add((role, type(message).__name__))
+
+    def note_operation(self, operation: Operation) -> None:
+        """A client's operation is over."""
+        self.trace.event(operation.end_ms, operation.outcome, operation.number, operation.offset)
+        if self.trace.write is not None:
+            self._line(f"c{operation.client}", repr(operation))
+
+    def _note_segment(self, source: str, target: str, size: int, checksum: int) -> None:
+        self.trace.event(self.clock.now_ms, f"{source}>{target}", size, checksum)
+        if self.trace.write is not None:
+            self._line(target, f"<- {source} tcp {size} {checksum:08x}")
+
+    def _line(self, node: str, text: str) -> None:
+        if self.trace.write is not None:
+            self.trace.line(self.clock.now_ms, node, text)
+
+    def _link_times(self, source: str, target: str) -> tuple[float, float]:
+        settings = self.settings
+        if source in self.members and target in self.members:
+            return settings.link_delay_ms, settings.link_jitter_ms
+        return settings.client_delay_ms, settings.client_delay_ms
+
+    # ---- the end ----------------------------------------------------------------------
+
+    def _check_end(self) -> None:
+        history = self.clients.history
+        check_history(history)
+        stored = [
+            message
+            for (topic, _), messages in self.invariants.queues.items()
+            if topic == TOPIC_BYTES
+            for message in messages
+        ]
+        check_refusals(history, stored_numbers(stored))
+        self._check_live()
+
+    def _check_live(self) -> None:
+        """After the last fault is mended the group acknowledges, and everybody catches up."""
+        due_ms = self.healed_ms + SETTLE_MS_MAX
+        if due_ms > self.settings.run_ms - self.settings.idle_ms:
+            return  # a schedule that leaves no time to settle promises nothing
+        asked = [
+            operation
+            for operation in self.clients.history
+            if operation.kind == APPEND and self.healed_ms <= operation.invoke_ms <= due_ms
+        ]
+        if asked and not any(op.outcome == OK and op.end_ms <= due_ms for op in asked):
+            raise Violated(
+                "appends-succeed",
+                f"none was acknowledged within {SETTLE_MS_MAX:.0f} ms after the last fault",
+            )
+        committed = self.invariants.committed_index
+        for host in self.members.values():
+            if host.is_gone:
+                continue
+            if host.node is None:
+                raise Violated("everybody-runs", "still down at the end", host.name)
+            index = host.core.ledger.commit_index
+            if index != committed:
+                raise Violated(
+                    "everybody-catches-up",
+                    f"knows {index} of {committed} committed entries at the end",
+                    host.name,
+                )
+
+    def _count_up(self) -> None:
+        counts = self.counts
+        counts.events = self.heap.taken
+        counts.messages = self.network.sent
+        counts.messages_lost = self.network.lost
+        counts.disk_operations = sum(host.disk.platter.operations for host in self.members.values())
