@@ -210,12 +210,10 @@ class CommitLog:
             first_position = begin.position
             if begin.index < self.end.index:
                 first_position = read_unit(self._index, begin.index + 1).position
-            if self.synced.index < begin.index:
-                self._data.sync()
-                self.synced = self.end
             save_snapshot(self._disk, self._folder, StoredSnapshot(snapshot, replaces_log=False))
             if begin != self.begin:
                 begin_log_at(self._mark, begin)
+                self.synced = max(self.synced, begin, key=lambda end: end.index)
                 self._forget_front(first_position)
             self.snapshot = snapshot
 

@@ -97,7 +97,7 @@ class LogFolder:
 
 
 def begin_log_at(mark: SyncedMark, begin: LogEnd) -> None:
-    """Move the begin up to an entry that is synced, and is the last one in front of it."""
+    """Move the begin up. What stands in front of it need not be synced: the snapshot is."""
     mark.begin_at(begin, max(begin, mark.mark.end, key=lambda end: end.index))
 
 
