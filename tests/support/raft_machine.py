@@ -33,8 +33,12 @@ class GroupMachine(RuleBasedStateMachine):
 
     core_type: type[RaftCore] = RaftCore
 
-    @initialize(tail=st.sampled_from((1, 16 << 20)), lease=st.sampled_from((0.0, 200.0)))
-    def begin(self, tail: int, lease: float = 0.0) -> None:
+    @initialize(
+        tail=st.sampled_from((1, 16 << 20)),
+        lease=st.sampled_from((0.0, 200.0)),
+        is_led=st.booleans(),
+    )
+    def begin(self, tail: int, lease: float = 0.0, *, is_led: bool = False) -> None:
         config = RaftConfig(tail_bytes_max=tail, lease_ms=lease, promote_lag_entries_max=3)
         self.group = Group(3, core=self.core_type, config=config)
         self.committed: list[bytes] = []
@@ -42,6 +46,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.committed_term = 0
         self.promised: dict[object, int] = {}  # read token -> what it must see
         self.reads = 0
+        if is_led:
+            self.elect("n0")
 
     def leader(self) -> str | None:
         leading = [(c.term, name) for name, c in self.group.cores.items() if c.role is Role.LEADER]
@@ -97,6 +103,25 @@ class GroupMachine(RuleBasedStateMachine):
         """The usual course of an election, so that most steps happen around a leader."""
         self.time_out(name)
         self.deliver_in_order(30)
+
+    @rule(beats=st.integers(1, 4))
+    def calm(self, beats: int) -> None:
+        """Some heartbeats of the leader, all of them heard and answered; or an election."""
+        for _ in range(beats):
+            self.time_out(self.leader() or "n0")
+            self.deliver_in_order(40)
+
+    @rule(name=MEMBERS)
+    def fall_behind(self, name: str) -> None:
+        """One member misses entries that the leader then compacts."""
+        leader = self.leader()
+        if leader is None or leader == name:
+            return
+        self.cut_off(name, one_way=False)
+        self.append(leader, 2)
+        self.calm(2)
+        self.compact(leader, 0)
+        self.mend()
 
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:
@@ -157,6 +182,12 @@ class GroupMachine(RuleBasedStateMachine):
         except (MembershipError, NotLeaderError, TransferError, DiskFullError):
             self.group.pump(leader)
 
+    @rule()
+    def promote(self) -> None:
+        leader = self.leader()
+        if leader and (learner := self.group.cores[leader].learner_to_promote):
+            self.change("promote", learner)
+
     @rule(member=MEMBERS)
     def transfer(self, member: str) -> None:
         leader = self.leader()
@@ -172,6 +203,7 @@ class GroupMachine(RuleBasedStateMachine):
         core = self.group.cores.get(name)
         if core is None:
             return
+        self.committed_stands()  # before it is out of sight
         index = core.ledger.commit_index - keep
         begin = core.log.begin.index
         if index > begin:
