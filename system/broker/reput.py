@@ -48,7 +48,11 @@ class Reput:
         begin, snapshot = ledger.log.begin, ledger.snapshot
         if checkpoint is not None and checkpoint.applied_index < begin.index:
             checkpoint = None
-        state = checkpoint.state if checkpoint else snapshot.state if snapshot else b""
+        self._native = native if checkpoint is None and begin.index < 0 else None
+        if checkpoint is not None:
+            state = checkpoint.state
+        else:
+            state = snapshot.state if snapshot and self._native is None else b""
         self.queues = ConsumeQueues(decode_state(state).ranges, reader)
         self.keys = KeyItems(key_reader)
         self.applied_index = checkpoint.applied_index if checkpoint else begin.index
@@ -58,7 +62,6 @@ class Reput:
         self._key_reader = key_reader
         self._applied_position = checkpoint.applied_position if checkpoint else begin.position
         self._store_ms = checkpoint.store_ms if checkpoint else 0
-        self._native = native if checkpoint is None and begin.index < 0 else None
         self._native_walk: Iterator[Dispatch] = iter(())
         self._native_begins: dict[Queue, tuple[int, int]] | None = None
         self._key_count = 0
