@@ -131,6 +131,7 @@ class CheckpointFiles:
             self.queues.write_units(queue, offset, units)
         for item in checkpoint.keys:
             self.keys.put_message(*item)
+        self.keys.forget_below(checkpoint.begin_position)
         key_files = self.keys.flush()
         self.queues.sync()
         _save_store_checkpoint(self._disk, self._root, checkpoint.store_ms)
@@ -223,8 +224,7 @@ class CheckpointFiles:
             if begin > self._saved_begins.get(queue, 0):
                 self.queues.delete_below(queue, begin)
                 self._saved_begins[queue] = begin
-        self.keys.delete_below(checkpoint.begin_position)
-        self._saved_keys = self.keys.files
+        self.keys.delete_forgotten()
 
 
 def _save_store_checkpoint(disk: Disk, root: str, store_ms: int) -> None:

@@ -60,6 +60,7 @@ class KeyIndex:
         self._done: tuple[KeyFile, ...] = ()  # full files, oldest first
         self._writer_ms = 0
         self._flushed: tuple[KeyFile, ...] = ()
+        self._forgotten: list[KeyFile] = []
         self._generation = 0  # rises when a file may be another one of the same name
         self._read_generation = 0
 
@@ -81,6 +82,7 @@ class KeyIndex:
             if name not in named:
                 self._disk.unlink(f"{self._folder}/{name}")
         self._generation += 1
+        self._forgotten = []
         self._done, self._flushed = tuple(files[:-1]), tuple(files)
         if all(self._is_whole(file) for file in files[:-1]) and self._reopen(files[-1:]):
             return True
@@ -109,15 +111,21 @@ class KeyIndex:
             self._flushed = (*self._done, KeyFile(self._writer_ms, self._writer.header))
         return self._flushed
 
-    def delete_below(self, position: int) -> None:
-        """Remove the files all of whose messages are below `position`, but never the newest."""
+    def forget_below(self, position: int) -> None:
+        """Leave out the files all of whose messages are below `position`, but never the newest.
+
+        They stay on the disk until `delete_forgotten`: the last checkpoint still names them.
+        """
         old = [file for file in self._done if file.header.end_position < position]
-        if not old:
-            return
         self._done = tuple(file for file in self._done if file not in old)
         self._flushed = tuple(file for file in self._flushed if file not in old)
-        for file in old:
+        self._forgotten += old
+
+    def delete_forgotten(self) -> None:
+        """Remove the files that are left out."""
+        for file in self._forgotten:
             self._disk.unlink(self._path(file))
+        self._forgotten = []
 
     def query(
         self, topic: bytes, key: bytes, count_max: int, begin_ms: int, end_ms: int

@@ -27,6 +27,11 @@ def index_on(disk: SimDisk, sizes: Sizes = TINY) -> KeyIndex:
     return KeyIndex(disk, "/store", sizes)
 
 
+def delete_below(index: KeyIndex, position: int) -> None:
+    index.forget_below(position)
+    index.delete_forgotten()
+
+
 def test_bytes_are_rocketmqs() -> None:
     disk = SimDisk()
     index = index_on(disk)
@@ -122,11 +127,11 @@ def test_old_files_go_when_all_of_them_is_below_the_logs_begin() -> None:
     index.flush()
     names = ["20231114221320123", "20231114221320124", "20231114221320125"]
     assert disk.names("/store/index") == names
-    index.delete_below(200)
+    delete_below(index, 200)
     assert disk.names("/store/index") == names
-    index.delete_below(201)
+    delete_below(index, 201)
     assert disk.names("/store/index") == names[1:]
-    index.delete_below(1 << 40)
+    delete_below(index, 1 << 40)
     assert disk.names("/store/index") == names[2:]  # the newest is being filled
     assert index.query(b"t", b"k", 64, *EVER) == [700, 600]
     index.put(b"t", b"k", 800, T0_MS)
@@ -153,7 +158,7 @@ def test_a_query_is_not_disturbed_by_what_happens_meanwhile() -> None:
     files = index.flush()
     query = index.candidates(b"t", b"k", *EVER)
     assert [next(query), next(query)] == [8, 7]
-    index.delete_below(7)
+    delete_below(index, 7)
     index.put(b"t", b"k", 9, T0_MS)
     index.flush()
     assert list(query) == [6]
@@ -229,10 +234,9 @@ def test_the_index_is_a_list_of_keys(steps: list[tuple[str, object]], seed: int)
             saved = len(log), index.flush()
         elif what == "expire":
             begin = max(begin, min(argument, len(log)))
-            index.delete_below(begin)
-            saved = saved[0], tuple(file for file in saved[1] if file in index.files)
-            if index.files != saved[1]:
-                saved = len(log), index.flush()
+            index.forget_below(begin)
+            saved = len(log), index.flush()
+            index.delete_forgotten()
         else:
             disk = stop_in_a_flush(disk, index, what, argument, seed)
             index = index_on(disk) if what != "full" else index
