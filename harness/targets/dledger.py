@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -22,7 +23,6 @@ from system.client import (
     OutcomeUnknownError,
     RefusedError,
 )
-from system.sim.planted_bugs import planted_bugs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +36,28 @@ it, so that the checkers see a read of what nobody wrote."""
 _VALUE = re.compile(rb"-?[0-9]{1,18}")
 
 
+class PlantedBugs(Mapping[str, str]):
+    """The planted bugs and what they break, imported when somebody first looks.
+
+    Client workers import this module and look at none of them.
+    """
+
+    @cached_property
+    def _found(self) -> dict[str, str]:
+        from system.sim.planted_bugs import planted_bugs  # noqa: PLC0415 - see above
+
+        return planted_bugs()
+
+    def __getitem__(self, name: str) -> str:
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
 class DLedgerTarget:
     """Three or more `python -m system.node` processes that keep one replicated log."""
 
@@ -47,9 +69,10 @@ class DLedgerTarget:
         note="A quorum of fsynced copies stands before an append is acknowledged; reads and "
         "end offsets are linearizable at the leader by read index.",
     )
-    mutants: Mapping[str, str] = planted_bugs()
+    mutants: Mapping[str, str]
 
     def __init__(self) -> None:
+        self.mutants = PlantedBugs()
         self._status_clients: dict[str, BrokerGroupClient] = {}
 
     @property

@@ -15,7 +15,7 @@ from harness import discovery, judge
 from harness.campaign import Campaign
 from harness.errors import UsageError
 from harness.history import run_folder
-from harness.terminal import session
+from harness.terminal import session, simulation
 from harness.terminal.grid import show_rows
 from harness.terminal.help import CalmFormatter
 from harness.terminal.options import RunOptions
@@ -156,6 +156,10 @@ def list_(
         show_rows(session.out, rows)
         session.out.print()
     return ExitCode.VALID
+
+
+app.command(simulation.simulate, usage="Usage: ./shaketable simulate [OPTIONS]")
+app.command(simulation.replay, usage="Usage: ./shaketable replay SEED|FILE [OPTIONS]")
 
 
 def _of_number(resolved: Campaign, wanted: Campaign, number: int) -> Campaign:

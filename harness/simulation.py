@@ -1,0 +1,202 @@
+"""The seam between the commands `simulate` and `replay` and a target's simulated worlds.
+
+A target that can be simulated offers a `Simulator` (`Simulated` below). All that decides a
+run is in an `Ask`: the same one gives the same run in every process.
+
+Source: TigerBeetle's VOPR (one seed, one universe); FoundationDB's simulation; SIMULATION.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+VIRTUAL_S_DEFAULT = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What to simulate: everything that a run depends on.
+
+    Attributes:
+        seed: what everything is drawn from.
+        world: one of the simulator's worlds.
+        mutant: planted bug to run with; None: the system as it is.
+        virtual_s: how long the run is, in its own time.
+    """
+
+    seed: int
+    world: str
+    mutant: str | None = None
+    virtual_s: float = VIRTUAL_S_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What the system must never do, and did: the invariant's name, when, and what was seen."""
+
+    invariant: str
+    at_ms: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedRun:
+    """What became of one seed.
+
+    Attributes:
+        seed: which.
+        virtual_ms: how long it ran, in its own time: less than asked for after a violation.
+        events: things that happened (messages, timers, disk operations, ...).
+        operations: client operations invoked.
+        faults: faults injected.
+        saw: how often what happened that not every seed does ("truncation": 2); the names
+            are those of `Simulator.occurrences`.
+        states: protocol states reached, of those that `Simulator.states` lists.
+        digest: of the trace: equal for equal runs.
+        violation: the first invariant broken, if one was.
+    """
+
+    seed: int
+    virtual_ms: float
+    events: int
+    operations: int
+    faults: int
+    digest: str
+    saw: Mapping[str, int] = field(default_factory=dict)
+    states: frozenset[str] = frozenset()
+    violation: Violation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One event of a run: when, what happened, and the state of the nodes after it.
+
+    `nodes` maps each node to a line about its state, in the order of their ids; nodes of
+    which there is nothing new may be left out.
+    """
+
+    at_ms: float
+    what: str
+    nodes: Mapping[str, str] = field(default_factory=dict)
+
+
+class Simulator(Protocol):
+    """The simulated worlds of one target.
+
+    `worlds` and `mutants` map names to what they are. `occurrences` names what is counted by
+    the share of seeds in which it happened; `states` lists for each world the protocol
+    states that its runs can reach.
+    """
+
+    worlds: Mapping[str, str]
+    occurrences: tuple[str, ...]
+
+    @property
+    def mutants(self) -> Mapping[str, str]:
+        """The planted bugs: name -> what it breaks."""
+        ...
+
+    def states(self, world: str) -> frozenset[str]:
+        """The protocol states that runs of this world can reach."""
+        ...
+
+    def run(self, ask: Ask, write: Callable[[str], None] | None = None) -> SeedRun:
+        """Run one seed, with every invariant watched.
+
+        `write` is given the trace, every event in a line without its end: the same lines for
+        the same `ask`.
+        """
+        ...
+
+    def replay(self, ask: Ask, show: Callable[[Step], None]) -> Violation | None:
+        """Run one seed step by step; `show` is called after each event."""
+        ...
+
+    def replay_file(self, path: Path, show: Callable[[Step], None]) -> Violation | None:
+        """Replay what a file holds: a schedule, or a recording of a real node's inputs.
+
+        Raises:
+            UsageError: it holds nothing of that kind, or is damaged: one line says where.
+        """
+        ...
+
+
+@runtime_checkable
+class Simulated(Protocol):
+    """A target that has simulated worlds."""
+
+    name: str
+
+    @property
+    def simulator(self) -> Simulator:
+        """Its worlds. Imports what they need only now."""
+        ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """What many seeds add up to. `add` in any order gives the same sums."""
+
+    seeds: int = 0
+    virtual_ms: float = 0.0
+    events: int = 0
+    operations: int = 0
+    faults: int = 0
+    faults_min: int | None = None
+    saw_in: dict[str, int] = field(default_factory=dict)  # occurrence -> seeds in which it was
+    states: set[str] = field(default_factory=set)
+    violations: list[SeedRun] = field(default_factory=list)
+
+    def add(self, run: SeedRun) -> None:
+        """Take in one seed."""
+        self.seeds += 1
+        self.virtual_ms += run.virtual_ms
+        self.events += run.events
+        self.operations += run.operations
+        self.faults += run.faults
+        self.faults_min = (
+            run.faults if self.faults_min is None else min(self.faults_min, run.faults)
+        )
+        for name, times in run.saw.items():
+            self.saw_in[name] = self.saw_in.get(name, 0) + (times > 0)
+        self.states |= run.states
+        if run.violation is not None:
+            self.violations.append(run)
+
+    @property
+    def operations_per_virtual_s(self) -> float:
+        """Client operations a second of the runs' own time."""
+        return self.operations / (self.virtual_ms / 1e3) if self.virtual_ms else 0.0
+
+    def share(self, occurrence: str) -> float:
+        """The share of the seeds in which it happened."""
+        return self.saw_in.get(occurrence, 0) / self.seeds if self.seeds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """How a planted bug was looked for from one first seed on.
+
+    `seeds` were run, the last of them the one that found it, if `violation` is there.
+    """
+
+    mutant: str
+    first_seed: int
+    seeds: int
+    violation: Violation | None
+
+
+def hunt(simulator: Simulator, ask: Ask, seeds_max: int) -> Hunt:
+    """Run seeds from `ask.seed` on until one breaks an invariant, `seeds_max` at most."""
+    assert ask.mutant is not None, "nothing is hunted in the system as it is"
+    for number in range(seeds_max):
+        one = Ask(
+            seed=ask.seed + number, world=ask.world, mutant=ask.mutant, virtual_s=ask.virtual_s
+        )
+        found = simulator.run(one).violation
+        if found is not None:
+            return Hunt(ask.mutant, ask.seed, number + 1, found)
+    return Hunt(ask.mutant, ask.seed, seeds_max, None)

@@ -1,0 +1,151 @@
+"""The simulated worlds of the built-in target, as the commands `simulate` and `replay` see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.simulation import Ask, SeedRun, Step, Violation
+from system.sim.planted_bugs import planted_bug, planted_bugs
+from system.sim.run import run_seed
+from system.sim.run_trace import Trace
+from system.sim.schedule import Options, Schedule, draw_schedule
+from system.sim.violation import Violation as Broken
+from system.sim.world import World
+
+CORE = "core"
+ROLES = ("follower", "candidate", "leader")
+INPUTS = (
+    "entered",
+    "tick",
+    "VoteRequest",
+    "VoteResponse",
+    "PushRequest",
+    "PushResponse",
+    "SnapshotRequest",
+    "LeadershipTransfer",
+)
+"""What can happen to a member: it enters the role, a timer fires, a message arrives."""
+
+
+class DLedgerSimulator:
+    """Implements `harness.simulation.Simulator` over `system.sim`."""
+
+    worlds: Mapping[str, str] = {
+        CORE: "the pure core, broker and store of each member, under one event heap",
+    }
+    occurrences: tuple[str, ...] = (
+        "truncation",
+        "snapshot install",
+        "membership change",
+        "transfer",
+    )
+
+    @cached_property
+    def mutants(self) -> Mapping[str, str]:
+        """The planted bugs."""
+        return planted_bugs()
+
+    def states(self, world: str) -> frozenset[str]:
+        """Every input in every role."""
+        return frozenset(f"{role}/{happened}" for role, happened in product(ROLES, INPUTS))
+
+    def run(self, ask: Ask, write: Callable[[str], None] | None = None) -> SeedRun:
+        """Run one seed."""
+        done = run_seed(ask.seed, _options(ask), mutant=planted_bug(ask.mutant), trace=write)
+        counts, broken = done.counts, done.violation
+        return SeedRun(
+            seed=ask.seed,
+            virtual_ms=ask.virtual_s * 1e3 if broken is None else broken.at_ms,
+            events=counts.events,
+            operations=counts.operations,
+            faults=sum(counts.faults.values()),
+            digest=done.digest,
+            saw={
+                "truncation": counts.truncations,
+                "snapshot install": counts.snapshot_installs,
+                "membership change": counts.membership_changes,
+                "transfer": counts.transfers,
+            },
+            states=frozenset(f"{role}/{happened}" for role, happened in counts.states),
+            violation=_violation(broken),
+        )
+
+    def replay(self, ask: Ask, show: Callable[[Step], None]) -> Violation | None:
+        """Run one seed step by step."""
+        return _replay(draw_schedule(ask.seed, _options(ask)), ask.mutant, show)
+
+    def replay_file(self, path: Path, show: Callable[[Step], None]) -> Violation | None:
+        """Replay a run that `shrink` has made small."""
+        from system.sim import shrink  # noqa: PLC0415 - hypothesis takes a second to import
+
+        try:
+            shrunk = shrink.load(path)
+        except shrink.BadShrunkFile as error:
+            raise UsageError(" ".join(str(error).split())) from error
+        return _replay(shrunk.schedule, shrunk.mutant or None, show)
+
+
+def _options(ask: Ask) -> Options:
+    return Options(run_ms=int(ask.virtual_s * 1e3))
+
+
+def _violation(broken: Broken | None) -> Violation | None:
+    if broken is None:
+        return None
+    where = f" (at {broken.node})" if broken.node else ""
+    return Violation(broken.invariant, broken.at_ms, broken.finding + where)
+
+
+def _replay(
+    schedule: Schedule, mutant: str | None, show: Callable[[Step], None]
+) -> Violation | None:
+    """Run a schedule; a step is shown when the next one begins, with what it has led to.
+
+    Some lines are told before what they tell of is done, some after: what changed at the node
+    of the next line, and not of this one, is left to the next step.
+    """
+    told: list[str] = []
+
+    def next_line(line: str) -> None:
+        if told:
+            before, coming = told.pop(), _node(line)
+            nodes = [node for node in world.members if node == _node(before) or node != coming]
+            show(_step(before, {node: _state(world, node) for node in nodes}))
+        told.append(line)
+
+    trace = Trace(next_line)
+    bug = planted_bug(mutant)
+    world = (
+        World(schedule, trace=trace) if bug is None else World(schedule, mutant=bug, trace=trace)
+    )
+    broken = world.run()
+    if told:
+        show(_step(told.pop(), {name: _state(world, name) for name in world.members}))
+    return _violation(broken)
+
+
+def _node(line: str) -> str:
+    """The node of a line of the trace: "  932.967 n3   <- client 2 requests 115..149"."""
+    return line.split(maxsplit=2)[1]
+
+
+def _step(line: str, nodes: Mapping[str, str]) -> Step:
+    at, _, what = line.strip().partition(" ")
+    return Step(float(at), what.strip(), nodes)
+
+
+def _state(world: World, name: str) -> str:
+    """Say in a line what a member is and what its log holds."""
+    member = world.members[name]
+    if not member.is_up:
+        return "gone" if member.is_gone else "down"
+    core = member.core
+    text = (
+        f"{core.role.value} of term {core.term}, log to {core.log.end_index}, "
+        f"synced to {member.log.end.index}, committed {core.ledger.commit_index}"
+    )
+    return f"{text}, paused" if member.is_paused else text

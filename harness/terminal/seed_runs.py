@@ -1,0 +1,222 @@
+"""Runs seeds before the eyes of a person: many with their sums, one with its trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from rich.text import Text
+
+from harness import discovery
+from harness.errors import HarnessError, UsageError
+from harness.runtime.seed_workers import SeedWorkers
+from harness.simulation import (
+    VIRTUAL_S_DEFAULT,
+    Ask,
+    SeedRun,
+    Simulated,
+    Simulator,
+    Step,
+    Tally,
+    Violation,
+)
+from harness.terminal import session
+from harness.terminal.grid import show_rows
+from harness.terminal.seeds import SeedBar
+from harness.verdict import ExitCode
+
+TARGET_DEFAULT: Final = "dledger"
+VIOLATIONS_SHOWN: Final = 10
+STATES_SHOWN: Final = 12
+
+
+def simulator_of(target: str) -> Simulator:
+    """Return the simulated worlds of a target.
+
+    Raises:
+        UsageError: there is no such target, or it has none.
+    """
+    found = discovery.get("targets", target)
+    if not isinstance(found, Simulated):
+        raise UsageError(f"the target {target} has no simulated world")
+    return found.simulator
+
+
+def of_seed(ask: Ask, seed: int) -> Ask:
+    """Return the same with another seed."""
+    return dataclasses.replace(ask, seed=seed)
+
+
+def run_many(target: str, first: Ask, seeds: int, jobs: int, keep_going: bool) -> int:
+    """Run `seeds` seeds from `first` on, and print what they add up to; return the exit code.
+
+    Raises:
+        HarnessError: a process died.
+    """
+    simulator = simulator_of(target)
+    asks = (of_seed(first, first.seed + number) for number in range(seeds))
+    last = first.seed + seeds - 1
+    say_heading(target, first, f"seeds {first.seed} to {last}", f"{jobs} jobs")
+    tally, began = Tally(), time.monotonic()
+    with SeedBar(session.out, seeds, first.virtual_s) as bar:
+        for run in _results(partial(run_seed, target), asks, jobs):
+            tally.add(run)
+            bar.done(tally.seeds, len(tally.violations))
+            if run.violation is not None and not keep_going:
+                break
+    lasted_s = time.monotonic() - began
+    _say_verdict(tally)
+    rows = speed_rows(tally, lasted_s)
+    if keep_going or not tally.violations:  # else what was not seen says nothing
+        rows += coverage_rows(tally, simulator, first.world)
+    show_rows(session.out, rows, "dim")
+    for run in tally.violations[:VIOLATIONS_SHOWN]:
+        _say_violation(run, of_seed(first, run.seed), target)
+    return ExitCode.INVALID if tally.violations else ExitCode.VALID
+
+
+def run_seed(target: str, ask: Ask) -> SeedRun:
+    """Run one seed, in a process of its own."""
+    return simulator_of(target).run(ask)
+
+
+def speed_rows(tally: Tally, lasted_s: float) -> list[tuple[str, str]]:
+    """Say in rows how much was done, and how fast."""
+    lasted_s = max(lasted_s, 1e-9)
+    return [
+        (
+            "speed",
+            f"{tally.seeds / lasted_s:,.1f} seeds a second, "
+            f"{tally.virtual_ms / 1e3 / lasted_s:,.0f} virtual seconds a second",
+        ),
+        (
+            "operations",
+            f"{tally.operations_per_virtual_s:,.0f} a virtual second, {tally.operations:,} in all",
+        ),
+        ("faults", f"{tally.faults / tally.seeds:.1f} a seed, {tally.faults_min} at least"),
+    ]
+
+
+def coverage_rows(tally: Tally, simulator: Simulator, world: str) -> list[tuple[str, str]]:
+    """Say in rows how much of what may happen did."""
+    states = simulator.states(world)
+    rows = [
+        (occurrence, f"in {tally.share(occurrence):.1%} of the seeds")
+        for occurrence in simulator.occurrences
+    ]
+    if states:
+        rows.append(("states", f"{len(tally.states & states)} of {len(states)} reached"))
+    if missing := sorted(states - tally.states):
+        more = f" and {len(missing) - STATES_SHOWN} more" if len(missing) > STATES_SHOWN else ""
+        rows.append(("not reached", ", ".join(missing[:STATES_SHOWN]) + more))
+    return rows
+
+
+def _results(work: Callable[[Ask], SeedRun], asks: Iterable[Ask], jobs: int) -> Iterator[SeedRun]:
+    with SeedWorkers(work, jobs) as workers:
+        yield from workers.run(asks)
+
+
+def say_heading(target: str, ask: Ask, *facts: str) -> None:
+    """Print what is going to be done."""
+    text = Text("shaketable", style="bold")
+    told = [
+        f"{target}, simulated: the {ask.world} world",
+        *facts,
+        f"{ask.virtual_s:g} s each",
+        *([f"mutant {ask.mutant}"] if ask.mutant else []),
+    ]
+    session.out.print(text.append(f"  {' · '.join(told)}", "not bold default"), soft_wrap=True)
+
+
+def _say_verdict(tally: Tally) -> None:
+    count = len(tally.violations)
+    if count:
+        text = Text("INVALID", style="bold red")
+        seeds = "1 seed breaks" if count == 1 else f"{count:,} seeds break"
+        text.append(f"  {seeds} an invariant, of {tally.seeds:,} run", "not bold default")
+    else:
+        text = Text("VALID", style="bold green")
+        text.append(f"  no invariant was broken in {tally.seeds:,} seeds", "not bold default")
+    session.out.print()
+    session.out.print(text, soft_wrap=True)
+    session.out.print()
+
+
+def _say_violation(run: SeedRun, ask: Ask, target: str) -> None:
+    assert run.violation is not None
+    session.out.print()
+    session.out.print(Text(f"seed {run.seed}: {_violation_text(run.violation)}"), soft_wrap=True)
+    session.out.print(Text(f"  {replay_command(ask, target)}"), soft_wrap=True)
+
+
+def _violation_text(violation: Violation) -> str:
+    return f"{violation.invariant} broken at {violation.at_ms:,.3f} ms: {violation.message}"
+
+
+def replay_command(ask: Ask, target: str = TARGET_DEFAULT) -> str:
+    """The command line that shows this run step by step."""
+    words = ["./shaketable", "replay", str(ask.seed), "--world", ask.world]
+    if ask.mutant is not None:
+        words += ["--mutant", ask.mutant]
+    if ask.virtual_s != VIRTUAL_S_DEFAULT:
+        words += ["--time-limit", f"{ask.virtual_s!r}".removesuffix(".0")]
+    if target != TARGET_DEFAULT:
+        words += ["--target", target]
+    return " ".join(words)
+
+
+def run_one(target: str, ask: Ask, trace: Path | None) -> int:
+    """Run one seed and write its trace to a file, else to the terminal; return the exit code.
+
+    Raises:
+        HarnessError: the file cannot be written.
+    """
+    simulator = simulator_of(target)
+    if trace is None:
+        run = simulator.run(ask, _write_line)
+    else:
+        try:
+            with trace.open("w", encoding="utf-8") as file:
+                run = simulator.run(ask, lambda line: print(line, file=file))
+        except OSError as error:
+            raise HarnessError(f"cannot write {trace}: {error.strerror}") from error
+    session.out.print(
+        Text(
+            f"seed {ask.seed}: {run.events:,} events, {run.operations:,} operations, "
+            f"{run.faults} faults in {run.virtual_ms / 1e3:g} s; digest {run.digest}"
+        ),
+        soft_wrap=True,
+    )
+    if run.violation is None:
+        return ExitCode.VALID
+    _say_violation(run, ask, target)
+    return ExitCode.INVALID
+
+
+def _write_line(line: str) -> None:
+    session.out.file.write(line + "\n")
+
+
+def show_step(known: dict[str, str], from_ms: float, to_ms: float, step: Step) -> None:
+    """Print a step and the state of the nodes of which there is news."""
+    news = {node: state for node, state in step.nodes.items() if known.get(node) != state}
+    if not from_ms <= step.at_ms <= to_ms:
+        return  # and what changed until then is news still
+    known.update(news)
+    _write_line(f"{step.at_ms:12.3f}  {step.what}")
+    for node, state in news.items():
+        _write_line(f"{'':12}    {node}: {state}")
+
+
+def tell_end(violation: Violation | None) -> int:
+    """Print how a replay ended; return the exit code."""
+    if violation is None:
+        session.out.print("no invariant was broken")
+        return ExitCode.VALID
+    session.out.print(Text(_violation_text(violation)), soft_wrap=True)
+    return ExitCode.INVALID

@@ -1,0 +1,191 @@
+"""The commands `simulate` and `replay`: deterministic runs by seed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+
+from harness.discovery import unknown
+from harness.errors import UsageError
+from harness.runtime.seed_workers import JOBS_MAX
+from harness.simulation import VIRTUAL_S_DEFAULT, Ask, Simulator
+from harness.terminal.planted_bugs import hunt_all
+from harness.terminal.seed_runs import (
+    TARGET_DEFAULT,
+    run_many,
+    run_one,
+    show_step,
+    simulator_of,
+    tell_end,
+)
+
+SEEDS_DEFAULT: Final = 100
+SEEDS_MAX: Final = 1_000_000
+FIRST_SEED_DEFAULT: Final = 1
+SEED_MAX: Final = 2**62
+VIRTUAL_MIN_S: Final = 10.0
+"""In less there is no room for faults and for what must follow on their end."""
+VIRTUAL_MAX_S: Final = 3_600.0
+TIME_MAX_MS: Final = 1e12
+
+
+def _shown(metavar: str) -> Parameter:
+    return Parameter(metavar=metavar, show_default=lambda value: f"{value}".removesuffix(".0"))
+
+
+def _unsaid(metavar: str, *names: str) -> Parameter:
+    return Parameter(name=names or None, metavar=metavar, show_default=False)
+
+
+_FLAG: Final = Parameter(negative=(), show_default=False)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldOptions:
+    """What is run, whatever its seed.
+
+    Attributes:
+        world: core is the pure code under an event heap, node the whole node; default: core.
+        mutant: Planted bug to run with, to see it found.
+        time_limit: How long a seed runs, in seconds of its own time.
+        target: System under test.
+    """
+
+    world: Annotated[str | None, _unsaid("NAME")] = None
+    mutant: Annotated[str | None, _unsaid("NAME")] = None
+    time_limit: Annotated[float, _shown("S")] = VIRTUAL_S_DEFAULT
+    target: Annotated[str, _shown("NAME")] = TARGET_DEFAULT
+
+    def ask(self, simulator: Simulator, seed: int) -> Ask:
+        """Return what is to be simulated.
+
+        Raises:
+            UsageError: there is no such world or planted bug, or a number cannot be.
+        """
+        world = next(iter(simulator.worlds)) if self.world is None else self.world
+        if world not in simulator.worlds:
+            raise UsageError(unknown("world", world, simulator.worlds))
+        if self.mutant is not None and self.mutant not in simulator.mutants:
+            raise UsageError(unknown(f"mutant of {self.target}", self.mutant, simulator.mutants))
+        _check("--time-limit", self.time_limit, VIRTUAL_MIN_S, VIRTUAL_MAX_S)
+        _check("seed", seed, 0, SEED_MAX)
+        return Ask(seed=seed, world=world, mutant=self.mutant, virtual_s=self.time_limit)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedOptions:
+    """Which seeds are run, and what is shown of them.
+
+    Attributes:
+        seeds: How many seeds to run.
+        first_seed: The first of them.
+        seed: Run this one alone, and show every event.
+        jobs: Processes to use; default: one for each processor.
+        keep_going: Do not stop at the first violation.
+        trace: Where --seed writes its events, instead of the terminal.
+        table: Hunt every planted bug and print after how many seeds it is found.
+    """
+
+    seeds: Annotated[int, _shown("N")] = SEEDS_DEFAULT
+    first_seed: Annotated[int, _shown("SEED")] = FIRST_SEED_DEFAULT
+    seed: Annotated[int | None, _unsaid("SEED")] = None
+    jobs: Annotated[int | None, _unsaid("N")] = None
+    keep_going: Annotated[bool, _FLAG] = False
+    trace: Annotated[Path | None, _unsaid("FILE")] = None
+    table: Annotated[bool, _FLAG] = False
+
+    def processes(self) -> int:
+        """Return how many processes to use.
+
+        Raises:
+            UsageError: more or fewer than can be.
+        """
+        if self.jobs is None:
+            return min(JOBS_MAX, len(os.sched_getaffinity(0)))
+        _check("--jobs", self.jobs, 1, JOBS_MAX)
+        return self.jobs
+
+
+def simulate(*, options: SeedOptions | None = None, of_world: WorldOptions | None = None) -> int:
+    """Run the system's own code on a simulated clock, network and disk, seed by seed.
+
+    A seed decides everything: the group, its faults and operations, every delay. After each
+    event the invariants are checked; the first one broken ends the command with its seed,
+    which draws the same run again, here and elsewhere.
+
+    For example:
+    ./shaketable simulate --seeds 1000
+    ./shaketable simulate --seed 42 --trace trace.txt
+    ./shaketable simulate --mutant ack-before-quorum
+    ./shaketable simulate --table
+
+    Exit codes: 0 no invariant was broken, 1 one was, 254 bad usage, 255 the harness failed.
+
+    Args:
+        options: Which seeds.
+        of_world: In which world.
+    """
+    given, where = options or SeedOptions(), of_world or WorldOptions()
+    ask = where.ask(
+        simulator_of(where.target), given.first_seed if given.seed is None else given.seed
+    )
+    _check("--seeds", given.seeds, 1, SEEDS_MAX)
+    jobs = given.processes()
+    if given.table:
+        if given.seed is not None or ask.mutant is not None:
+            raise UsageError("--table hunts all planted bugs: give neither --seed nor --mutant")
+        return hunt_all(where.target, ask, jobs)
+    if given.seed is not None:
+        return run_one(where.target, ask, given.trace)
+    if given.trace is not None:
+        raise UsageError("--trace is for one seed: give --seed, too")
+    return run_many(where.target, ask, given.seeds, jobs, given.keep_going)
+
+
+def replay(
+    what: Annotated[str, Parameter(name="SEED|FILE")],
+    /,
+    *,
+    from_ms: Annotated[float, _unsaid("MS", "--from")] = 0.0,
+    to_ms: Annotated[float, _unsaid("MS", "--to")] = TIME_MAX_MS,
+    of_world: WorldOptions | None = None,
+) -> int:
+    """Run a seed again step by step, or what a real node recorded, with the nodes' states.
+
+    A file is a schedule that `shrink` has written, or a recording of a node's inputs.
+
+    For example:
+    ./shaketable replay 42
+    ./shaketable replay 42 --mutant ack-before-quorum --from 11000 --to 12000
+
+    Exit codes: 0 no invariant was broken, 1 one was, 254 bad usage, 255 the harness failed.
+
+    Args:
+        what: A seed, or a file.
+        from_ms: Show steps from this time of the run on, in milliseconds; default: all.
+        to_ms: Show steps up to this time; default: to the end.
+        of_world: In which world.
+    """
+    where = of_world or WorldOptions()
+    simulator = simulator_of(where.target)
+    if not from_ms <= to_ms:
+        raise UsageError(f"--from {from_ms:g} is after --to {to_ms:g}")
+    show = partial(show_step, {}, from_ms, to_ms)
+    if what.isdecimal():
+        return tell_end(simulator.replay(where.ask(simulator, int(what)), show))
+    path = Path(what)
+    if not path.is_file():
+        raise UsageError(f"{what}: neither a seed nor a file that is there")
+    return tell_end(simulator.replay_file(path, show))
+
+
+def _check(what: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:  # also refuses NaN
+        raise UsageError(f"{what} {value:g}: expected {least:g} to {most:g}")

@@ -1,0 +1,84 @@
+"""A target with a simulated world in which hardly anything happens. For tests of commands only.
+
+Loaded by tests through an entry point, in the processes that run seeds, too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+
+from fake_target import FakeTarget
+
+from harness.errors import UsageError
+from harness.simulation import Ask, SeedRun, Step, Violation
+
+BAD_SEED = 7
+"""With the mutant "late" every seventh seed breaks an invariant."""
+
+
+class FakeSimulator:
+    """Each seed draws a few lines; planted bugs break something, or the process."""
+
+    worlds: Mapping[str, str] = {"core": "nothing much", "node": "nothing more"}
+    occurrences: tuple[str, ...] = ("truncation",)
+    mutants: Mapping[str, str] = {
+        "late": "every seventh seed",
+        "always": "every seed",
+        "hidden": "never shows",
+        "crash": "raises",
+        "die": "ends the process",
+    }
+
+    def states(self, world: str) -> frozenset[str]:
+        return frozenset({"leader/tick", "follower/tick", "candidate/tick"})
+
+    def run(self, ask: Ask, write: Callable[[str], None] | None = None) -> SeedRun:
+        if ask.mutant == "crash":
+            raise ValueError("the simulator is broken")
+        if ask.mutant == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        rng = Random(f"{ask.seed} {ask.world}")
+        lines = [f"{number:12.3f} n0   draws {rng.random()}" for number in range(5)]
+        for line in lines:
+            if write is not None:
+                write(line)
+        is_bad = ask.mutant == "always" or (ask.mutant == "late" and ask.seed % BAD_SEED == 0)
+        return SeedRun(
+            seed=ask.seed,
+            virtual_ms=ask.virtual_s * 1e3,
+            events=5,
+            operations=int(200 * ask.virtual_s),
+            faults=5 + ask.seed % 2,
+            digest=f"{rng.getrandbits(32):08x}",
+            saw={"truncation": ask.seed % 2},
+            states=frozenset({"leader/tick", "follower/tick"}),
+            violation=Violation("one-leader", 4.0, "n0 and n1 both lead term 3")
+            if is_bad
+            else None,
+        )
+
+    def replay(self, ask: Ask, show: Callable[[Step], None]) -> Violation | None:
+        for number in range(5):
+            nodes = {"n0": f"term {number}", "n1": "term 0"}
+            show(Step(float(number), f"n0 step {number}", nodes))
+        return self.run(ask).violation
+
+    def replay_file(self, path: Path, show: Callable[[Step], None]) -> Violation | None:
+        if path.read_text() != "recording\n":
+            raise UsageError(f"{path} is no recording")
+        show(Step(1.0, "n0 recorded", {}))
+        return None
+
+
+class SimulatedTarget(FakeTarget):
+    """A fake target that can be simulated."""
+
+    name = "fakesim"
+    simulator = FakeSimulator()
+
+
+TARGET = SimulatedTarget()
