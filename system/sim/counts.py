@@ -23,6 +23,7 @@ class Counts:
     crashes: int = 0
     restarts: int = 0
     stopped_by_disk: int = 0
+    checkpoints: int = 0
     lost_bytes: int = 0
     messages: int = 0
     messages_lost: int = 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from system.sim.faults import (
     FOLLOWER,
     LEADER,
+    AddMember,
     AnyFault,
     BitRot,
     ClockOffset,
@@ -17,13 +18,18 @@ from system.sim.faults import (
     Crash,
     CrashAtOperation,
     Eio,
+    Expire,
     FailFsync,
     FullDisk,
     LinkFault,
     NodeFault,
     Pause,
+    RemoveMember,
+    ReplaceMember,
     SlowDisk,
     StallDisk,
+    Transfer,
+    Wipe,
     expand_links,
 )
 
@@ -32,6 +38,8 @@ if TYPE_CHECKING:
     from system.sim.network import Link
     from system.sim.world import World
 
+MEMBERS_MAX = 7
+EXPIRE_EVERY_MS = 500.0
 RESTART_AFTER_MS = 300.0
 """How soon a process that ended by itself is started again."""
 
@@ -51,15 +59,17 @@ class FaultActions:
             self._begin_links(fault)
         elif isinstance(fault, NodeFault):
             member = self.member_of(fault.node)
-            if member is not None:
+            if member is not None and not member.is_gone:
                 self._begin_at(fault, member)
+        else:
+            self._begin_at_group(fault)
 
     def member_of(self, node: str) -> SimMember | None:
         """Return whom a fault means now: a member by id, or by what it is."""
-        members = self._world.members
+        members = self._world.present
         leader = self._world.leader()
         if node == LEADER:
-            return members[leader] if leader else next(iter(members.values()))
+            return members[leader] if leader else next(iter(members.values()), None)
         if node == FOLLOWER:
             return next((m for m in members.values() if m.name != leader), None)
         return members.get(node)
@@ -68,7 +78,7 @@ class FaultActions:
 
     def _begin_links(self, fault: LinkFault) -> None:
         world = self._world
-        pairs = expand_links(fault.links, tuple(world.members), world.leader())
+        pairs = expand_links(fault.links, tuple(world.present), world.leader())
         if not pairs:
             return
         links = [world.network.link(source, target) for source, target in pairs]
@@ -90,7 +100,10 @@ class FaultActions:
         world = self._world
         platter = member.disk.platter
         heap = world.heap
-        if isinstance(fault, Crash | CrashAtOperation | Pause | BitRot) and not member.is_up:
+        if isinstance(fault, RemoveMember | ReplaceMember | Wipe | BitRot):
+            self._begin_at_membership(fault, member)
+            return
+        if isinstance(fault, Crash | CrashAtOperation | Pause) and not member.is_up:
             return
         if isinstance(fault, Crash):
             world.crash(member, loses_unsynced=fault.loses_unsynced)
@@ -112,6 +125,49 @@ class FaultActions:
         else:
             self._begin_at_disk(fault, member)
         self._happened(fault)
+
+    def _begin_at_membership(self, fault: NodeFault, member: SimMember) -> None:
+        """Take a member out or let it lose its disk, if the rest can bear that."""
+        world = self._world
+        operator = world.operator
+        if operator.is_busy or len(world.present) < 3:
+            return
+        if isinstance(fault, RemoveMember):
+            operator.remove(member.name)
+        elif isinstance(fault, ReplaceMember):
+            operator.replace(member.name)
+        elif isinstance(fault, Wipe):
+            world.lose_disk(member)
+        elif isinstance(fault, BitRot):
+            if not member.is_up or not world.rot(member, fault.place, fault.bit):
+                return
+            world.heap.push(fault.end_ms, world.restart, member)
+        self._happened(fault)
+
+    def _begin_at_group(self, fault: AnyFault) -> None:
+        world = self._world
+        if isinstance(fault, Transfer):
+            leader = world.leader()
+            target = self.member_of(fault.to)
+            if target is None or leader is None or target.name == leader:
+                return
+            world.operator.transfer(target.name)
+        elif isinstance(fault, AddMember):
+            if world.operator.is_busy or len(world.present) >= MEMBERS_MAX:
+                return
+            world.operator.add()
+        elif isinstance(fault, Expire):
+            world.heap.push(world.heap.now_ms, self._expire, fault)
+        self._happened(fault)
+
+    def _expire(self, fault: Expire) -> None:
+        """Let every file that is full count as old, as long as the fault lasts."""
+        world = self._world
+        for member in world.present.values():
+            member.measure_disk(older_by_ms=world.settings.reserved_ms)
+        at_ms = world.heap.now_ms + EXPIRE_EVERY_MS
+        if at_ms < fault.end_ms:
+            world.heap.push(at_ms, self._expire, fault)
 
     def _begin_at_disk(self, fault: NodeFault, member: SimMember) -> None:
         heap = self._world.heap

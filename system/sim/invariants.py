@@ -181,11 +181,13 @@ class Invariants:
                         f"entries behind {write.end_index} go, {shadow.commit_index} was committed",
                     )
                 shadow.truncate(write.end_index)
+                shadow.durable_index = min(shadow.durable_index, write.end_index)
             elif isinstance(write, Install):
                 self._counts.snapshot_installs += 1
                 end = write.snapshot.end
                 self._check_crc(end.index, end.chain_crc, "snapshot")
                 shadow.begin_at(end.index, end.chain_crc)
+                shadow.durable_index = min(shadow.durable_index, end.index)
             elif isinstance(write, Compact):
                 self._counts.compactions += 1
                 end = write.snapshot.end
@@ -316,23 +318,25 @@ class Invariants:
 
     def _check_durable(self, shadow: Shadow, core: RaftCore, index: int) -> None:
         """Committed is what a majority of the voters has made durable."""
-        voters = core.membership.voters
         crc = shadow.crc_at(index)
-        have = 0
-        for voter in voters:
-            other = self.shadows.get(voter)
-            if (
-                other is not None
-                and other.durable_index >= index
-                and other.end_index >= index
-                and other.crc_at(index) == crc
-            ):
-                have += 1
-        if have < core.membership.quorum:
-            raise Violated(
-                "committed-is-durable",
-                f"{index} is committed and durable on {have} of {len(voters)} voters",
-            )
+        # What was counted when it was committed, or what a change since then has made of it.
+        for membership in (core.membership, core.membership_at(index)[1]):
+            have = sum(self._has_durable(voter, index, crc) for voter in membership.voters)
+            if have >= membership.quorum:
+                return
+        raise Violated(
+            "committed-is-durable",
+            f"{index} is committed and durable on {have} of {len(membership.voters)} voters",
+        )
+
+    def _has_durable(self, name: str, index: int, crc: int) -> bool:
+        shadow = self.shadows.get(name)
+        return (
+            shadow is not None
+            and shadow.durable_index >= index
+            and shadow.end_index >= index
+            and shadow.crc_at(index) == crc
+        )
 
     # ---- clients ----------------------------------------------------------------------
 

@@ -8,24 +8,28 @@ is durable (group commit); messages and replies leave at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from system.broker.broker import Broker
+from system.broker.broker_state import ranges_of
+from system.broker.expiry import ExpiryConfig
 from system.broker.limits import BrokerConfig
+from system.node.data_files import DataFiles
 from system.raft.core import RaftCore
 from system.raft.log_view import LogView
-from system.raft.protocol import Message, RaftConfig, Write
+from system.raft.membership import Membership
+from system.raft.protocol import LeadershipTransfer, Message, RaftConfig
 from system.remoting.command import Command
 from system.remoting.requests import SendRequest
-from system.sim.disk import PowerLoss, SimDisk
+from system.sim.disk import SimDisk
+from system.sim.flush import Flush
 from system.sim.run_trace import describe, numbers_of
-from system.store.commit_log import CommitLog
-from system.store.disk import DiskFailed, DiskFull
-from system.store.log_writer import LogWriter
+from system.store.broker_checkpoint import CheckpointFiles
+from system.store.commit_log import CommitLog, OutsideLog
 
 if TYPE_CHECKING:
     from system.sim.invariants import Shadow
+    from system.sim.schedule import Settings
     from system.sim.world import World
 
 ROOT = "/store"
@@ -33,16 +37,18 @@ BACKLOG_MAX = 20_000
 """What a process that stands still may find when it goes on: socket buffers are bounded."""
 WALL_MS = 1_700_000_000_000
 """The wall clock at the start of a run."""
-FULL_RETRY_MS = 200.0
-"""How soon writes that found the disk full are tried again."""
+STEP_MS = 0.1
+"""How soon a broker that is behind in applying goes on with it."""
+QUEUE_FILE_BYTES = 20 * 200
 
 
 class SimMember:
     """One node and its incarnations. `disk` is its disk for the present one."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, *, is_joining: bool = False) -> None:
         self.world = world
         self.name = name
+        self._bootstrap = Membership(() if is_joining else world.bootstrap)
         self.disk = SimDisk()
         self.incarnation = 0
         self.is_up = False
@@ -61,12 +67,12 @@ class SimMember:
         self._rate_since_ms = 0.0
         self._local_since_ms = 0.0
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self._disk_draw = world.draws.stream(f"disk/{name}")
+        self.disk_draw = world.draws.stream(f"disk/{name}")
         self._crash_draw = world.draws.stream(f"crash/{name}")
         self.broker: Broker
         self.core: RaftCore
         self.log: CommitLog
-        self.writer: LogWriter
+        self.flush: Flush
         self.shadow: Shadow
 
     # ---- clocks -----------------------------------------------------------------------
@@ -97,52 +103,61 @@ class SimMember:
         self.log = mutant.commit_log.open(
             self.disk, ROOT, self.name, settings.data_file_bytes, settings.index_file_bytes
         )
-        self.writer = mutant.log_writer(self.log, world.ack)
+        writer = mutant.log_writer(self.log, world.ack)
+        folder = f"{ROOT}/dledger-{self.name}"
+        files = CheckpointFiles(
+            self.disk, ROOT, folder, ranges_of, queue_file_bytes=QUEUE_FILE_BYTES
+        )
         self.core = self._new_core()
-        limits = BrokerConfig(data_file_bytes=settings.data_file_bytes)
-        self.broker = mutant.broker(self.core, limits, applied_to=self.log.committed_index)
+        self.broker = mutant.broker(
+            self.core,
+            world.broker_config,
+            applied_to=self.log.committed_index,
+            checkpoint=files.load(self.log),
+            reader=files.queues,
+        )
+        self._data_files = DataFiles(self.log, settings.data_file_bytes)
         self.shadow = world.invariants.started(self.name, self.core, self.log)
         self.is_up = True
         self.is_paused = False
+        self._is_stepping = False
         self._backlog = []
-        self._writes: list[Write] = []
-        self._write_seq = 0
-        self._in_flight: Sequence[Write] = ()
-        self._is_flushing = False
-        self._is_full = False
-        self._mark_is_behind = False
-        self._mark_is_timed = False
-        self._marked_ms = self._checkpoint_ms = world.heap.now_ms
-        self._checkpointed = self.log.committed_index
+        self.flush = Flush(self, writer, files)
         self._timer_ms = float("inf")
+        if settings.expiry_check_ms:
+            world.heap.push(
+                world.heap.now_ms + settings.expiry_check_ms, self._expiry_due, self.incarnation
+            )
         self.pump()
-        self._set_timer()
 
     def _new_core(self) -> RaftCore:
         world, log = self.world, self.log
         view = LogView(
-            log, log.spans, log.end.index, log.end.position, world.settings.tail_bytes_max
+            log,
+            log.spans,
+            log.end.index,
+            log.end.position,
+            world.settings.tail_bytes_max,
+            begin=log.begin,
         )
         dice = world.draws.stream(f"election/{self.name}/{self.incarnation}")
         return world.mutant.core(
             self.name,
-            [peer for peer in world.bootstrap if peer != self.name],
+            (),
             view,
             term=log.state.term,
             voted_for=log.state.voted_for,
             uniform_ms=dice.uniform,
             now_ms=self.local_ms(),
             config=world.raft_config,
+            membership=self._bootstrap,
+            memberships=log.memberships,
+            snapshot=log.snapshot,
         )
 
     def crash(self, *, loses_unsynced: bool) -> None:
         """End the process, wherever its flusher is; perhaps the machine with it."""
-        if self._is_flushing and not self.disk.is_dead:
-            platter = self.disk.platter
-            platter.stop_at = platter.operations + self._crash_draw.randint(1, 12)
-            with suppress(PowerLoss, DiskFailed, DiskFull):
-                self.writer.carry_out(self._in_flight)
-        self.shadow.in_flight = self._in_flight
+        self.shadow.in_flight = self.flush.break_off(self._crash_draw.randint(1, 12))
         self.is_up = self.shadow.is_up = False
         self.is_paused = False
         self.incarnation += 1
@@ -165,7 +180,7 @@ class SimMember:
             if self.is_up and not self.is_paused:
                 action(*args)
 
-    def _postponed(self, action: Callable[..., None], *args: Any) -> bool:
+    def postponed(self, action: Callable[..., None], *args: Any) -> bool:
         """Whether the process stands still; then the input waits for it to go on."""
         if not self.is_paused:
             return False
@@ -177,7 +192,7 @@ class SimMember:
 
     def receive(self, source: str, message: Message) -> None:
         """A message of another member arrives."""
-        if not self.is_up or self._postponed(self.receive, source, message):
+        if not self.is_up or self.postponed(self.receive, source, message):
             return
         world = self.world
         world.acting = self
@@ -186,12 +201,14 @@ class SimMember:
         if trace.write is not None:
             trace.line(world.heap.now_ms, self.name, f"<- {source} {describe(message)}")
         world.counts.states.add((self.core.role.value, type(message).__name__))
+        if isinstance(message, LeadershipTransfer):
+            world.counts.transfers += 1
         self.broker.receive(message, self.local_ms())
         self.pump()
 
     def handle(self, connection: int, requests: Sequence[SendRequest | Command]) -> None:
         """A client's requests arrive in one piece."""
-        if not self.is_up or self._postponed(self.handle, connection, requests):
+        if not self.is_up or self.postponed(self.handle, connection, requests):
             return
         world = self.world
         world.acting = self
@@ -207,7 +224,7 @@ class SimMember:
     def _tick(self, incarnation: int, at_ms: float) -> None:
         if incarnation != self.incarnation or at_ms != self._timer_ms:
             return
-        if self._postponed(self._tick, incarnation, at_ms):
+        if self.postponed(self._tick, incarnation, at_ms):
             return
         self._timer_ms = float("inf")
         world = self.world
@@ -238,12 +255,11 @@ class SimMember:
         world = self.world
         effects = self.broker.take(self.local_ms(), self.wall_ms())
         invariants, shadow = world.invariants, self.shadow
+        if effects.installed is not None:
+            self.flush.forget_checkpoint()
         if effects.writes:
             invariants.ordered(shadow, effects.writes)
-            self._writes += effects.writes
-            self._write_seq = effects.write_seq
-            if not self._is_flushing:
-                self._start_flush()
+            self.flush.add(effects.writes, effects.write_seq)
         commit_index = self.core.ledger.commit_index
         if commit_index != shadow.commit_index:
             invariants.committed(shadow, commit_index)
@@ -258,94 +274,54 @@ class SimMember:
         for peer, message in effects.messages:
             send(self.name, peer, message)
         for connection, replies in effects.replies.items():
-            world.clients.reply(self, connection, replies)
+            if connection >= 0:  # the operator looks at what became of it, not at answers
+                world.clients.reply(self, connection, replies)
+        if effects.is_behind and not self._is_stepping:
+            self._is_stepping = True
+            world.heap.push(world.heap.now_ms + STEP_MS, self._pump_again, self.incarnation)
         self._set_timer()
 
-    # ---- the flusher ------------------------------------------------------------------
+    def _pump_again(self, incarnation: int) -> None:
+        self._is_stepping = False
+        if incarnation == self.incarnation and not self.postponed(self._pump_again, incarnation):
+            self.world.acting = self
+            self.pump()
 
-    def _start_flush(self) -> None:
-        """Take all that is pending; it is carried out when the disk's time has passed."""
-        heap, settings = self.world.heap, self.world.settings
-        self._is_flushing = True
-        self._in_flight, self._writes = self._writes, []
-        took_ms = settings.sync_ms + settings.sync_jitter_ms * self._disk_draw.random()
-        at_ms = max(heap.now_ms, self.stalled_until_ms) + took_ms * self.slow_factor
-        if at_ms > self.slow_until_ms + took_ms:  # the rest is done at the usual pace
-            at_ms = max(heap.now_ms, self.stalled_until_ms, self.slow_until_ms) + took_ms
-        heap.push(at_ms, self._flushed, self.incarnation, self._write_seq)
+    # ---- expiry -----------------------------------------------------------------------
 
-    def _flushed(self, incarnation: int, write_seq: int) -> None:
-        if incarnation != self.incarnation or self._postponed(
-            self._flushed, incarnation, write_seq
-        ):
+    def _expiry_due(self, incarnation: int) -> None:
+        if incarnation != self.incarnation or self.postponed(self._expiry_due, incarnation):
             return
-        world = self.world
-        if world.heap.now_ms < self.stalled_until_ms:
-            world.heap.push(self.stalled_until_ms, self._flushed, incarnation, write_seq)
-            return
-        world.acting = self
-        writes = self._in_flight
-        left = self.writer.carry_out(writes)
-        self._in_flight = ()
-        done = writes[: len(writes) - len(left)]
-        world.invariants.synced(self.shadow, done)
-        world.trace.event(world.heap.now_ms, self.name, write_seq, len(done))
-        if world.trace.write is not None:
-            text = f"synced {len(done)} writes, log ends at {self.log.end.index}"
-            world.trace.line(world.heap.now_ms, self.name, text)
-        self._mark_is_behind = True
-        self.broker.synced(write_seq - len(left))
-        self._note_progress()
-        self._is_flushing = False
-        if left:
-            self._wait_for_space(left)
-        elif self._is_full:
-            self._is_full = False
-            self.core.disk_full(False, self.local_ms())
-        self.pump()
-        if self._writes and not self._is_flushing:
-            self._start_flush()
+        self.measure_disk()
+        settings = self.world.settings
+        self.world.heap.push(
+            self.world.heap.now_ms + settings.expiry_check_ms, self._expiry_due, incarnation
+        )
 
-    def _wait_for_space(self, left: Sequence[Write]) -> None:
-        """Keep what the full disk did not take, in order, and try again a little later."""
-        heap = self.world.heap
-        self._writes[:0] = left
-        self._is_full = self._is_flushing = True
-        heap.push(heap.now_ms + FULL_RETRY_MS, self._try_again, self.incarnation)
-        self.core.disk_full(True, self.local_ms())
-
-    def _try_again(self, incarnation: int) -> None:
-        if incarnation == self.incarnation and not self._postponed(self._try_again, incarnation):
-            self._start_flush()
-
-    def _note_progress(self) -> None:
-        """Move the synced-to mark and the checkpoint, which may both lag."""
-        heap, settings = self.world.heap, self.world.settings
-        due_ms = self._marked_ms + settings.mark_lag_ms
-        if self._mark_is_behind and heap.now_ms >= due_ms:
-            self.writer.advance_mark()
-            self._marked_ms = heap.now_ms
-            self._mark_is_behind = False
-        elif self._mark_is_behind and not self._mark_is_timed:
-            self._mark_is_timed = True
-            heap.push(due_ms, self._mark_due, self.incarnation)
-        checkpoint_index = self.core.ledger.checkpoint_index
-        is_due = heap.now_ms - self._checkpoint_ms >= settings.checkpoint_interval_ms
-        if is_due and checkpoint_index > self._checkpointed:
-            self.log.save_checkpoint(checkpoint_index)
-            self._checkpoint_ms = heap.now_ms
-            self._checkpointed = checkpoint_index
-
-    def _mark_due(self, incarnation: int) -> None:
-        if incarnation != self.incarnation or self._postponed(self._mark_due, incarnation):
+    def measure_disk(self, *, older_by_ms: int = 0) -> None:
+        """Tell the broker how full the disk is and how old the files are; let them expire."""
+        if not self.is_up or self.is_paused:
             return
         self.world.acting = self
-        self._mark_is_timed = False
-        if not self._is_flushing:  # else the flush under way moves the mark
-            self._note_progress()
+        try:
+            files = self._data_files.until(self.core.ledger.checkpoint_index)
+        except OutsideLog:
+            return  # the log is being replaced: next time
+        used_ratio = self.disk.used_ratio(ROOT)
+        self.broker.disk_usage(used_ratio, files, self.local_ms(), self.wall_ms() + older_by_ms)
+        self.pump()
 
 
-def raft_config(settings: Any) -> RaftConfig:
+def broker_config(settings: Settings) -> BrokerConfig:
+    """Return the brokers' limits of a run."""
+    return BrokerConfig(
+        data_file_bytes=settings.data_file_bytes,
+        pending_sends_max=settings.pending_sends_max,
+        expiry=ExpiryConfig(reserved_ms=settings.reserved_ms),
+    )
+
+
+def raft_config(settings: Settings) -> RaftConfig:
     """Return the core's configuration of a run."""
     return RaftConfig(
         election_timeout_min_ms=settings.election_timeout_min_ms,
@@ -354,6 +330,7 @@ def raft_config(settings: Any) -> RaftConfig:
         quorum_silence_max_ms=settings.quorum_silence_max_ms,
         retransmit_after_ms=settings.retransmit_after_ms,
         lease_ms=settings.lease_ms,
+        reads_waiting_max=settings.reads_waiting_max,
         push_bytes_max=settings.push_bytes_max,
         in_flight_pushes_max=settings.in_flight_pushes_max,
         tail_bytes_max=settings.tail_bytes_max,

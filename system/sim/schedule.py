@@ -49,8 +49,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     client_timeout_ms: float = 1500.0
     expiry_check_ms: float = 0.0
     """How often each node looks for data files to expire; 0: never by itself."""
-    retained_bytes: int = 0
-    """How many bytes of the log the expiry leaves; whole files are removed."""
+    reserved_ms: int = 3_600_000
+    """How old a data file gets before it expires."""
+    pending_sends_max: int = 10_000
+    reads_waiting_max: int = 10_000
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -112,6 +114,13 @@ def draw_settings(draw: Stream, options: Options) -> Settings:
     """Draw a group's settings."""
     members = draw.choices((1, 2, 3, 4, 5), (2, 6, 56, 6, 30))[0]
     heartbeat = draw.choice((50.0, 50.0, 80.0, 100.0))
+    # Together they bound what a follower takes in a second; the clients must stay below it.
+    push_bytes, in_flight = draw.choice(
+        ((600, 256), (4_000, 32), (4_000, 256), (1 << 20, 1), (1 << 20, 4), (1 << 20, 256))
+    )
+    expiry_check_ms, reserved_ms = draw.choice(
+        ((0.0, 3_600_000), (0.0, 3_600_000), (1000.0, 3_600_000), (1000.0, 4_000))
+    )
     slow_network = draw.chance(0.2)
     slow_disk = draw.chance(0.2)
     return Settings(
@@ -121,8 +130,8 @@ def draw_settings(draw: Stream, options: Options) -> Settings:
         heartbeat_interval_ms=heartbeat,
         lease_ms=draw.choice((0.0, 0.0, 200.0)),
         tail_bytes_max=draw.choice((1, 2_000, 20_000, 1 << 20)),
-        push_bytes_max=draw.choice((600, 4_000, 1 << 20)),
-        in_flight_pushes_max=draw.choice((1, 4, 256)),
+        push_bytes_max=push_bytes,
+        in_flight_pushes_max=in_flight,
         data_file_bytes=draw.choice((8_192, 16_384, 65_536, 262_144)),
         index_file_bytes=32 * draw.choice((64, 1_000, 5_000)),
         link_delay_ms=draw.uniform(2, 8) if slow_network else draw.uniform(0.1, 1.0),
@@ -135,6 +144,10 @@ def draw_settings(draw: Stream, options: Options) -> Settings:
         clients=draw.randint(3, 5),
         queues=draw.randint(1, QUEUES_MAX),
         client_timeout_ms=draw.choice((800.0, 1500.0, 3000.0)),
+        expiry_check_ms=expiry_check_ms,
+        reserved_ms=reserved_ms,
+        pending_sends_max=draw.choice((40, 10_000, 10_000, 10_000)),
+        reads_waiting_max=draw.choice((2, 10_000, 10_000, 10_000)),
     )
 
 

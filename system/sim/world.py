@@ -17,8 +17,9 @@ from system.sim.event_heap import EventHeap
 from system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from system.sim.history import APPEND, OK, check_history, check_refusals
 from system.sim.invariants import Invariants
-from system.sim.member import SimMember, raft_config
+from system.sim.member import ROOT, SimMember, broker_config, raft_config
 from system.sim.network import Network
+from system.sim.group_operator import Operator
 from system.sim.run_trace import Trace
 from system.sim.violation import Violated, Violation
 from system.store.disk import DiskFailed, DiskFull, StoreError
@@ -47,6 +48,7 @@ class World:
         self.invariants = Invariants(self.counts)
         self.ack = cast("AckPolicy", settings.ack)
         self.raft_config = raft_config(settings)
+        self.broker_config = broker_config(settings)
         self.network = Network(
             self.heap, self.draws, self._deliver, settings.link_delay_ms, settings.link_jitter_ms
         )
@@ -54,6 +56,7 @@ class World:
         self.members = {name: SimMember(self, name) for name in self.bootstrap}
         self.client_targets: list[str] = list(self.bootstrap)
         self.clients = Clients(self, settings.clients)
+        self.operator = Operator(self)
         self.acting: SimMember | None = None
         self._actions = FaultActions(self)
         self.healed_ms = float(max((fault.end_ms for fault in schedule.faults), default=0))
@@ -144,6 +147,9 @@ class World:
             member.disk = member.disk.restart(
                 loses_unsynced=member.loses_unsynced, rng=self.draws.stream(f"crash/{member.name}")
             )
+        elif member.is_rotten:
+            self.lose_disk(member)  # as it says itself: to be restored from the group
+            return
         elif not isinstance(error, DiskFailed | DiskFull):
             raise Violated(
                 "node-starts", f"{type(error).__name__}: {error}", member.name
@@ -161,6 +167,52 @@ class World:
         """The member that leads, of the highest term if there are several."""
         leaders = [member for member in self.members.values() if member.is_up and leads(member)]
         return max(leaders, key=lambda member: member.core.term).name if leaders else None
+
+    @property
+    def present(self) -> dict[str, SimMember]:
+        """All members but those removed for good, in the order they came."""
+        return {name: member for name, member in self.members.items() if not member.is_gone}
+
+    def new_member(self) -> SimMember:
+        """Start an empty node that waits to be let in."""
+        name = f"n{len(self.members)}"
+        member = self.members[name] = SimMember(self, name, is_joining=True)
+        self.heap.push(self.heap.now_ms, self.restart, member)
+        self.client_targets.append(name)
+        return member
+
+    def shut_down(self, name: str) -> None:
+        """End a node for good."""
+        member = self.members[name]
+        if member.is_gone:
+            return
+        if member.is_up:
+            self.crash(member, loses_unsynced=False)
+        member.is_gone = True
+        self.client_targets.remove(name)
+
+    def lose_disk(self, member: SimMember) -> None:
+        """A node's disk is lost: a new node, with a new id, takes its place."""
+        self.shut_down(member.name)
+        self.operator.replace(member.name)
+
+    def rot(self, member: SimMember, place: float, bit: int) -> bool:
+        """End a node and let one bit of its log rot below the mark; False where there is none."""
+        member.log.advance_mark()
+        begin, end = member.log.begin.position, member.log.end.position
+        if end - begin < 1:
+            return False
+        self.crash(member, loses_unsynced=False)
+        position = begin + int(place * (end - begin))
+        file_bytes = self.settings.data_file_bytes
+        start = position // file_bytes * file_bytes
+        path = f"{ROOT}/dledger-{member.name}/data/{start:020}"
+        platter = member.disk.platter
+        if path not in platter.inodes or position - start >= platter.written_size(path):
+            return False
+        platter.flip_bit(path, position - start, bit)
+        member.is_rotten = True
+        return True
 
     # ---- the end ----------------------------------------------------------------------
 
@@ -197,17 +249,18 @@ class World:
         self._check_caught_up()
 
     def _check_caught_up(self) -> None:
+        self.operator.check_done()
         committed = self.invariants.committed_index
         for member in self.members.values():
             if member.is_gone:
                 continue
             if not member.is_up:
                 raise Violated("everybody-runs", "still down at the end", member.name)
-            index = member.core.ledger.commit_index
+            index = member.broker.applied_index
             if index != committed:
                 raise Violated(
                     "everybody-catches-up",
-                    f"knows {index} of {committed} committed entries at the end",
+                    f"applied {index} of {committed} committed entries at the end",
                     member.name,
                 )
 

@@ -1,0 +1,122 @@
+"""The operator of a simulated group: changes its members and hands its leadership over.
+
+It asks whoever leads, through the same requests as real operators, again and again until the
+group's committed membership is the wanted one; only then is a removed node shut down.
+Source: Ongaro's dissertation section 4 (add without a vote, promote, remove).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from system.remoting.codes import RequestCode
+from system.remoting.command import Command
+from system.remoting.requests import MemberRequest
+from system.sim.violation import Violated
+
+if TYPE_CHECKING:
+    from system.raft.membership import Membership
+    from system.sim.member import SimMember
+    from system.sim.world import World
+
+CONNECTION = -1
+"""The operator's connection at every node; what is answered there is not looked at."""
+ASK_AGAIN_MS = 150.0
+VOTERS_MIN = 2
+"""The operator leaves at least so many voters."""
+
+
+class Operator:
+    """One group's operator. A job is a list of goals, each a member that votes or is gone."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._opaque = 0
+        self._jobs: list[tuple[str, list[tuple[bool, str]]]] = []
+        self._is_timed = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a change of the membership is under way."""
+        return bool(self._jobs)
+
+    # ---- what faults ask for ----------------------------------------------------------
+
+    def add(self) -> str:
+        """Start a new node, and let it join and vote; return its id."""
+        member = self._world.new_member()
+        self._begin(f"add {member.name}", [(True, member.name)])
+        return member.name
+
+    def remove(self, name: str) -> None:
+        """Remove a member and then shut it down."""
+        self._begin(f"remove {name}", [(False, name)])
+
+    def replace(self, name: str) -> None:
+        """Let a new node join and vote, then remove the old one."""
+        member = self._world.new_member()
+        self._begin(f"replace {name}", [(True, member.name), (False, name)])
+
+    def transfer(self, to: str) -> None:
+        """Ask the leader, once, to hand over."""
+        self._ask(RequestCode.TRANSFER_LEADERSHIP, MemberRequest(to))
+
+    def check_done(self) -> None:
+        """Raise Violated if something that was asked for is not done."""
+        for name, goals in self._jobs:
+            raise Violated("membership-change-completes", f"{name}: still to do {goals}")
+
+    # ---- how it is done ---------------------------------------------------------------
+
+    def _begin(self, name: str, goals: list[tuple[bool, str]]) -> None:
+        self._jobs.append((name, goals))
+        if not self._is_timed:
+            self._is_timed = True
+            self._world.heap.push(self._world.heap.now_ms, self._go_on)
+
+    def _go_on(self) -> None:
+        """Do the next step of the oldest job: one change at a time."""
+        world = self._world
+        self._is_timed = bool(self._jobs)
+        if not self._jobs:
+            return
+        name = world.leader()
+        if name is not None:
+            self._step(world.members[name], self._jobs[0][1])
+            if not self._jobs[0][1]:
+                self._jobs.pop(0)
+        world.heap.push(world.heap.now_ms + ASK_AGAIN_MS, self._go_on)
+
+    def _step(self, leader: SimMember, goals: list[tuple[bool, str]]) -> None:
+        core = leader.core
+        committed: Membership = core.membership_at(core.ledger.commit_index)[1]
+        wants_vote, member = goals[0]
+        if not committed.voters:
+            return
+        if wants_vote:
+            if member in committed.voters:
+                self._reached(goals)
+            elif member not in core.membership.members:
+                address = f"10.0.0.{1 + int(member[1:])}:40911"
+                self._ask(RequestCode.ADD_MEMBER, MemberRequest(member, address))
+        elif member not in committed.members:
+            self._world.shut_down(member)
+            self._reached(goals)
+        elif core.membership.voters == committed.voters and len(committed.voters) <= VOTERS_MIN:
+            self._reached(goals)
+        elif member in core.membership.members:
+            self._ask(RequestCode.REMOVE_MEMBER, MemberRequest(member))
+
+    def _reached(self, goals: list[tuple[bool, str]]) -> None:
+        self._world.counts.membership_changes += 1
+        goals.pop(0)
+
+    def _ask(self, code: RequestCode, request: MemberRequest) -> None:
+        world = self._world
+        name = world.leader()
+        if name is None:
+            return
+        self._opaque += 1
+        command = Command(code, self._opaque, ext=request.to_ext())
+        at_ms = world.heap.now_ms + world.settings.client_delay_ms
+        world.heap.push(at_ms, world.members[name].handle, CONNECTION, [command])
