@@ -6,12 +6,13 @@ under way, but for those of members that are cut off.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator, Mapping
 from random import Random
 
 from system.broker.broker import Broker, BrokerEffects
 from system.broker.broker_state import ranges_of
 from system.broker.limits import BrokerConfig
+from system.broker.native import native_dispatches, upgraded_snapshot
 from system.broker.reput import Dispatch
 from system.raft.core import RaftCore
 from system.raft.log_view import LogView
@@ -56,12 +57,27 @@ class Member:
 
     def start(self) -> None:
         group = self.group
-        self.log = CommitLog.open(self.disk, ROOT, self.name, FILE_BYTES, 4096)
+        self.log = log = CommitLog.open(
+            self.disk, ROOT, self.name, FILE_BYTES, 4096, f"{ROOT}/commitlog"
+        )
         self.writer = LogWriter(self.log)
         self.files = CheckpointFiles(
             self.disk, ROOT, f"{ROOT}/dledger-{self.name}", ranges_of, queue_file_bytes=200
         )
         checkpoint = self.files.load(self.log)
+        native = None
+        if log.native is not None:
+            native_log = log.native
+
+            def native() -> Iterator[Dispatch]:
+                return native_dispatches(native_log.messages())
+
+        membership = Membership(() if self.is_joining else group.bootstrap)
+        snapshot = log.snapshot
+        if snapshot is None and native is not None:
+            snapshot = upgraded_snapshot(
+                log.begin, membership, native, checkpoint, self.files.queues
+            )
         view = LogView(
             self.log,
             self.log.spans,
@@ -80,9 +96,9 @@ class Member:
             uniform_ms=lambda low, high: low + (high - low) * ordinal / 10,
             now_ms=group.now_ms,
             config=group.raft,
-            membership=Membership(() if self.is_joining else group.bootstrap),
+            membership=membership,
             memberships=self.log.memberships,
-            snapshot=self.log.snapshot,
+            snapshot=snapshot,
         )
         self.broker = Broker(
             self.core,
@@ -91,7 +107,7 @@ class Member:
             checkpoint=checkpoint,
             reader=self.files.queues,
             key_reader=self.files.keys,
-            native=group.native,
+            native=native,
         )
         self._writes: list[Write] = []
         self.write_seq = 0
@@ -157,7 +173,10 @@ class Member:
 
 
 class BrokerGroup:
-    """Members n0.. of one group, and the network between them."""
+    """Members n0.. of one group, and the network between them.
+
+    `native` is the native commit log that each of them starts with: bytes by position.
+    """
 
     def __init__(
         self,
@@ -165,13 +184,12 @@ class BrokerGroup:
         *,
         config: BrokerConfig | None = None,
         raft: RaftConfig | None = None,
-        native: Callable[[], Iterable[Dispatch]] | None = None,
+        native: Mapping[int, bytes] | None = None,
         tail_bytes_max: int = 2000,
     ) -> None:
         self.bootstrap = tuple(f"n{i}" for i in range(size))
         self.config = config or BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST)
         self.raft = raft or RaftConfig()
-        self.native = native
         self.tail_bytes_max = tail_bytes_max
         self.now_ms = 0.0
         self.wall_ms = WALL_MS
@@ -179,7 +197,9 @@ class BrokerGroup:
         self.cut: set[str] = set()
         self.members: dict[str, Member] = {}
         for name in self.bootstrap:
-            self.members[name] = Member(self, name, SimDisk(), is_joining=False)
+            disk = SimDisk()
+            write_native_log(disk, native or {})
+            self.members[name] = Member(self, name, disk, is_joining=False)
 
     def join(self, name: str) -> Member:
         """Start a new member that waits to be added."""
@@ -226,6 +246,19 @@ class BrokerGroup:
                 return member
             self.pass_time(STEP_MS)
         raise AssertionError(f"{name} does not lead")
+
+
+def write_native_log(disk: SimDisk, messages: Mapping[int, bytes]) -> None:
+    """Lay down files of a native commit log, as long as the log's own data files."""
+    disk.make_dirs(f"{ROOT}/commitlog")
+    for position, data in messages.items():
+        start = position // FILE_BYTES * FILE_BYTES
+        path = f"{ROOT}/commitlog/{start:020d}"
+        file = disk.open(path) if disk.exists(path) else disk.create(path, FILE_BYTES)
+        file.pwrite([data], position - start)
+        file.sync()
+        file.close()
+    disk.sync_dir(f"{ROOT}/commitlog")
 
 
 def frames_of(data: bytes) -> list[Frame]:
