@@ -149,7 +149,9 @@ class RaftCore(MemberState):
         if self.ledger.memberships.current is not self.membership:
             self._use_membership()
             self._advance_commit(leading)  # a majority may take fewer now
-        leading.push_all(now_ms)
+            leading.heartbeat(now_ms)  # whoever is new is met at once
+        else:
+            leading.push_all(now_ms)
 
     def read(self, token: Token, now_ms: float) -> None:
         """Leader: ask for a linearizable read; `token` comes back in `reads_ready`.

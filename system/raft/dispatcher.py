@@ -121,7 +121,8 @@ class EntryDispatcher:
 
         While streaming, a refusal even at or below `match_index` is believed: the follower
         may have lost what it had (a page cache in a power failure, a wiped disk). An echo
-        from before costs one comparison more (DLEDGER.md E11).
+        from before costs one comparison more (DLEDGER.md E11). Then one push goes at a time:
+        a follower that takes none (its disk is full) would refuse all that come behind.
         """
         if self.state is DispatchState.INSTALL:
             return False
@@ -129,6 +130,7 @@ class EntryDispatcher:
             return False
         if prev_index <= self.match_index:
             self.match_index = -1
+        self._is_probing = True
         return True
 
     def is_stalled(self, now_ms: float) -> bool:
