@@ -59,20 +59,20 @@ class Script:
         self.write(SaveState(1, "n1"))
         self.append(3, 1)
         self.append(1, 1, membership=Membership(("n0", "n1", "n2"), ("n3",)))
-        self.log.advance_mark()
+        self.mark()
         self.append(6, 1, body_bytes=300)
         self.write(SaveState(2, None))
         self.write(SaveState(2, "n2"))
         self.append(5, 2, body_bytes=60)
-        self.log.save_checkpoint(self.log.end.index)
+        self.checkpoint()
         self.append(4, 2, syncs=False, body_bytes=200)
-        self.log.advance_mark()
+        self.mark()
         self.truncate(self.log.end.index - 2)
-        self.log.advance_mark()
+        self.mark()
         self.append(2, 3, membership=Membership(("n0", "n1", "n2", "n3")))
         self.truncate(8)
         self.append(4, 4, body_bytes=250)
-        self.log.advance_mark()
+        self.mark()
         self.truncate(10)
         self.append(3, 5, body_bytes=30)
         self.compact(5)
@@ -85,13 +85,13 @@ class Script:
         self.close()
         self.open()
         self.install_at_the_end_and_beyond()
-        self.log.advance_mark()
+        self.mark()
         self.close()
 
     def install_at_the_end_and_beyond(self) -> None:
         """Install snapshots at every kind of place: the log's own entries, its begin, far ahead."""
         self.append(6, 6, body_bytes=200)
-        self.log.advance_mark()
+        self.mark()
         self.install(self.log.log_end_at(self.log.end.index - 3))  # the tail behind it fits
         self.append(2, 7)
         self.install(self.log.begin)
@@ -117,6 +117,12 @@ class Script:
         self.is_running = None
         self.log.close()
         self.is_running = False
+
+    def mark(self) -> None:
+        self.writer.advance_mark()
+
+    def checkpoint(self) -> None:
+        self.log.save_checkpoint(self.log.end.index)
 
     @property
     def now(self) -> Promise:
