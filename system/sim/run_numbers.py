@@ -32,13 +32,12 @@ class RunNumbers:
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self._gaps: list[int] = []
-        self._events: list[AnyFault | Call] = sorted(
-            (*schedule.faults, *schedule.calls), key=_start_ms
-        )
+        self._events: list[AnyFault | Call] = [*schedule.faults, *schedule.calls]
+        self._in_time = sorted(range(len(self._events)), key=self._start_ms_at)
         before_ms = 0
-        for event in self._events:
-            self._gaps.append(_start_ms(event) - before_ms)
-            before_ms = _start_ms(event)
+        for at in self._in_time:
+            self._gaps.append(self._start_ms_at(at) - before_ms)
+            before_ms = self._start_ms_at(at)
         self._fields = [
             (at, name)
             for at, event in enumerate(self._events)
@@ -61,8 +60,8 @@ class RunNumbers:
         ):
             value = _from_steps(number, self._value(at, name), _GRIDS[name])
             events[at] = replace(events[at], **{name: value + _LEAST.get(name, 0)})
-        now_ms = saved_ms = 0
-        for at, (gap_ms, number) in enumerate(zip(self._gaps, gaps, strict=True)):
+        now_ms = saved_ms = 0  # the order of events stays: it decides what comes first
+        for at, gap_ms, number in zip(self._in_time, self._gaps, gaps, strict=True):
             shorter_ms = _from_steps(number, gap_ms, GRID_MS)
             saved_ms += gap_ms - shorter_ms
             now_ms += shorter_ms
@@ -78,6 +77,9 @@ class RunNumbers:
             faults=tuple(event for event in events if not isinstance(event, Call)),
             calls=tuple(event for event in events if isinstance(event, Call)),
         )
+
+    def _start_ms_at(self, at: int) -> int:
+        return _start_ms(self._events[at])
 
     def _value(self, at: int, name: str) -> int:
         """What may be taken from a field."""

@@ -32,7 +32,8 @@ FLAGS_MAX = 40
 NUMBERS_MAX = 24
 GROUPS_MAX = 24
 """Into so many groups the calls are divided on each level."""
-GRID_MS = 50
+MEMBERS_MIN = 3
+"""Smaller groups tell little of majorities: only where the schedule has one is it kept."""
 END_MARGINS_MS = (1, 500, 3000)
 """How long a run may go on behind the violation; some invariants are looked at later."""
 STUCK_EVENTS = 10
@@ -265,7 +266,7 @@ def _cut_end(search: _Search, schedule: Schedule) -> Schedule:
 
 def _simpler_settings(search: _Search, schedule: Schedule) -> Schedule:
     """Try a smaller group, and for each setting what it is without a draw."""
-    for members in range(1, schedule.settings.members):
+    for members in range(MEMBERS_MIN, schedule.settings.members):
         smaller = replace(schedule, settings=replace(schedule.settings, members=members))
         if search.fails(smaller):
             schedule = smaller
@@ -300,13 +301,14 @@ def _fewer_events(search: _Search, schedule: Schedule, *, late_first: bool) -> S
         groups = [part for group in groups for part in _divide(group, parts)]
 
 
-Group = tuple[Call, ...]
+Group = tuple[int, ...]
+"""Places of calls in a schedule."""
 
 
 def _by_client(calls: Sequence[Call]) -> list[Group]:
-    clients: dict[int, list[Call]] = {}
-    for call in calls:
-        clients.setdefault(call.client, []).append(call)
+    clients: dict[int, list[int]] = {}
+    for at, call in enumerate(calls):
+        clients.setdefault(call.client, []).append(at)
     return [tuple(group) for group in clients.values()]
 
 
@@ -320,38 +322,40 @@ def _without_some(
     search: _Search, schedule: Schedule, groups: list[Group], *, late_first: bool
 ) -> tuple[Schedule, list[Group]]:
     """Leave out what faults and groups of calls hypothesis finds needless, some at a time."""
-    faults = list(schedule.faults)
-    items: list[int] = list(range(len(faults) + len(groups)))
+    items = [*range(len(schedule.faults)), *groups]
     if late_first:
         items.reverse()
-    kept = dict.fromkeys(items)
-
-    def build(chosen: dict[int, None]) -> Schedule:
-        calls = [
-            call for n, group in enumerate(groups) if len(faults) + n in chosen for call in group
-        ]
-        calls.sort(key=_call_order)
-        left = tuple(fault for n, fault in enumerate(faults) if n in chosen)
-        return replace(schedule, faults=left, calls=tuple(calls))
-
-    for at in range(0, len(items), FLAGS_MAX):
-        part = items[at : at + FLAGS_MAX]
-        rest = {item: None for item in kept if item not in part}
-
-        def fails(
-            flags: tuple[bool, ...], part: list[int] = part, rest: dict[int, None] = rest
-        ) -> bool:
-            chosen = [item for item, is_kept in zip(part, flags, strict=True) if is_kept]
-            return search.fails(build(rest | dict.fromkeys(chosen)))
-
-        flags = simplest_flags(len(part), fails)
-        left = [item for item, is_kept in zip(part, flags, strict=True) if is_kept]
-        kept = rest | dict.fromkeys(left)
-    return build(kept), [group for n, group in enumerate(groups) if len(faults) + n in kept]
+    kept = items
+    for first in range(0, len(items), FLAGS_MAX):
+        part = items[first : first + FLAGS_MAX]
+        rest = [item for item in kept if item not in part]
+        choose = partial(_choose, part)
+        flags = simplest_flags(
+            len(part),
+            lambda flags, rest=rest, choose=choose: search.fails(  # type: ignore[misc]
+                _only(schedule, [*rest, *choose(flags)])
+            ),
+        )
+        kept = [*rest, *choose(flags)]
+    left = sorted(item for item in kept if not isinstance(item, int))
+    places = {old: new for new, old in enumerate(sorted(at for group in left for at in group))}
+    moved = [tuple(places[at] for at in group) for group in left]
+    return _only(schedule, kept), moved
 
 
-def _call_order(call: Call) -> tuple[int, int]:
-    return (call.at_ms, call.client)
+def _choose(part: Sequence[int | Group], flags: Sequence[bool]) -> list[int | Group]:
+    return [item for item, is_kept in zip(part, flags, strict=True) if is_kept]
+
+
+def _only(schedule: Schedule, items: Sequence[int | Group]) -> Schedule:
+    """Return the schedule with these faults, by place, and these groups of calls alone."""
+    faults = {item for item in items if isinstance(item, int)}
+    calls = {at for item in items if not isinstance(item, int) for at in item}
+    return replace(
+        schedule,
+        faults=tuple(fault for at, fault in enumerate(schedule.faults) if at in faults),
+        calls=tuple(call for at, call in enumerate(schedule.calls) if at in calls),
+    )
 
 
 def _fewer_appends(search: _Search, schedule: Schedule) -> Schedule:

@@ -1,0 +1,138 @@
+"""What each invariant promises, in plain words, and why it matters: for those who read a story.
+
+The names are those of `Violated` in `system.sim`; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What the group promises, and what it would mean if it did not keep it."""
+
+    says: str
+    matters: str
+
+
+PROMISES: dict[str, Promise] = {
+    "one-leader-a-term": Promise(
+        "At most one member leads in any term.",
+        "Two leaders of one term give the same place in the log to different messages.",
+    ),
+    "leader-completeness": Promise(
+        "Whoever is elected has every committed entry in its log.",
+        "A leader that lacks one makes everybody else throw it away.",
+    ),
+    "log-matching": Promise(
+        "Two logs that agree on one entry agree on all entries before it.",
+        "Members compare logs by their last entry alone; what differs below is never noticed.",
+    ),
+    "log-contiguous": Promise(
+        "Every entry is written right behind the one before it.",
+        "A gap or an overlap makes the files unreadable from there on.",
+    ),
+    "committed-is-durable": Promise(
+        "An entry is called committed only when a majority of the voters has it on disk.",
+        "Fewer copies can be lost with one crash, after clients were told that all is well.",
+    ),
+    "committed-is-held": Promise(
+        "A member calls committed only what stands in its own log.",
+        "It would hand entries to consumers that it does not have.",
+    ),
+    "committed-never-changes": Promise(
+        "A committed entry is the same on every member, for ever.",
+        "Consumers of different members, or at different times, would read different messages.",
+    ),
+    "committed-stays": Promise(
+        "No member removes an entry that it has called committed.",
+        "Its consumers may have read it already; for everybody else it never was.",
+    ),
+    "commit-never-falls": Promise(
+        "What a member calls committed never becomes less.",
+        "What was readable a moment ago would be gone.",
+    ),
+    "vote-is-durable": Promise(
+        "Term and vote that were made durable are found again after any crash.",
+        "A member that forgets its vote votes twice in a term, and two leaders are elected.",
+    ),
+    "durable-survives": Promise(
+        "Entries that were reported as durable are found again after any crash.",
+        "Acknowledgements rest on them: what is lost here was acknowledged elsewhere.",
+    ),
+    "acknowledged-is-committed": Promise(
+        "A client is told that its message is stored only when the message is committed.",
+        "Otherwise the next leader may not have it: a message that was confirmed gets lost.",
+    ),
+    "acknowledged-at-its-offset": Promise(
+        "The message stands at the offset that its sender was told.",
+        "Whoever goes back to that offset finds somebody else's message.",
+    ),
+    "reads-are-committed": Promise(
+        "Consumers are given committed messages only.",
+        "What is not committed may vanish; a consumer would have acted on what never was.",
+    ),
+    "reads-agree": Promise(
+        "A pull returns exactly the messages that are committed at these offsets.",
+        "Two consumers of one queue would see different messages, or a different order.",
+    ),
+    "offsets-gapless": Promise(
+        "A queue's committed messages have the offsets 0, 1, 2 and so on, without a gap.",
+        "A consumer steps from offset to offset; at a gap it stands still or skips messages.",
+    ),
+    "offsets-unique": Promise(
+        "No two messages of a queue are given the same offset.",
+        "One of the two confirmed messages is hidden by the other.",
+    ),
+    "real-time-order": Promise(
+        "A message sent after another was acknowledged stands behind it.",
+        "Effect would come before cause: an order's cancellation before the order.",
+    ),
+    "no-stale-read": Promise(
+        "A read sees everything that was acknowledged, or read, before it began.",
+        "A client would not find its own message, or see the queue go back in time.",
+    ),
+    "stored-once": Promise(
+        "A message that was sent once is stored once.",
+        "It would be processed twice: a payment made twice.",
+    ),
+    "stored-is-sent": Promise(
+        "Only messages that clients sent are stored.",
+        "What consumers read was made up, or damaged on its way.",
+    ),
+    "refusal-is-definite": Promise(
+        "A message whose sender was told that it is not stored never appears.",
+        "The sender tries again, and the message is there twice.",
+    ),
+    "bounded-queues": Promise(
+        "What waits in a member's memory stays within its limits.",
+        "A slow disk or a slow follower would take the whole process down.",
+    ),
+    "node-runs-on": Promise(
+        "No member stops by itself, unless its disk failed.",
+        "It found its own promises broken; with a majority gone, nothing works any more.",
+    ),
+    "node-starts": Promise(
+        "A member starts again after any crash.",
+        "Somebody would have to repair its files by hand.",
+    ),
+    "appends-succeed": Promise(
+        "Once a majority is healthy again, appends succeed within a few seconds.",
+        "The group would stay out of service although nothing is broken any more.",
+    ),
+    "everybody-runs": Promise(
+        "Every member is up again once the faults are over.",
+        "The group would be one failure away from standing still.",
+    ),
+    "everybody-catches-up": Promise(
+        "Every member learns of all committed entries once the faults are over.",
+        "Its consumers would wait for ever for messages that others have read.",
+    ),
+}
+"""By the invariant's name."""
+
+
+def promise_of(invariant: str) -> Promise:
+    """Return what an invariant promises; its own name for one that is not listed."""
+    return PROMISES.get(invariant, Promise(f"{invariant.replace('-', ' ').capitalize()}.", ""))

@@ -1,0 +1,118 @@
+"""The messages of a run that carried something, as arrows from lane to lane.
+
+Votes, entries, news of what is on a disk, snapshots, clients' requests and answers; heartbeats
+and what only repeats are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from system.raft.protocol import (
+    LeadershipTransfer,
+    PushRequest,
+    PushResponse,
+    SnapshotRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from system.sim.history import APPEND, OK, PULL
+from system.sim.watch import Sending, Watched, entries
+
+ARROWS_MAX = 60
+_WEIGHTS = {"transfer": 6, "snapshot": 6, "vote": 5, "push": 4, "client": 3, "ack": 2}
+
+
+@dataclass(slots=True)
+class Arrow:
+    """One message: `what` it says. `arrives_ms` is None where it did not (yet).
+
+    `kind` is "vote", "push", "ack", "snapshot", "transfer" or "client". `row` and `end_row` are
+    the rows where it begins and ends, -1 as long as there are none.
+    """
+
+    sent_ms: float
+    source: str
+    target: str
+    kind: str
+    what: str
+    arrives_ms: float | None
+    is_lost: bool = False
+    row: int = -1
+    end_row: int = -1
+
+
+def choose_arrows(seen: Watched) -> list[Arrow]:
+    """Return what mattered of a run's messages; where there are too many, the late and weighty."""
+    arrows = [*_messages(seen.sendings), *_client_arrows(seen)]
+    arrows.sort(key=lambda arrow: (_WEIGHTS[arrow.kind], arrow.sent_ms), reverse=True)
+    return sorted(arrows[:ARROWS_MAX], key=lambda arrow: arrow.sent_ms)
+
+
+def client_lane(number: int) -> str:
+    """Name a client's lane."""
+    return f"client {number}"
+
+
+def numbers(noun: str, listed: Sequence[int]) -> str:
+    """Name things by number: `message 3` or `messages 3..5`."""
+    if len(listed) == 1:
+        return f"{noun} {listed[0]}"
+    return f"{noun}s {listed[0]}..{listed[-1]}"
+
+
+def _messages(sendings: Iterable[Sending]) -> Iterable[Arrow]:
+    """The messages between members that carried something new."""
+    told: dict[tuple[str, str], tuple[int, bool, int, int]] = {}
+    for sending in sendings:
+        message = sending.message
+        kind = what = ""
+        if isinstance(message, VoteRequest) and not message.canvass:
+            kind, what = "vote", f"a request for a vote in term {message.term}"
+        elif isinstance(message, VoteResponse) and not message.canvass and message.granted:
+            kind, what = "vote", f"a vote in term {message.term}"
+        elif isinstance(message, PushRequest) and message.batches:
+            first, last = message.batches[0].first_index, message.batches[-1].last_index
+            kind, what = "push", entries(first, last)
+        elif isinstance(message, PushResponse):
+            key = (message.follower, sending.target)
+            said = (message.term, message.success, message.match_index, message.prev_index)
+            if told.get(key) != said and not message.success:
+                kind, what = "ack", f"that the logs differ at entry {message.prev_index}"
+            elif told.get(key) != said and message.match_index >= 0:
+                kind, what = "ack", f"that it has everything up to entry {message.match_index}"
+            told[key] = said
+        elif isinstance(message, SnapshotRequest):
+            kind, what = "snapshot", f"a snapshot up to entry {message.snapshot.end.index}"
+        elif isinstance(message, LeadershipTransfer):
+            kind, what = "transfer", "the request to lead"
+        if kind:
+            source, target = sending.source, sending.target
+            arrives_ms, is_lost = sending.arrives_ms, sending.is_lost
+            yield Arrow(sending.sent_ms, source, target, kind, what, arrives_ms, is_lost)
+
+
+def _client_arrows(seen: Watched) -> Iterable[Arrow]:
+    delay_ms = seen.schedule.settings.client_delay_ms
+    operations = {operation.number: operation for operation in seen.history}
+    # Of a request that was refused and sent again, the last time is what matters.
+    asked_last = {
+        (client, last): (at_ms, node, first) for at_ms, client, node, first, last in seen.asked
+    }
+    for (client, last), (at_ms, node, first) in asked_last.items():
+        operation = operations[first]
+        asked = list(range(first, last + 1))
+        if operation.kind == APPEND:
+            what = f"{numbers('message', asked)} for queue {operation.queue}"
+        elif operation.kind == PULL:
+            what = f"a pull of queue {operation.queue} from offset {operation.offset}"
+        else:
+            what = f"the question where queue {operation.queue} ends"
+        yield Arrow(at_ms - delay_ms, client_lane(client), node, "client", what, at_ms)
+    answered = {}
+    for operation in seen.history:
+        if operation.outcome == OK:
+            answered[operation.end_ms, operation.client] = operation.node
+    for (end_ms, client), node in answered.items():
+        yield Arrow(end_ms - delay_ms, node, client_lane(client), "client", "the answer", end_ms)
