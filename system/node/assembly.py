@@ -7,9 +7,13 @@ made here, so that what is simulated is what runs.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 
 from system import mutants
+from system.broker.broker_state import ranges_of
 from system.broker.limits import BrokerConfig
+from system.broker.native import native_dispatches
+from system.broker.reput import Dispatch
 from system.mutants import Mutant
 from system.node.config import ConfigError, NodeConfig
 from system.node.machine import Machine
@@ -17,8 +21,13 @@ from system.node.node import Node
 from system.raft.core import RaftCore
 from system.raft.log_view import LogView
 from system.raft.membership import Membership
+from system.store.broker_checkpoint import CheckpointFiles
 from system.store.commit_log import CommitLog
+from system.store.key_file import Sizes
 from system.store.message import host_bytes
+
+KEY_ITEMS_MAX = 100_000
+"""Messages with keys that may wait for the next checkpoint; past that, applying waits."""
 
 log = logging.getLogger("shaketable.node")
 
@@ -36,10 +45,37 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
     limits = BrokerConfig(
         data_file_bytes=config.data_file_bytes,
         store_host=host_bytes(config.host, config.listen_port),
+        key_items_max=KEY_ITEMS_MAX if config.is_key_indexed else 0,
         expiry=config.expiry,
     )
-    broker = parts.broker(core, limits, applied_to=commit_log.committed_index)
-    return Node(config, machine, broker, parts.log_writer(commit_log, config.ack_policy))
+    root = str(config.store_root)
+    files = CheckpointFiles(
+        machine.disk,
+        root,
+        f"{root}/dledger-{config.self_id}",
+        ranges_of,
+        queue_file_bytes=config.queue_file_bytes,
+        key_sizes=Sizes(config.hash_slots, config.index_items_max),
+    )
+    broker = parts.broker(
+        core,
+        limits,
+        applied_to=commit_log.committed_index,
+        checkpoint=files.load(commit_log),
+        reader=files.queues,
+        key_reader=files.keys if config.is_key_indexed else None,
+        native=_native(commit_log),
+    )
+    writer = parts.log_writer(commit_log, config.ack_policy)
+    return Node(config, machine, broker, writer, files)
+
+
+def _native(commit_log: CommitLog) -> Callable[[], Iterable[Dispatch]] | None:
+    """Return what walks the messages from before the group, where there are any."""
+    native = commit_log.native
+    if native is None:
+        return None
+    return lambda: native_dispatches(native.messages())
 
 
 def _planted(config: NodeConfig) -> Mutant:

@@ -7,14 +7,14 @@ The disk works aside (`DiskWork`), so that a slow fsync stops neither heartbeats
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
 import trio
 
 from system.node.machine import Machine
-from system.raft.protocol import Write
+from system.raft.protocol import Install, Write
 from system.store.disk import DiskFull
 from system.store.log_writer import FLUSH_INTERVAL_MS, LogWriter
 
@@ -28,7 +28,8 @@ class Flusher:
     """Carries out writes in order.
 
     `on_synced(seq)` and `on_disk_full(is_full)` are called in the node's own thread;
-    `checkpoint_index()` is asked up to where the log is committed and durable.
+    `checkpoint_index()` is asked up to where the log is committed and durable, and
+    `before_install()` is awaited before the log is replaced.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Flusher:
         on_synced: Callable[[int], None],
         on_disk_full: Callable[[bool], None],
         checkpoint_index: Callable[[], int],
+        before_install: Callable[[], Awaitable[None]],
     ) -> None:
         self._writer = writer
         self._clock = machine.clock
@@ -45,8 +47,11 @@ class Flusher:
         self._on_synced = on_synced
         self._on_disk_full = on_disk_full
         self._checkpoint_index = checkpoint_index
+        self._before_install = before_install
         self._writes: Sequence[Write] = []
         self._write_seq = 0
+        self._synced_seq = 0
+        self._advanced = trio.Event()
         self._wake = trio.Event()
         self._is_full = False
         now_ms = self._clock.now_ms()
@@ -61,6 +66,17 @@ class Flusher:
         self._writes = [*self._writes, *writes]
         self._write_seq = write_seq
         self._wake.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was added is carried out."""
+        return self._synced_seq >= self._write_seq
+
+    async def until_durable(self) -> None:
+        """Wait until everything added so far is carried out."""
+        seq = self._write_seq
+        while self._synced_seq < seq:
+            await self._advanced.wait()
 
     async def run(self) -> None:
         """Flush until cancelled. Raises DiskFailed: the node must stop."""
@@ -80,6 +96,8 @@ class Flusher:
         """Carry out all that is pending, and keep what a full disk leaves undone."""
         writes, self._writes = self._writes, []
         seq = self._write_seq
+        if any(isinstance(write, Install) for write in writes):
+            await self._before_install()
         left = await self._run_disk_work(partial(self._writer.carry_out, writes))
         self._writes = [*left, *self._writes]
         now_ms = self._clock.now_ms()
@@ -87,7 +105,10 @@ class Flusher:
         if self._writer.ack == "page-cache":
             self._sync_due_ms = min(self._sync_due_ms, now_ms + FLUSH_INTERVAL_MS)
         if len(left) < len(writes):
-            self._on_synced(seq - len(left))
+            self._synced_seq = seq - len(left)
+            self._advanced.set()
+            self._advanced = trio.Event()
+            self._on_synced(self._synced_seq)
         self._retry_due_ms = now_ms + FULL_RETRY_MS if left else math.inf
         if bool(left) != self._is_full:
             self._is_full = bool(left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from itertools import count
 
 import trio
@@ -11,6 +12,7 @@ import trio
 from system.broker.broker import Broker
 from system.broker.expiry import DataFile
 from system.node import wire
+from system.node.checkpointer import Checkpointer
 from system.node.clock import sleep
 from system.node.config import NodeConfig
 from system.node.data_files import DataFiles
@@ -22,7 +24,9 @@ from system.raft.membership import Membership
 from system.remoting.command import Command, CommandError, decode_command
 from system.remoting.frame import Frame, FrameError
 from system.remoting.requests import SendRequest, decode_request
+from system.store.broker_checkpoint import CheckpointFiles
 from system.store.commit_log import OutsideLog
+from system.store.disk import DiskFull
 from system.store.log_writer import LogWriter
 from system.store.message import host_bytes
 
@@ -43,7 +47,12 @@ class Node:
     """One running member. `run` ends by cancellation or with the error that must stop it."""
 
     def __init__(
-        self, config: NodeConfig, machine: Machine, broker: Broker, writer: LogWriter
+        self,
+        config: NodeConfig,
+        machine: Machine,
+        broker: Broker,
+        writer: LogWriter,
+        files: CheckpointFiles,
     ) -> None:
         self.broker = broker
         self.commit_log = commit_log = writer.log
@@ -56,7 +65,9 @@ class Node:
             self._on_synced,
             self._on_disk_full,
             lambda: broker.core.ledger.checkpoint_index,
+            self._before_install,
         )
+        self._checkpointer = Checkpointer(broker, files, machine, self._flusher.until_durable)
         self._data_files = DataFiles(commit_log, config.data_file_bytes)
         self._strangers: dict[str, Address] = {}
         self._peers = Peers(machine.clock, self._addresses(broker.core.membership))
@@ -83,6 +94,7 @@ class Node:
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flusher.run)
+            nursery.start_soon(self._checkpointer.run)
             nursery.start_soon(self._measure_disk)
             nursery.start_soon(self._peers.run)
             nursery.start_soon(self._pump)
@@ -98,13 +110,16 @@ class Node:
 
     async def stop(self) -> None:
         """Leave the disk in order behind a `run` that was cancelled. Raises StoreError."""
+        if self._flusher.is_idle:
+            await self._checkpointer.save()
+        await self._machine.run_disk_work(self._leave)
 
-        def leave() -> None:
+    def _leave(self) -> None:
+        with suppress(DiskFull):  # hints, all of them: a start does without
             self.commit_log.save_checkpoint(self.broker.core.ledger.checkpoint_index)
             self.commit_log.advance_mark()
-            self.commit_log.close()
-
-        await self._machine.run_disk_work(leave)
+        self._checkpointer.close()
+        self.commit_log.close()
 
     async def _listen(self, port: int, whom: str) -> list[trio.SocketListener]:
         try:
@@ -127,6 +142,8 @@ class Node:
             await self._dirty.wait()
             self._dirty = trio.Event()
             effects = self.broker.take(self._clock.now_ms(), self._clock.wall_ms())
+            if effects.installed is not None:
+                self._checkpointer.forget()
             if effects.writes:
                 self._flusher.add(effects.writes, effects.write_seq)
             for peer, message in effects.messages:
@@ -161,13 +178,17 @@ class Node:
                 self._timer_changed = trio.Event()
 
     def _on_synced(self, write_seq: int) -> None:
-        self.broker.synced(write_seq)
+        self.broker.synced(write_seq, self._clock.now_ms())
         self._touch()
 
     def _on_disk_full(self, is_full: bool) -> None:
         log.warning("event=disk_full is_full=%s", is_full)
         self.broker.disk_full(is_full, self._clock.now_ms())
         self._touch()
+
+    async def _before_install(self) -> None:
+        """A snapshot is about to replace the log: first let a checkpoint of the old one be saved."""
+        await self._checkpointer.until_idle()
 
     async def _measure_disk(self) -> None:
         """Tell the broker how full the disk is and what it could let expire."""

@@ -298,7 +298,9 @@ def test_a_failed_fsync_stops_the_node(tmp_path: Path) -> None:
     async def main() -> None:
         log: CommitLog = FailingLog()  # type: ignore[assignment]
         machine = Machine(RealDisk(), SystemClock(), Random, in_disk_thread)
-        flusher = Flusher(LogWriter(log), machine, said.append, pytest.fail, lambda: -1)
+        flusher = Flusher(
+            LogWriter(log), machine, said.append, pytest.fail, lambda: -1, trio.lowlevel.checkpoint
+        )
         flusher.add([SaveState(1, "n0")], 1)
         with trio.fail_after(5):
             await flusher.run()

@@ -139,16 +139,15 @@ class Host:
         self, process: Process, disk: SimDisk, watch: Watch, work: TimedDiskWork
     ) -> None:
         CURRENT.set(process)
-        with self._scope:
-            try:
+        error: BaseException | None = None
+        try:
+            with self._scope:  # within the try: it takes its own cancellation out of a group
                 await self._serve(process, disk, watch, work)
-            except Exception as error:
-                # What a process that is gone still says concerns nobody.
-                if process.is_alive:
-                    self.world.process_ended(self, first_of(error))
-            else:
-                if process.is_alive:
-                    self.world.process_ended(self, None)
+        except Exception as raised:
+            error = first_of(raised)
+        # What a process that is gone still says concerns nobody.
+        if process.is_alive:
+            self.world.process_ended(self, error)
 
     async def _serve(
         self, process: Process, disk: SimDisk, watch: Watch, work: TimedDiskWork

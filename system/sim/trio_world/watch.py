@@ -102,8 +102,8 @@ def watched(parts: Mutant, watch: Watch) -> Mutant:
             watch.took(self.core, effects)
             return effects
 
-        def synced(self, write_seq: int) -> None:
+        def synced(self, write_seq: int, now_ms: float | None = None) -> None:
             watch.synced(write_seq)
-            super().synced(write_seq)
+            super().synced(write_seq, now_ms)
 
     return replace(parts, broker=WatchedBroker)
