@@ -30,6 +30,9 @@ HEADER = struct.Struct(">qqqqii")
 HEADER_BYTES = HEADER.size
 
 _SLOT = struct.Struct(">i")
+_SLOT_AT = _SLOT.unpack_from
+_PUT_SLOT = _SLOT.pack_into
+_PACK_ITEM = ITEM.pack
 _PREVIOUS_AT_16 = struct.Struct(">16xi").unpack
 _PAGE_BYTES = 4096
 _SECONDS_MAX = (1 << 31) - 1
@@ -83,11 +86,13 @@ class KeyFileWriter:
     def __init__(self, file: File, sizes: Sizes, header: Header) -> None:
         self._file = file
         self._sizes = sizes
+        self._slots, self._items_max = sizes
         self._items = bytearray()
         self._flushed_count = header.item_count
         self._pages: dict[int, bytearray] = {}
         self._dirty_pages: dict[int, None] = {}
-        self.header = header
+        self._begin_ms, self._end_ms, self._begin_position, self._end_position = header[:4]
+        self._slot_count, self._item_count = header[4:]
 
     @classmethod
     def create(cls, disk: Disk, path: str, sizes: Sizes) -> KeyFileWriter:
@@ -96,25 +101,43 @@ class KeyFileWriter:
         return cls(file, sizes, Header())
 
     @property
+    def header(self) -> Header:
+        """The header with all items put so far."""
+        return Header(
+            self._begin_ms,
+            self._end_ms,
+            self._begin_position,
+            self._end_position,
+            self._slot_count,
+            self._item_count,
+        )
+
+    @property
     def is_full(self) -> bool:
         """Whether no further item goes in."""
-        return self.header.item_count >= self._sizes.items
+        return self._item_count >= self._items_max
 
     def put(self, key_hash: int, position: int, store_ms: int) -> None:
         """Add an item: not in the file before `flush`. Raises DiskFailed."""
-        assert not self.is_full
-        begin_ms, end_ms, begin_position, _, slot_count, number = self.header
+        number = self._item_count
+        assert number < self._items_max
         if number == _EMPTY_HEADER_COUNT:
-            begin_ms, begin_position = store_ms, position
-        page, at = self._slot(key_hash % self._sizes.slots)
-        (previous,) = _SLOT.unpack_from(page, at)
-        seconds = min(max(0, (store_ms - begin_ms) // 1000), _SECONDS_MAX)
-        self._items += ITEM.pack(key_hash, position, seconds, previous)
-        _SLOT.pack_into(page, at, number)
+            self._begin_ms, self._begin_position = store_ms, position
+        page_number, at = divmod(key_hash % self._slots * SLOT_BYTES, _PAGE_BYTES)
+        page = self._pages.get(page_number)
+        if page is None:
+            page = self._pages[page_number] = self._read_page(page_number)
+        self._dirty_pages[page_number] = None
+        (previous,) = _SLOT_AT(page, at)
+        seconds = min(max(0, (store_ms - self._begin_ms) // 1000), _SECONDS_MAX)
+        self._items += _PACK_ITEM(key_hash, position, seconds, previous)
+        _PUT_SLOT(page, at, number)
+        if previous == 0:
+            self._slot_count += 1
         # RocketMQ takes the last store time; the clock of another leader may be behind.
-        end_ms = max(end_ms, store_ms)
-        slot_count += previous == 0
-        self.header = Header(begin_ms, end_ms, begin_position, position, slot_count, number + 1)
+        self._end_ms = max(self._end_ms, store_ms)
+        self._end_position = position
+        self._item_count = number + 1
 
     def flush(self) -> None:
         """Make all items durable, then findable. Raises DiskFull, DiskFailed.
@@ -165,7 +188,7 @@ class KeyFileWriter:
         assert slots.itemsize == SLOT_BYTES
         if sys.byteorder == "little":
             slots.byteswap()
-        count = self.header.item_count
+        count = self._item_count
         if max(slots) < count and min(slots) >= 0:
             return True
         for place, item in enumerate(slots):
@@ -178,18 +201,9 @@ class KeyFileWriter:
                 found = older
             if found < 0:
                 return False
-            _SLOT.pack_into(page, place * SLOT_BYTES, found)
+            _PUT_SLOT(page, place * SLOT_BYTES, found)
         self._file.pwrite([page], HEADER_BYTES + number * _PAGE_BYTES)
         return True
-
-    def _slot(self, slot: int) -> tuple[bytearray, int]:
-        """Return the page that a slot is in, to be changed, and where in it."""
-        number, at = divmod(slot * SLOT_BYTES, _PAGE_BYTES)
-        page = self._pages.get(number)
-        if page is None:
-            page = self._pages[number] = self._read_page(number)
-        self._dirty_pages[number] = None
-        return page, at
 
     def _read_page(self, number: int) -> bytearray:
         at = number * _PAGE_BYTES

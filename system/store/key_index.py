@@ -30,7 +30,9 @@ OPEN_FILES_MAX = 16
 """Index files open for queries."""
 QUERY_STEPS_MAX = 1 << 16
 """Items that one query looks at; it finds no more behind them."""
-_TOPICS_CACHED_MAX = 4096
+_KEY_REST_BYTES = 8
+"""How many of a key's last bytes are hashed each time: a client's keys differ in these."""
+_FRONTS_CACHED_MAX = 4096
 
 
 KeyItem = tuple[bytes, bytes, int, int]
@@ -230,7 +232,8 @@ class KeyIndex:
 
 def key_hash(topic: bytes, key: bytes) -> int:
     """Return the hash that an item carries: of "topic#key", not negative (IndexService)."""
-    code = abs(java_hash(key, _topic_hash(topic)))
+    split_at = max(0, len(key) - _KEY_REST_BYTES) if key.isascii() else 0
+    code = abs(java_hash(key[split_at:], _front_hash(topic, key[:split_at])))
     return code if code < 1 << 31 else 0  # Math.abs(Integer.MIN_VALUE) is negative: 0
 
 
@@ -264,6 +267,6 @@ def _date(days: int) -> tuple[int, int, int]:
     return era * 400 + year + (month <= 2), month, day
 
 
-@lru_cache(_TOPICS_CACHED_MAX)
-def _topic_hash(topic: bytes) -> int:
-    return java_hash(topic + b"#")
+@lru_cache(_FRONTS_CACHED_MAX)
+def _front_hash(topic: bytes, front: bytes) -> int:
+    return java_hash(front, java_hash(topic + b"#"))

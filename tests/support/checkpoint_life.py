@@ -42,11 +42,11 @@ class Log:
 class Node:
     """The shell of a broker, as far as dispatch and checkpoints go."""
 
-    def __init__(self, disk: SimDisk, log: Log) -> None:
+    def __init__(self, disk: SimDisk, log: Log, *, root: str = ROOT) -> None:
         self.log = log
         self.disk = disk
-        disk.make_dirs(FOLDER)
-        self.files = files_on(disk)
+        disk.make_dirs(f"{root}/dledger-n0")
+        self.files = files_on(disk, root)
         self.loaded = loaded = self.files.load(log)
         ranges = decode_state(loaded.state).ranges if loaded else log.ranges_at(log.begin)
         self.applied = loaded.applied_index + 1 if loaded else log.begin
@@ -115,9 +115,10 @@ class Node:
         ]
 
 
-def files_on(disk: SimDisk) -> CheckpointFiles:
+def files_on(disk: SimDisk, root: str) -> CheckpointFiles:
+    folder = f"{root}/dledger-n0"
     return CheckpointFiles(
-        disk, ROOT, FOLDER, ranges_of, queue_file_bytes=3 * 20, key_sizes=Sizes(3, 6)
+        disk, root, folder, ranges_of, queue_file_bytes=3 * 20, key_sizes=Sizes(3, 6)
     )
 
 
