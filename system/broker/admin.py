@@ -131,6 +131,7 @@ class Admin:
         if target == self._core.member:
             self._outbox.answer(connection, command)
             return
+        self.settle(now_ms)  # the core may have given up an earlier one since
         try:
             self._core.transfer(target, now_ms)
         except NotLeaderError:

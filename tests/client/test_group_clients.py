@@ -1,0 +1,145 @@
+"""The public client against a group of real brokers on a table, over real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+import trio
+from broker_group import BrokerGroup
+from broker_servers import BrokerServers, serving
+
+from system.client import (
+    AdminClient,
+    AdminTimeoutError,
+    BatchMessage,
+    BrokerGroupClient,
+    RefusedError,
+)
+from system.raft.protocol import Role
+
+Scenario = Callable[[BrokerServers, BrokerGroupClient, trio.Nursery], Awaitable[None]]
+
+
+def run(scenario: Scenario, size: int = 3) -> None:
+    async def main() -> None:
+        group = BrokerGroup(size)
+        group.lead()
+        async with serving(group) as (servers, nursery):
+            client = BrokerGroupClient(servers.addresses, timeout_s=20.0, rng=Random(1))
+            try:
+                await scenario(servers, client, nursery)
+            finally:
+                client.close()
+
+    trio.run(main)
+
+
+def test_what_is_sent_is_pulled_at_the_leader_and_at_every_member() -> None:
+    async def scenario(servers: BrokerServers, client: BrokerGroupClient, _: trio.Nursery) -> None:
+        await client.send("t", 2, b"one", properties="KEYS\x01k\x02")
+        batch = await client.send_batch("t", 2, [b"two", BatchMessage(b"three", b"A\x01b\x02")])
+        assert (batch.queue_id, batch.first_offset, len(batch.message_ids)) == (2, 1, 2)
+        got = await client.pull("t", 2, 0)
+        assert [(m.body, m.properties) for m in got.messages] == [
+            (b"one", b"KEYS\x01k\x02"),
+            (b"two", b""),
+            (b"three", b"A\x01b\x02"),
+        ]
+        assert (await client.max_offset("t", 2), await client.min_offset("t", 2)) == (3, 0)
+        for member in client.members:
+            while (here := await client.pull_from(member, "t", 2, 0)).max_offset < 3:
+                await trio.sleep(0.01)
+            assert here.messages == got.messages
+
+    run(scenario)
+
+
+def test_a_refusal_that_would_be_repeated_is_not_asked_for_again() -> None:
+    async def scenario(servers: BrokerServers, client: BrokerGroupClient, _: trio.Nursery) -> None:
+        await client.send("t", 0, b"finds the leader")
+        before = servers.asked["n0 310"]
+        with pytest.raises(RefusedError, match="reserved"):
+            await client.send("RMQ_SYS_X", 0, b"")
+        assert servers.asked["n0 310"] == before + 1
+        with pytest.raises(RefusedError, match="no client address of n9"):
+            await client.pull_from("n9", "t", 0, 0)
+
+    run(scenario)
+
+
+def test_the_leadership_goes_where_it_is_sent() -> None:
+    async def scenario(servers: BrokerServers, client: BrokerGroupClient, _: trio.Nursery) -> None:
+        admin = AdminClient(client)
+        assert (await admin.membership()).member == "n0"
+        await admin.transfer_leadership("n2")
+        assert servers.group.members["n2"].core.role is Role.LEADER
+        await client.send("t", 0, b"a")
+        assert client.answered_by == "n2"
+        said = await admin.membership()
+        assert (said.member, said.leader, said.voters) == ("n2", "n2", ("n0", "n1", "n2"))
+        with pytest.raises(RefusedError, match="no other voter"):
+            await admin.transfer_leadership("n7")
+
+    run(scenario)
+
+
+def test_a_member_is_replaced_by_one_that_has_caught_up() -> None:
+    async def scenario(
+        servers: BrokerServers, client: BrokerGroupClient, nursery: trio.Nursery
+    ) -> None:
+        admin = AdminClient(client)
+        for number in range(20):
+            await client.send("t", 0, b"%d" % number)
+        servers.group.join("n3")
+        await servers.listen("n3", nursery)
+        await admin.replace_member("n1", "n3", "127.0.0.1:40914", servers.addresses["n3"])
+        assert client.members == ("n0", "n2", "n3")
+        said = await admin.membership()
+        assert (said.voters, said.learners) == (("n0", "n2", "n3"), ())
+        assert said.addresses == (("n3", "127.0.0.1:40914"),)
+        here = await client.metadata("n3")
+        while here.applied_index < said.committed_index:
+            here = await client.metadata("n3")
+        assert (await client.pull_from("n3", "t", 0, 0)).max_offset == 20
+        await admin.transfer_leadership("n3")
+        assert (await client.send("t", 0, b"at the new one")).queue_offset == 20
+
+    run(scenario)
+
+
+def test_a_member_that_never_comes_stays_a_learner_and_may_be_removed() -> None:
+    async def scenario(servers: BrokerServers, client: BrokerGroupClient, _: trio.Nursery) -> None:
+        admin = AdminClient(client)
+        await admin.add_member("n3", "127.0.0.1:1", ("127.0.0.1", 1))
+        with pytest.raises(AdminTimeoutError, match=r"n3 did not become a voter.*learners.*n3"):
+            await admin.wait_until_voter("n3", timeout_s=0.3)
+        await client.send("t", 0, b"learners count for nothing")
+        await admin.remove_member("n3")
+        assert "n3" not in client.members
+        assert (await admin.membership()).learners == ()
+
+    run(scenario)
+
+
+def test_a_group_without_a_leader_says_so() -> None:
+    async def scenario(servers: BrokerServers, client: BrokerGroupClient, _: trio.Nursery) -> None:
+        admin = AdminClient(client)
+        servers.group.cut = {"n0", "n1", "n2"}
+        while servers.group.members["n0"].core.role is Role.LEADER:
+            await trio.sleep(0.01)
+        with pytest.raises(RefusedError, match="no member says that it leads; heard n0, n1, n2"):
+            await admin.membership()
+
+    run(scenario)
+
+
+def test_a_member_that_is_down_does_not_hide_the_leader() -> None:
+    async def scenario(servers: BrokerServers, client: BrokerGroupClient, _: trio.Nursery) -> None:
+        servers.down = {"n2"}
+        assert (await AdminClient(client).membership()).member == "n0"
+        await client.send("t", 0, b"a")
+        assert client.answered_by == "n0"
+
+    run(scenario)
