@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from unittest.mock import patch
 
@@ -14,6 +15,9 @@ from hypothesis import strategies as st
 from system.node.real_disk import RealDisk
 from system.node.volatile_disk import VolatileDisk
 from system.raft.batch import LogEnd
+from system.raft.membership import Membership
+from system.raft.protocol import Snapshot
+from system.sim.disk import SimDisk
 from system.store import entry, recovery
 from system.store.commit_log import CommitLog, LogDamaged, NotContiguous, OutsideLog
 from system.store.disk import DiskFull, StoreError
@@ -22,8 +26,16 @@ from system.store.entry_builder import EntryBuilder
 FILE_BYTES, INDEX_FILE_BYTES = 1024, 128
 
 
+FOLDER = "/store/dledger-n0"
+
+
 def open_log(disk) -> CommitLog:
-    return CommitLog.open(disk, "", "n0", FILE_BYTES, INDEX_FILE_BYTES)
+    return CommitLog.open(disk, "/store", "n0", FILE_BYTES, INDEX_FILE_BYTES)
+
+
+def remove(disk: SimDisk, name: str) -> None:
+    """Let a file be gone, as no operation of ours removes it."""
+    del disk.platter.inodes[f"{FOLDER}/{name}"]
 
 
 def append(log: CommitLog, count: int, term: int) -> None:
@@ -34,9 +46,9 @@ def append(log: CommitLog, count: int, term: int) -> None:
         log.append(batch)
 
 
-def damaged_disk(disk_class, position: int | None = None, bit: int = 0):
+def damaged_disk(position: int | None = None, bit: int = 0):
     """Write 9 entries of terms 1 and 4, synced and marked, 2 more behind; perhaps flip one bit."""
-    disk = disk_class()
+    disk = SimDisk()
     log = open_log(disk)
     log.save_state(4, "n1")
     append(log, 5, 1)
@@ -49,13 +61,13 @@ def damaged_disk(disk_class, position: int | None = None, bit: int = 0):
     ends = [log.log_end_at(index) for index in range(-1, 11)]
     if position is not None:
         start = log._data.start_of(position)
-        disk.names_seen[log._data.path(start)].view[position - start] ^= 1 << bit
+        disk.platter.flip_bit(log._data.path(start), position - start, bit)
     return disk, marked, ends
 
 
-def marked_positions(disk_class) -> list[int]:
+def marked_positions() -> list[int]:
     """Return the bytes in front of the mark that carry meaning: entries and blanks."""
-    _, marked, ends = damaged_disk(disk_class)
+    _, marked, ends = damaged_disk()
     positions = []
     for before, end in pairwise(ends):
         if end.index <= marked.index:
@@ -71,9 +83,9 @@ def marked_positions(disk_class) -> list[int]:
 
 @settings(max_examples=400, deadline=None)
 @given(data=st.data())
-def test_a_flipped_bit_in_front_of_the_mark_is_always_log_damaged(crash_disk, data):
-    position = data.draw(st.sampled_from(marked_positions(crash_disk)))
-    disk, _, _ = damaged_disk(crash_disk, position, data.draw(st.integers(0, 7)))
+def test_a_flipped_bit_in_front_of_the_mark_is_always_log_damaged(data):
+    position = data.draw(st.sampled_from(marked_positions()))
+    disk, _, _ = damaged_disk(position, data.draw(st.integers(0, 7)))
     with pytest.raises(LogDamaged, match=r"/data/\d{20}: byte \d+, entry \d+: .*restore") as caught:
         open_log(disk)
     assert "\n" not in str(caught.value)
@@ -97,11 +109,11 @@ def unmarked():
 
 
 @pytest.mark.parametrize("bug", [unchained, unmarked], ids=lambda bug: bug.__name__)
-def test_a_start_that_looks_less_closely_is_found_out(crash_disk, bug):
-    positions = marked_positions(crash_disk)
+def test_a_start_that_looks_less_closely_is_found_out(bug):
+    positions = marked_positions()
 
     def passes_unseen(position):
-        disk, _, _ = damaged_disk(crash_disk, position, 0)
+        disk, _, _ = damaged_disk(position, 0)
         try:
             with bug():
                 open_log(disk)
@@ -116,9 +128,9 @@ def test_a_start_that_looks_less_closely_is_found_out(crash_disk, bug):
     )
 
 
-def test_damage_behind_the_mark_is_a_torn_tail_and_is_zeroed(crash_disk):
-    _, marked, _ = damaged_disk(crash_disk)
-    disk, _, ends = damaged_disk(crash_disk, marked.position + 60, 3)
+def test_damage_behind_the_mark_is_a_torn_tail_and_is_zeroed():
+    _, marked, _ = damaged_disk()
+    disk, _, ends = damaged_disk(marked.position + 60, 3)
     log = open_log(disk)
     assert log.end == marked
     no_properties = 2  # an entry's last bytes may be zeros themselves
@@ -128,55 +140,58 @@ def test_damage_behind_the_mark_is_a_torn_tail_and_is_zeroed(crash_disk):
 
 
 @pytest.mark.parametrize("name", ["data/" + "0" * 20, "currterm", "syncedto"])
-def test_a_missing_file_stops_the_node(crash_disk, name):
-    disk, _, _ = damaged_disk(crash_disk)
-    del disk.names_seen[f"/dledger-n0/{name}"]
+def test_a_missing_file_stops_the_node(name):
+    disk, _, _ = damaged_disk()
+    remove(disk, name)
     with pytest.raises(LogDamaged, match=name):
         open_log(disk)
 
 
-def test_a_short_file_in_front_of_the_mark_stops_the_node(crash_disk):
-    disk, _, _ = damaged_disk(crash_disk)
-    del disk.names_seen["/dledger-n0/data/" + "0" * 20].view[300:]
+def test_a_short_file_in_front_of_the_mark_stops_the_node():
+    disk, _, _ = damaged_disk()
+    inode = disk.platter.inodes[f"{FOLDER}/data/{0:020}"]
+    del inode.view[300:]
+    inode.size = 300
     with pytest.raises(LogDamaged, match="entry 1"):
         open_log(disk)
 
 
 @pytest.mark.parametrize("name", ["currterm", "syncedto"])
-def test_damage_to_the_small_files_stops_the_node(crash_disk, name):
-    disk, _, _ = damaged_disk(crash_disk)
-    view = disk.names_seen[f"/dledger-n0/{name}"].view
+def test_damage_to_the_small_files_stops_the_node(name):
+    disk, _, _ = damaged_disk()
+    view = disk.platter.inodes[f"{FOLDER}/{name}"].view
     for at in range(10, len(view), 100 if name == "syncedto" else 1):
         view[at] ^= 1
     with pytest.raises(LogDamaged, match=name):
         open_log(disk)
 
 
-def test_a_damaged_checkpoint_is_only_a_hint_lost(crash_disk):
-    disk, _, _ = damaged_disk(crash_disk)
+def test_a_damaged_checkpoint_is_only_a_hint_lost():
+    disk, _, _ = damaged_disk()
     log = open_log(disk)
     log.save_checkpoint(7)
     assert open_log(disk).committed_index == 7
-    disk.names_seen["/dledger-n0/checkpoint"].view[-3] ^= 1
+    path = f"{FOLDER}/checkpoint"
+    disk.platter.flip_bit(path, disk.platter.written_size(path) - 3)
     assert open_log(disk).committed_index == -1
 
 
-def test_a_wrong_index_is_rebuilt(crash_disk):
-    disk, _, ends = damaged_disk(crash_disk)
-    del disk.names_seen[f"/dledger-n0/index/{INDEX_FILE_BYTES:020}"]
-    disk.names_seen["/dledger-n0/index/" + "0" * 20].view[40] ^= 8
+def test_a_wrong_index_is_rebuilt():
+    disk, _, ends = damaged_disk()
+    remove(disk, f"index/{INDEX_FILE_BYTES:020}")
+    disk.platter.flip_bit(f"{FOLDER}/index/{0:020}", 40, 3)
     log = open_log(disk)
     assert [log.log_end_at(index) for index in range(-1, 11)] == ends
 
 
-def test_another_file_size_is_one_clear_line(crash_disk):
-    disk, _, _ = damaged_disk(crash_disk)
+def test_another_file_size_is_one_clear_line():
+    disk, _, _ = damaged_disk()
     with pytest.raises(StoreError, match="set mappedFileSizeCommitLog to that, not to 2048"):
-        CommitLog.open(disk, "", "n0", 2048, INDEX_FILE_BYTES)
+        CommitLog.open(disk, "/store", "n0", 2048, INDEX_FILE_BYTES)
 
 
-def test_a_full_disk_is_definite_and_the_log_goes_on(crash_disk):
-    disk = crash_disk()
+def test_a_full_disk_is_definite_and_the_log_goes_on():
+    disk = SimDisk()
     log = open_log(disk)
     append(log, 4, 1)
     log.sync()
@@ -192,8 +207,8 @@ def test_a_full_disk_is_definite_and_the_log_goes_on(crash_disk):
     assert (opened.end, opened.torn_bytes) == (log.end, 0)
 
 
-def test_what_does_not_continue_the_log_is_refused(crash_disk):
-    log = open_log(crash_disk())
+def test_what_does_not_continue_the_log_is_refused():
+    log = open_log(SimDisk())
     append(log, 3, 2)
     for end, term in ((LogEnd(), 2), (log.log_end_at(1), 2), (LogEnd(2, 1, log.end.position), 1)):
         builder = EntryBuilder(end, term, FILE_BYTES, bytes(8))
@@ -203,8 +218,8 @@ def test_what_does_not_continue_the_log_is_refused(crash_disk):
     assert log.end.index == 2
 
 
-def test_reads_outside_the_log_are_typed(crash_disk):
-    log = open_log(crash_disk())
+def test_reads_outside_the_log_are_typed():
+    log = open_log(SimDisk())
     append(log, 3, 2)
     assert log.read(0, log.end.position)
     for position, size in ((-1, 4), (0, log.end.position + 1), (5 * FILE_BYTES, 1)):
@@ -216,7 +231,7 @@ def test_reads_outside_the_log_are_typed(crash_disk):
 
 
 @pytest.mark.parametrize("what", ["read", "read_entries", "log_end_at"])
-def test_a_read_across_a_truncation_is_done_again_or_refused(crash_disk, what):
+def test_a_read_across_a_truncation_is_done_again_or_refused(what):
     """The bytes read may be zeros already, or another entry's; what is still there is there."""
     reads = {
         "read": lambda log: log.read(0, 100),
@@ -224,7 +239,7 @@ def test_a_read_across_a_truncation_is_done_again_or_refused(crash_disk, what):
         "log_end_at": lambda log: log.log_end_at(1),
     }
     read = reads[what]
-    log = open_log(crash_disk())
+    log = open_log(SimDisk())
     append(log, 4, 2)
     real = log._data.read
     calls = []
@@ -260,7 +275,13 @@ def test_a_reader_beside_the_flusher_sees_whole_entries_or_a_typed_refusal(tmp_p
             for number in range(120):
                 append(log, 9, number)
                 log.sync()
-                log.truncate(max(-1, log.end.index - number % 20))
+                log.truncate(max(log.begin.index, log.end.index - number % 20))
+                if number % 9 == 8:
+                    begin = log.log_end_at(max(log.begin.index, log.end.index - 30))
+                    log.compact(Snapshot(begin, Membership(("n0",)), -1, b""))
+                if number % 31 == 30:
+                    far = replace(log.end, index=log.end.index + 5, position=log.end.position + 50)
+                    log.install(Snapshot(far, Membership(("n0",)), -1, b""))
         finally:
             is_done.set()
 
@@ -269,7 +290,7 @@ def test_a_reader_beside_the_flusher_sees_whole_entries_or_a_typed_refusal(tmp_p
     batches = 0
     while not is_done.is_set() or not batches:
         with suppress(OutsideLog):
-            for index in range(0, log.end.index + 1, 7):
+            for index in range(log.begin_index, log.end.index + 1, 7):
                 entry.verify_batch(log.read_entries(index, 600), None)
                 batches += 1
     flusher.join()

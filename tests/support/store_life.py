@@ -118,6 +118,10 @@ class Script:
         self.log.close()
         self.is_running = False
 
+    def sync(self) -> None:
+        self.writer.sync()
+        self.may = [replace(self.now, synced=self.log.end.index)]
+
     def mark(self) -> None:
         self.writer.advance_mark()
 
