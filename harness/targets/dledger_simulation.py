@@ -9,14 +9,18 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.simulation import Ask, SeedRun, Step, Violation
-from system.sim.planted_bugs import planted_bug, planted_bugs
-from system.sim.run import run_seed
+from system.sim import run as core_world
+from system.sim.planted_bugs import HEALTHY, planted_bug, planted_bugs
 from system.sim.run_trace import Trace
 from system.sim.schedule import Options, Schedule, draw_schedule
+from system.sim.trio_world import run as trio_world
+from system.sim.trio_world.host import Host
+from system.sim.trio_world.world import TrioWorld
 from system.sim.violation import Violation as Broken
 from system.sim.world import World
 
 CORE = "core"
+NODE = "node"
 ROLES = ("follower", "candidate", "leader")
 INPUTS = (
     "entered",
@@ -36,6 +40,7 @@ class DLedgerSimulator:
 
     worlds: Mapping[str, str] = {
         CORE: "the pure core, broker and store of each member, under one event heap",
+        NODE: "the whole node and client on trio, on simulated sockets",
     }
     occurrences: tuple[str, ...] = (
         "truncation",
@@ -55,6 +60,7 @@ class DLedgerSimulator:
 
     def run(self, ask: Ask, write: Callable[[str], None] | None = None) -> SeedRun:
         """Run one seed."""
+        run_seed = trio_world.run_seed if ask.world == NODE else core_world.run_seed
         done = run_seed(ask.seed, _options(ask), mutant=planted_bug(ask.mutant), trace=write)
         counts, broken = done.counts, done.violation
         return SeedRun(
@@ -76,7 +82,7 @@ class DLedgerSimulator:
 
     def replay(self, ask: Ask, show: Callable[[Step], None]) -> Violation | None:
         """Run one seed step by step."""
-        return _replay(draw_schedule(ask.seed, _options(ask)), ask.mutant, show)
+        return _replay(draw_schedule(ask.seed, _options(ask)), ask.mutant, show, ask.world)
 
     def replay_file(self, path: Path, show: Callable[[Step], None]) -> Violation | None:
         """Replay a run that `shrink` has made small."""
@@ -90,7 +96,10 @@ class DLedgerSimulator:
 
 
 def _options(ask: Ask) -> Options:
-    return Options(run_ms=int(ask.virtual_s * 1e3))
+    run_ms = int(ask.virtual_s * 1e3)
+    if ask.world == NODE:
+        return Options(run_ms=run_ms, operations_per_s=trio_world.OPERATIONS_PER_S)
+    return Options(run_ms=run_ms)
 
 
 def _violation(broken: Broken | None) -> Violation | None:
@@ -101,7 +110,7 @@ def _violation(broken: Broken | None) -> Violation | None:
 
 
 def _replay(
-    schedule: Schedule, mutant: str | None, show: Callable[[Step], None]
+    schedule: Schedule, mutant: str | None, show: Callable[[Step], None], kind: str = CORE
 ) -> Violation | None:
     """Run a schedule; a step is shown when the next one begins, with what it has led to.
 
@@ -118,10 +127,12 @@ def _replay(
         told.append(line)
 
     trace = Trace(next_line)
-    bug = planted_bug(mutant)
-    world = (
-        World(schedule, trace=trace) if bug is None else World(schedule, mutant=bug, trace=trace)
-    )
+    bug = planted_bug(mutant) or HEALTHY
+    world: World | TrioWorld
+    if kind == NODE:
+        world = TrioWorld(schedule, mutant=bug, trace=trace)
+    else:
+        world = World(schedule, mutant=bug, trace=trace)
     broken = world.run()
     if told:
         show(_step(told.pop(), {name: _state(world, name) for name in world.members}))
@@ -138,11 +149,13 @@ def _step(line: str, nodes: Mapping[str, str]) -> Step:
     return Step(float(at), what.strip(), nodes)
 
 
-def _state(world: World, name: str) -> str:
+def _state(world: World | TrioWorld, name: str) -> str:
     """Say in a line what a member is and what its log holds."""
     member = world.members[name]
     if not member.is_up:
         return "gone" if member.is_gone else "down"
+    if isinstance(member, Host) and member.node is None:
+        return "recovers"
     core = member.core
     text = (
         f"{core.role.value} of term {core.term}, log to {core.log.end_index}, "

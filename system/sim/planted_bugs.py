@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from system.mutants import Mutant, load, names
+from system.mutants import HEALTHY, Mutant, load, names
+
+__all__ = ["HEALTHY", "planted_bug", "planted_bugs"]
 
 
 def planted_bugs() -> dict[str, str]:
