@@ -102,6 +102,7 @@ class CheckpointFiles:
         self._root = root
         self._path = f"{folder}/appliedto"
         self._ranges_of = ranges_of
+        self._saved_index, self._saved_position = -1, 0
         self._saved_keys: tuple[KeyFile, ...] = ()
         self._saved_begins: dict[Queue, int] = {}
         self._is_saving = False
@@ -122,21 +123,25 @@ class CheckpointFiles:
         """Make a checkpoint durable: units and keys first, then `appliedto`.
 
         Entries up to `applied_index` must be durable in the log. Raises DiskFailed, DiskFull;
-        after DiskFull the next one must bring the same units and keys again, and more.
+        after DiskFull the next one must bring the same units and keys again, and more. What was
+        saved already is passed over: an older checkpoint, and keys that come once more.
         """
+        if checkpoint.applied_index < self._saved_index:
+            return
         if self._is_saving:  # the save before found the disk full
             self.keys.restore(self._saved_keys)
         self._is_saving = True
         for queue, (offset, units) in checkpoint.units.items():
             self.queues.write_units(queue, offset, units)
         for item in checkpoint.keys:
-            self.keys.put_message(*item)
+            if item[2] >= self._saved_position:
+                self.keys.put_message(*item)
         self.keys.forget_below(checkpoint.begin_position)
         key_files = self.keys.flush()
         self.queues.sync()
         _save_store_checkpoint(self._disk, self._root, checkpoint.store_ms)
         replace_file(self._disk, self._path, self._encode(checkpoint, key_files))
-        self._saved_keys = key_files
+        self._note_saved(checkpoint, key_files)
         self._is_saving = False
         self._delete_expired(checkpoint)
 
@@ -185,9 +190,8 @@ class CheckpointFiles:
             return None
         for queue, ends in ranges.items():
             self.queues.cut(queue, *ends)
-        self._saved_keys = key_files
         self._saved_begins = {queue: begin for queue, (begin, _) in ranges.items()}
-        return BrokerCheckpoint(
+        loaded = BrokerCheckpoint(
             stored.applied_index,
             stored.applied_position,
             stored.committed_index,
@@ -195,6 +199,13 @@ class CheckpointFiles:
             begin_position=stored.begin_position,
             store_ms=stored.store_ms,
         )
+        self._note_saved(loaded, key_files)
+        return loaded
+
+    def _note_saved(self, checkpoint: BrokerCheckpoint, key_files: tuple[KeyFile, ...]) -> None:
+        self._saved_index = checkpoint.applied_index
+        self._saved_position = checkpoint.applied_position
+        self._saved_keys = key_files
 
     def _discard(self) -> None:
         """Be empty: `appliedto` first, since it must not fit by chance the log of another day."""

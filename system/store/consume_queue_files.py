@@ -30,12 +30,16 @@ _LEGAL_IN_NAMES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 """What RocketMQ allows in a topic (TopicValidator)."""
 _NAME_BYTES_MAX = 200
 _CHUNK_BYTES = 1 << 20
+_REMEDY = "remove the node's file appliedto, and the queues are built anew from the log"
 
 assert _UNIT.size == UNIT_BYTES
 
 
 class DamagedUnits(StoreError):  # noqa: N818 - a finding about the files
     """Units that a checkpoint wrote are not there any more. A rebuild from the log mends it."""
+
+    def __init__(self, path: str, finding: str) -> None:
+        super().__init__(f"{path}: {finding}; {_REMEDY}")
 
 
 def topic_folder(topic: bytes) -> str:
@@ -104,7 +108,7 @@ class ConsumeQueueFiles:
         units = b"".join(parts)
         for number, (at, size, _) in enumerate(_UNIT.iter_unpack(units)):
             if at < 0 or size <= 0:
-                raise DamagedUnits(f"{folder}: the unit of offset {offset + number} is empty")
+                raise DamagedUnits(folder, f"the unit of offset {offset + number} is empty")
         return units
 
     def holds(self, queue: Queue, begin: int, end: int) -> bool:
@@ -178,10 +182,10 @@ class ConsumeQueueFiles:
 
     def _read_file(self, path: str, size: int, position: int) -> bytes:
         if not self._read.has(path) and not self._disk.exists(path):
-            raise DamagedUnits(f"{path} is missing")
+            raise DamagedUnits(path, "the file is missing")
         data = self._read.get(path).pread(size, position)
         if len(data) != size:
-            raise DamagedUnits(f"{path} is too short")
+            raise DamagedUnits(path, "the file is too short")
         return data
 
     def _zero_from(self, path: str, position: int) -> None:

@@ -126,6 +126,20 @@ def test_a_full_disk_at_any_operation_only_delays_a_checkpoint() -> None:
         life.restart(loses_unsynced=True, seed=count)
 
 
+def test_what_was_saved_already_is_passed_over() -> None:
+    life = Life()
+    life.run([("apply", 7)])
+    older = life.node.checkpoint()
+    life.run([("apply", 3)])
+    checkpoint = life.node.checkpoint()
+    life.node.files.save(checkpoint)  # and the broker hears of neither
+    life.node.files.save(older)
+    life.run([("apply", 2), ("save", 0)])
+    life.node.check()
+    life.restart(loses_unsynced=True, seed=0)
+    assert life.node.files.keys.query(b"t", b"k1", 99, 0, 1 << 62) == [948, 548, 148]
+
+
 def test_a_failed_sync_ends_the_node_and_the_next_one_goes_on() -> None:
     for failing in range(30):
         life = Life()

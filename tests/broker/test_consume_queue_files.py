@@ -85,7 +85,7 @@ def test_units_that_are_not_there_are_damaged() -> None:
     with pytest.raises(DamagedUnits, match="unit of offset 6 is empty"):
         files.read_units(QUEUE, 5, 2)
     assert not files.holds(QUEUE, 0, 7)
-    with pytest.raises(DamagedUnits, match="00000000000000000160 is missing"):
+    with pytest.raises(DamagedUnits, match="00000000000000000160: the file is missing; remove"):
         files.read_units(QUEUE, 8, 1)
     assert not files.holds(QUEUE, 0, 9)
     disk.create(f"{FOLDER}/00000000000000000160", 30)
