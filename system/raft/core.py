@@ -218,10 +218,10 @@ class RaftCore(MemberState):
         if now_ms is not None:
             self._now_ms = now_ms
         pending = self.ledger.pending
-        is_longer = self.ledger.synced(write_seq)
+        is_log_durable = self.ledger.synced(write_seq)
         self._disk.synced(pending.synced_seq, pending.write_seq, self._now_ms)
         self._effects.messages.extend(pending.release(self.term))
-        if not is_longer:
+        if not is_log_durable:
             return
         if self._leadership is not None:
             self._advance_commit(self._leadership)

@@ -136,11 +136,11 @@ class Ledger:
         self._write(Install(snapshot))
 
     def synced(self, write_seq: int) -> bool:
-        """All writes up to `write_seq` are durable; True if more of the log is."""
-        before = self.durable_index
-        for index in self.pending.synced(write_seq):
+        """All writes up to `write_seq` are durable; True if entries or a snapshot are among."""
+        durable = self.pending.synced(write_seq)
+        for index in durable:
             self.durable_index = max(self.durable_index, index)
-        if self.durable_index == before:
+        if not durable:
             return False
         self.log.stored(self.durable_index)
         return True

@@ -47,6 +47,7 @@ class MemberState:
     """
 
     ledger_type: ClassVar[type[Ledger]] = Ledger
+    memberships_type: ClassVar[type[MembershipLog]] = MembershipLog
     follower_type: ClassVar[type[Follower]] = Follower
     leadership_type: ClassVar[type[Leadership]] = Leadership
     dispatcher_type: ClassVar[type[EntryDispatcher]] = EntryDispatcher
@@ -103,7 +104,7 @@ class MemberState:
                 membership, index = snapshot.membership, snapshot.membership_index
         else:
             assert (begin.index, begin.position) == (-1, 0), f"no snapshot for {begin}"
-        history = MembershipLog(membership, index, memberships)
+        history = self.memberships_type(membership, index, memberships)
         return self.ledger_type(self.log, history, snapshot)
 
     # ---- decisions that calibration may break, each in a method of its own -------------

@@ -70,8 +70,7 @@ def test_a_planted_bug_is_found() -> None:
 
 def story(core: type[RaftCore]) -> GroupMachine:
     steps = machine(core)()
-    steps.begin(1)
-    steps.elect("n0")
+    steps.begin()
     steps.elect("n0")
     steps.committed_stands()
     return steps

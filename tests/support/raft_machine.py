@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from raft_group import CHANGES, ENTRY_BYTES, Group
 
+from system.raft.batch import LogEnd
 from system.raft.core import RaftCore
 from system.raft.protocol import (
     DiskFullError,
@@ -19,7 +20,6 @@ from system.raft.protocol import (
     NotLeaderError,
     RaftConfig,
     Role,
-    Snapshot,
     TransferError,
 )
 
@@ -38,9 +38,11 @@ class GroupMachine(RuleBasedStateMachine):
         lease=st.sampled_from((0.0, 200.0)),
         is_led=st.booleans(),
     )
-    def begin(self, tail: int, lease: float = 0.0, *, is_led: bool = False) -> None:
+    def begin(
+        self, tail: int = 1, lease: float = 0.0, *, is_led: bool = True, size: int = 3
+    ) -> None:
         config = RaftConfig(tail_bytes_max=tail, lease_ms=lease, promote_lag_entries_max=3)
-        self.group = Group(3, core=self.core_type, config=config)
+        self.group = Group(size, core=self.core_type, config=config)
         self.committed: list[bytes] = []
         self.chain = [b""]  # what a snapshot behind so many entries must say
         self.committed_term = 0
@@ -259,10 +261,11 @@ class GroupMachine(RuleBasedStateMachine):
         """A snapshot stands for exactly the committed entries in front of it."""
         if not hasattr(self, "committed"):
             return
-        snapshots: list[Snapshot | None] = [c.ledger.snapshot for c in self.group.cores.values()]
-        for snapshot in snapshots:
+        for name, core in self.group.cores.items():
+            snapshot, begin = core.ledger.snapshot, core.log.begin
+            assert (snapshot.end if snapshot else LogEnd()) == begin, f"{name} has no {begin}"
             if snapshot is not None:
-                assert snapshot.state == self.chain[snapshot.end.index + 1]
+                assert snapshot.state == self.chain[begin.index + 1]
 
     @invariant()
     def log_matching(self) -> None:
