@@ -237,9 +237,9 @@ class RaftCore(MemberState):
             self._confirm_reads(leading)
         effects, self._effects = self._effects, Effects()
         ledger = self.ledger
-        effects.writes = ledger.take_writes()
         effects.write_seq = ledger.pending.write_seq
-        if effects.writes:
+        if ledger.has_writes:
+            effects.writes = ledger.take_writes()
             self._disk.written(effects.write_seq, self._now_ms)
         effects.commit_index = ledger.commit_index
         effects.acknowledged_index = self._acknowledged_index()

@@ -50,6 +50,11 @@ class Ledger:
         """
         return min(self.commit_index, self.durable_index)
 
+    @property
+    def has_writes(self) -> bool:
+        """True if something is to be written since the last `take_writes`."""
+        return bool(self._writes)
+
     def take_writes(self) -> list[Write]:
         """Return the writes since the last call, in order."""
         writes, self._writes = self._writes, []

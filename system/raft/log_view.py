@@ -182,7 +182,9 @@ class LogView:
             # in the tail stands in its own right.
             last = self._tail[0].first_index - 1 if self._tail else self.end_index
             return (found.until(last) if found.last_index > last else found,)
-        at = bisect_right(self._tail, first_index, key=_first_index) - 1
+        at = len(self._tail) - 1
+        if first_index < self._tail[at].first_index:
+            at = bisect_right(self._tail, first_index, key=_first_index) - 1
         needed = self._tail[at : at + _PUSH_BATCHES_MAX]
         if needed[0].first_index < first_index:
             needed[0] = needed[0].after(first_index - 1)
@@ -229,6 +231,8 @@ def _position(batch: Batch) -> int:
 
 def _sendable(batches: list[Batch], bytes_max: int) -> tuple[Batch, ...]:
     """The leading batches that fit into one push: one term, one file, the size limit."""
+    if len(batches) == 1:
+        return (batches[0],)
     out = [batches[0]]
     size = len(batches[0].data)
     for batch in batches[1:]:
