@@ -62,7 +62,9 @@ def test_bytes_that_are_no_state_cost_only_a_rebuild() -> None:
         assert Node(life.node.disk, life.log).loaded is None
     life = saved_life()
     life.node.save(dataclasses.replace(life.node.checkpoint(), state=encode_state(BrokerState())))
-    files = CheckpointFiles(life.node.disk, ROOT, FOLDER, unreadable, key_sizes=Sizes(3, 6))
+    files = CheckpointFiles(
+        life.node.disk, ROOT, FOLDER, unreadable, queue_file_bytes=60, key_sizes=Sizes(3, 6)
+    )
     assert files.load(life.log) is None
 
 

@@ -167,6 +167,21 @@ def test_a_query_is_not_disturbed_by_what_happens_meanwhile() -> None:
     assert index.query(b"t", b"k", 64, *EVER) == []
 
 
+def test_a_file_that_goes_during_a_query_ends_it() -> None:
+    index = index_on(SimDisk())
+    index.restore(())
+    for number in range(6):
+        index.put(b"t", b"k", number, T0_MS)
+    index.flush()
+    query = index.candidates(b"t", b"k", *EVER)
+    assert [next(query), next(query)] == [5, 4]
+    index._read.close()  # the handle was needed for another file
+    for name in index._disk.names("/store/index"):
+        index._disk.unlink(f"/store/index/{name}")
+    index._flushed = ()
+    assert list(query) == []
+
+
 def test_a_file_that_is_refilled_under_its_name_is_read_anew() -> None:
     index = index_on(SimDisk(), Sizes(3, 100))
     index.restore(())
@@ -180,7 +195,7 @@ def test_a_file_that_is_refilled_under_its_name_is_read_anew() -> None:
     assert index.query(b"t", b"k", 64, *EVER) == [1, 0]
 
 
-@pytest.mark.parametrize("damage", ["missing", "short", "header", "chain"])
+@pytest.mark.parametrize("damage", ["missing", "short", "header", "slots", "chain"])
 @pytest.mark.parametrize("number", [0, -1])
 def test_a_damaged_file_is_noticed(damage: str, number: int) -> None:
     disk = SimDisk()
@@ -198,9 +213,12 @@ def test_a_damaged_file_is_noticed(damage: str, number: int) -> None:
         disk.create(path, 100)
     elif damage == "header":
         disk.open(path).pwrite([b"\xff"], 0)
-    else:
-        disk.open(path).pwrite([bytes([0xFF] * 40)], 40)  # slots and items that name nothing
-    survives = (number, damage) in {(0, "chain"), (-1, "header")}  # found by no look at headers
+    elif damage == "slots":
+        disk.open(path).pwrite([bytes([0xFF] * 12)], 40)  # they name nothing
+    else:  # items that name themselves
+        disk.open(path).pwrite([b"".join(item(7, 7, 0, at) for at in range(4))], 52)
+    # A look at headers alone does not find all of it; and what is to be cut is written anew.
+    survives = (number, damage) in {(0, "slots"), (0, "chain"), (-1, "header")}
     assert index_on(disk).restore(files) is survives
 
 
