@@ -170,11 +170,13 @@ class Reput:
 
     def _dispatch_keys(self, data: bytes, position: int) -> None:
         append, append_key = self.queues.append, self.keys.append
+        count = 0
         for queue, offset, at, size, tags_code, store_ms, properties in iter_dispatches(
             data, position
         ):
             append(queue, offset, at, size, tags_code)
             if _A_KEY in properties:
                 append_key((queue[0], properties, at, store_ms))
-                self._key_count += 1
+                count += 1
             self._store_ms = store_ms
+        self._key_count += count

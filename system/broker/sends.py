@@ -62,7 +62,9 @@ class Sends:
         self._check(fields, topic, len(properties), len(request.body))
         queue = (topic, fields.queue_id)
         appender = self._appender
-        offset = appender.offset_of(queue)
+        offset = appender.next_offset.get(queue)
+        if offset is None:
+            offset = appender.offset_of(queue)
         builder = appender.builder
         try:
             position = builder.add(
