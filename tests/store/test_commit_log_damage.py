@@ -272,7 +272,7 @@ def test_a_reader_beside_the_flusher_sees_whole_entries_or_a_typed_refusal(tmp_p
 
     def flush():
         try:
-            for number in range(120):
+            for number in range(70):
                 append(log, 9, number)
                 log.sync()
                 log.truncate(max(log.begin.index, log.end.index - number % 20))

@@ -163,7 +163,9 @@ class Script:
         self.may = [now]
         self.carry_out([Truncate(end_index)])
         kept = now.entries[: end_index - now.begin.index]
-        self.may = [replace(now, entries=kept, synced=end_index)]
+        if kept != now.entries:  # what is cut is cut durably; nothing to cut, nothing synced
+            now = replace(now, entries=kept, synced=end_index)
+        self.may = [now]
 
     def compact(self, index: int, state: bytes = b"queues") -> None:
         begin, now = self.log.log_end_at(index), self.now
