@@ -158,10 +158,12 @@ class Ledger:
         Log matching: what stands at an index with that term, stands below it too.
         """
         begin = self.log.begin.index
+        if batch.last_index <= begin:
+            return batch.last_index  # compacted, so it was committed: the leader has the same
         same = self.log.last_at_most(batch.last_index, batch.term)
-        if same >= batch.first_index and self.log.term_at(same) == batch.term:
+        if same > begin and self.log.term_at(same) == batch.term:
             return same
-        return max(begin, batch.first_index - 1) if batch.last_index > begin else begin
+        return max(begin, batch.first_index - 1)
 
     def _durable_after_truncate(self, end_index: int) -> int:
         """Up to where the log is durable once it ends at `end_index`."""

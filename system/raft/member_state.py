@@ -370,7 +370,8 @@ class MemberState:
             self.ledger.commit(index)
             leading.committed(index)
         self._confirm_reads(leading)
-        if not self._is_voter and self.ledger.memberships.current_index <= index:
+        is_settled = self.ledger.memberships.current_index <= self.ledger.commit_index
+        if not self._is_voter and is_settled:
             self._abdicate(leading)  # its own removal is committed (dissertation 4.2.2)
 
     def _confirm_reads(self, leading: Leadership) -> None:

@@ -9,7 +9,15 @@ from system.raft.batch import LogEnd
 from system.raft.log_view import LogView
 from system.raft.membership import Membership
 from system.raft.membership_log import MembershipLog
-from system.raft.protocol import CompactedError, InvariantError, RaftConfig, Role, Snapshot
+from system.raft.protocol import (
+    CompactedError,
+    InvariantError,
+    PushRequest,
+    PushResponse,
+    RaftConfig,
+    Role,
+    Snapshot,
+)
 
 TERMS = (1, 1, 2, 2, 2, 5)
 
@@ -113,6 +121,14 @@ def upgraded_group(*, positions: tuple[int, int, int]) -> Group:
     return group
 
 
+def led_group() -> Group:
+    group = Group(3)
+    group.now_ms = 600.0
+    group.tick("n0")
+    settle(group)
+    return group
+
+
 def settle(group: Group) -> None:
     for _ in range(200):
         if not group.network:
@@ -153,10 +169,7 @@ def test_a_commit_log_is_not_thrown_away_for_a_leader_that_has_none() -> None:
 
 
 def test_a_snapshot_never_removes_what_is_committed() -> None:
-    group = Group(3)
-    group.now_ms = 600.0
-    group.tick("n0")
-    settle(group)
+    group = led_group()
     group.append("n0", 3)
     settle(group)
     group.now_ms += 60.0
@@ -171,3 +184,29 @@ def test_a_snapshot_never_removes_what_is_committed() -> None:
     group.append("n0", 1)
     with pytest.raises(AssertionError, match="only what is committed"):
         group.compact("n0", 4)
+
+
+@pytest.mark.parametrize("first", range(5))
+@pytest.mark.parametrize("count", range(1, 6))
+def test_entries_that_come_late_for_a_compacted_follower_change_nothing(
+    first: int, count: int
+) -> None:
+    """A push that was delayed or repeated, wholly or partly below the follower's begin."""
+    group = led_group()
+    group.append("n0", 4)
+    settle(group)
+    group.now_ms += 60.0
+    group.tick("n0")
+    settle(group)
+    group.compact("n1", 3)
+    log = group.cores["n1"].log
+    assert (log.begin.index, log.end_index) == (3, 4)
+    count = min(count, 5 - first)
+    batches = (batch_of(first, count, 1, first * ENTRY_BYTES),)
+    push = PushRequest(1, "n0", first - 1, 1 if first else -1, 4, 0, batches, -1)
+    group.cores["n1"].receive(push, group.now_ms)
+    group.pump("n1")
+    assert (log.begin.index, log.end_index) == (3, 4)
+    answer = group.network.pop()[2]
+    assert isinstance(answer, PushResponse)
+    assert (answer.success, answer.match_index) == (True, 4)

@@ -4,7 +4,7 @@ A script is blocks: a command, `----`, what it prints. `pytest --rewrite` writes
 printed now; the diff is the review. Commands: config KEY=VALUE... | group N | elapse MS |
 tick NAME | timeout NAME | deliver [A->B] | step A->B | drop [A->B] | settle |
 append NAME COUNT | read NAME TOKEN | cut A->B... | mend | slow NAME | sync NAME |
-crash NAME | start NAME | join NAME | change NAME add|promote|remove MEMBER |
+crash NAME | start NAME | wipe NAME | join NAME | change NAME add|promote|remove MEMBER |
 promotable NAME | transfer NAME TARGET | compact NAME INDEX | full NAME | room NAME | status.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raft_group import CHANGES, ENTRY, Group, describe
+from raft_group import CHANGES, ENTRY, Group, Storage, describe
 
 from system.raft.core import RaftCore
 from system.raft.protocol import (
@@ -49,7 +49,10 @@ class Interpreter:
         values: dict[str, Any] = {}
         for setting in settings:
             key, value = setting.split("=")
-            values[key] = tuple(value.split(",")) if key == "preferred_leaders" else float(value)
+            if key == "preferred_leaders":
+                values[key] = tuple(value.split(","))
+            else:
+                values[key] = float(value) if key.endswith("_ms") else int(value)
         self.config = RaftConfig(**values)
 
     def do_group(self, size: str) -> list[str]:
@@ -166,6 +169,15 @@ class Interpreter:
 
     def do_crash(self, name: str) -> None:
         self.group.crash(name)
+
+    def do_wipe(self, name: str) -> list[str]:
+        """Lose all entries and keep term and vote."""
+        self.group.crash(name)
+        disk = Storage()
+        disk.term, disk.voted_for = self.group.disks[name].term, self.group.disks[name].voted_for
+        self.group.disks[name] = disk
+        self.group.start(name)
+        return self.do_status()
 
     def do_start(self, name: str) -> list[str]:
         self.group.start(name)
