@@ -15,13 +15,13 @@ from system.broker.limits import BrokerConfig
 from system.broker.native import native_dispatches
 from system.broker.reput import Dispatch
 from system.mutants import Mutant
+from system.node.broker_start import BrokerStart, Readers, build_broker
 from system.node.config import ConfigError, NodeConfig
 from system.node.machine import Machine
 from system.node.node import Node
-from system.raft.core import RaftCore
-from system.raft.log_view import LogView
+from system.node.recorder import CannotRecord, Recorder
 from system.raft.membership import Membership
-from system.store.broker_checkpoint import CheckpointFiles
+from system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
 from system.store.commit_log import CommitLog
 from system.store.key_file import Sizes
 from system.store.message import host_bytes
@@ -41,7 +41,6 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
     if parts is None:
         parts = _planted(config)
     commit_log = _open_log(config, machine, parts)
-    core = _core(config, machine, commit_log, parts)
     limits = BrokerConfig(
         data_file_bytes=config.data_file_bytes,
         store_host=host_bytes(config.host, config.listen_port),
@@ -57,17 +56,25 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
         queue_file_bytes=config.queue_file_bytes,
         key_sizes=Sizes(config.hash_slots, config.index_items_max),
     )
-    broker = parts.broker(
-        core,
-        limits,
-        applied_to=commit_log.committed_index,
-        checkpoint=files.load(commit_log),
-        reader=files.queues,
-        key_reader=files.keys if config.is_key_indexed else None,
-        native=_native(commit_log),
-    )
+    start = _start(config, machine, commit_log, limits, files.load(commit_log))
+    readers = Readers(commit_log, files.queues, files.keys)
+    # Other draws in each incarnation: a crash loop must not repeat the same timeouts.
+    dice = machine.dice(f"elections/{config.self_id}/{commit_log.state}/{commit_log.end.index}")
+    native = _native(commit_log)
     writer = parts.log_writer(commit_log, config.ack_policy)
-    return Node(config, machine, broker, writer, files)
+    if config.recording is None:
+        broker = build_broker(start, parts, readers, dice.uniform, native)
+        return Node(config, machine, broker, writer, files)
+    if native is not None:
+        raise ConfigError("shaketableRecord cannot record a node with a native commit log")
+    try:
+        recorder = Recorder(config.recording, start)
+    except CannotRecord as error:
+        raise ConfigError(f"shaketableRecord: {error}") from None
+    uniform_ms = recorder.uniform_ms(dice.uniform)
+    broker = build_broker(start, parts, recorder.readers(readers), uniform_ms)
+    recorder.attach(broker)
+    return Node(config, machine, broker, writer, files, recorder)
 
 
 def _native(commit_log: CommitLog) -> Callable[[], Iterable[Dispatch]] | None:
@@ -113,27 +120,30 @@ def _open_log(config: NodeConfig, machine: Machine, parts: Mutant) -> CommitLog:
     return commit_log
 
 
-def _core(config: NodeConfig, machine: Machine, commit_log: CommitLog, parts: Mutant) -> RaftCore:
-    view = LogView(
-        commit_log,
-        commit_log.spans,
-        commit_log.end.index,
-        commit_log.end.position,
-        config.raft.tail_bytes_max,
-        begin=commit_log.begin,
-    )
-    # Other draws in each incarnation: a crash loop must not repeat the same timeouts.
-    dice = machine.dice(f"elections/{config.self_id}/{commit_log.state}/{commit_log.end.index}")
-    return parts.core(
-        config.self_id,
-        (),
-        view,
+def _start(
+    config: NodeConfig,
+    machine: Machine,
+    commit_log: CommitLog,
+    limits: BrokerConfig,
+    checkpoint: BrokerCheckpoint | None,
+) -> BrokerStart:
+    """Return what the node's broker and core start from."""
+    return BrokerStart(
+        member=config.self_id,
+        raft=config.raft,
+        limits=limits,
+        bootstrap=Membership(() if config.is_joining else tuple(sorted(config.peers))),
+        memberships=tuple(commit_log.memberships),
+        snapshot=commit_log.snapshot,
         term=commit_log.state.term,
         voted_for=commit_log.state.voted_for,
-        uniform_ms=dice.uniform,
+        spans=tuple(commit_log.spans),
+        begin=commit_log.begin,
+        end_index=commit_log.end.index,
+        end_position=commit_log.end.position,
+        applied_to=commit_log.committed_index,
+        checkpoint=checkpoint,
+        is_key_indexed=config.is_key_indexed,
         now_ms=machine.clock.now_ms(),
-        config=config.raft,
-        membership=Membership(() if config.is_joining else tuple(sorted(config.peers))),
-        memberships=commit_log.memberships,
-        snapshot=commit_log.snapshot,
+        mutant=config.mutant,
     )

@@ -64,6 +64,8 @@ class NodeConfig:
     is_key_indexed: bool = True
     hash_slots: int = 5_000_000
     index_items_max: int = 20_000_000
+    recording: Path | None = None
+    """Where the broker's inputs are recorded (`system.node.recorder`), if they are."""
     unused: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -98,6 +100,7 @@ _OPTIONAL = (
     "shaketableJoin",
     "shaketableLeaseMs",
     "shaketableMutant",
+    "shaketableRecord",
     "shaketableReservedMs",
     "shaketableSeed",
     "storePathCommitLog",
@@ -160,6 +163,7 @@ def parse(text: str) -> NodeConfig:
         is_key_indexed=_choice(values, "messageIndexEnable", _TRUTH, "true"),
         hash_slots=_number(values, "maxHashSlotNum", 5_000_000, 1, 1 << 28),
         index_items_max=_number(values, "maxIndexNum", 20_000_000, 2, 1 << 30),
+        recording=Path(recording) if (recording := values.get("shaketableRecord")) else None,
         unused={key: value for key, value in values.items() if key in _KNOWN_UNUSED},
     )
 

@@ -20,6 +20,7 @@ from system.node.flusher import Flusher
 from system.node.link import Link
 from system.node.machine import Machine
 from system.node.peers import Address, Peers
+from system.node.recorder import Recorder
 from system.raft.membership import Membership
 from system.remoting.command import Command, CommandError, decode_command
 from system.remoting.frame import Frame, FrameError
@@ -53,9 +54,11 @@ class Node:
         broker: Broker,
         writer: LogWriter,
         files: CheckpointFiles,
+        recorder: Recorder | None = None,
     ) -> None:
         self.broker = broker
         self.commit_log = commit_log = writer.log
+        self._recorder = recorder
         self._config = config
         self._machine = machine
         self._clock = machine.clock
@@ -112,6 +115,8 @@ class Node:
         """Leave the disk in order behind a `run` that was cancelled. Raises StoreError."""
         if self._flusher.is_idle:
             await self._checkpointer.save()
+        if self._recorder is not None:
+            self._recorder.close()
         await self._machine.run_disk_work(self._leave)
 
     def _leave(self) -> None:

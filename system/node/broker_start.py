@@ -1,0 +1,114 @@
+"""All that a node's broker and its core start from, as data, and the one place that builds them.
+
+A node builds them from what its disk holds, a replay from what a recording says: the same code
+either way. What is not data stands in `Readers`: what is read back from the disk on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from system.broker.broker import Broker
+from system.broker.limits import BrokerConfig
+from system.broker.reput import Dispatch
+from system.mutants import Mutant
+from system.raft.batch import LogEnd
+from system.raft.log_view import LogView
+from system.raft.membership import Membership
+from system.raft.protocol import EntryReader, RaftConfig, Snapshot
+from system.store.broker_checkpoint import BrokerCheckpoint
+from system.store.consume_queue_files import Queue
+
+UniformMs = Callable[[float, float], float]
+"""Draws a number between two bounds."""
+
+
+class BrokerStart(msgspec.Struct, frozen=True, kw_only=True):
+    """What a member of a group starts from. Times in milliseconds of its own clock."""
+
+    member: str
+    raft: RaftConfig
+    limits: BrokerConfig
+    bootstrap: Membership
+    memberships: tuple[tuple[int, Membership], ...]
+    snapshot: Snapshot | None
+    term: int
+    voted_for: str | None
+    spans: tuple[tuple[int, int], ...]
+    begin: LogEnd
+    end_index: int
+    end_position: int
+    applied_to: int
+    checkpoint: BrokerCheckpoint | None
+    is_key_indexed: bool
+    now_ms: float
+    mutant: str = ""
+
+
+class UnitReading(Protocol):
+    """Reads units of consume queues (`system.broker.consume_queue.UnitReader`)."""
+
+    def read_units(self, queue: Queue, offset: int, count: int) -> bytes:
+        """Return `count` encoded units from `offset` on. Raises StoreError."""
+        ...
+
+
+class KeyReading(Protocol):
+    """Finds messages by key (`system.broker.key_items.KeyReader`)."""
+
+    def candidates(self, topic: bytes, key: bytes, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Return positions of messages that may have the key. Raises StoreError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """What the broker and its core read of the disk while they run."""
+
+    entries: EntryReader
+    units: UnitReading
+    keys: KeyReading
+
+
+def build_broker(
+    start: BrokerStart,
+    parts: Mutant,
+    readers: Readers,
+    uniform_ms: UniformMs,
+    native: Callable[[], Iterable[Dispatch]] | None = None,
+) -> Broker:
+    """Build the core and the broker around it. Raises StoreError or InvariantError."""
+    view = LogView(
+        readers.entries,
+        start.spans,
+        start.end_index,
+        start.end_position,
+        start.raft.tail_bytes_max,
+        begin=start.begin,
+    )
+    core = parts.core(
+        start.member,
+        (),
+        view,
+        term=start.term,
+        voted_for=start.voted_for,
+        uniform_ms=uniform_ms,
+        now_ms=start.now_ms,
+        config=start.raft,
+        membership=start.bootstrap,
+        memberships=start.memberships,
+        snapshot=start.snapshot,
+    )
+    return parts.broker(
+        core,
+        start.limits,
+        applied_to=start.applied_to,
+        checkpoint=start.checkpoint,
+        reader=readers.units,
+        key_reader=readers.keys if start.is_key_indexed else None,
+        native=native,
+    )

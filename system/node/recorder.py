@@ -1,0 +1,302 @@
+"""Records everything that goes into a node's broker, so that a run can be repeated step by step.
+
+The broker is pure: what it does follows from its start, its inputs, its draws and what it reads
+back from the disk. All of that is recorded, with a digest of what each `take` gave. Nothing else
+of a node is; `system.sim.recording` feeds a recording to the same code and compares.
+
+Records are lists: a kind and its contents. "start", then for every input its method's name and
+arguments; "draw" and "read" stand behind the input during which they happened; "gave" holds the
+digest of what an input returned, "raised" the error that it ended with.
+Source: SIMULATION.md, section Record and replay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from system.broker.broker import Broker
+from system.broker.effects import BrokerEffects
+from system.node.broker_start import BrokerStart, Readers, UniformMs
+from system.node.recording_file import MAGIC, RECORD_BYTES_MAX, frame
+from system.raft.batch import Batch
+from system.remoting.requests import SendRequest
+from system.store.broker_checkpoint import BrokerCheckpoint
+from system.store.consume_queue_files import Queue
+from system.store.disk import StoreError
+
+RECORDINGS_MAX = 1000
+"""Incarnations of one node that are recorded: each start makes a file of its own."""
+START_BYTES_MAX = 64 << 20
+"""A start that is larger (its snapshot, its checkpoint) is not recorded."""
+BUFFER_BYTES_MAX = 256 << 10
+FLUSH_AFTER_MS = 100.0
+"""What a killed process may lose at most of its own recording; of its data it loses nothing."""
+RECORDING_BYTES_MAX = 4 << 30
+"""A recording ends there; the node runs on."""
+
+INPUTS = (
+    "handle",
+    "receive",
+    "tick",
+    "synced",
+    "gone",
+    "disk_full",
+    "disk_usage",
+    "take",
+    "take_checkpoint",
+    "checkpointed",
+)
+"""The broker's methods that a shell calls; a test compares them with the broker's own."""
+
+log = logging.getLogger("shaketable.node")
+
+
+class CannotRecord(Exception):  # noqa: N818 - a finding about the node
+    """The node cannot be recorded: one line that says why."""
+
+
+class Recorder:
+    """The recording of one incarnation of a node. Not thread-safe, as the broker is not.
+
+    The order of use: `Recorder(path, start)`, then the broker is built on `readers` and
+    `uniform_ms`, then `attach`. When the file cannot be written any more, or is as large as it
+    may be, the recording ends with a line in the log, and the node runs on.
+    """
+
+    def __init__(self, path: Path, start: BrokerStart) -> None:
+        """Begin a recording in a new file. Raises CannotRecord."""
+        encoded = msgspec.msgpack.encode(["start", start])
+        if len(encoded) > START_BYTES_MAX:
+            raise CannotRecord(
+                f"{len(encoded)} bytes to start from cannot be recorded, at most {START_BYTES_MAX}"
+            )
+        self.path, self._file = _new_file(path)
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._buffer = bytearray(MAGIC)
+        self._buffer += frame(encoded)
+        self._written_bytes = 0
+        self._flushed_ms = start.now_ms
+        self._taken = 0
+        self._flush()
+
+    # ---- what the broker is given -----------------------------------------------------
+
+    def readers(self, readers: Readers) -> Readers:
+        """Return readers that note what they read."""
+        return Readers(
+            _RecordedEntries(self, readers),
+            _RecordedUnits(self, readers),
+            _RecordedKeys(self, readers),
+        )
+
+    def uniform_ms(self, uniform_ms: UniformMs) -> UniformMs:
+        """Return dice that note what they draw."""
+
+        def draw(low: float, high: float) -> float:
+            drawn = uniform_ms(low, high)
+            self._write(["draw", drawn])
+            return drawn
+
+        return draw
+
+    def attach(self, broker: Broker) -> None:
+        """Note every input of this broker from now on."""
+        for name in INPUTS:
+            setattr(broker, name, self._recorded(name, getattr(broker, name)))
+
+    def _recorded(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        to_data = _ARGUMENTS.get(name, _as_they_are)
+
+        def recorded(*args: Any) -> Any:
+            if name == "checkpointed":
+                self._write([name, self._taken])
+            else:
+                self._write([name, *to_data(args)])
+            try:
+                result = method(*args)
+            except BaseException as error:
+                self._write(["raised", type(error).__name__, str(error)])
+                self._flush()
+                raise
+            if name == "take":
+                self._write(["gave", digest_of(result)])
+                self._flush_in_time(args[0])
+            elif name == "take_checkpoint":
+                self._taken += 1
+                self._write(["gave", digest_of_checkpoint(result)])
+            return result
+
+        return recorded
+
+    def note_read(self, read: Callable[[], Any]) -> Any:
+        """Read, and note what was read or the error. Raises StoreError."""
+        try:
+            found = read()
+        except StoreError as error:
+            self._write(["read", type(error).__name__, str(error)])
+            raise
+        self._write(["read", "", found])
+        return found
+
+    # ---- the file ---------------------------------------------------------------------
+
+    def _write(self, record: list[Any]) -> None:
+        if self._file is None:
+            return
+        payload = self._encode(record)
+        assert len(payload) <= RECORD_BYTES_MAX
+        self._buffer += frame(payload)
+        if len(self._buffer) >= BUFFER_BYTES_MAX:
+            self._flush()
+
+    def _flush_in_time(self, now_ms: float) -> None:
+        if now_ms - self._flushed_ms >= FLUSH_AFTER_MS:
+            self._flushed_ms = now_ms
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._file is None or not self._buffer:
+            return
+        try:
+            self._file.write(self._buffer)
+        except OSError as error:
+            self._end(str(error.strerror or error))
+            return
+        self._written_bytes += len(self._buffer)
+        self._buffer.clear()
+        if self._written_bytes >= RECORDING_BYTES_MAX:
+            self._end(f"it has {self._written_bytes} bytes")
+
+    def _end(self, why: str) -> None:
+        log.warning("event=recording_ended path=%s why=%s", self.path, why)
+        self.close()
+
+    def close(self) -> None:
+        """Write what is pending and close the file; the recording is complete."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            try:
+                file.write(self._buffer)
+            except OSError as error:
+                log.warning("event=recording_torn path=%s error=%s", self.path, error)
+            self._buffer.clear()
+            file.close()
+
+
+def _new_file(path: Path) -> tuple[Path, BinaryIO | None]:
+    """Create the file of the next incarnation: `path`, `path.1`, `path.2` and so on."""
+    for number in range(RECORDINGS_MAX):
+        candidate = path if number == 0 else path.with_name(f"{path.name}.{number}")
+        try:
+            return candidate, candidate.open("xb", buffering=0)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise CannotRecord(
+                f"cannot record into {candidate}: {error.strerror or error}"
+            ) from None
+    raise CannotRecord(f"there are {RECORDINGS_MAX} recordings at {path}: remove some")
+
+
+# ---- data of inputs and of what they give ------------------------------------------------
+
+
+def digest_of(effects: BrokerEffects) -> bytes:
+    """Return a digest of everything that a `take` gave, the kinds of writes and messages too."""
+    parts = (
+        [(type(write).__name__, write) for write in effects.writes],
+        effects.write_seq,
+        [(peer, type(message).__name__, message) for peer, message in effects.messages],
+        effects.replies,
+        effects.role_changes,
+        effects.membership,
+        effects.installed,
+        effects.is_behind,
+    )
+    return _digest(parts)
+
+
+def digest_of_checkpoint(checkpoint: BrokerCheckpoint | None) -> bytes:
+    """Return a digest of a checkpoint that was taken."""
+    if checkpoint is None:
+        return _digest(None)
+    units = [(*queue, *run) for queue, run in checkpoint.units.items()]
+    return _digest((replace(checkpoint, units={}), units))
+
+
+def _digest(data: Any) -> bytes:
+    return hashlib.blake2b(msgspec.msgpack.encode(data), digest_size=8).digest()
+
+
+def _as_they_are(args: tuple[Any, ...]) -> Sequence[Any]:
+    return args
+
+
+def _handled(args: tuple[Any, ...]) -> Sequence[Any]:
+    connection, born_host, requests, now_ms, wall_ms = args
+    kinds = [(isinstance(request, SendRequest), request) for request in requests]
+    return connection, born_host, kinds, now_ms, wall_ms
+
+
+def _received(args: tuple[Any, ...]) -> Sequence[Any]:
+    message, now_ms = args
+    return type(message).__name__, message, now_ms
+
+
+_ARGUMENTS: dict[str, Callable[[tuple[Any, ...]], Sequence[Any]]] = {
+    "handle": _handled,
+    "receive": _received,
+}
+
+
+class _RecordedEntries:
+    """Entries and bytes of the log, as they were read."""
+
+    def __init__(self, recorder: Recorder, readers: Readers) -> None:
+        self._recorder = recorder
+        self._reader = readers.entries
+
+    def read_entries(self, first_index: int, bytes_max: int) -> Batch:
+        found: Batch = self._recorder.note_read(
+            lambda: self._reader.read_entries(first_index, bytes_max)
+        )
+        return found
+
+    def read(self, position: int, size: int) -> bytes:
+        found: bytes = self._recorder.note_read(lambda: self._reader.read(position, size))
+        return found
+
+
+class _RecordedUnits:
+    """Units of consume queues, as they were read."""
+
+    def __init__(self, recorder: Recorder, readers: Readers) -> None:
+        self._recorder = recorder
+        self._reader = readers.units
+
+    def read_units(self, queue: Queue, offset: int, count: int) -> bytes:
+        found: bytes = self._recorder.note_read(
+            lambda: self._reader.read_units(queue, offset, count)
+        )
+        return found
+
+
+class _RecordedKeys:
+    """Places that the key index named."""
+
+    def __init__(self, recorder: Recorder, readers: Readers) -> None:
+        self._recorder = recorder
+        self._reader = readers.keys
+
+    def candidates(self, topic: bytes, key: bytes, begin_ms: int, end_ms: int) -> Iterator[int]:
+        found: list[int] = self._recorder.note_read(
+            lambda: list(self._reader.candidates(topic, key, begin_ms, end_ms))
+        )
+        return iter(found)
