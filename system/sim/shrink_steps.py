@@ -1,0 +1,218 @@
+"""The steps by which a failing run gets smaller: from the large to the small.
+
+Every step takes a schedule that fails and returns one that fails alike, as small as it could make
+it. What comes first in a run is left out first where only one of two may go.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from msgspec.structs import replace
+
+from system.sim.run_numbers import RunNumbers
+from system.sim.schedule import Call, Schedule, Settings
+from system.sim.shrink_search import Search, count_events
+from system.sim.simplest import simplest_flags, simplest_numbers
+
+FLAGS_MAX = 40
+"""As many faults and groups of calls as hypothesis is asked about at once."""
+NUMBERS_MAX = 24
+GROUPS_MAX = 24
+"""Into so many groups the calls are divided on each level."""
+MEMBERS_MIN = 3
+"""Smaller groups tell little of majorities: only where the schedule has one is it kept."""
+END_MARGINS_MS = (1, 500, 3000)
+"""How long a run may go on behind the violation; some invariants are looked at later."""
+STUCK_EVENTS = 10
+"""A run that is stuck above so many events is tried with fewer calls under other seeds."""
+SEEDS_MAX = 12
+THINNED = (16, 8, 4, 2, 1)
+"""Of how many calls one is kept in such a try, the boldest first."""
+ROUNDS_MAX = 4
+
+
+def reduce_run(search: Search, schedule: Schedule) -> None:
+    """Make a failing run smaller until nothing changes, then try elsewhere, if it is stuck."""
+    _reduce_here(search, schedule)
+    for step in THINNED:
+        for seed in range(SEEDS_MAX):
+            stuck = search.best
+            if count_events(stuck) <= STUCK_EVENTS:
+                return
+            calls = stuck.calls[seed % step :: step]
+            elsewhere = replace(stuck, seed=seed, calls=calls)
+            if search.fails(elsewhere):
+                _reduce_here(search, elsewhere)
+
+
+def _reduce_here(search: Search, schedule: Schedule) -> None:
+    for number in range(ROUNDS_MAX):
+        before = schedule
+        schedule = _cut_end(search, schedule)
+        schedule = _simpler_settings(search, schedule)
+        schedule = _fewer_events(search, schedule, late_first=number % 2 == 1)
+        schedule = _cut_end(search, schedule)
+        schedule = _fewer_appends(search, schedule)
+        schedule = _simpler_numbers(search, schedule)
+        if schedule == before:
+            break
+
+
+def _cut_end(search: Search, schedule: Schedule) -> Schedule:
+    """Leave out what would come behind the violation."""
+    at_ms = search.fails_at(schedule)
+    assert at_ms is not None
+    for margin_ms in END_MARGINS_MS:
+        run_ms = math.ceil(at_ms) + margin_ms
+        if run_ms >= schedule.settings.run_ms:
+            break
+        shorter = replace(
+            schedule,
+            settings=replace(schedule.settings, run_ms=run_ms),
+            faults=tuple(fault for fault in schedule.faults if fault.start_ms <= at_ms),
+            calls=tuple(call for call in schedule.calls if call.at_ms <= at_ms),
+        )
+        if search.fails(shorter):
+            return shorter
+    return schedule
+
+
+def _simpler_settings(search: Search, schedule: Schedule) -> Schedule:
+    """Try a smaller group, and for each setting what it is without a draw."""
+    for members in range(MEMBERS_MIN, schedule.settings.members):
+        smaller = replace(schedule, settings=replace(schedule.settings, members=members))
+        if search.fails(smaller):
+            schedule = smaller
+            break
+    usual = Settings(
+        members=schedule.settings.members,
+        run_ms=schedule.settings.run_ms,
+        clients=schedule.settings.clients,
+        queues=schedule.settings.queues,
+    )
+    candidate = replace(schedule, settings=usual)
+    if search.fails(candidate):
+        return candidate
+    for name in Settings.__struct_fields__:
+        simpler = replace(schedule.settings, **{name: getattr(usual, name)})
+        if simpler != schedule.settings and search.fails(replace(schedule, settings=simpler)):
+            schedule = replace(schedule, settings=simpler)
+    return schedule
+
+
+def _fewer_events(search: Search, schedule: Schedule, *, late_first: bool) -> Schedule:
+    """Leave out faults and calls: whole clients, then ever shorter slices of time, then one by one.
+
+    What comes first is left out first where only one of two may go; `late_first` turns it round.
+    """
+    groups = _by_client(schedule.calls)
+    while True:
+        schedule, groups = _without_some(search, schedule, groups, late_first=late_first)
+        if all(len(group) == 1 for group in groups):
+            return schedule
+        parts = max(2, GROUPS_MAX // len(groups))
+        groups = [part for group in groups for part in _divide(group, parts)]
+
+
+Group = tuple[int, ...]
+"""Places of calls in a schedule."""
+
+
+def _by_client(calls: Sequence[Call]) -> list[Group]:
+    clients: dict[int, list[int]] = {}
+    for at, call in enumerate(calls):
+        clients.setdefault(call.client, []).append(at)
+    return [tuple(group) for group in clients.values()]
+
+
+def _divide(group: Group, parts: int) -> Iterator[Group]:
+    step = math.ceil(len(group) / parts)
+    for at in range(0, len(group), step):
+        yield group[at : at + step]
+
+
+def _without_some(
+    search: Search, schedule: Schedule, groups: list[Group], *, late_first: bool
+) -> tuple[Schedule, list[Group]]:
+    """Leave out what faults and groups of calls hypothesis finds needless, some at a time."""
+    items = [*range(len(schedule.faults)), *groups]
+    if late_first:
+        items.reverse()
+    kept = items
+    for first in range(0, len(items), FLAGS_MAX):
+        part = items[first : first + FLAGS_MAX]
+        rest = [item for item in kept if item not in part]
+        choose = partial(_choose, part)
+        flags = simplest_flags(
+            len(part),
+            lambda flags, rest=rest, choose=choose: search.fails(  # type: ignore[misc]
+                _only(schedule, [*rest, *choose(flags)])
+            ),
+        )
+        kept = [*rest, *choose(flags)]
+    left = sorted(item for item in kept if not isinstance(item, int))
+    places = {old: new for new, old in enumerate(sorted(at for group in left for at in group))}
+    moved = [tuple(places[at] for at in group) for group in left]
+    return _only(schedule, kept), moved
+
+
+def _choose(part: Sequence[int | Group], flags: Sequence[bool]) -> list[int | Group]:
+    return [item for item, is_kept in zip(part, flags, strict=True) if is_kept]
+
+
+def _only(schedule: Schedule, items: Sequence[int | Group]) -> Schedule:
+    """Return the schedule with these faults, by place, and these groups of calls alone."""
+    faults = {item for item in items if isinstance(item, int)}
+    calls = {at for item in items if not isinstance(item, int) for at in item}
+    return replace(
+        schedule,
+        faults=tuple(fault for at, fault in enumerate(schedule.faults) if at in faults),
+        calls=tuple(call for at, call in enumerate(schedule.calls) if at in calls),
+    )
+
+
+def _fewer_appends(search: Search, schedule: Schedule) -> Schedule:
+    """Take appends out of the calls that make several."""
+    known = [call.count - 1 for call in schedule.calls]
+
+    def build(numbers: Sequence[int]) -> Schedule:
+        calls = (replace(c, count=1 + n) for c, n in zip(schedule.calls, numbers, strict=True))
+        return replace(schedule, calls=tuple(calls))
+
+    return build(_smaller(search, known, build))
+
+
+def _simpler_numbers(search: Search, schedule: Schedule) -> Schedule:
+    """Make pauses between events, durations and sizes as small as they can be.
+
+    A time is put as the gap since the event before it: what follows moves along.
+    """
+    numbers = RunNumbers(schedule)
+    return numbers.build(_smaller(search, numbers.known, numbers.build))
+
+
+def _smaller(
+    search: Search, known: Sequence[int], build: Callable[[Sequence[int]], Schedule]
+) -> list[int]:
+    """Make numbers smaller, some at a time, as long as what is built from them fails."""
+    numbers = list(known)
+    open_at = [at for at, number in enumerate(numbers) if number > 0]
+    for first in range(0, len(open_at), NUMBERS_MAX):
+        part = open_at[first : first + NUMBERS_MAX]
+        put = partial(_put, tuple(numbers), part)
+        smallest = simplest_numbers(
+            [numbers[at] for at in part],
+            lambda values, put=put: search.fails(build(put(values))),  # type: ignore[misc]
+        )
+        numbers = put(smallest)
+    return numbers
+
+
+def _put(numbers: Sequence[int], places: Sequence[int], values: Sequence[int]) -> list[int]:
+    changed = list(numbers)
+    for at, value in zip(places, values, strict=True):
+        changed[at] = value
+    return changed
