@@ -13,8 +13,10 @@ import copy
 import struct
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
+from unittest.mock import patch
 
 from store_life import (
     FILE_BYTES,
@@ -31,19 +33,29 @@ from store_life import (
 
 from system.raft.membership import Membership
 from system.raft.protocol import Append
-from system.sim.disk import Platter, PowerLoss, SimDisk
+from system.sim.disk import Platter, PowerLoss, SimDisk, SimFile
 from system.store.commit_log import CommitLog, OutsideLog
-from system.store.disk import DiskFailed, StoreError
+from system.store.disk import Buffer, DiskFailed, StoreError
 from system.store.entry import verify_batch
 from system.store.entry_builder import EntryBuilder
 from system.store.group_events import MEMBERSHIP_CHANNEL, memberships_in
 from system.store.log_writer import LogWriter
 from system.store.message import encode_message
 
-LOSSES = (None, 0, 1, 2)
-"""None: the process alone died. A number: the power went, and it seeds what is lost."""
+LOSSES = (None, "half", 0, 1, 2)
+"""None: the process alone died; "half": in the middle of a write. A number: the power went, and
+it seeds what is lost, torn and reordered."""
 _TERM_AT_16 = struct.Struct(">16xq").unpack_from
 _CHANNEL_AT_32 = struct.Struct(">32xi").unpack_from
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """The write that a crash is in front of, or in the middle of."""
+
+    path: str
+    data: bytes
+    position: int
 
 
 @dataclass(frozen=True)
@@ -54,11 +66,15 @@ class Crash:
     platter: Platter
     may: tuple[Promise, ...]
     is_running: bool | None
-    bodies: int
+    under_way: UnderWay | None = None
 
-    def disk(self, loss: int | None) -> SimDisk:
+    def disk(self, loss: int | str | None) -> SimDisk:
         platter = copy.deepcopy(self.platter)
-        if loss is not None:
+        if loss == "half":
+            assert self.under_way is not None
+            data = self.under_way.data[: len(self.under_way.data) // 2]
+            platter.inodes[self.under_way.path].write(data, self.under_way.position)
+        elif loss is not None:
             platter.lose_unsynced(Random(f"{self.name}/{loss}"))
         return SimDisk(platter)
 
@@ -74,11 +90,13 @@ class Survey:
         """Start from a crash in every way. Raises BrokenPromise."""
         number = self.kinds.total()
         self.kinds[kind] += 1
-        for loss in LOSSES:
+        for seed, loss in enumerate(LOSSES):
+            if loss == "half" and crash.under_way is None:
+                continue
             try:
                 restart(crash, crash.disk(loss), log_type)
                 self.restarts += 4
-                if (number + (loss or 0)) % 8 == 0:
+                if (number + seed) % 8 == 0:
                     self.restarts += crash_again(crash, loss, number, log_type)
             except (StoreError, AssertionError) as error:
                 raise BrokenPromise(f"{crash.name}, loss {loss}: {error!r}") from error
@@ -99,12 +117,22 @@ def survey(
     script = Script(disk, log_type, writer_type, with_native)
     done = Survey()
 
+    under_way: list[UnderWay] = []
+    real = SimFile.pwrite
+
+    def pwrite(file: SimFile, buffers: Sequence[Buffer], position: int) -> None:
+        if file._disk.platter is script.disk.platter:
+            under_way[:] = [UnderWay(file._path, b"".join(buffers), position)]
+        real(file, buffers, position)
+
     def crash(kind: str, path: str) -> None:
         name = f"crash at {done.kinds.total()} {kind} {path}"
-        done.start_again(crash_of(script, name), kind, log_type)
+        write = under_way[0] if kind == "pwrite" else None
+        done.start_again(replace(crash_of(script, name), under_way=write), kind, log_type)
 
     disk.platter.on_operation = crash
-    script.run()
+    with patch.object(SimFile, "pwrite", pwrite):
+        script.run()
     crash("the end", "")
     return done
 
@@ -157,7 +185,7 @@ def crash_of(script: Script, name: str) -> Crash:
     hook, platter.on_operation = platter.on_operation, None
     copied = copy.deepcopy(platter)
     platter.on_operation = hook
-    return Crash(name, copied, tuple(script.may), script.is_running, script.bodies)
+    return Crash(name, copied, tuple(script.may), script.is_running)
 
 
 def restart(crash: Crash, disk: SimDisk, log_type: type[CommitLog]) -> None:
@@ -185,7 +213,9 @@ def restart(crash: Crash, disk: SimDisk, log_type: type[CommitLog]) -> None:
     assert check(log, [expected], disk) == expected
 
 
-def crash_again(crash: Crash, loss: int | None, number: int, log_type: type[CommitLog]) -> int:
+def crash_again(
+    crash: Crash, loss: int | str | None, number: int, log_type: type[CommitLog]
+) -> int:
     """Crash in the middle of the start as well, at some operations; return how often."""
     disk = crash.disk(loss)
     before = disk.platter.operations
