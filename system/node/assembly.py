@@ -45,6 +45,7 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
         data_file_bytes=config.data_file_bytes,
         store_host=host_bytes(config.host, config.listen_port),
         key_items_max=KEY_ITEMS_MAX if config.is_key_indexed else 0,
+        pending_sends_max=config.pending_sends_max,
         expiry=config.expiry,
     )
     root = str(config.store_root)

@@ -13,7 +13,6 @@ from system.broker.broker import Broker
 from system.broker.expiry import DataFile
 from system.node import wire
 from system.node.checkpointer import Checkpointer
-from system.node.clock import sleep
 from system.node.config import NodeConfig
 from system.node.data_files import DataFiles
 from system.node.flusher import Flusher
@@ -81,6 +80,8 @@ class Node:
         self._dirty = trio.Event()
         self._timer_changed = trio.Event()
         self._timer_due_ms = 0.0
+        self._measure = trio.Event()
+        self._older_by_ms = 0
 
     async def run(self) -> None:
         """Serve until cancelled. Raises PortInUseError, StoreError or InvariantError."""
@@ -98,7 +99,7 @@ class Node:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flusher.run)
             nursery.start_soon(self._checkpointer.run)
-            nursery.start_soon(self._measure_disk)
+            nursery.start_soon(self._watch_disk)
             nursery.start_soon(self._peers.run)
             nursery.start_soon(self._pump)
             nursery.start_soon(self._timer)
@@ -192,24 +193,34 @@ class Node:
         self._touch()
 
     async def _before_install(self) -> None:
-        """A snapshot is about to replace the log: first let a checkpoint of the old one be saved."""
+        """A snapshot is to replace the log: first let a checkpoint of the old one be saved."""
         await self._checkpointer.until_idle()
 
-    async def _measure_disk(self) -> None:
-        """Tell the broker how full the disk is and what it could let expire."""
+    def measure_disk(self, older_by_ms: int = 0) -> None:
+        """Look at the disk now; the data files count as older by so much (for tests)."""
+        self._older_by_ms = older_by_ms
+        self._measure.set()
+
+    async def _watch_disk(self) -> None:
+        """Tell the broker now and then how full the disk is and what it could let expire."""
         root = str(self._config.store_root)
+        core = self.broker.core
+
+        def measure() -> tuple[float, list[DataFile]]:
+            files = self._data_files.until(core.ledger.checkpoint_index)
+            return self._machine.disk.used_ratio(root), files
+
         while True:
-            await sleep(self._clock, DISK_MEASURE_INTERVAL_MS)
-            index = self.broker.core.ledger.checkpoint_index
-
-            def measure(index: int = index) -> tuple[float, list[DataFile]]:
-                return self._machine.disk.used_ratio(root), self._data_files.until(index)
-
+            with self._clock.move_on_at(self._clock.now_ms() + DISK_MEASURE_INTERVAL_MS):
+                await self._measure.wait()
+            self._measure = trio.Event()
+            older_by_ms, self._older_by_ms = self._older_by_ms, 0
             try:
                 used_ratio, files = await self._machine.run_disk_work(measure)
             except OutsideLog:
                 continue  # the log was truncated or replaced meanwhile: next time
-            self.broker.disk_usage(used_ratio, files, self._clock.now_ms(), self._clock.wall_ms())
+            wall_ms = self._clock.wall_ms() + older_by_ms
+            self.broker.disk_usage(used_ratio, files, self._clock.now_ms(), wall_ms)
             self._touch()
 
     # ---- members ----------------------------------------------------------------------

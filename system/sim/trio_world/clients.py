@@ -19,6 +19,7 @@ from system.client import (
 )
 from system.sim.clients import TOPIC, TOPIC_BYTES
 from system.sim.history import APPEND, FAIL, MAX_OFFSET, OK, PULL, UNKNOWN, Operation
+from system.sim.trio_world.host import CLIENT_PORT, Host
 from system.sim.trio_world.process import CURRENT, Process
 from system.sim.violation import Violated
 
@@ -63,6 +64,16 @@ class TrioClients:
             return
         client.calls += 1
         self._world.spawn(self._call, client, call)
+
+    def learn(self, host: Host) -> None:
+        """There is another node to ask."""
+        for client in self._clients:
+            client.group.learn(host.name, host.address, CLIENT_PORT)
+
+    def forget(self, name: str) -> None:
+        """A node is gone for good."""
+        for client in self._clients:
+            client.group.forget(name)
 
     def close(self) -> None:
         """Close all connections."""

@@ -143,7 +143,7 @@ class Host:
         try:
             with self._scope:  # within the try: it takes its own cancellation out of a group
                 await self._serve(process, disk, watch, work)
-        except Exception as raised:
+        except* Exception as raised:
             error = first_of(raised)
         # What a process that is gone still says concerns nobody.
         if process.is_alive:
@@ -176,6 +176,12 @@ class Host:
     @wall_offset_ms.setter
     def wall_offset_ms(self, offset_ms: int) -> None:
         self.clock.offset_ms = offset_ms
+
+    def measure_disk(self, *, older_by_ms: int = 0) -> None:
+        """Let the node look at its disk, on which everything is older by so much."""
+        process = self.process
+        if self.node is not None and process is not None:
+            process.when_running(self.node.measure_disk, older_by_ms)
 
     def run_clock_at(self, rate: float) -> None:
         """Let its clocks run at another rate from now on."""

@@ -14,6 +14,7 @@ import trio
 from system.sim.trio_world.heap_clock import HeapClock, Timer
 from system.sim.trio_world.process import Process
 
+STEP_MS = 0.001
 WALL_MS_AT_START = 1_700_000_000_000
 """Where every host's wall clock starts: a fixed instant, so that runs are the same."""
 
@@ -57,7 +58,8 @@ class HostClock:
         self._waiting.pop(number).timer.cancel()
 
     def _timer(self, waiting: _Waiting) -> Timer:
-        pause_ms = (waiting.due_ms - self.now_ms()) / self._rate
+        # Not less than a step of time: by its last digit a float may never reach what is due.
+        pause_ms = max((waiting.due_ms - self.now_ms()) / self._rate, STEP_MS)
         return self._clock.timer(pause_ms, waiting.fire)
 
 

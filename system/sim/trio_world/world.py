@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
+from system.broker.expiry import ExpiryConfig
 from system.mutants import HEALTHY, Mutant
 from system.node.config import NodeConfig
 from system.raft.protocol import Message, Role, RoleChange
@@ -23,7 +24,7 @@ from system.sim.draws import Draws
 from system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from system.sim.history import APPEND, OK, Operation, check_history, check_refusals
 from system.sim.invariants import Invariants
-from system.sim.member import raft_config
+from system.sim.member import QUEUE_FILE_BYTES, raft_config
 from system.sim.run_trace import Trace
 from system.sim.trio_world.clients import TrioClients
 from system.sim.trio_world.heap_clock import Deadlock, HeapClock
@@ -31,6 +32,7 @@ from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
 from system.sim.trio_world.node_log import node_log_to
 from system.sim.trio_world.scheduler import run_seeded
 from system.sim.trio_world.tcp_network import TcpNetwork
+from system.sim.trio_world.trio_operator import TrioOperator
 from system.sim.violation import Violated, Violation
 from system.sim.world import SETTLE_MS_MAX
 from system.store.disk import DiskFailed, DiskFull, StoreError
@@ -60,9 +62,10 @@ class TrioWorld:
         self.network = TcpNetwork(self.clock, self.draws, self._link_times, self._note_segment)
         self.bootstrap = tuple(f"n{number}" for number in range(settings.members))
         self.members: dict[str, Host] = {}
-        for number, name in enumerate(self.bootstrap):
-            self._add_host(name, f"10.0.0.{number + 1}")
+        for name in self.bootstrap:
+            self._add_host(name)
         self.clients = TrioClients(self, settings.clients)
+        self.operator = TrioOperator(self)
         self.healed_ms = float(max((fault.end_ms for fault in schedule.faults), default=0))
         self._schedule = schedule
         self._actions = FaultActions(cast("World", self))
@@ -113,6 +116,7 @@ class TrioWorld:
             self._nursery = nursery
             await trio.sleep_forever()
         self.clients.close()
+        self.operator.close()
 
     def _finish(self) -> None:
         """End the run here: nobody does anything more."""
@@ -134,27 +138,81 @@ class TrioWorld:
 
     # ---- members ----------------------------------------------------------------------
 
-    def _add_host(self, name: str, address: str) -> None:
+    def _add_host(self, name: str, *, is_joining: bool = False) -> Host:
+        address = _address_of(name)
         self.network.add_host(name, address)
-        self.members[name] = Host(self, name, address, self._config_of(name, address))
+        config = self._config_of(name, address, is_joining=is_joining)
+        host = self.members[name] = Host(self, name, address, config)
+        return host
 
-    def _config_of(self, name: str, address: str) -> NodeConfig:
+    def _config_of(self, name: str, address: str, *, is_joining: bool) -> NodeConfig:
         settings = self.settings
+        members = (*self.bootstrap, name) if is_joining else self.bootstrap
         return NodeConfig(
             self_id=name,
             group=GROUP,
-            peers={
-                member: (f"10.0.0.{number + 1}", PEER_PORT)
-                for number, member in enumerate(self.bootstrap)
-            },
+            peers={member: (_address_of(member), PEER_PORT) for member in members},
             listen_port=CLIENT_PORT,
             store_root=Path(STORE_ROOT),
             host=address,
             data_file_bytes=settings.data_file_bytes,
             index_file_bytes=settings.index_file_bytes,
+            is_joining=is_joining,
             ack_policy=cast("AckPolicy", settings.ack),
             raft=raft_config(settings),
+            expiry=ExpiryConfig(reserved_ms=settings.reserved_ms),
+            queue_file_bytes=QUEUE_FILE_BYTES,
+            pending_sends_max=settings.pending_sends_max,
         )
+
+    @property
+    def present(self) -> dict[str, Host]:
+        """All members but those removed for good, in the order they came."""
+        return {name: host for name, host in self.members.items() if not host.is_gone}
+
+    def new_member(self) -> Host:
+        """Start an empty node that waits to be let in."""
+        host = self._add_host(f"n{len(self.members)}", is_joining=True)
+        self.clients.learn(host)
+        self.operator.learn(host)
+        self.heap.push(self.clock.now_ms, self.restart, host)
+        return host
+
+    def shut_down(self, name: str) -> None:
+        """End a node for good."""
+        host = self.members[name]
+        if host.is_gone:
+            return
+        if host.is_up:
+            self.crash(host, loses_unsynced=False)
+        host.is_gone = True
+        self.clients.forget(name)
+        self.operator.forget(name)
+
+    def lose_disk(self, host: Host) -> None:
+        """A node's disk is lost: a new node, with a new id, takes its place."""
+        self.shut_down(host.name)
+        self.operator.replace(host.name)
+
+    def rot(self, host: Host, place: float, bit: int) -> bool:
+        """End a node and let one bit of its log rot below the mark; False where there is none."""
+        if host.node is None:
+            return False
+        host.log.advance_mark()
+        begin, end = host.log.begin.position, host.log.end.position
+        if end - begin < 1:
+            return False
+        self.crash(host, loses_unsynced=False)
+        position = begin + int(place * (end - begin))
+        file_bytes = self.settings.data_file_bytes
+        start = position // file_bytes * file_bytes
+        path = f"{STORE_ROOT}/dledger-{host.name}/data/{start:020}"
+        platter = host.disk.platter
+        if path not in platter.inodes or position - start >= platter.written_size(path):
+            return False
+        platter.flip_bit(path, position - start, bit)
+        host.is_rotten = True
+        return True
 
     def client_addresses(self) -> dict[str, tuple[str, int]]:
         """Where clients reach the members."""
@@ -210,7 +268,10 @@ class TrioWorld:
             self.lost_power(host)
             return
         self.crash(host, loses_unsynced=False)
-        if error is None or (host.is_rotten and isinstance(error, StoreError)):
+        if error is None:
+            return
+        if host.is_rotten and isinstance(error, StoreError):
+            self.lose_disk(host)  # as it says itself: to be restored from the group
             return
         if isinstance(error, DiskFailed | DiskFull):
             self.counts.stopped_by_disk += 1
@@ -280,17 +341,18 @@ class TrioWorld:
                 "appends-succeed",
                 f"none was acknowledged within {SETTLE_MS_MAX:.0f} ms after the last fault",
             )
+        self.operator.check_done()
         committed = self.invariants.committed_index
         for host in self.members.values():
             if host.is_gone:
                 continue
             if host.node is None:
                 raise Violated("everybody-runs", "still down at the end", host.name)
-            index = host.core.ledger.commit_index
+            index = host.node.broker.applied_index
             if index != committed:
                 raise Violated(
                     "everybody-catches-up",
-                    f"knows {index} of {committed} committed entries at the end",
+                    f"applied {index} of {committed} committed entries at the end",
                     host.name,
                 )
 
@@ -300,3 +362,8 @@ class TrioWorld:
         counts.messages = self.network.sent
         counts.messages_lost = self.network.lost
         counts.disk_operations = sum(host.disk.platter.operations for host in self.members.values())
+
+
+def _address_of(name: str) -> str:
+    """Where the node of that id lives, as `system.sim.group_operator` says it."""
+    return f"10.0.0.{1 + int(name[1:])}"

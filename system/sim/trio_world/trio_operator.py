@@ -1,0 +1,128 @@
+"""The operator of a simulated group: the unchanged admin client, asked until it is done.
+
+Source: as in `system.sim.group_operator`, whose goals these are.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import trio
+
+from system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
+from system.client.admin import AdminClient
+from system.sim.group_operator import ASK_AGAIN_MS, VOTERS_MIN
+from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, Host
+from system.sim.trio_world.process import CURRENT, Process
+from system.sim.violation import Violated
+
+if TYPE_CHECKING:
+    from system.sim.trio_world.world import TrioWorld
+
+NAME = "operator"
+ADDRESS = "10.0.2.1"
+TIMEOUT_S = 1.0
+
+Goal = tuple[bool, str]
+"""A member that is to vote (True), or to be gone."""
+
+
+class TrioOperator:
+    """One group's operator: one change at a time, the oldest job first."""
+
+    def __init__(self, world: TrioWorld) -> None:
+        self._world = world
+        self._process = Process(NAME, ADDRESS, 0)
+        world.network.add_host(NAME, ADDRESS)
+        self._client = BrokerGroupClient(
+            world.client_addresses(), timeout_s=TIMEOUT_S, rng=world.draws.stream(NAME)
+        )
+        self._admin = AdminClient(self._client)
+        self._jobs: list[tuple[str, list[Goal]]] = []
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a change of the membership is under way."""
+        return bool(self._jobs)
+
+    # ---- what faults ask for ----------------------------------------------------------
+
+    def add(self) -> None:
+        """Start a new node, and let it join and vote."""
+        host = self._world.new_member()
+        self._begin(f"add {host.name}", [(True, host.name)])
+
+    def remove(self, name: str) -> None:
+        """Remove a member and then shut it down."""
+        self._begin(f"remove {name}", [(False, name)])
+
+    def replace(self, name: str) -> None:
+        """Let a new node join and vote, then remove the old one."""
+        host = self._world.new_member()
+        self._begin(f"replace {name}", [(True, host.name), (False, name)])
+
+    def transfer(self, to: str) -> None:
+        """Ask the leader, once, to hand over."""
+        self._world.spawn(self._transfer, to)
+
+    def check_done(self) -> None:
+        """Raise Violated if something that was asked for is not done."""
+        for name, goals in self._jobs:
+            raise Violated("membership-change-completes", f"{name}: still to do {goals}")
+
+    def learn(self, host: Host) -> None:
+        """There is another node."""
+        self._client.learn(host.name, host.address, CLIENT_PORT)
+
+    def forget(self, name: str) -> None:
+        """A node is gone."""
+        self._client.forget(name)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+    # ---- how it is done ---------------------------------------------------------------
+
+    def _begin(self, name: str, goals: list[Goal]) -> None:
+        self._jobs.append((name, goals))
+        if len(self._jobs) == 1:
+            self._world.spawn(self._work)
+
+    async def _transfer(self, to: str) -> None:
+        CURRENT.set(self._process)
+        with suppress(RefusedError, OutcomeUnknownError):
+            await self._admin.transfer_leadership(to)
+            self._world.counts.transfers += 1
+
+    async def _work(self) -> None:
+        """Do all jobs, step by step; whatever is refused or unknown is looked at again."""
+        CURRENT.set(self._process)
+        while self._jobs:
+            goals = self._jobs[0][1]
+            with suppress(RefusedError, OutcomeUnknownError):
+                group = await self._admin.membership()
+                if await self._step(group, *goals[0]):
+                    self._world.counts.membership_changes += 1
+                    goals.pop(0)
+            if not goals:
+                self._jobs.pop(0)
+            await trio.sleep(ASK_AGAIN_MS / 1000)
+
+    async def _step(self, group: Metadata, wants_vote: bool, member: str) -> bool:
+        """Take one step towards a goal; True once it is reached."""
+        if wants_vote:
+            if member in group.voters:
+                return True
+            if member not in group.learners:
+                host = self._world.members[member]
+                await self._admin.add_member(member, f"{host.address}:{PEER_PORT}")
+            return False
+        if member not in group.voters and member not in group.learners:
+            self._world.shut_down(member)
+            return True
+        if len(group.voters) <= VOTERS_MIN:
+            return True
+        await self._admin.remove_member(member)
+        return False
