@@ -71,7 +71,6 @@ class Broker:
         self._checkpoint: BrokerCheckpoint | None = None  # taken and not known to be saved
         self._is_disk_full = False
         self._is_over_full_ratio = False
-        self._written_index = core.log.end_index  # up to where the shell has all entries
         core.ledger.commit(min(max(applied_to, self._reput.applied_index), core.log.end_index))
 
     @property
@@ -171,7 +170,6 @@ class Broker:
         elif (learner := core.learner_to_promote) is not None:
             self._admin.promote(learner, now_ms, wall_ms)
         effects = core.take()
-        self._written_index = core.log.end_index
         if effects.installed is not None:
             self._checkpoint = None  # of what is no more
             self._reput.install(effects.installed)
@@ -202,8 +200,7 @@ class Broker:
         next one brings the same units and keys again, and more: after DiskFull it is tried anew.
         The shell should not let more than some seconds pass between two.
         """
-        if self._reput.applied_index > self._written_index:
-            return None
+        # Only what was handed out gets committed, so the log will hold all that is applied.
         self._checkpoint = self._reput.checkpoint()
         return self._checkpoint
 

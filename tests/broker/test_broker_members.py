@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from broker_group import (
+    FILE_BYTES,
+    HOST,
     BrokerGroup,
     Member,
     about,
@@ -13,6 +15,7 @@ from broker_group import (
     send,
 )
 
+from system.broker.limits import BrokerConfig
 from system.raft.membership import Membership
 from system.raft.protocol import RaftConfig, Role
 from system.remoting.codes import RequestCode, ResponseCode, outcome_of
@@ -79,6 +82,34 @@ def test_a_transfer_that_is_given_up_is_unknown_and_sends_go_on_where_they_were(
     assert "[418]" in (reply.remark or "")
     (reply,) = leader.answer(send("t", 0, b"b"))
     assert (reply.code, reply.ext["queueOffset"]) == (0, "1")
+
+
+def test_a_transfer_is_not_done_because_the_leader_lost_its_place() -> None:
+    group = BrokerGroup(3)
+    leader = group.lead()
+    group.cut = {"n0"}
+    leader.ask(about(TRANSFER, "n1"))
+    group.pass_time(700)
+    assert leader.core.role is not Role.LEADER
+    assert leader.replies == {}
+    group.pass_time(2000)
+    (reply,) = leader.replies.pop(1)
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_each_of_two_transfers_is_answered() -> None:
+    group = BrokerGroup(3)
+    leader = group.lead()
+    group.cut = {"n1"}
+    leader.ask(about(TRANSFER, "n1", opaque=1))
+    group.pass_time(980)
+    leader.broker.tick(group.now_ms + 80)
+    assert leader.core.transferee is None
+    leader.ask(about(TRANSFER, "n2", opaque=2))
+    leader.pump()
+    group.settle()
+    replies = [(reply.opaque, reply.code) for reply in leader.replies.pop(1)]
+    assert replies == [(1, ResponseCode.SYSTEM_ERROR), (2, 0)]
 
 
 @pytest.mark.parametrize(
@@ -156,6 +187,19 @@ def test_changes_are_numbered_behind_what_is_not_committed_yet() -> None:
     assert {opaque: reply.code for opaque, reply in replies.items()} == {1: 0, 6: 0, 2: 0}
     assert [replies[1].ext["queueOffset"], replies[2].ext["queueOffset"]] == ["0", "1"]
     leader.answer(about(REMOVE, "n1"))
+    assert [event.voters for event in membership_events(leader)] == [("n0", "n1"), ("n0",)]
+
+
+def test_changes_are_numbered_behind_what_is_not_applied_yet() -> None:
+    config = BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST, key_items_max=1)
+    group = BrokerGroup(3, config=config)
+    leader = group.lead()
+    leader.answer(send("t", 0, b"fills the bound of keys"))
+    for name in ("n2", "n1"):
+        assert leader.answer(about(REMOVE, name))[0].code == 0
+    assert leader.broker.applied_index == leader.core.log.end_index - 2
+    assert leader.save_checkpoint()
+    leader.pump()
     assert [event.voters for event in membership_events(leader)] == [("n0", "n1"), ("n0",)]
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from broker_group import FILE_BYTES, HOST, BrokerGroup, max_offset, pull, send
+from broker_group import FILE_BYTES, HOST, BrokerGroup, about, max_offset, pull, send
 
 from system.broker.limits import BrokerConfig
-from system.raft.protocol import RaftConfig
+from system.raft.protocol import PushRequest, RaftConfig
 from system.remoting.batch_body import BatchMessage, decode_batch, encode_batch
 from system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from system.remoting.command import ONEWAY_FLAG, Command, CommandError
@@ -171,6 +171,72 @@ def test_a_leader_whose_disk_fills_before_its_term_start_goes_on_once_there_is_r
     member.broker.disk_full(False, group.now_ms)
     group.lead()
     assert member.answer(send("t", 0, b"a"))[0].code == 0
+
+
+def test_what_is_refused_is_taken_back_however_many_files_it_spans() -> None:
+    group = BrokerGroup(1)
+    leader = group.lead()
+    leader.answer(send("t", 0, b"a"))
+    leader.broker.disk_full(True, group.now_ms)
+    replies = leader.answer(*(send("t", 0, bytes(900), opaque) for opaque in range(1, 13)))
+    assert [reply.opaque for reply in replies] == list(range(1, 13))
+    leader.broker.disk_full(False, group.now_ms)
+    assert leader.answer(send("t", 0, b"b"))[0].ext["queueOffset"] == "1"
+
+
+def test_a_change_that_is_refused_takes_no_send_before_it_along() -> None:
+    group = BrokerGroup(3, config=BIG_FILES, raft=RaftConfig(uncommitted_bytes_max=2000))
+    leader = group.lead()
+    group.cut = {"n1", "n2"}
+    leader.answer(send("t", 0, bytes(2500), 9))
+    replies = leader.answer(
+        send("t", 0, b"a", 1),
+        about(RequestCode.REMOVE_MEMBER, "n2", opaque=2),
+        send("t", 0, b"", 3),
+    )
+    assert [(reply.opaque, reply.code) for reply in replies] == [
+        (1, ResponseCode.SYSTEM_BUSY),
+        (2, ResponseCode.SYSTEM_BUSY),
+        (3, ResponseCode.SYSTEM_BUSY),
+    ]
+
+
+def test_a_batch_past_the_bound_of_pending_appends_is_refused() -> None:
+    config = BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST, pending_sends_max=1)
+    group = BrokerGroup(3, config=config)
+    leader = group.lead()
+    leader.ask(send("t", 0, b"a", 2), batch(BatchMessage(b"b"), BatchMessage(b"c")))
+    leader.pump()
+    (reply,) = leader.replies.pop(1)
+    assert (reply.opaque, reply.code) == (1, ResponseCode.SYSTEM_BUSY)
+
+
+def test_an_append_that_another_leaders_entry_replaced_is_unknown() -> None:
+    """It learns in one turn that its term is over and what was committed in its entry's place."""
+    group = BrokerGroup(3)
+    leader = group.lead()
+    leader.answer(send("t", 0, b"a"))
+    shared = leader.core.log.end_index
+    group.cut = group.paused = {"n0"}
+    leader.ask(send("t", 0, b"lost", 2))
+    leader.pump()
+    heir = group.lead("n1")
+    heir.answer(send("t", 0, b"kept"))
+    log = heir.core.log
+    push = PushRequest(
+        heir.core.term,
+        "n1",
+        shared,
+        log.term_at(shared),
+        heir.core.ledger.commit_index,
+        0,
+        log.batches_from(shared + 1, 1 << 20),
+    )
+    leader.broker.receive(push, group.now_ms)
+    assert leader.core.ledger.commit_index > shared
+    leader.pump()
+    (reply,) = leader.replies.pop(1)
+    assert (reply.opaque, reply.code) == (2, ResponseCode.SYSTEM_ERROR)
 
 
 def test_what_was_committed_when_the_leader_lost_its_place_is_acknowledged() -> None:

@@ -11,6 +11,7 @@ from broker_group import (
     HOST,
     BrokerGroup,
     Member,
+    about,
     max_offset,
     metadata,
     min_offset,
@@ -18,12 +19,14 @@ from broker_group import (
     send,
 )
 
+from system.broker.broker import Broker
 from system.broker.broker_state import decode_state
 from system.broker.expiry import DataFile, ExpiryConfig, new_begin
 from system.broker.limits import BrokerConfig
 from system.raft.batch import LogEnd
 from system.raft.protocol import RaftConfig
-from system.remoting.codes import ResponseCode
+from system.remoting.codes import RequestCode, ResponseCode
+from system.store.broker_checkpoint import BrokerCheckpoint
 from system.store.message import walk_messages
 
 RESERVED_MS = 1000
@@ -193,6 +196,55 @@ def test_a_checkpoint_below_a_later_begin_is_passed_over() -> None:
     assert again.broker.queues.ranges()[b"t", 0] == ranges[b"t", 0]
 
 
+def test_a_broker_passes_over_a_checkpoint_of_entries_that_are_gone() -> None:
+    group = BrokerGroup(1, config=expiring())
+    leader = group.lead()
+    fill(leader, "t", 30)
+    expire(leader, 3)
+    broker = Broker(leader.core, group.config, checkpoint=BrokerCheckpoint(1, 300, 1, b""))
+    assert broker.applied_index == leader.log.begin.index
+    assert broker.queues.begin((b"t", 0)) == leader.broker.queues.begin((b"t", 0)) > 0
+
+
+def test_of_a_checkpoint_that_a_later_one_replaced_no_note_is_taken() -> None:
+    group = BrokerGroup(1, config=expiring())
+    leader = group.lead()
+    fill(leader, "t", 2)
+    first = leader.broker.take_checkpoint()
+    fill(leader, "t", 2)
+    second = leader.broker.take_checkpoint()
+    assert first is not None
+    assert second is not None
+    leader.broker.checkpointed(first)
+    again = leader.broker.take_checkpoint()
+    assert again == second
+    assert {queue: offset for queue, (offset, _) in again.units.items()}[b"t", 0] == 0
+
+
+def test_of_a_checkpoint_that_a_snapshot_replaced_no_note_is_taken() -> None:
+    group = BrokerGroup(3, config=expiring(key_items_max=1000))
+    leader = group.lead()
+    fill(leader, "t", 2)
+    fill(leader, "u", 2)
+    group.pass_time(100)
+    follower = group.members["n2"]
+    old = follower.broker.take_checkpoint()
+    assert old is not None
+    assert len(old.keys) == 4
+    group.cut = {"n2"}
+    fill(leader, "t", 30)
+    expire(leader, 3)
+    group.cut = set()
+    group.pass_time(3000)
+    assert len(follower.installed) == 1
+    follower.broker.checkpointed(old)
+    new = follower.broker.take_checkpoint()
+    assert new is not None
+    first, units = new.units[b"t", 0]
+    assert first == leader.broker.queues.begin((b"t", 0))
+    assert len(new.keys) == len(units) // 20 == 32 - first
+
+
 def test_a_checkpoint_above_a_later_begin_forgets_what_is_gone() -> None:
     group = BrokerGroup(1, config=expiring())
     leader = group.lead()
@@ -224,13 +276,15 @@ def test_a_long_replay_is_done_in_steps_and_readiness_waits_for_it() -> None:
     assert not member.broker.is_ready
     assert steps[-1] < 40
     assert all(later - earlier <= 4 for earlier, later in pairwise(steps))
-    member.ask(send("t", 0, b"early"), max_offset("t", 0))
+    change = about(RequestCode.REMOVE_MEMBER, "n9", opaque=3)
+    member.ask(send("t", 0, b"early"), max_offset("t", 0), change)
     effects = member.broker.take(group.now_ms, group.wall_ms)
     assert effects.is_behind
     member._take(effects)
     replies = {reply.opaque: reply for reply in member.replies.pop(1)}
     assert replies[1].code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "505" in (replies[1].remark or "")
+    assert replies[3].code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert 8 not in replies, "the read waits"
     member.pump()
     assert [(reply.opaque, reply.ext["offset"]) for reply in member.replies.pop(1)] == [(8, "40")]
@@ -295,6 +349,12 @@ def test_no_more_files_expire_than_are_applied_and_durable() -> None:
     files = [DataFile(LogEnd(10 * number, 1, 100 * number), 0) for number in (1, 2, 3)]
     begin = new_begin(files, ExpiryConfig(), used_ratio=0.99, wall_ms=1 << 50, forgettable_index=25)
     assert begin == files[1].end
+
+
+def test_only_so_many_files_expire_at_once() -> None:
+    files = [DataFile(LogEnd(number, 1, 100 * number), 0) for number in range(1, 13)]
+    begin = new_begin(files, ExpiryConfig(), used_ratio=0.1, wall_ms=1 << 50, forgettable_index=99)
+    assert begin == files[9].end
 
 
 @pytest.mark.parametrize(("force", "full"), [(0.85, 0.9), (0.93, 0.95)])

@@ -53,7 +53,10 @@ def bodies(member: Member, queue: int, offset: int, *, committed: bool = False) 
 
 def test_old_messages_stay_readable_and_new_ones_go_on_behind_them() -> None:
     group = BrokerGroup(3, native=native_log())
+    assert group.members["n0"].broker.take_checkpoint() is None, "not before all are dispatched"
     leader = group.lead()
+    (_, units) = leader.broker.queues.units_since_checkpoint()[b"old", 1]
+    assert int.from_bytes(units[12:20], "big") == ord("x"), "the hash of the tag"
     assert leader.log.begin.position == FIRST_FILE + 2 * FILE_BYTES
     replies = leader.answer(min_offset("old", 0), max_offset("old", 0), max_offset("old", 1))
     assert [reply.ext["offset"] for reply in replies] == ["7", "13", "6"]

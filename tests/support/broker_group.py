@@ -195,6 +195,7 @@ class BrokerGroup:
         self.wall_ms = WALL_MS
         self.network: list[tuple[str, str, Message]] = []
         self.cut: set[str] = set()
+        self.paused: set[str] = set()
         self.members: dict[str, Member] = {}
         for name in self.bootstrap:
             disk = SimDisk()
@@ -234,6 +235,8 @@ class BrokerGroup:
             self.now_ms += STEP_MS
             self.wall_ms += STEP_MS
             for member in list(self.members.values()):
+                if member.name in self.paused:
+                    continue
                 member.broker.tick(self.now_ms)
                 member.pump()
             self.settle()
