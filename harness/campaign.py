@@ -62,7 +62,7 @@ class Campaign(
         target: the system under test.
         mutant: planted bug to run it with.
         nodes: size of the group; ids are n0, n1, ...
-        world: where it runs.
+        world: where it runs: as processes of this machine, or simulated, in virtual time.
         workload: what clients do.
         queues: queues that the workload uses.
         concurrency: clients in all: "10", or "3n" for three times the nodes.
@@ -90,7 +90,7 @@ class Campaign(
     target: str = "dledger"
     mutant: str | None = None
     nodes: int = 3
-    world: Literal["process"] = "process"
+    world: Literal["process", "sim"] = "process"
     workload: str = "log"
     queues: int = 4
     concurrency: str = "4n"

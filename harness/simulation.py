@@ -8,10 +8,12 @@ Source: TigerBeetle's VOPR (one seed, one universe); FoundationDB's simulation; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
+
+from harness.plugins import Address, Json, NodeStatus, TargetClient
 
 VIRTUAL_S_DEFAULT = 30.0
 
@@ -200,3 +202,116 @@ def hunt(simulator: Simulator, ask: Ask, seeds_max: int) -> Hunt:
         if found is not None:
             return Hunt(ask.mutant, ask.seed, number + 1, found)
     return Hunt(ask.mutant, ask.seed, seeds_max, None)
+
+
+# ---- campaigns in a simulated world ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A node's process that ended by itself, and what it said last."""
+
+    node: str
+    incarnation: int
+    said: str
+
+
+class SimulatedGroup(Protocol):
+    """A group of whole nodes in a simulated world, for a campaign to shake.
+
+    The campaign's own tasks run inside the world, on its time; `run` is its only trio.run.
+    All else may be called from there alone.
+
+    Attributes:
+        addresses: where clients reach the nodes.
+        ended: processes that ended by themselves, in order.
+        remarks: what the world itself found wrong (a broken invariant), in order.
+    """
+
+    addresses: Mapping[str, Address]
+    ended: list[Ended]
+    remarks: list[str]
+
+    def run(self, main: Callable[[], Awaitable[None]]) -> None:
+        """Run `main` in the world, on a host beside the nodes. Raises what it raises."""
+        ...
+
+    def now_ns(self) -> int:
+        """The world's time since its start."""
+        ...
+
+    def be_client(self) -> None:
+        """Let the running task, and those that it starts, be of the clients' host."""
+        ...
+
+    def client(self, addresses: Mapping[str, Address], timeout_s: float) -> TargetClient:
+        """Return a client of the group; its dice are the world's."""
+        ...
+
+    async def status(self, node: str, timeout_s: float) -> NodeStatus | None:
+        """Ask a node for its status; None if it does not answer in time."""
+        ...
+
+    async def transfer_leadership(self, node: str, to: str, timeout_s: float) -> None:
+        """Ask the node, which leads, to hand leadership over. Raises as the target's does."""
+        ...
+
+    def incarnation(self, node: str) -> int:
+        """How often the node was started."""
+        ...
+
+    def is_running(self, node: str) -> bool:
+        """True while the node has a process, paused or not."""
+        ...
+
+    def is_paused(self, node: str) -> bool:
+        """True while its process stands still."""
+        ...
+
+    def start(self, node: str) -> None:
+        """Start a node that does not run."""
+        ...
+
+    def kill(self, node: str) -> None:
+        """End the node's process at once; with a volatile disk what was not synced is lost."""
+        ...
+
+    def stop(self, node: str) -> None:
+        """Ask the node to end in good order; it takes its time."""
+        ...
+
+    def pause(self, node: str) -> None:
+        """Let the node's process stand still."""
+        ...
+
+    def resume(self, node: str) -> None:
+        """Let it go on."""
+        ...
+
+    def cut(self, links: Sequence[tuple[str, str]]) -> Callable[[str], None]:
+        """Hold what flows from a to b, for each (a, b); return what mends exactly that.
+
+        It is called once, with "deliver" or "reset". Cuts are counted.
+        """
+        ...
+
+    def held(self, links: Sequence[tuple[str, str]]) -> tuple[int, int]:
+        """The bytes, and the connections, that these links hold back now."""
+        ...
+
+    def save(self, node: str, directory: Path) -> None:
+        """Copy a stopped node's files into a folder of this machine.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        ...
+
+
+@runtime_checkable
+class Groups(Protocol):
+    """A simulator that can also run whole campaigns."""
+
+    def group(self, nodes: Sequence[str], options: Json) -> SimulatedGroup:
+        """Return a group whose nodes are not started; `options` as in `NodeLayout.options`."""
+        ...

@@ -52,12 +52,11 @@ async def _wait_for_the_group(rig: Rig) -> None:
     def is_ready() -> bool:
         if rig.world.exits:
             raise HarnessError(rig.world.explain(rig.world.exits[0]))
-        return rig.world.is_ready(since)
+        return rig.world.standing.is_ready(since)
 
     if not await wait_until(is_ready, READY_TIMEOUT_S):
-        raise HarnessError(
-            f"the group has no leader after {READY_TIMEOUT_S:g} s: {rig.world.why_not_ready()}"
-        )
+        why = rig.world.standing.why_not_ready()
+        raise HarnessError(f"the group has no leader after {READY_TIMEOUT_S:g} s: {why}")
 
 
 @asynccontextmanager
@@ -101,8 +100,8 @@ async def heal(rig: Rig) -> tuple[str, ...]:
     for line in left:
         rig.observer.note(f"after the last fault, {line}")
     since = trio.current_time()
-    if not await wait_until(lambda: rig.world.is_ready(since), HEAL_TIMEOUT_S):
-        rig.observer.note(f"the group did not come back: {rig.world.why_not_ready()}")
+    if not await wait_until(lambda: rig.world.standing.is_ready(since), HEAL_TIMEOUT_S):
+        rig.observer.note(f"the group did not come back: {rig.world.standing.why_not_ready()}")
     return left
 
 
@@ -115,16 +114,16 @@ async def drain(rig: Rig) -> bool:
     finished = await rig.workers.finish_main(rig.campaign.op_timeout_s + FINISH_MARGIN_S)
     read = await rig.workers.run_finals(FINALS_TIMEOUT_S)
     since = trio.current_time()  # what nodes said before the last operation's end is too old
-    settled = await wait_until(lambda: rig.world.is_settled(since), SETTLE_TIMEOUT_S)
+    settled = await wait_until(lambda: rig.world.standing.is_settled(since), SETTLE_TIMEOUT_S)
     statuses = {
         node: None if status is None or not rig.world.is_running(node) else asdict(status)
-        for node, status in rig.world.statuses().items()
+        for node, status in rig.world.standing.statuses().items()
     }
     write_atomically(rig.folder.drain_json, msgspec.json.encode({"nodes": statuses}))
     for is_so, otherwise in (
         (finished, "clients had not finished their operations in time"),
         (read, "clients did not finish their final operations"),
-        (settled, f"the nodes did not agree: {rig.world.why_not_ready()}"),
+        (settled, f"the nodes did not agree: {rig.world.standing.why_not_ready()}"),
     ):
         if not is_so:
             rig.observer.note(otherwise)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic_ns
+from typing import Protocol
 
 from harness import availability, discovery
 from harness.campaign import Campaign, node_names
@@ -12,39 +13,114 @@ from harness.errors import HarnessError
 from harness.history.recorder import Recorder
 from harness.history.run_folder import RunFolder, write_atomically
 from harness.network.proxy import ProxyNetwork
-from harness.plugins import Address, Json, NodeLayout, Target
+from harness.plugins import Address, Fault, Json, NodeLayout, Target, World
 from harness.runtime import ports
 from harness.runtime.facts import RunFacts, describe
 from harness.runtime.ledger import Ledger, Lines
 from harness.runtime.nemesis import Nemesis
-from harness.runtime.nodes import NodeProcess
-from harness.runtime.observer import Observer
+from harness.runtime.nodes import Exit, NodeProcess
+from harness.runtime.observer import Counts, Observer
+from harness.runtime.standing import Standing
 from harness.runtime.workers import WorkerGroup, plan_workers
 from harness.runtime.world import Member, ProcessWorld
 from harness.schedule import Planned, encode_schedule, schedule
 
 
+class RunWorld(World, Protocol):
+    """What the phases of a run need of its world, besides what faults do."""
+
+    exits: list[Exit]
+    standing: Standing
+
+    def start_all(self) -> tuple[str, ...]:
+        """Start every node that does not run; return which ones these were."""
+        ...
+
+    def restore(self) -> tuple[str, ...]:
+        """Put right whatever is still not as it should be; say what that was."""
+        ...
+
+    def is_running(self, node: str) -> bool:
+        """True while the node has a process."""
+        ...
+
+    async def stop_all(self) -> None:
+        """Ask all nodes to end, and see to it that they do."""
+        ...
+
+    def explain(self, ended: Exit) -> str:
+        """Say in one line how a node ended by itself, and where to read more."""
+        ...
+
+    def remarks(self) -> tuple[str, ...]:
+        """What the world itself found wrong, in words: such a run is not valid."""
+        ...
+
+
+class RunWorkers(Protocol):
+    """What the phases of a run need of its clients; see `WorkerGroup`."""
+
+    async def start(self, timeout_s: float) -> None:
+        """Get the clients ready."""
+        ...
+
+    async def generate(self, until_ns: int | None = None) -> None:
+        """Let clients begin; they stop at `until_ns` of the run's clock or at finish_main."""
+        ...
+
+    def counts(self) -> Counts:
+        """Operations so far."""
+        ...
+
+    def problems(self) -> tuple[str, ...]:
+        """One line for each worker that failed."""
+        ...
+
+    async def finish_main(self, timeout_s: float | None = None) -> bool:
+        """Stop generating; True if no operation is open in time."""
+        ...
+
+    async def run_finals(self, timeout_s: float) -> bool:
+        """Do the final operations; True if all were done in time."""
+        ...
+
+    async def close(self, timeout_s: float = 10.0) -> dict[str, int | None]:
+        """Close the segments: file name -> events written."""
+        ...
+
+    async def kill(self) -> None:
+        """End what still runs. Idempotent."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """The parts of one run. `start_ns` is the run's start on CLOCK_MONOTONIC."""
+    """The parts of one run.
+
+    `clock_ns` is the clock that everybody in the run goes by: CLOCK_MONOTONIC, or a simulated
+    world's. `services` run in the background for as long as the run does, started in this
+    order; `collect` brings what the nodes wrote into the run's folder, once they have ended.
+    """
 
     campaign: Campaign
     folder: RunFolder
-    start_ns: int
+    clock_ns: Callable[[], int]
     observer: Observer
     facts: RunFacts
-    network: ProxyNetwork
-    world: ProcessWorld
-    workers: WorkerGroup
+    world: RunWorld
+    workers: RunWorkers
+    services: Sequence[Callable[..., Awaitable[None]]]
+    collect: Callable[[], None]
     nemesis: Nemesis
     schedule: Sequence[Planned]
     recorder: Recorder
     ledger: Ledger
     status_log: Lines
+    let_go: Callable[[], None]
 
     def close(self) -> int:
         """Close the files that the harness writes; return the nemesis's count of events."""
-        self.network.close()
+        self.let_go()
         self.status_log.close()
         self.ledger.close()
         return self.recorder.close()
@@ -72,46 +148,96 @@ def build(
         HarnessError: a port is in use, a file cannot be written, a target fails.
     """
     target: Target = discovery.get("targets", campaign.target)
-    choice = availability.choose(campaign)
-    planned = schedule(campaign, choice.faults)
-    write_atomically(folder.schedule_json, encode_schedule(planned))
     start_ns = monotonic_ns()
 
     def now_ns() -> int:
         return monotonic_ns() - start_ns
 
-    facts = RunFacts(folder.run_json, describe(campaign, target.promises, command), now_ns)
-    if choice.unavailable:
-        facts.update(faults_unavailable=dict(choice.unavailable))
+    records = open_records(campaign, target, folder, command, now_ns, start_ns, monotonic_ns)
     network, layouts = _lay_out(campaign, folder, base_port)
     try:
         members = {
             node: Member(layout, _process(target, layout, folder, start_ns))
             for node, layout in layouts.items()
         }
-        status_log = Lines(folder.status_jsonl)
-        recorder = Recorder(folder.segment("nemesis"), start_ns)
-        ledger = Ledger(folder.faults_jsonl, now_ns)
     except BaseException:
         network.close()
+        records.close()
         raise
-    world = ProcessWorld(target, members, network, status_log, observer, start_ns)
+    world = ProcessWorld(target, members, network, records.status_log, observer, start_ns)
     clients = {node: layout.client_address for node, layout in layouts.items()}
     return Rig(
         campaign=campaign,
         folder=folder,
-        start_ns=start_ns,
+        clock_ns=monotonic_ns,
         observer=observer,
-        facts=facts,
-        network=network,
+        facts=records.facts,
         world=world,
         workers=WorkerGroup(plan_workers(campaign, folder, clients, start_ns)),
-        nemesis=Nemesis(choice.faults, world, ledger, recorder.nemesis, observer, now_ns),
-        schedule=planned,
-        recorder=recorder,
-        ledger=ledger,
-        status_log=status_log,
+        services=(network.run, world.run),
+        collect=_nothing,
+        nemesis=Nemesis(
+            records.faults, world, records.ledger, records.recorder.nemesis, observer, now_ns
+        ),
+        schedule=records.schedule,
+        recorder=records.recorder,
+        ledger=records.ledger,
+        status_log=records.status_log,
+        let_go=network.close,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The faults of a run and the files that its harness writes, whatever world it is in."""
+
+    faults: Mapping[str, Fault]
+    schedule: Sequence[Planned]
+    facts: RunFacts
+    status_log: Lines
+    recorder: Recorder
+    ledger: Ledger
+
+    def close(self) -> None:
+        """Close the files."""
+        self.status_log.close()
+        self.ledger.close()
+        self.recorder.close()
+
+
+def open_records(
+    campaign: Campaign,
+    target: Target,
+    folder: RunFolder,
+    command: Sequence[str],
+    now_ns: Callable[[], int],
+    start_ns: int,
+    clock_ns: Callable[[], int],
+) -> Records:
+    """Draw the schedule and open the files. `now_ns` is the time since the run's start.
+
+    Raises:
+        UsageError: the campaign leaves its faults no room, or none of them is available.
+        HarnessError: a file cannot be written.
+    """
+    choice = availability.choose(campaign)
+    planned = schedule(campaign, choice.faults)
+    write_atomically(folder.schedule_json, encode_schedule(planned))
+    facts = RunFacts(folder.run_json, describe(campaign, target.promises, command), now_ns)
+    if choice.unavailable:
+        facts.update(faults_unavailable=dict(choice.unavailable))
+    return Records(
+        faults=choice.faults,
+        schedule=planned,
+        facts=facts,
+        status_log=Lines(folder.status_jsonl),
+        recorder=Recorder(folder.segment("nemesis"), start_ns, clock_ns),
+        ledger=Ledger(folder.faults_jsonl, now_ns),
+    )
+
+
+def _nothing() -> None:
+    """The nodes of processes write into the run's folder themselves."""
 
 
 def node_options(campaign: Campaign) -> Json:

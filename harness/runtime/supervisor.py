@@ -11,7 +11,6 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from time import monotonic_ns
 
 import trio
 
@@ -77,14 +76,18 @@ async def run_campaign(
         UsageError: the campaign cannot be run as it is.
         HarnessError: the run could not be set up or done; one line says why.
     """
-    rig = build(campaign, folder, observer, base_port=base_port, command=command)
+    return await run_rig(build(campaign, folder, observer, base_port=base_port, command=command))
+
+
+async def run_rig(rig: Rig) -> RunResult:
+    """Run what was put together, whatever its world. Raises as `run_campaign` does."""
     progress = _Progress()
     try:
         with _one_line():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_listen_for_signals, rig, progress, nursery.cancel_scope)
-                await nursery.start(rig.network.run)
-                await nursery.start(rig.world.run)
+                for service in rig.services:
+                    await nursery.start(service)
                 try:
                     await _run_phases(rig, progress)
                 finally:
@@ -106,7 +109,7 @@ async def _run_phases(rig: Rig, progress: _Progress) -> None:
         async with phases.telling_counts(rig):
             began = trio.current_time()
             progress.has_clients = True
-            await rig.workers.generate(monotonic_ns() + int(campaign.time_limit_s * 1e9))
+            await rig.workers.generate(rig.clock_ns() + int(campaign.time_limit_s * 1e9))
             with _phase(rig, "steady", campaign.steady_s):
                 await phases.steady(rig, began)
             with _phase(rig, "chaos", campaign.time_limit_s - campaign.steady_s):
@@ -127,8 +130,10 @@ async def _tear_down(rig: Rig, progress: _Progress) -> None:
             progress.problems += rig.workers.problems()
             try:
                 segments = await phases.tear_down(rig)
+                rig.collect()
             finally:
                 await rig.workers.kill()
+        progress.problems += rig.world.remarks()
         rig.observer.counts(rig.workers.counts())  # the exact ones: told as each worker closed
         segments["nemesis.seg"] = rig.recorder.close()
         rig.facts.update(segments=segments)
@@ -141,7 +146,7 @@ def _conclude(rig: Rig, progress: _Progress) -> RunResult:
         counts=rig.workers.counts(),
         faults_planned=len(rig.schedule),
         faults=rig.nemesis.tally,
-        leader_changes=rig.world.leader_changes,
+        leader_changes=rig.world.standing.leader_changes,
         is_drained=progress.is_drained,
         problems=(*progress.problems, *(str(ended) for ended in rig.world.exits)),
     )

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -91,7 +91,7 @@ def run_worker(plan: WorkerPlan, control: Any) -> None:
             format=f"%(asctime)s %(levelname)s {plan.name} %(message)s",
         )
     try:
-        trio.run(Worker(plan, control).run)
+        trio.run(Worker(plan, PipeControl(control)).run)
     except BaseException as error:
         cause = _innermost(error)
         if not isinstance(cause, EOFError | BrokenPipeError | ConnectionResetError):
@@ -100,12 +100,50 @@ def run_worker(plan: WorkerPlan, control: Any) -> None:
         sys.exit(1)  # else the supervisor is gone; the history is in the kernel's hands
 
 
-class Worker:
-    """The clients of one worker process and what they share."""
+class Control(Protocol):
+    """A worker's end of the talk with its supervisor; see `run_worker` for the words."""
 
-    def __init__(self, plan: WorkerPlan, control: Any) -> None:
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Tell the supervisor."""
+        ...
+
+    async def receive(self) -> tuple[Any, ...]:
+        """Wait for the supervisor's next word."""
+        ...
+
+
+class PipeControl:
+    """Talks through this end of a multiprocess Pipe."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Tell the supervisor."""
+        self._pipe.send(message)
+
+    async def receive(self) -> tuple[Any, ...]:
+        """Wait for the supervisor's next word."""
+        await trio.lowlevel.wait_readable(self._pipe.fileno())
+        message: tuple[Any, ...] = self._pipe.recv()
+        return message
+
+
+class Worker:
+    """The clients of one worker and what they share.
+
+    `clock_ns` is the clock of the plan's times: a simulated world has its own.
+    """
+
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        control: Control,
+        clock_ns: Callable[[], int] = monotonic_ns,
+    ) -> None:
         self._plan = plan
         self._control = control
+        self._clock_ns = clock_ns
         self._stop = trio.Event()
         self._ended = {"ok": 0, "fail": 0, "info": 0}
         self._ends: dict[str, int] = {}
@@ -113,7 +151,7 @@ class Worker:
             plan.options
         )
         self._factory = plan.client_factory or discovery.get("targets", plan.target).client
-        self._recorder = Recorder(plan.segment, plan.start_ns)
+        self._recorder = Recorder(plan.segment, plan.start_ns, clock_ns)
         self._clients = [Client(self, plan, slot) for slot in plan.slots]
 
     async def run(self) -> None:
@@ -175,8 +213,7 @@ class Worker:
 
     async def _obey(self, nursery: trio.Nursery) -> None:
         while True:
-            await trio.lowlevel.wait_readable(self._control.fileno())
-            message, *arguments = self._control.recv()
+            message, *arguments = await self._control.receive()
             if message == "generate":
                 nursery.start_soon(self._generate, arguments[0])
             elif message == "stop":
@@ -188,7 +225,7 @@ class Worker:
                 return
 
     async def _generate(self, until_ns: int | None) -> None:
-        end = trio.CancelScope() if until_ns is None else trio.move_on_at(_trio_time(until_ns))
+        end = trio.CancelScope() if until_ns is None else trio.move_on_at(self._trio_time(until_ns))
         async with trio.open_nursery() as nursery:
             for client in self._clients:
                 nursery.start_soon(client.generate, self._workload)
@@ -198,7 +235,7 @@ class Worker:
         self._control.send(("generated",))
 
     async def _finals(self, until_ns: int) -> None:
-        with trio.move_on_at(_trio_time(until_ns)):
+        with trio.move_on_at(self._trio_time(until_ns)):
             async with trio.open_nursery() as nursery:
                 for client in self._clients:
                     operations = self._workload.final_operations(client.slot, self._plan.clients)
@@ -209,6 +246,10 @@ class Worker:
         while True:
             await trio.sleep(REPORT_INTERVAL_S)
             self._control.send(("counts", *self._counts()))
+
+    def _trio_time(self, at_ns: int) -> float:
+        """Turn a time of the run's clock into trio's."""
+        return trio.current_time() + (at_ns - self._clock_ns()) / 1e9
 
     def _counts(self) -> tuple[int, int, int]:
         return self._ended["ok"], self._ended["fail"], self._ended["info"]
@@ -279,11 +320,6 @@ def _pace(rng: Random, rate_hz: float) -> Iterator[float]:
     """Draw the seconds between operations: uniform around the mean, as jepsen's `stagger`."""
     while True:
         yield rng.uniform(0, 2 / rate_hz) if rate_hz else 0.0
-
-
-def _trio_time(at_ns: int) -> float:
-    """Turn a time of CLOCK_MONOTONIC into trio's."""
-    return trio.current_time() + (at_ns - monotonic_ns()) / 1e9
 
 
 def _innermost(error: BaseException) -> BaseException:

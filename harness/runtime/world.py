@@ -7,7 +7,6 @@ leads and the report can show it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic_ns
@@ -22,9 +21,8 @@ from harness.runtime import ports
 from harness.runtime.ledger import Lines
 from harness.runtime.nodes import Exit, NodeProcess
 from harness.runtime.observer import Observer
+from harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standing
 
-STATUS_INTERVAL_S = 0.1
-STATUS_TIMEOUT_S = 0.3
 STOP_GRACE_S = 5.0
 TRANSFER_TIMEOUT_S = 3.0
 """How long a transfer of leadership is waited for."""
@@ -63,21 +61,14 @@ class ProcessWorld:
     ) -> None:
         self.nodes = tuple(members)
         self.exits: list[Exit] = []
-        self.leader_changes = 0
+        self.standing = Standing(
+            self.nodes, self, self._ask, status_log, observer, lambda: monotonic_ns() - start_ns
+        )
         self._target = target
         self._members = dict(members)
         self._network = network
-        self._status_log = status_log
         self._observer = observer
-        self._start_ns = start_ns
-        self._status: dict[str, NodeStatus | None] = dict.fromkeys(self.nodes)
-        self._asked = dict.fromkeys(self.nodes, -math.inf)  # when the last answer was asked for
-        self._written: dict[str, tuple[object, ...]] = {}
-        self._led: tuple[str | None, int] = (None, 0)
-        self._last_leader: tuple[str, int] | None = None
-        self._puzzled: set[str] = set()
         self._nursery: trio.Nursery | None = None
-        self._is_ending = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Watch and poll the nodes until cancelled; in the end no process is left."""
@@ -85,7 +76,7 @@ class ProcessWorld:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 for node in self.nodes:
-                    nursery.start_soon(self._poll, node)
+                    nursery.start_soon(self.standing.poll, node)
                 task_status.started()
         finally:
             self._nursery = None
@@ -96,7 +87,7 @@ class ProcessWorld:
 
     async def leader(self) -> str | None:
         """The node that says it leads the highest term, if any answers."""
-        return self._leading()[0]
+        return self.standing.leading()[0]
 
     async def kill(self, node: str) -> Json:
         """End the node's process by SIGKILL; see `World.kill`."""
@@ -104,7 +95,7 @@ class ProcessWorld:
         if not process.is_running:
             return {"incarnation": UNTOUCHED}
         await process.kill()
-        self._learn(node, None)
+        self.standing.learn(node, None)
         return {"incarnation": process.incarnation}
 
     async def restart(self, node: str, incarnation: int) -> None:
@@ -151,32 +142,13 @@ class ProcessWorld:
 
     async def transfer(self, to: str) -> Json:
         """Ask whoever leads to hand leadership to `to`; see `World.transfer`."""
-        was, term = self._leading()
-        answer: Json = {"from": was, "took_ms": None, "error": None}
-        if was is None or was == to:
-            return answer
         assert isinstance(self._target, TransfersLeadership), "the fault was not available"
-        asked_s = trio.current_time()
-        with trio.move_on_after(TRANSFER_TIMEOUT_S):
-            try:
-                await self._target.transfer_leadership(
-                    self._members[was].layout, to, TRANSFER_TIMEOUT_S
-                )
-            except IndefiniteError as error:  # it may still be handed over
-                answer["error"] = str(error)
-            except DefiniteError as error:
-                return {**answer, "error": str(error)}
-            await self._wait_until_leads(to, term)
-            answer["took_ms"] = round((trio.current_time() - asked_s) * 1e3, 1)
-        return answer
+        target = self._target
 
-    async def _wait_until_leads(self, node: str, after_term: int) -> None:
-        """Ask the node itself, more often than polling does, until it leads a later term."""
-        while True:
-            status = await self._ask(self._members[node].layout)
-            if status is not None and status.role == "leader" and status.term > after_term:
-                return
-            await trio.sleep(TRANSFER_POLL_S)
+        async def ask(leader: str, successor: str, timeout_s: float) -> None:
+            await target.transfer_leadership(self._members[leader].layout, successor, timeout_s)
+
+        return await transfer(self.standing, ask, to)
 
     # ---- what the supervisor needs besides ---------------------------------------------
 
@@ -216,63 +188,24 @@ class ProcessWorld:
 
     async def stop_all(self) -> None:
         """Ask all nodes to end; end those by SIGKILL that do not. No news from here on."""
-        self._is_ending = True
+        self.standing.is_ending = True
         await self._for_each(lambda member: member.process.stop(STOP_GRACE_S))
 
-    def statuses(self) -> dict[str, NodeStatus | None]:
-        """What each node last said of itself; None if it did not answer."""
-        return dict(self._status)
+    def remarks(self) -> tuple[str, ...]:
+        """Nothing: this world looks at processes and bytes from outside."""
+        return ()
 
-    def is_ready(self, since: float) -> bool:
-        """True if every running node answers and names the same leader, which agrees.
+    def incarnation(self, node: str) -> int:
+        """How often the node was started."""
+        return self._members[node].process.incarnation
 
-        Answers to questions asked before `since` (trio's clock) do not count.
-        """
-        leader, term = self._leading()
-        running = [self._status[node] for node in self.nodes if self.is_running(node)]
-        is_fresh = all(self._asked[node] >= since for node in self.nodes if self.is_running(node))
-        return (
-            is_fresh
-            and leader is not None
-            and all(
-                status is not None and status.leader == leader and status.term == term
-                for status in running
-            )
-        )
-
-    def is_settled(self, since: float) -> bool:
-        """True if the group is ready and all has been committed everywhere, since then."""
-        if not self.is_ready(since):
-            return False
-        running = (self._status[node] for node in self.nodes if self.is_running(node))
-        indexes = {
-            index
-            for status in running
-            if status is not None
-            for index in (status.committed_index, status.end_index)
-        }
-        return len(indexes) == 1
-
-    def why_not_ready(self) -> str:
-        """Say of each node in a few words why the group is not ready."""
-        return "; ".join(self._state_of(node) for node in self.nodes)
+    def last_line(self, node: str) -> str:
+        """The last line that the node itself wrote; "" if none."""
+        return self._members[node].process.last_line()
 
     def explain(self, ended: Exit) -> str:
         """Say in one line how a node ended by itself, and where to read more."""
         return f"node {ended} (see nodes/{ended.node}/node.log)"
-
-    def _state_of(self, node: str) -> str:
-        process, status = self._members[node].process, self._status[node]
-        if not process.is_running:
-            return f"{node} does not run"
-        if status is None:
-            said = process.last_line()
-            return f"{node} does not answer" + (f" (its last line: {said})" if said else "")
-        follows = f"follows {status.leader}" if status.leader else "knows no leader"
-        return (
-            f"{node} is {status.role} of term {status.term}, {follows}, "
-            f"committed {status.committed_index} of {status.end_index}"
-        )
 
     async def _for_each(self, act: Callable[[Member], Awaitable[None]]) -> None:
         async with trio.open_nursery() as nursery:
@@ -287,7 +220,7 @@ class ProcessWorld:
         """
         ended = await process.wait()
         if process.incarnation == ended.incarnation:
-            self._learn(node, None)
+            self.standing.learn(node, None)
         if ended.asked:
             return
         if not process.is_running:
@@ -305,64 +238,8 @@ class ProcessWorld:
                 owner = f"the {whom} of node {layout.node}"
                 raise HarnessError(ports.in_use(address.port, owner))
 
-    async def _poll(self, node: str) -> None:
-        layout = self._members[node].layout
-        while True:
-            asked, asked_of = trio.current_time(), self._members[node].process.incarnation
-            status = await self._ask(layout)
-            if asked_of == self._members[node].process.incarnation and self.is_running(node):
-                self._asked[node] = asked
-                self._learn(node, status)
-            await trio.sleep(STATUS_INTERVAL_S)
-
-    async def _ask(self, layout: NodeLayout) -> NodeStatus | None:
-        try:
-            with trio.move_on_after(2 * STATUS_TIMEOUT_S):  # even if the target forgets its own
-                return await self._target.status(layout, STATUS_TIMEOUT_S)
-        except Exception as error:
-            if layout.node not in self._puzzled:
-                self._puzzled.add(layout.node)
-                what = f"{type(error).__name__}: {error}"
-                self._observer.note(f"{self._target.name}: status of {layout.node} failed: {what}")
-        return None
-
-    def _learn(self, node: str, status: NodeStatus | None) -> None:
-        """Take in what a node said; write it down and tell it if that is news."""
-        if self._is_ending:
-            return
-        self._status[node] = status
-        news = () if status is None else (status.role, status.term, status.leader)
-        if self._written.get(node) != news:
-            self._written[node] = news
-            self._status_log.append(self._row(node, status))
-        led = self._leading()
-        if led != self._led:
-            self._led = led
-            if led[0] is not None and (led[0], led[1]) != self._last_leader:
-                self.leader_changes += self._last_leader is not None
-                self._last_leader = (led[0], led[1])
-            self._observer.leader_changed(*led, self._now_ns())
-
-    def _leading(self) -> tuple[str | None, int]:
-        """(node, term) of the leader of the highest term; (None, last term) without one."""
-        leaders = [
-            (status.term, node)
-            for node, status in self._status.items()
-            if status is not None and status.role == "leader"
-        ]
-        if not leaders:
-            return None, self._led[1]
-        term, node = max(leaders)
-        return node, term
-
-    def _row(self, node: str, status: NodeStatus | None) -> Json:
-        row: Json = {"time_ns": self._now_ns(), "node": node}
-        for name in ("role", "term", "leader", "committed_index", "end_index"):
-            row[name] = None if status is None else getattr(status, name)
-        return row
-
-    def _now_ns(self) -> int:
-        return monotonic_ns() - self._start_ns
+    async def _ask(self, node: str) -> NodeStatus | None:
+        return await self._target.status(self._members[node].layout, STATUS_TIMEOUT_S)
 
 
 async def wait_until(
@@ -375,3 +252,32 @@ async def wait_until(
             return False
         await trio.sleep(interval_s)
     return True
+
+
+async def transfer(
+    standing: Standing, ask: Callable[[str, str, float], Awaitable[None]], to: str
+) -> Json:
+    """Ask whoever leads to hand leadership to `to`; see `World.transfer`.
+
+    `ask(leader, to, timeout_s)` asks, and raises as the target's `transfer_leadership` does.
+    """
+    was, term = standing.leading()
+    answer: Json = {"from": was, "took_ms": None, "error": None}
+    if was is None or was == to:
+        return answer
+    asked_s = trio.current_time()
+    with trio.move_on_after(TRANSFER_TIMEOUT_S):
+        try:
+            await ask(was, to, TRANSFER_TIMEOUT_S)
+        except IndefiniteError as error:  # it may still be handed over
+            answer["error"] = str(error)
+        except DefiniteError as error:
+            return {**answer, "error": str(error)}
+        while not _leads_after(await standing.ask(to), term):  # noqa: ASYNC110 - a question, no event
+            await trio.sleep(TRANSFER_POLL_S)
+        answer["took_ms"] = round((trio.current_time() - asked_s) * 1e3, 1)
+    return answer
+
+
+def _leads_after(status: NodeStatus | None, term: int) -> bool:
+    return status is not None and status.role == "leader" and status.term > term

@@ -164,10 +164,12 @@ class _DamagedReadError(IndefiniteError):
 class DLedgerClient:
     """The operations of the `log` workload on the broker group."""
 
-    def __init__(self, addresses: Mapping[str, Address], timeout_s: float) -> None:
+    def __init__(
+        self, addresses: Mapping[str, Address], timeout_s: float, rng: Random | None = None
+    ) -> None:
         hosts = {node: (at.host, at.port) for node, at in addresses.items()}
         # Which member is tried first, and how long a retry waits, is no part of the draw.
-        self._client = BrokerGroupClient(hosts, timeout_s=timeout_s, rng=Random())
+        self._client = BrokerGroupClient(hosts, timeout_s=timeout_s, rng=rng or Random())
 
     @property
     def node(self) -> str | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 
 from harness.errors import UsageError
+from harness.plugins import Json
 from harness.simulation import Ask, SeedRun, Step, Violation
+from harness.targets.dledger_group import DLedgerGroup
 from system.sim import run as core_world
 from system.sim.planted_bugs import HEALTHY, planted_bug, planted_bugs
 from system.sim.run_trace import Trace
@@ -79,6 +81,10 @@ class DLedgerSimulator:
             states=frozenset(f"{role}/{happened}" for role, happened in counts.states),
             violation=_violation(broken),
         )
+
+    def group(self, nodes: Sequence[str], options: Json) -> DLedgerGroup:
+        """Return a group of whole nodes for a campaign."""
+        return DLedgerGroup(nodes, options)
 
     def replay(self, ask: Ask, show: Callable[[Step], None]) -> Violation | None:
         """Run one seed step by step."""

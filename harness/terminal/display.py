@@ -35,15 +35,21 @@ class Display:
         self.console = console
         self.progress = Progress()
         self._on_drain = on_drain
+        self._clock_ns: Callable[[], int] = time.monotonic_ns
         self._began_ns = time.monotonic_ns()
 
     def now_ns(self) -> int:
         """Time since the run's start: the supervisor's clock, as far as it has told."""
-        return time.monotonic_ns() - self._began_ns
+        return self._clock_ns() - self._began_ns
+
+    def go_by(self, clock_ns: Callable[[], int]) -> None:
+        """Go on by another clock: a simulated world has its own."""
+        self._began_ns = clock_ns() - self.now_ns()
+        self._clock_ns = clock_ns
 
     def phase_started(self, phase: str, at_ns: int, planned_s: float | None) -> None:
         """A phase begins."""
-        self._began_ns = time.monotonic_ns() - at_ns
+        self._began_ns = self._clock_ns() - at_ns
         self.progress.enter(phase, at_ns, planned_s)
         log.info("event=phase at_s=%.3f phase=%s", at_ns / NS, phase)
 

@@ -63,7 +63,7 @@ class RunOptions:
         time_limit: How long clients work, in seconds, without setup, heal, drain and check.
         steady: How much of that passes before the first fault, in seconds.
         mutant: Planted bug to run the target with, to see it found.
-        world: Where the group runs: process, as processes of this machine.
+        world: Where the group runs: process, as processes of this machine; sim, simulated.
         workload: What clients do (`list workloads`).
         queues: Queues that the workload uses.
         concurrency: Clients in all: 10, or 3n for three times the nodes.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,20 +13,23 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 from rich.console import Console
 from rich.text import Text
 
-from harness import availability, judge
+from harness import availability, discovery, judge
 from harness import campaign as campaigns
 from harness.campaign import Campaign
 from harness.history import run_folder
 from harness.history.run_folder import RunFolder
 from harness.repeat import repeat_command
-from harness.terminal.display import make_display
+from harness.terminal.display import Display, make_display
 from harness.verdict import EXIT_BY_OUTCOME, Outcome
+
+if TYPE_CHECKING:
+    from harness.runtime.supervisor import RunResult
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 QUIET_LOGGERS: Final = ("py4j", "bokeh", "matplotlib")
@@ -56,11 +60,13 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
         HarnessError: the harness could not do its work (a port in use, say).
         KeyboardInterrupt: interrupted before a verdict; no process is left.
     """
-    from harness.runtime.supervisor import run_campaign  # noqa: PLC0415 - only `run` runs one
-
     engine = judge.Engine(judge.SPARK, campaign.spark_master)
     engine.require_java(os.environ)
     choice = availability.choose(campaign)
+    if campaign.world == "sim":
+        from harness.runtime.simulated import groups_of  # noqa: PLC0415 - as above
+
+        groups_of(discovery.get("targets", campaign.target))
     folder = run_folder.create(Path(campaign.store), campaign.name, datetime.now(UTC))
     run_folder.write_atomically(folder.campaign_toml, campaigns.to_toml(campaign))
     run_folder.link_latest(folder)
@@ -71,16 +77,7 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
     with logged_to(folder), _ended_by_signals():
         try:
             with display.shown():
-                result = trio.run(
-                    partial(
-                        run_campaign,
-                        campaign,
-                        folder,
-                        display,
-                        base_port=base_port,
-                        command=[repeat_command(campaign, folder.path)],
-                    )
-                )
+                result = _run(campaign, folder, display, base_port)
                 judged = judge.judge(folder, campaign, engine, display.checking)
         except BaseException:
             if any(folder.segments.glob("worker-*.seg")):
@@ -92,6 +89,24 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
         finally:
             engine.stop()
         return Session(conclude(folder, judged.outcome), result.status == "interrupted")
+
+
+def _run(
+    campaign: Campaign, folder: RunFolder, display: Display, base_port: int | None
+) -> RunResult:
+    """Run the campaign in the world that it asks for. Imports only what that needs."""
+    command = [repeat_command(campaign, folder.path)]
+    if campaign.world == "sim":
+        from harness.runtime.simulated import run_simulated  # noqa: PLC0415 - see above
+
+        try:
+            return run_simulated(campaign, folder, display, command=command, on_clock=display.go_by)
+        finally:
+            display.go_by(time.monotonic_ns)
+    from harness.runtime.supervisor import run_campaign  # noqa: PLC0415 - see above
+
+    run = partial(run_campaign, campaign, folder, display, base_port=base_port, command=command)
+    return trio.run(run)
 
 
 def judge_stored(folder: RunFolder, campaign: Campaign, engine: judge.Engine) -> int:

@@ -6,7 +6,7 @@ import sys
 
 from system.mutants import HEALTHY, Mutant, load, names
 
-__all__ = ["HEALTHY", "planted_bug", "planted_bugs"]
+__all__ = ["HEALTHY", "Mutant", "planted_bug", "planted_bugs"]
 
 
 def planted_bugs() -> dict[str, str]:

@@ -66,7 +66,10 @@ def test_the_command_line_wins() -> None:
         ('nodes = "three"', r'x\.toml: nodes: Expected int, got str: "three"$'),
         ("nodes = true", r"x\.toml: nodes: Expected int, got bool: true$"),
         ('faults = ["kill", 3]', r'x\.toml: faults\[1\]: Expected str, got int: \["kill", 3\]$'),
-        ('world = "sym"', r"x\.toml: unknown world 'sym' \(there are: process\)$"),
+        (
+            'world = "sym"',
+            r"x\.toml: unknown world 'sym'; did you mean 'sim'\? \(there are: process, sim\)$",
+        ),
         ('disk = "reel"', r"x\.toml: unknown disk 'reel'; did you mean 'real'\?"),
         ("seed = 1979-05-27", r"x\.toml: seed: Expected str.*1979-05-27"),
         ("nodes = ", r"x\.toml: not TOML: Invalid value"),

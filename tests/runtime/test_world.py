@@ -61,8 +61,10 @@ async def group(tmp_path):
 
 async def ready(world: ProcessWorld) -> None:
     since = trio.current_time()
-    assert not world.is_ready(since), "answers to older questions must not count"
-    assert await wait_until(lambda: world.is_ready(since), PATIENCE_S), world.why_not_ready()
+    assert not world.standing.is_ready(since), "answers to older questions must not count"
+    assert await wait_until(lambda: world.standing.is_ready(since), PATIENCE_S), (
+        world.standing.why_not_ready()
+    )
 
 
 def test_kill_and_restart_by_incarnation(tmp_path):

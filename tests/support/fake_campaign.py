@@ -16,7 +16,7 @@ from typing import Any
 import trio
 from fake_target import FakeTarget, make_client
 
-from harness import discovery
+from harness import availability, discovery
 from harness.campaign import Campaign
 from harness.errors import HarnessError
 from harness.history import run_folder
@@ -82,6 +82,7 @@ def patch(setattr_: Any) -> None:
         return [dataclasses.replace(plan, client_factory=make_client) for plan in plans]
 
     setattr_(rig, "discovery", FakeDiscovery)
+    setattr_(availability, "discovery", FakeDiscovery)
     setattr_(rig, "plan_workers", plan)
 
 

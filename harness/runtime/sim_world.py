@@ -1,0 +1,189 @@
+"""The simulated world of a campaign: the vocabulary of faults over whole nodes in virtual time.
+
+The same words as `harness.runtime.world`, the same phases, nemesis and files; only what stands
+behind the words is a target's `SimulatedGroup`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from harness.plugins import UNTOUCHED, Json, NodeStatus
+from harness.runtime.ledger import Lines
+from harness.runtime.nodes import Exit
+from harness.runtime.observer import Observer
+from harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standing
+from harness.runtime.world import STOP_GRACE_S, transfer, wait_until
+from harness.simulation import SimulatedGroup
+
+ENDED_STATUS = 1
+"""A simulated process has no exit status of its own: that of one that raised."""
+
+
+class SimulatedWorld:
+    """Implements `harness.plugins.World`, and what the phases need, over a simulated group.
+
+    Args:
+        nodes: their ids.
+        group: what they are made of, not started.
+        status_log: where changes of role and term are written.
+        observer: who is told.
+    """
+
+    def __init__(
+        self, nodes: Sequence[str], group: SimulatedGroup, status_log: Lines, observer: Observer
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self.exits: list[Exit] = []
+        self.standing = Standing(self.nodes, self, self._ask, status_log, observer, group.now_ns)
+        self._group = group
+        self._observer = observer
+        self._cuts: dict[str, tuple[Sequence[tuple[str, str]], Callable[[str], None]]] = {}
+        self._cut_count = 0
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Watch and poll the nodes until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for node in self.nodes:
+                nursery.start_soon(self.standing.poll, node)
+            nursery.start_soon(self._watch)
+            task_status.started()
+
+    # ---- the vocabulary of faults ------------------------------------------------------
+
+    async def leader(self) -> str | None:
+        """The node that says it leads the highest term, if any answers."""
+        return self.standing.leading()[0]
+
+    async def kill(self, node: str) -> Json:
+        """End the node's process at once; see `World.kill`."""
+        if not self._group.is_running(node):
+            return {"incarnation": UNTOUCHED}
+        self._group.kill(node)
+        self.standing.learn(node, None)
+        return {"incarnation": self._group.incarnation(node)}
+
+    async def restart(self, node: str, incarnation: int) -> None:
+        """Start the node again if its dead incarnation is still `incarnation` (idempotent)."""
+        if self._group.incarnation(node) == incarnation and not self._group.is_running(node):
+            self._group.start(node)
+
+    async def pause(self, node: str) -> Json:
+        """Let the node's process stand still; see `World.pause`."""
+        if not self._group.is_running(node) or self._group.is_paused(node):
+            return {"incarnation": UNTOUCHED}
+        self._group.pause(node)
+        return {"incarnation": self._group.incarnation(node)}
+
+    async def resume(self, node: str, incarnation: int) -> None:
+        """Let that incarnation go on; nothing if it is gone (idempotent)."""
+        if self.is_alive(node, incarnation):
+            self._group.resume(node)
+
+    def is_paused(self, node: str) -> bool:
+        """True while the node's process stands still."""
+        return self._group.is_paused(node)
+
+    def is_alive(self, node: str, incarnation: int) -> bool:
+        """True if that incarnation of the node still runs (or is paused)."""
+        return self._group.incarnation(node) == incarnation and self._group.is_running(node)
+
+    async def cut(self, links: Sequence[tuple[str, str]]) -> str:
+        """Hold all that flows from a to b, for each (a, b); return a cut id."""
+        self._cut_count += 1
+        name = f"cut-{self._cut_count}"
+        self._cuts[name] = (links, self._group.cut(links))
+        return name
+
+    async def mend(self, cut: str, how: str) -> None:
+        """Mend that cut (idempotent)."""
+        if cut in self._cuts:
+            self._cuts.pop(cut)[1](how)
+
+    def held(self, cut: str) -> Json:
+        """What that cut holds back: {"bytes": n, "connections": n}."""
+        if cut not in self._cuts:
+            return {"bytes": 0, "connections": 0}
+        size, connections = self._group.held(self._cuts[cut][0])
+        return {"bytes": size, "connections": connections}
+
+    async def transfer(self, to: str) -> Json:
+        """Ask whoever leads to hand leadership to `to`; see `World.transfer`."""
+        return await transfer(self.standing, self._group.transfer_leadership, to)
+
+    # ---- what the phases need besides --------------------------------------------------
+
+    def start_all(self) -> tuple[str, ...]:
+        """Start every node that does not run; return which ones these were."""
+        down = tuple(node for node in self.nodes if not self._group.is_running(node))
+        for node in down:
+            self._group.start(node)
+        return down
+
+    def restore(self) -> tuple[str, ...]:
+        """Mend, resume and start whatever is still not as it should be; say what that was."""
+        found = [f"{cut} was not mended" for cut in self._cuts]
+        for _, mend in self._cuts.values():
+            mend("deliver")
+        self._cuts.clear()
+        for node in self.nodes:
+            if self.is_paused(node):
+                self._group.resume(node)
+                found.append(f"node {node} was still paused")
+        found += [f"node {node} was down: started again" for node in self.start_all()]
+        return tuple(found)
+
+    async def stop_all(self) -> None:
+        """Ask all nodes to end; end those at once that do not. No news from here on."""
+        self.standing.is_ending = True
+        for node in self.nodes:
+            if self._group.is_running(node):
+                self._group.stop(node)
+        await wait_until(lambda: not any(map(self._group.is_running, self.nodes)), STOP_GRACE_S)
+        for node in self.nodes:
+            if self._group.is_running(node):
+                self._group.kill(node)
+
+    def explain(self, ended: Exit) -> str:
+        """Say in one line how a node ended by itself."""
+        return f"node {ended}"
+
+    def remarks(self) -> tuple[str, ...]:
+        """The invariants that were broken."""
+        return tuple(self._group.remarks)
+
+    def is_running(self, node: str) -> bool:
+        """True while the node has a process."""
+        return self._group.is_running(node)
+
+    def incarnation(self, node: str) -> int:
+        """How often the node was started."""
+        return self._group.incarnation(node)
+
+    def last_line(self, node: str) -> str:
+        """Nothing: what simulated nodes say is a trace's matter."""
+        return ""
+
+    async def _ask(self, node: str) -> NodeStatus | None:
+        return await self._group.status(node, STATUS_TIMEOUT_S)
+
+    async def _watch(self) -> None:
+        """Tell what ended by itself, and what the world itself found wrong."""
+        seen = 0
+        while True:
+            while len(self.exits) < len(self._group.ended):
+                self._tell_end(len(self.exits))
+            for remark in self._group.remarks[seen:]:
+                self._observer.note(remark)
+            seen = len(self._group.remarks)
+            await trio.sleep(STATUS_INTERVAL_S)
+
+    def _tell_end(self, number: int) -> None:
+        ended, now_ns = self._group.ended[number], self._group.now_ns()
+        one = Exit(ended.node, ended.incarnation, ENDED_STATUS, False, ended.said, now_ns)
+        self.exits.append(one)
+        if not self._group.is_running(ended.node):
+            self.standing.learn(ended.node, None)
+        self._observer.note(self.explain(one))

@@ -1,0 +1,183 @@
+"""How a group stands: what each node last said of itself, who leads, whether all agree.
+
+The same for every world: only who is asked, and how, differs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import trio
+
+from harness.plugins import Json, NodeStatus
+from harness.runtime.ledger import Lines
+from harness.runtime.observer import Observer
+
+STATUS_INTERVAL_S = 0.1
+STATUS_TIMEOUT_S = 0.3
+
+
+class Nodes(Protocol):
+    """What a world knows of its nodes' processes."""
+
+    def incarnation(self, node: str) -> int:
+        """How often the node was started."""
+        ...
+
+    def is_running(self, node: str) -> bool:
+        """True while the node has a process."""
+        ...
+
+    def last_line(self, node: str) -> str:
+        """The last line that the node itself wrote; "" if none."""
+        ...
+
+
+class Standing:
+    """Asks the nodes of a group for their status all the time, and tells what is news.
+
+    Args:
+        names: the nodes.
+        nodes: what the world knows of their processes.
+        ask: asks one node within `STATUS_TIMEOUT_S`; what it raises is told once.
+        status_log: where changes of role and term are written.
+        observer: who is told.
+        now_ns: the time since the run's start.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        nodes: Nodes,
+        ask: Callable[[str], Awaitable[NodeStatus | None]],
+        status_log: Lines,
+        observer: Observer,
+        now_ns: Callable[[], int],
+    ) -> None:
+        self.names = tuple(names)
+        self.leader_changes = 0
+        self.is_ending = False
+        """Set when the nodes are told to end: no news from then on."""
+        self._nodes = nodes
+        self._ask = ask
+        self._status_log = status_log
+        self._observer = observer
+        self._now_ns = now_ns
+        self._status: dict[str, NodeStatus | None] = dict.fromkeys(self.names)
+        self._asked = dict.fromkeys(self.names, -math.inf)  # when the last answer was asked for
+        self._written: dict[str, tuple[object, ...]] = {}
+        self._led: tuple[str | None, int] = (None, 0)
+        self._last_leader: tuple[str, int] | None = None
+        self._puzzled: set[str] = set()
+
+    async def poll(self, node: str) -> None:
+        """Ask a node again and again, until cancelled."""
+        nodes = self._nodes
+        while True:
+            asked, asked_of = trio.current_time(), nodes.incarnation(node)
+            status = await self.ask(node)
+            if asked_of == nodes.incarnation(node) and nodes.is_running(node):
+                self._asked[node] = asked
+                self.learn(node, status)
+            await trio.sleep(STATUS_INTERVAL_S)
+
+    async def ask(self, node: str) -> NodeStatus | None:
+        """Ask a node once; None if it does not answer."""
+        try:
+            with trio.move_on_after(2 * STATUS_TIMEOUT_S):  # even if the target forgets its own
+                return await self._ask(node)
+        except Exception as error:
+            if node not in self._puzzled:
+                self._puzzled.add(node)
+                what = f"{type(error).__name__}: {error}"
+                self._observer.note(f"the status of {node} failed: {what}")
+        return None
+
+    def learn(self, node: str, status: NodeStatus | None) -> None:
+        """Take in what a node said; write it down and tell it if that is news."""
+        if self.is_ending:
+            return
+        self._status[node] = status
+        news = () if status is None else (status.role, status.term, status.leader)
+        if self._written.get(node) != news:
+            self._written[node] = news
+            self._status_log.append(self._row(node, status))
+        led = self.leading()
+        if led != self._led:
+            self._led = led
+            if led[0] is not None and (led[0], led[1]) != self._last_leader:
+                self.leader_changes += self._last_leader is not None
+                self._last_leader = (led[0], led[1])
+            self._observer.leader_changed(*led, self._now_ns())
+
+    def leading(self) -> tuple[str | None, int]:
+        """(node, term) of the leader of the highest term; (None, last term) without one."""
+        leaders = [
+            (status.term, node)
+            for node, status in self._status.items()
+            if status is not None and status.role == "leader"
+        ]
+        if not leaders:
+            return None, self._led[1]
+        term, node = max(leaders)
+        return node, term
+
+    def statuses(self) -> dict[str, NodeStatus | None]:
+        """What each node last said of itself; None if it did not answer."""
+        return dict(self._status)
+
+    def is_ready(self, since: float) -> bool:
+        """True if every running node answers and names the same leader, which agrees.
+
+        Answers to questions asked before `since` (trio's clock) do not count.
+        """
+        leader, term = self.leading()
+        names = [node for node in self.names if self._nodes.is_running(node)]
+        running = [self._status[node] for node in names]
+        is_fresh = all(self._asked[node] >= since for node in names)
+        return (
+            is_fresh
+            and leader is not None
+            and all(
+                status is not None and status.leader == leader and status.term == term
+                for status in running
+            )
+        )
+
+    def is_settled(self, since: float) -> bool:
+        """True if the group is ready and all has been committed everywhere, since then."""
+        if not self.is_ready(since):
+            return False
+        running = (self._status[node] for node in self.names if self._nodes.is_running(node))
+        indexes = {
+            index
+            for status in running
+            if status is not None
+            for index in (status.committed_index, status.end_index)
+        }
+        return len(indexes) == 1
+
+    def why_not_ready(self) -> str:
+        """Say of each node in a few words why the group is not ready."""
+        return "; ".join(self._state_of(node) for node in self.names)
+
+    def _state_of(self, node: str) -> str:
+        status = self._status[node]
+        if not self._nodes.is_running(node):
+            return f"{node} does not run"
+        if status is None:
+            said = self._nodes.last_line(node)
+            return f"{node} does not answer" + (f" (its last line: {said})" if said else "")
+        follows = f"follows {status.leader}" if status.leader else "knows no leader"
+        return (
+            f"{node} is {status.role} of term {status.term}, {follows}, "
+            f"committed {status.committed_index} of {status.end_index}"
+        )
+
+    def _row(self, node: str, status: NodeStatus | None) -> Json:
+        row: Json = {"time_ns": self._now_ns(), "node": node}
+        for name in ("role", "term", "leader", "committed_index", "end_index"):
+            row[name] = None if status is None else getattr(status, name)
+        return row

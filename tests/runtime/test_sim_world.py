@@ -1,0 +1,143 @@
+"""The simulated world keeps the contract of World: exact, idempotent, by incarnation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from harness.plugins import UNTOUCHED
+from harness.runtime.ledger import Lines
+from harness.runtime.observer import SilentObserver
+from harness.runtime.sim_world import SimulatedWorld
+from harness.runtime.world import wait_until
+from harness.targets.dledger_group import DLedgerGroup
+
+NODES = ("n0", "n1", "n2")
+OPTIONS = {
+    "seed": "7",
+    "mutant": None,
+    "disk": "volatile",
+    "data_file_bytes": 1 << 20,
+    "index_file_bytes": 1 << 18,
+}
+PATIENCE_S = 20.0
+Scenario = Callable[[SimulatedWorld, DLedgerGroup], Awaitable[None]]
+
+
+def play(tmp_path: Path, scenario: Scenario) -> None:
+    group = DLedgerGroup(NODES, OPTIONS)
+    lines = Lines(tmp_path / "status.jsonl")
+
+    async def main() -> None:
+        world = SimulatedWorld(NODES, group, lines, SilentObserver())
+        with trio.fail_after(120):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(world.run)
+                world.start_all()
+                await ready(world)
+                await scenario(world, group)
+                nursery.cancel_scope.cancel()
+
+    group.run(main)
+    lines.close()
+    assert group.remarks == []
+
+
+async def ready(world: SimulatedWorld) -> None:
+    since = trio.current_time()
+    is_ready = world.standing.is_ready
+    assert await wait_until(lambda: is_ready(since), PATIENCE_S), world.standing.why_not_ready()
+
+
+def test_kill_and_restart_by_incarnation(tmp_path: Path) -> None:
+    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+        assert await world.kill("n0") == {"incarnation": 1}
+        assert await world.kill("n0") == {"incarnation": UNTOUCHED}
+        assert await world.pause("n0") == {"incarnation": UNTOUCHED}
+        assert not world.is_alive("n0", 1)
+        await world.restart("n0", UNTOUCHED)
+        await world.restart("n0", 2)
+        assert not world.is_running("n0")
+        await world.restart("n0", 1)
+        await world.restart("n0", 1)
+        assert world.is_alive("n0", 2)
+        await ready(world)
+        assert world.exits == []
+
+    play(tmp_path, scenario)
+
+
+def test_pause_is_not_ended_by_another(tmp_path: Path) -> None:
+    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+        assert await world.pause("n1") == {"incarnation": 1}
+        assert await world.pause("n1") == {"incarnation": UNTOUCHED}
+        await world.resume("n1", UNTOUCHED)
+        assert world.is_paused("n1")
+        assert await world.kill("n1") == {"incarnation": 1}
+        await world.restart("n1", 1)
+        await world.resume("n1", 1)
+        assert world.is_alive("n1", 2)
+        assert not world.is_paused("n1")
+        await ready(world)
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("how", ["deliver", "reset"])
+def test_a_cut_deposes_the_leader_and_is_mended_once(tmp_path: Path, how: str) -> None:
+    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+        leader = await world.leader()
+        assert leader is not None
+        others = [node for node in NODES if node != leader]
+        links = [link for node in others for link in ((node, leader), (leader, node))]
+        cut, same = await world.cut(links), await world.cut(links)
+
+        def another_leads() -> bool:
+            return world.standing.leading()[0] not in (None, leader)
+
+        assert await wait_until(another_leads, PATIENCE_S)
+        assert world.held(cut)["bytes"] > 0
+        await world.mend(cut, how)
+        await world.mend(cut, how)
+        assert world.held(cut) == {"bytes": 0, "connections": 0}
+        assert world.held(same)["bytes"] > 0, "cuts are counted"
+        await world.mend(same, how)
+        await ready(world)
+        assert world.restore() == ()
+
+    play(tmp_path, scenario)
+
+
+def test_leadership_is_transferred_in_virtual_time(tmp_path: Path) -> None:
+    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+        leader = await world.leader()
+        to = next(node for node in NODES if node != leader)
+        answer = await world.transfer(to)
+        assert answer["from"] == leader
+        assert answer["took_ms"] > 0
+        assert await wait_until(lambda: world.standing.leading()[0] == to, PATIENCE_S)
+
+    play(tmp_path, scenario)
+
+
+def test_restore_finds_what_was_left_and_stopped_nodes_leave_their_files(tmp_path: Path) -> None:
+    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+        cut = await world.cut([("n0", "n1")])
+        await world.pause("n2")
+        await world.kill("n1")
+        assert world.restore() == (
+            f"{cut} was not mended",
+            "node n2 was still paused",
+            "node n1 was down: started again",
+        )
+        await ready(world)
+        await world.stop_all()
+        assert not any(map(world.is_running, NODES))
+        assert world.exits == []
+        group.save("n0", tmp_path / "n0")
+
+    play(tmp_path, scenario)
+    assert list((tmp_path / "n0" / "store" / "dledger-n0" / "data").iterdir())

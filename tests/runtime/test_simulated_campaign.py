@@ -1,0 +1,139 @@
+"""Whole campaigns in the simulated world: the same phases, files and verdicts, by one seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from fake_target import FakeTarget
+
+from harness import judge
+from harness.campaign import Campaign, resolve
+from harness.errors import UsageError
+from harness.history import run_folder
+from harness.history.run_folder import RunFolder
+from harness.runtime.ledger import open_faults
+from harness.runtime.observer import PHASES, SilentObserver
+from harness.runtime.simulated import groups_of, run_simulated
+from harness.runtime.supervisor import RunResult
+from harness.targets.dledger_group import DLedgerGroup
+from harness.verdict import Outcome
+from system.sim.violation import Violated
+
+CAMPAIGN = Campaign(
+    world="sim",
+    seed="7",
+    time_limit_s=15.0,
+    steady_s=1.0,
+    rate_hz=80.0,
+    faults=("kill", "pause", "partition", "transfer"),
+    nemesis_interval_s=1.0,
+    fault_duration_min_s=1.0,
+    fault_duration_max_s=1.5,
+)
+
+
+class Tape(SilentObserver):
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+        self.notes: list[str] = []
+
+    def phase_started(self, phase: str, at_ns: int, planned_s: float | None) -> None:
+        self.phases.append(phase)
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+
+def play(store: Path, **changes: object) -> tuple[RunResult, Tape, Campaign]:
+    settings = {name: getattr(CAMPAIGN, name) for name in CAMPAIGN.__struct_fields__}
+    campaign = resolve(Campaign(**{**settings, **changes}))
+    folder = run_folder.create(store, campaign.name, datetime.now(UTC))
+    tape = Tape()
+    return run_simulated(campaign, folder, tape), tape, campaign
+
+
+def judged(folder: RunFolder, campaign: Campaign) -> dict[str, bool | str]:
+    told = judge.judge(folder, campaign, judge.Engine(judge.LOCAL, "local[*]"), lambda step: None)
+    return {verdict.checker: verdict.outcome.json_value for verdict in told.verdicts}
+
+
+def digests(folder: RunFolder) -> Iterator[tuple[str, str]]:
+    for path in sorted([*folder.segments.glob("*.seg"), *(folder.path / "nodes").rglob("*")]):
+        if path.is_file():
+            name = str(path.relative_to(folder.path))
+            yield name, hashlib.blake2b(path.read_bytes()).hexdigest()
+    for path in (folder.status_jsonl, folder.faults_jsonl, folder.drain_json):
+        yield path.name, path.read_text()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunResult, Tape, Campaign]:
+    return play(tmp_path_factory.mktemp("sim"))
+
+
+def test_every_fault_bites_and_the_group_comes_back(
+    run: tuple[RunResult, Tape, Campaign],
+) -> None:
+    result, tape, _ = run
+    assert (result.status, result.is_drained, result.problems) == ("complete", True, ())
+    assert result.faults.applied == result.faults.bit == result.faults_planned >= 4
+    assert result.counts.ok > 500
+    assert tape.phases == list(PHASES)
+    assert tape.notes == []
+    assert open_faults(result.folder.faults_jsonl) == ()
+    facts = json.loads(result.folder.run_json.read_bytes())
+    assert (facts["world"], facts["status"]) == ("sim", "complete")
+    assert facts["phases"][2]["stop_ns"] >= 15 * 10**9, "times are the world's"
+
+
+def test_the_checkers_judge_it_like_any_run(run: tuple[RunResult, Tape, Campaign]) -> None:
+    result, _, campaign = run
+    assert set(judged(result.folder, campaign).values()) == {True}
+    assert result.folder.report_html.exists()
+
+
+def test_the_same_seed_gives_the_same_history_and_files(
+    run: tuple[RunResult, Tape, Campaign], tmp_path: Path
+) -> None:
+    again, _, _ = play(tmp_path)
+    assert dict(digests(again.folder)) == dict(digests(run[0].folder))
+    other, _, _ = play(tmp_path / "other", seed="8", time_limit_s=8.0, faults=("kill",))
+    assert dict(digests(other.folder)) != dict(digests(run[0].folder))
+
+
+def test_a_planted_bug_is_found_by_the_checkers(tmp_path: Path) -> None:
+    result, _, campaign = play(
+        tmp_path, mutant="ack-before-quorum", faults=("partition", "kill"), rate_hz=200.0
+    )
+    assert judged(result.folder, campaign)["durability"] is False
+
+
+def test_an_invariant_that_breaks_is_told_and_no_run_with_it_is_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the checkers see: a world that found something wrong vouches for nothing."""
+    start = DLedgerGroup.start
+
+    def start_badly(group: DLedgerGroup, node: str) -> None:
+        start(group, node)
+        if not group.remarks:
+            group._world.violated(Violated("one-leader", "two lead term 3"), "n1")
+
+    monkeypatch.setattr(DLedgerGroup, "start", start_badly)
+    result, tape, campaign = play(tmp_path, faults=(), time_limit_s=3.0)
+    told = "invariant one-leader broken at n1: two lead term 3"
+    assert tape.notes == [told]
+    assert result.problems == (told,)
+    verdicts = judged(result.folder, campaign)
+    assert verdicts.pop("run-as-planned") == Outcome.UNKNOWN.json_value
+    assert set(verdicts.values()) == {True}
+
+
+def test_a_target_without_simulated_worlds_is_told() -> None:
+    with pytest.raises(UsageError, match="world sim: the target fake has no simulated world"):
+        groups_of(FakeTarget())
