@@ -190,6 +190,7 @@ class Broker:
             effects.membership,
             effects.installed,
             is_behind,
+            self._reput.is_checkpoint_due,
         )
 
     def take_checkpoint(self) -> BrokerCheckpoint | None:

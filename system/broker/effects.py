@@ -19,7 +19,8 @@ class BrokerEffects:
     `installed`, where it is not None, replaced everything applied before: checkpoint files
     and key index of the old state stand for nothing any more. `is_behind` says that more is
     left to apply than one step takes: `take` should be called again soon, with nothing else
-    having happened.
+    having happened. `is_checkpoint_due` says that key items fill half of their bound: a
+    checkpoint should be taken now, since applying stops at the bound.
     """
 
     writes: list[Write] = field(default_factory=list)
@@ -30,3 +31,4 @@ class BrokerEffects:
     membership: Membership | None = None
     installed: Snapshot | None = None
     is_behind: bool = False
+    is_checkpoint_due: bool = False

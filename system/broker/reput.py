@@ -78,6 +78,11 @@ class Reput:
         return self._key_count >= self._config.key_items_max > 0
 
     @property
+    def is_checkpoint_due(self) -> bool:
+        """True where key items fill half of their bound."""
+        return self._key_count * 2 >= self._config.key_items_max > 0
+
+    @property
     def has_native_left(self) -> bool:
         """True while messages of a native commit log are still to be dispatched."""
         return self._native is not None

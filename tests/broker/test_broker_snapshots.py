@@ -295,6 +295,11 @@ def test_a_long_replay_is_done_in_steps_and_readiness_waits_for_it() -> None:
 def test_key_items_wait_for_a_checkpoint_once_they_fill_their_bound() -> None:
     group = BrokerGroup(1, config=expiring(key_items_max=10))
     leader = group.lead()
+    leader.answer(*(send("u", 0, b"", opaque) for opaque in range(1, 5)))
+    assert not leader.broker.take(group.now_ms, group.wall_ms).is_checkpoint_due
+    leader.answer(send("u", 0, b""))
+    assert leader.broker.take(group.now_ms, group.wall_ms).is_checkpoint_due
+    assert leader.save_checkpoint()
     leader.ask(*(send("t", 0, bytes(100), opaque) for opaque in range(1, 13)))
     leader.pump()
     assert [reply.code for reply in leader.replies.pop(1)] == [0] * 12
