@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from system.sim.draws import Draws, Stream
 from system.sim.faults import (
     EVERYBODY,
@@ -47,16 +49,17 @@ CLOCK_RATE_OFF_MAX = 0.02
 class Where:
     """Draws nodes and links of one group."""
 
-    def __init__(self, draw: Stream, members: tuple[str, ...]) -> None:
+    def __init__(self, draw: Stream, members: tuple[str, ...], *, leads: float) -> None:
         self.draw = draw
+        self._leads = leads
         self.members = members
 
     def node(self) -> str:
         """A member by id, or whoever leads, or whoever follows."""
         roll = self.draw.random()
-        if roll < 0.45:
+        if roll < self._leads:
             return LEADER
-        if roll < 0.6:
+        if roll < self._leads + 0.15:
             return FOLLOWER
         return self.draw.choice(self.members)
 
@@ -155,6 +158,20 @@ LOSES_A_DISK = ("bit_rot", "wipe")
 """Kinds after which a node's copy of the log is gone; at most one such fault a run."""
 MEMBERSHIP = ("wipe", "bit_rot", "add_member", "remove_member", "replace_member")
 """Kinds that change the group's membership; each is given time before the next."""
+STORMY = (
+    "crash",
+    "crash_at_operation",
+    "pause",
+    "cut",
+    "slow_link",
+    "lossy_link",
+    "reorder",
+    "stall_disk",
+    "transfer",
+)
+"""What a storm is made of: all that ends a leadership, or makes its messages late."""
+EXPIRES_BEHIND_A_BACK = 0.6
+"""How often a follower is away while files expire, so that it needs a snapshot."""
 SHARE_OF_KINDS = 0.45
 """Which part of the kinds a seed has at all."""
 MEMBERSHIP_GAP_MS = 5000
@@ -169,6 +186,7 @@ def draw_faults(
     kinds: tuple[str, ...] | None,
     count: int,
     ack: str,
+    is_storm: bool = False,
 ) -> tuple[AnyFault, ...]:
     """Draw `count` faults that start and end between `from_ms` and `until_ms`, in order of time.
 
@@ -179,6 +197,8 @@ def draw_faults(
     allowed = KINDS if kinds is None else tuple(kind for kind in KINDS if kind in kinds)
     if not allowed:
         return ()
+    if is_storm:
+        allowed = tuple(kind for kind in allowed if kind in STORMY) or allowed
     own = tuple(kind for kind in allowed if mix.random() < SHARE_OF_KINDS) or allowed
     names = tuple(f"n{number}" for number in range(members))
     faults: list[AnyFault] = []
@@ -196,20 +216,24 @@ def draw_faults(
         kind = draw.choice(usable or ["crash"])
         disks_lost += kind in LOSES_A_DISK
         changed_ms = start_ms if kind in MEMBERSHIP else changed_ms
-        longest = draw.choice((500, 1500, 3500))
+        longest = draw.choice((400, 800) if is_storm else (500, 1500, 3500))
         duration_ms = min(draw.randrange(100, longest, GRID_MS), until_ms - start_ms)
-        fault = MAKERS[kind](Where(draw, names), draw, start_ms, duration_ms)
-        if ack == "page-cache" and isinstance(fault, Crash):
-            fault = Crash(
-                start_ms=start_ms, duration_ms=duration_ms, node=fault.node, loses_unsynced=False
-            )
-        elif ack == "page-cache" and isinstance(fault, CrashAtOperation):
-            fault = CrashAtOperation(
-                start_ms=start_ms,
-                duration_ms=duration_ms,
-                node=fault.node,
-                operations=fault.operations,
-                loses_unsynced=False,
-            )
+        where = Where(draw, names, leads=0.7 if is_storm else 0.45)
+        fault = MAKERS[kind](where, draw, start_ms, duration_ms)
+        if kind == "expire" and draw.chance(EXPIRES_BEHIND_A_BACK):
+            faults.append(_absence(where, draw, fault))
+        if ack == "page-cache" and isinstance(fault, Crash | CrashAtOperation):
+            fault = msgspec.structs.replace(fault, loses_unsynced=False)
         faults.append(fault)
-    return tuple(faults)
+    return tuple(sorted(faults, key=lambda fault: fault.start_ms))
+
+
+def _absence(where: Where, draw: Stream, fault: AnyFault) -> AnyFault:
+    """Return the fault of a node that is away from before `fault` until behind its end."""
+    start_ms = max(GRID_MS, fault.start_ms - draw.randrange(500, 2000, GRID_MS))
+    duration_ms = fault.end_ms - start_ms
+    node = FOLLOWER if draw.chance(0.5) else draw.choice(where.members)
+    if draw.chance(0.5):
+        return Crash(start_ms=start_ms, duration_ms=duration_ms, node=node, loses_unsynced=False)
+    links = ((node, EVERYBODY), (EVERYBODY, node))
+    return Cut(start_ms=start_ms, duration_ms=duration_ms, links=links)

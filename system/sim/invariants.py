@@ -45,6 +45,7 @@ class Shadow:
     """
 
     __slots__ = (
+        "asked_term",
         "batches",
         "commit_index",
         "core",
@@ -65,6 +66,8 @@ class Shadow:
         self.core: RaftCore | None = None
         self.log: CommitLog | None = None
         self.is_up = False
+        self.asked_term = -1
+        """The term whose leader asked this member to take over."""
         self.batches: list[Batch] = []
         self.lasts: list[int] = []
         self.crcs: list[int] = []
@@ -238,6 +241,8 @@ class Invariants:
         if change.role is not Role.LEADER:
             return
         self._counts.elections += 1
+        if shadow.asked_term == change.term - 1:
+            self._counts.transfers += 1
         other = self.leaders.setdefault(change.term, shadow.name)
         if other != shadow.name:
             raise Violated(

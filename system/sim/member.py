@@ -21,6 +21,7 @@ from system.raft.membership import Membership
 from system.raft.protocol import LeadershipTransfer, Message, RaftConfig
 from system.remoting.command import Command
 from system.remoting.requests import SendRequest
+from system.sim.bounds import check_answered, check_bounds
 from system.sim.disk import SimDisk
 from system.sim.flush import Flush
 from system.sim.run_trace import describe, numbers_of
@@ -40,6 +41,8 @@ WALL_MS = 1_700_000_000_000
 STEP_MS = 0.1
 """How soon a broker that is behind in applying goes on with it."""
 QUEUE_FILE_BYTES = 20 * 200
+LOOK_EVERY = 16
+"""After so many steps of a member its queues are looked at."""
 
 
 class SimMember:
@@ -121,6 +124,7 @@ class SimMember:
         self.is_up = True
         self.is_paused = False
         self._is_stepping = False
+        self._pumps = 0
         self._backlog = []
         self.flush = Flush(self, writer, files)
         self._timer_ms = float("inf")
@@ -202,7 +206,7 @@ class SimMember:
             trace.line(world.heap.now_ms, self.name, f"<- {source} {describe(message)}")
         world.counts.states.add((self.core.role.value, type(message).__name__))
         if isinstance(message, LeadershipTransfer):
-            world.counts.transfers += 1
+            self.shadow.asked_term = message.term
         self.broker.receive(message, self.local_ms())
         self.pump()
 
@@ -236,6 +240,7 @@ class SimMember:
                 world.trace.line(world.heap.now_ms, self.name, f"tick as {self.core.role.value}")
             world.counts.states.add((self.core.role.value, "tick"))
             self.broker.tick(local_ms)
+            check_answered(self.name, self.broker, local_ms)
             self.pump()
         self._set_timer()
 
@@ -263,6 +268,9 @@ class SimMember:
         commit_index = self.core.ledger.commit_index
         if commit_index != shadow.commit_index:
             invariants.committed(shadow, commit_index)
+        self._pumps += 1
+        if self._pumps % LOOK_EVERY == 0:
+            check_bounds(self.name, self.broker, self.core)
         if effects.role_changes:
             for change in effects.role_changes:
                 invariants.changed_role(shadow, change)
@@ -317,6 +325,7 @@ def broker_config(settings: Settings) -> BrokerConfig:
     return BrokerConfig(
         data_file_bytes=settings.data_file_bytes,
         pending_sends_max=settings.pending_sends_max,
+        ack_timeout_ms=settings.ack_timeout_ms,
         expiry=ExpiryConfig(reserved_ms=settings.reserved_ms),
     )
 

@@ -16,6 +16,8 @@ from system.sim.fault_draws import draw_faults
 from system.sim.faults import AnyFault
 
 QUEUES_MAX = 4
+STORMS = 0.2
+"""Which part of the seeds is a storm: leaders fall again and again, faster than they settle."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How often each node looks for data files to expire; 0: never by itself."""
     reserved_ms: int = 3_600_000
     """How old a data file gets before it expires."""
+    ack_timeout_ms: float = 2500.0
     pending_sends_max: int = 10_000
     reads_waiting_max: int = 10_000
 
@@ -96,21 +99,25 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
     """Draw the whole schedule of a seed."""
     options = options or Options()
     draws = Draws(seed)
-    settings = draw_settings(draws.stream("settings"), options)
+    how_many = draws.stream("fault_count")
+    is_storm = how_many.chance(STORMS)
+    settings = draw_settings(draws.stream("settings"), options, is_storm=is_storm)
+    count = how_many.randint(options.faults_min, options.faults_max)
     faults = draw_faults(
         draws,
         members=settings.members,
         from_ms=500,
         until_ms=max(1000, options.run_ms - 7000),
         kinds=options.faults,
-        count=draws.stream("fault_count").randint(options.faults_min, options.faults_max),
+        count=count * 3 if is_storm else count,
         ack=settings.ack,
+        is_storm=is_storm,
     )
     calls = draw_calls(draws.stream("calls"), settings, options.operations_per_s)
     return Schedule(seed=seed, settings=settings, faults=faults, calls=calls)
 
 
-def draw_settings(draw: Stream, options: Options) -> Settings:
+def draw_settings(draw: Stream, options: Options, *, is_storm: bool = False) -> Settings:
     """Draw a group's settings."""
     members = draw.choices((1, 2, 3, 4, 5), (2, 6, 56, 6, 30))[0]
     heartbeat = draw.choice((50.0, 50.0, 80.0, 100.0))
@@ -121,8 +128,8 @@ def draw_settings(draw: Stream, options: Options) -> Settings:
     expiry_check_ms, reserved_ms = draw.choice(
         ((0.0, 3_600_000), (0.0, 3_600_000), (1000.0, 3_600_000), (1000.0, 4_000))
     )
-    slow_network = draw.chance(0.2)
-    slow_disk = draw.chance(0.2)
+    slow_network = draw.chance(0.5 if is_storm else 0.2)
+    slow_disk = draw.chance(0.4 if is_storm else 0.2)
     return Settings(
         members=options.members or members,
         run_ms=options.run_ms,
@@ -146,6 +153,7 @@ def draw_settings(draw: Stream, options: Options) -> Settings:
         client_timeout_ms=draw.choice((800.0, 1500.0, 3000.0)),
         expiry_check_ms=expiry_check_ms,
         reserved_ms=reserved_ms,
+        ack_timeout_ms=draw.choice((300.0, 2500.0, 2500.0)),
         pending_sends_max=draw.choice((40, 10_000, 10_000, 10_000)),
         reads_waiting_max=draw.choice((2, 10_000, 10_000, 10_000)),
     )

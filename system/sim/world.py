@@ -15,11 +15,11 @@ from system.sim.disk import PowerLoss
 from system.sim.draws import Draws
 from system.sim.event_heap import EventHeap
 from system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
+from system.sim.group_operator import Operator
 from system.sim.history import APPEND, OK, check_history, check_refusals
 from system.sim.invariants import Invariants
 from system.sim.member import ROOT, SimMember, broker_config, raft_config
 from system.sim.network import Network
-from system.sim.group_operator import Operator
 from system.sim.run_trace import Trace
 from system.sim.violation import Violated, Violation
 from system.store.disk import DiskFailed, DiskFull, StoreError
@@ -199,7 +199,7 @@ class World:
     def rot(self, member: SimMember, place: float, bit: int) -> bool:
         """End a node and let one bit of its log rot below the mark; False where there is none."""
         member.log.advance_mark()
-        begin, end = member.log.begin.position, member.log.end.position
+        begin, end = member.log.begin.position, member.log.synced.position
         if end - begin < 1:
             return False
         self.crash(member, loses_unsynced=False)

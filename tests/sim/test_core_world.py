@@ -1,0 +1,177 @@
+"""The core world: clean seeds are clean, the same seed is the same run, and faults take hold."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from system.sim.faults import (
+    EVERYBODY,
+    LEADER,
+    AddMember,
+    BitRot,
+    Crash,
+    Cut,
+    Expire,
+    FullDisk,
+    RemoveMember,
+    ReplaceMember,
+    Transfer,
+    Wipe,
+)
+from system.sim.run import run_seed
+from system.sim.schedule import Call, Options, Schedule, Settings
+
+SHORT = Options(run_ms=12_000, operations_per_s=100)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_clean_seeds_break_nothing(seed):
+    result = run_seed(seed, SHORT)
+    assert result.violation is None
+    assert result.counts.acknowledged > 0
+    assert result.counts.events > 1000
+
+
+def test_a_whole_seed_does_what_was_promised_of_it():
+    result = run_seed(1)
+    assert result.violation is None
+    assert result.counts.operations >= 200 * 30
+    assert sum(result.counts.faults.values()) >= 3
+    assert len(result.history) == result.counts.operations
+
+
+@pytest.mark.parametrize("seed", [3, 8])
+def test_a_seed_is_one_run_in_every_process(seed):
+    lines: list[str] = []
+    here = run_seed(seed, SHORT, trace=lines.append)
+    assert run_seed(seed, SHORT).digest == here.digest
+    program = (
+        "import hashlib; from system.sim.run import run_seed; "
+        "from system.sim.schedule import Options; lines = []; "
+        f"r = run_seed({seed}, Options(run_ms=12_000, operations_per_s=100), trace=lines.append); "
+        "print(r.digest); print('\\n'.join(lines))"
+    )
+    for hash_seed in ("1", "77"):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        digest, _, trace = done.stdout.partition("\n")
+        assert digest == here.digest
+        assert trace == "\n".join(lines) + "\n"
+
+
+def test_other_seeds_are_other_runs():
+    assert len({run_seed(seed, SHORT).digest for seed in range(4)}) == 4
+
+
+def scene(*faults, members=3, run_ms=14_000, **settings) -> Schedule:
+    """A small group under steady load, with these faults and none other."""
+    calls = tuple(
+        Call(at_ms, at_ms // 50 % 3, "batch", 0, 6, 0, 100)
+        for at_ms in range(500, run_ms - 1500, 50)
+    )
+    reads = tuple(
+        Call(at_ms, at_ms // 250 % 3, "pull", 0, 1, 20) for at_ms in range(600, run_ms - 1500, 250)
+    )
+    ordered = tuple(sorted(calls + reads, key=lambda call: call.at_ms))
+    chosen = Settings(members=members, run_ms=run_ms, data_file_bytes=8192, **settings)
+    return Schedule(seed=11, settings=chosen, faults=faults, calls=ordered)
+
+
+def run(*faults, **settings):
+    result = run_seed(0, schedule=scene(*faults, **settings))
+    assert result.violation is None
+    return result.counts
+
+
+def test_without_faults_everything_is_acknowledged():
+    counts = run()
+    assert (counts.unknown, counts.crashes, counts.elections, counts.truncations) == (0, 0, 1, 0)
+    assert counts.acknowledged + counts.reads + counts.refused == counts.operations
+    assert counts.checkpoints > 0
+
+
+def test_a_leader_cut_off_one_way_is_replaced_and_truncated():
+    cut = Cut(start_ms=3000, duration_ms=2000, links=((LEADER, EVERYBODY),))
+    counts = run(cut)
+    assert counts.faults == {"cut": 1}
+    assert counts.elections >= 2
+    assert counts.truncations >= 1
+
+
+def test_a_whole_group_that_loses_power_keeps_what_it_acknowledged():
+    faults = [Crash(start_ms=4000, duration_ms=800, node=f"n{n}") for n in range(3)]
+    counts = run(*faults)
+    assert (counts.crashes, counts.restarts) == (3, 3)
+
+
+def test_a_follower_behind_the_retained_log_gets_a_snapshot():
+    down = Crash(start_ms=2000, duration_ms=4000, node="follower", loses_unsynced=False)
+    counts = run(down, Expire(start_ms=4500, duration_ms=1000))
+    assert counts.compactions > 0
+    assert counts.snapshot_installs >= 1
+
+
+def test_a_wiped_node_comes_back_under_a_new_id():
+    counts = run(Wipe(start_ms=3000, duration_ms=100, node="n1"))
+    assert counts.membership_changes == 2
+    counts = run(
+        Expire(start_ms=3000, duration_ms=1500), Wipe(start_ms=4600, duration_ms=100, node=LEADER)
+    )
+    assert counts.membership_changes == 2
+    assert counts.snapshot_installs >= 1
+
+
+def test_a_rotten_log_is_found_and_its_node_replaced():
+    for place in (0.1, 0.5, 0.9):
+        counts = run(BitRot(start_ms=3000, duration_ms=500, node="n2", place=place, bit=3))
+        assert counts.faults == {"bit_rot": 1}
+        assert counts.membership_changes == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "changes"),
+    [
+        (AddMember(start_ms=3000, duration_ms=500), 1),
+        (RemoveMember(start_ms=3000, duration_ms=500, node=LEADER), 1),
+        (RemoveMember(start_ms=3000, duration_ms=500, node="n1"), 1),
+        (ReplaceMember(start_ms=3000, duration_ms=500, node=LEADER), 2),
+    ],
+)
+def test_members_change(fault, changes):
+    assert run(fault).membership_changes == changes
+
+
+def test_leadership_is_handed_over():
+    counts = run(Transfer(start_ms=3000, duration_ms=500, to="follower"))
+    assert (counts.transfers, counts.elections) == (1, 2)
+    assert counts.unknown == 0
+
+
+def test_a_full_disk_refuses_definitely_and_heals():
+    counts = run(FullDisk(start_ms=3000, duration_ms=1500, node=LEADER, spare_bytes=0))
+    assert counts.faults == {"full_disk": 1}
+    assert counts.acknowledged > 0.6 * counts.operations
+
+
+@pytest.mark.parametrize("members", [1, 2, 5])
+def test_groups_of_every_size(members):
+    counts = run(Crash(start_ms=4000, duration_ms=700, node="n0"), members=members)
+    assert counts.restarts == 1
+
+
+def test_faults_that_find_nothing_to_do_are_not_counted():
+    counts = run(
+        Crash(start_ms=3000, duration_ms=1000, node="n0"),
+        Crash(start_ms=3500, duration_ms=100, node="n0"),
+        Wipe(start_ms=3000, duration_ms=100, node="n9"),
+    )
+    assert counts.faults == {"crash": 1}
