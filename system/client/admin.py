@@ -102,9 +102,14 @@ class AdminClient:
         await self.remove_member(old)
 
     async def wait_until_voter(self, member: str, timeout_s: float = CATCH_UP_TIMEOUT_S) -> None:
-        """Wait until a member votes, as the leader sees it. Raises AdminTimeoutError."""
+        """Wait until a member votes, and the next change may follow. Raises AdminTimeoutError.
+
+        The entry that gives it the vote is committed: until then it might be lost again.
+        """
         await self._wait(
-            lambda group: member in group.voters,
+            lambda group: (
+                member in group.voters and group.membership_index <= group.committed_index
+            ),
             timeout_s,
             f"{member} did not become a voter",
         )

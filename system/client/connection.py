@@ -61,7 +61,7 @@ class Connection:
     @classmethod
     async def open(cls, host: str, port: int, timeout_s: float) -> Connection:
         """Connect. Raises OSError; TimeoutError where it takes longer than `timeout_s`."""
-        with trio.move_on_after(timeout_s) as scope:
+        with trio.move_on_after(max(0.0, timeout_s)) as scope:
             stream = await trio.open_tcp_stream(host, port)
         if scope.cancelled_caught:
             raise TimeoutError(f"no connection to {host}:{port} within {timeout_s:g} s")
@@ -86,6 +86,8 @@ class Connection:
         """
         if not self.is_open or len(self._calls) >= REQUESTS_UNDER_WAY_MAX:
             raise RefusedError(-1, "the connection is closed or has too many requests under way")
+        if timeout_s <= 0:  # the machine kept the caller waiting past its own deadline
+            raise RefusedError(-1, "no time was left to send the request")
         command.opaque = next(self._opaque) & 0x7FFFFFFF
         call = self._calls[command.opaque] = _Call()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -17,6 +18,7 @@ from system.client import (
     BrokerGroupClient,
     RefusedError,
 )
+from system.client.results import Metadata
 from system.raft.protocol import Role
 
 Scenario = Callable[[BrokerServers, BrokerGroupClient, trio.Nursery], Awaitable[None]]
@@ -143,3 +145,43 @@ def test_a_member_that_is_down_does_not_hide_the_leader() -> None:
         assert client.answered_by == "n0"
 
     run(scenario)
+
+
+def test_a_request_without_time_left_is_certainly_not_sent() -> None:
+    """A starved caller may find its deadline past before it could send."""
+
+    async def scenario(servers: BrokerServers, client: BrokerGroupClient, _: trio.Nursery) -> None:
+        client._timeout_s = 0.0
+        with pytest.raises(RefusedError, match="cannot be reached"):
+            await client.send("t", 0, b"there is not even a connection")
+        client._timeout_s = 20.0
+        assert (await client.send("t", 0, b"a")).queue_offset == 0
+        client._timeout_s = 0.0
+        with pytest.raises(RefusedError, match="no time was left"):
+            await client.send("t", 0, b"there is one, to the leader")
+        client._timeout_s = 20.0
+        assert await client.max_offset("t", 0) == 1
+
+    run(scenario)
+
+
+def test_a_voter_is_one_for_good_before_the_next_change_is_asked_for() -> None:
+    """The entry that promotes counts at once where it is appended, and may be lost still."""
+
+    async def main() -> None:
+        promoting = replace(
+            Metadata("n0", "leader", 1, "n0", committed_index=9, end_index=10),
+            voters=("n0", "n1", "n3"),
+            membership_index=10,
+        )
+        answers = [promoting, promoting, replace(promoting, committed_index=10)]
+        admin = AdminClient(BrokerGroupClient({"n0": ("127.0.0.1", 1)}, rng=Random(1)))
+
+        async def membership() -> Metadata:
+            return answers.pop(0)
+
+        admin.membership = membership  # type: ignore[method-assign]
+        await admin.wait_until_voter("n3", timeout_s=20.0)
+        assert answers == []
+
+    trio.run(main)
