@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 from system.raft.batch import LogEnd
@@ -99,8 +99,8 @@ def _encode(mark: Mark) -> bytes:
         mark.sequence,
         mark.is_complete,
         mark.data_file_bytes,
-        *astuple(mark.begin),
-        *astuple(mark.end),
+        *_fields(mark.begin),
+        *_fields(mark.end),
         mark.cut_until,
         mark.native_end,
     )
@@ -118,3 +118,7 @@ def _decode(slot: bytes) -> Mark | None:
         return None
     begin, end = LogEnd(*ends[:4]), LogEnd(*ends[4:])
     return Mark(sequence, is_complete, data_file_bytes, begin, end, cut_until, native_end)
+
+
+def _fields(end: LogEnd) -> tuple[int, int, int, int]:
+    return end.index, end.term, end.position, end.chain_crc

@@ -9,7 +9,7 @@ what had been promised by then.
 
 from __future__ import annotations
 
-import copy
+import pickle
 import struct
 import sys
 from collections import Counter
@@ -63,13 +63,13 @@ class Crash:
     """The disk as the crash leaves it, in front of one operation, and what was promised then."""
 
     name: str
-    platter: Platter
+    platter: bytes
     may: tuple[Promise, ...]
     is_running: bool | None
     under_way: UnderWay | None = None
 
     def disk(self, loss: int | str | None) -> SimDisk:
-        platter = copy.deepcopy(self.platter)
+        platter: Platter = pickle.loads(self.platter)
         if loss == "half":
             assert self.under_way is not None
             data = self.under_way.data[: len(self.under_way.data) // 2]
@@ -183,7 +183,7 @@ class FailingSync:
 def crash_of(script: Script, name: str) -> Crash:
     platter = script.disk.platter
     hook, platter.on_operation = platter.on_operation, None
-    copied = copy.deepcopy(platter)
+    copied = pickle.dumps(platter)
     platter.on_operation = hook
     return Crash(name, copied, tuple(script.may), script.is_running)
 
