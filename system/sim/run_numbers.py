@@ -27,7 +27,11 @@ _LEAST = {"operations": 1, "body_bytes": 16}
 
 
 class RunNumbers:
-    """The numbers of one schedule. `known` are those that give back the schedule itself."""
+    """The numbers of one schedule.
+
+    `known` are those that give back the schedule itself, `of_faults` the places of those that
+    say how long or how strong a fault is.
+    """
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -46,6 +50,12 @@ class RunNumbers:
         ]
         self.known = [_steps(gap_ms, GRID_MS) for gap_ms in self._gaps] + [
             _steps(self._value(at, name), _GRIDS[name]) for at, name in self._fields
+        ]
+
+        self.of_faults = [
+            len(self._gaps) + n
+            for n, (at, _) in enumerate(self._fields)
+            if at < len(schedule.faults)
         ]
 
     def build(self, numbers: Sequence[int]) -> Schedule:

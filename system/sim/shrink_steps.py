@@ -29,36 +29,66 @@ END_MARGINS_MS = (1, 500, 3000)
 STUCK_EVENTS = 10
 """A run that is stuck above so many events is tried with fewer calls under other seeds."""
 SEEDS_MAX = 12
-THINNED = (16, 8, 4, 2, 1)
-"""Of how many calls one is kept in such a try, the boldest first."""
+MANY = 1 << 30
+THINNER = ((1, 64), (1, 16), (1, 4), (1, 1), (MANY, 64), (MANY, 16), (MANY, 4), (MANY, 1))
+"""Bold tries, the boldest first: appends left in a call at most, and of how many calls one."""
+OFFSETS_MAX = 3
+"""With how many calls as the first one such a try is made under the run's own seed."""
 ROUNDS_MAX = 4
 
 
 def reduce_run(search: Search, schedule: Schedule) -> None:
-    """Make a failing run smaller until nothing changes, then try elsewhere, if it is stuck."""
-    _reduce_here(search, schedule)
-    for step in THINNED:
-        for seed in range(SEEDS_MAX):
-            stuck = search.best
-            if count_events(stuck) <= STUCK_EVENTS:
-                return
-            calls = stuck.calls[seed % step :: step]
-            elsewhere = replace(stuck, seed=seed, calls=calls)
-            if search.fails(elsewhere):
-                _reduce_here(search, elsewhere)
+    """Make a failing run smaller until nothing changes; `search.best` is what was found.
 
-
-def _reduce_here(search: Search, schedule: Schedule) -> None:
+    Bold tries come first, since most bugs need a small part of what happens; exact ones last,
+    since they take many runs.
+    """
+    _fewer(search, _thin_boldly(search, _cut_end(search, schedule)))
+    _look_elsewhere(search)
+    schedule = search.best
     for number in range(ROUNDS_MAX):
         before = schedule
-        schedule = _cut_end(search, schedule)
-        schedule = _simpler_settings(search, schedule)
-        schedule = _fewer_events(search, schedule, late_first=number % 2 == 1)
-        schedule = _cut_end(search, schedule)
+        schedule = _fewer(search, schedule, late_first=number % 2 == 1)
         schedule = _fewer_appends(search, schedule)
         schedule = _simpler_numbers(search, schedule)
         if schedule == before:
             break
+
+
+def _fewer(search: Search, schedule: Schedule, *, late_first: bool = False) -> Schedule:
+    schedule = _cut_end(search, schedule)
+    schedule = _simpler_settings(search, schedule)
+    schedule = _weaker_faults(search, schedule)
+    schedule = _fewer_events(search, schedule, late_first=late_first)
+    return _cut_end(search, schedule)
+
+
+def _thin_boldly(search: Search, schedule: Schedule) -> Schedule:
+    """Try a small part of the calls: with luck, a few runs spare hundreds."""
+    for count_max, step in THINNER:
+        for offset in range(min(step, OFFSETS_MAX)):
+            thinned = _thinned(schedule, count_max, step, offset)
+            if search.fails(thinned):
+                return thinned
+    return schedule
+
+
+def _look_elsewhere(search: Search) -> None:
+    """Try other seeds for what the network, the disks and the timers draw, if it is stuck."""
+    for count_max, step in THINNER:
+        for seed in range(SEEDS_MAX):
+            stuck = search.best
+            if count_events(stuck) <= STUCK_EVENTS:
+                return
+            thinned = replace(_thinned(stuck, count_max, step, seed % step), seed=seed)
+            if search.fails(thinned):
+                _fewer(search, thinned)
+
+
+def _thinned(schedule: Schedule, count_max: int, step: int, offset: int) -> Schedule:
+    calls = schedule.calls[offset::step]
+    fewer = (replace(call, count=min(call.count, count_max)) for call in calls)
+    return replace(schedule, calls=tuple(fewer))
 
 
 def _cut_end(search: Search, schedule: Schedule) -> Schedule:
@@ -182,7 +212,13 @@ def _fewer_appends(search: Search, schedule: Schedule) -> Schedule:
         calls = (replace(c, count=1 + n) for c, n in zip(schedule.calls, numbers, strict=True))
         return replace(schedule, calls=tuple(calls))
 
-    return build(_smaller(search, known, build))
+    return build(_smaller(search, known, build, range(len(known))))
+
+
+def _weaker_faults(search: Search, schedule: Schedule) -> Schedule:
+    """Make the faults' durations and sizes smaller, while everything else stays as it is."""
+    numbers = RunNumbers(schedule)
+    return numbers.build(_smaller(search, numbers.known, numbers.build, numbers.of_faults))
 
 
 def _simpler_numbers(search: Search, schedule: Schedule) -> Schedule:
@@ -191,15 +227,18 @@ def _simpler_numbers(search: Search, schedule: Schedule) -> Schedule:
     A time is put as the gap since the event before it: what follows moves along.
     """
     numbers = RunNumbers(schedule)
-    return numbers.build(_smaller(search, numbers.known, numbers.build))
+    return numbers.build(_smaller(search, numbers.known, numbers.build, range(len(numbers.known))))
 
 
 def _smaller(
-    search: Search, known: Sequence[int], build: Callable[[Sequence[int]], Schedule]
+    search: Search,
+    known: Sequence[int],
+    build: Callable[[Sequence[int]], Schedule],
+    places: Sequence[int],
 ) -> list[int]:
-    """Make numbers smaller, some at a time, as long as what is built from them fails."""
+    """Make the numbers at these places smaller, some at a time, as long as the run fails."""
     numbers = list(known)
-    open_at = [at for at, number in enumerate(numbers) if number > 0]
+    open_at = [at for at in places if numbers[at] > 0]
     for first in range(0, len(open_at), NUMBERS_MAX):
         part = open_at[first : first + NUMBERS_MAX]
         put = partial(_put, tuple(numbers), part)

@@ -17,8 +17,9 @@ from system.raft.protocol import (
     VoteRequest,
     VoteResponse,
 )
+from system.sim.faults import AnyFault, Pause
 from system.sim.history import APPEND, OK, PULL
-from system.sim.watch import Sending, Watched, entries
+from system.sim.watch import Kind, Sending, Watched, entries
 
 ARROWS_MAX = 60
 _WEIGHTS = {"transfer": 6, "snapshot": 6, "vote": 5, "push": 4, "client": 3, "ack": 2}
@@ -28,8 +29,10 @@ _WEIGHTS = {"transfer": 6, "snapshot": 6, "vote": 5, "push": 4, "client": 3, "ac
 class Arrow:
     """One message: `what` it says. `arrives_ms` is None where it did not (yet).
 
-    `kind` is "vote", "push", "ack", "snapshot", "transfer" or "client". `row` and `end_row` are
-    the rows where it begins and ends, -1 as long as there are none.
+    `kind` is "vote", "push", "ack", "snapshot", "transfer" or "client". `waits`: its target
+    stands still when it arrives. `first` and `last` are the entries that it carries. `row` and
+    `end_row` are the rows where it begins and ends, -1
+    as long as there are none.
     """
 
     sent_ms: float
@@ -39,6 +42,9 @@ class Arrow:
     what: str
     arrives_ms: float | None
     is_lost: bool = False
+    waits: bool = False
+    first: int = -1
+    last: int = -1
     row: int = -1
     end_row: int = -1
 
@@ -46,8 +52,44 @@ class Arrow:
 def choose_arrows(seen: Watched) -> list[Arrow]:
     """Return what mattered of a run's messages; where there are too many, the late and weighty."""
     arrows = [*_messages(seen.sendings), *_client_arrows(seen)]
+    _meet_the_absent(seen, arrows)
     arrows.sort(key=lambda arrow: (_WEIGHTS[arrow.kind], arrow.sent_ms), reverse=True)
     return sorted(arrows[:ARROWS_MAX], key=lambda arrow: arrow.sent_ms)
+
+
+def _meet_the_absent(seen: Watched, arrows: Iterable[Arrow]) -> None:
+    """Lose what arrives at a node that is down; what arrives at one that stands still waits."""
+    down = _spans(seen, Kind.CRASH, Kind.START)
+    paused = _spans(seen, Kind.FAULT, Kind.MENDED, Pause)
+    for arrow in arrows:
+        at_ms = arrow.arrives_ms
+        if at_ms is None:
+            continue
+        if any(node == arrow.target and start < at_ms < end for node, start, end in down):
+            arrow.arrives_ms, arrow.is_lost = None, True
+        arrow.waits = any(
+            node == arrow.target and start <= at_ms < end for node, start, end in paused
+        )
+
+
+def _spans(
+    seen: Watched, begins: Kind, ends: Kind, fault: type[AnyFault] | None = None
+) -> list[tuple[str, float, float]]:
+    """Return (node, from, until) of what begins and ends at nodes, or of faults of one kind."""
+    spans = []
+    open_since: dict[tuple[str, int], float] = {}
+    for happening in sorted(seen.happenings, key=lambda happening: happening.at_ms):
+        key = (happening.node, happening.index if fault else -1)
+        if fault and not (
+            happening.kind in (begins, ends)
+            and isinstance(seen.schedule.faults[happening.index], fault)
+        ):
+            continue
+        if happening.kind is begins:
+            open_since.setdefault(key, happening.at_ms)
+        elif happening.kind is ends and key in open_since:
+            spans.append((happening.node, open_since.pop(key), happening.at_ms))
+    return spans + [(node, since, float("inf")) for (node, _), since in open_since.items()]
 
 
 def client_lane(number: int) -> str:
@@ -68,6 +110,7 @@ def _messages(sendings: Iterable[Sending]) -> Iterable[Arrow]:
     for sending in sendings:
         message = sending.message
         kind = what = ""
+        first = last = -1
         if isinstance(message, VoteRequest) and not message.canvass:
             kind, what = "vote", f"a request for a vote in term {message.term}"
         elif isinstance(message, VoteResponse) and not message.canvass and message.granted:
@@ -90,7 +133,9 @@ def _messages(sendings: Iterable[Sending]) -> Iterable[Arrow]:
         if kind:
             source, target = sending.source, sending.target
             arrives_ms, is_lost = sending.arrives_ms, sending.is_lost
-            yield Arrow(sending.sent_ms, source, target, kind, what, arrives_ms, is_lost)
+            arrow = Arrow(sending.sent_ms, source, target, kind, what, arrives_ms, is_lost)
+            arrow.first, arrow.last = first, last
+            yield arrow
 
 
 def _client_arrows(seen: Watched) -> Iterable[Arrow]:

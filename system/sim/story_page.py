@@ -231,6 +231,9 @@ def _marks(layout: _Layout) -> list[str]:
         x = layout.xs.get(row.lane)
         if x is not None:
             out.append(f'<g transform="translate({x:.1f} {layout.y(number):.1f})">{_mark(row)}</g>')
+        elif row.is_broken:  # of the group as a whole: left of all lanes
+            at = f"{LEFT - 4} {layout.y(number):.1f}"
+            out.append(f'<g transform="translate({at})">{_mark(row)}</g>')
         else:  # of the world: a mark on each lane that it is about
             for happening in row.happenings:
                 if happening.node in layout.xs:

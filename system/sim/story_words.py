@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from system.sim.story_arrows import Arrow
 from system.sim.story_rows import WORLD, Row
-from system.sim.watch import Happening, Kind
+from system.sim.watch import Happening, Kind, entries
 
 
 def sentence(row: Row) -> str:
@@ -20,12 +20,13 @@ def sentence(row: Row) -> str:
 
 
 def _world(happenings: Sequence[Happening]) -> str:
-    """Several members that start alike start in one row; else it is a fault of the network."""
+    """Several members that start alike, a fault of the network, or a violation of the group's."""
     starts = [happening for happening in happenings if happening.kind is Kind.START]
     if starts:
         names = _and([happening.node for happening in starts])
         return f"{names} start: {starts[0].text.partition(': ')[2]}"
-    return "; ".join(_faults(happenings))
+    broken = [f"BREAKS {h.text}" for h in happenings if h.kind is Kind.BROKEN]
+    return "; ".join([*_faults(h for h in happenings if h.kind is not Kind.BROKEN), *broken])
 
 
 def _got(row: Row) -> list[str]:
@@ -34,23 +35,34 @@ def _got(row: Row) -> list[str]:
     parts = []
     for what, arrows in _alike(row.got):
         sources = _and(dict.fromkeys(arrow.source for arrow in arrows))
-        if arrows[0].kind == "ack":
+        if arrows[0].kind == "ack" and not arrows[0].waits:
             parts.append(f"learns from {sources} {what}")
+        elif all(arrow.waits for arrow in arrows):
+            parts.append(f"stands still while {what} from {sources} arrives")
         else:
             parts.append(f"gets {what} from {sources}")
     return parts
 
 
 def _happened(row: Row) -> list[str]:
-    parts = []
+    parts = _written([h for h in row.happenings if h.kind is Kind.APPEND])
     for happening in row.happenings:
         if happening.kind is Kind.VOTE:
             parts.append(happening.text.replace(f"for {row.lane} ", "for itself "))
         elif happening.kind is Kind.CRASH:
             parts.append(happening.text.replace("crash", "crashes", 1))
-        elif happening.kind not in (Kind.FAULT, Kind.MENDED, Kind.BROKEN):
+        elif happening.kind not in (Kind.FAULT, Kind.MENDED, Kind.BROKEN, Kind.APPEND):
             parts.append(happening.text)
     return list(dict.fromkeys(parts))
+
+
+def _written(appends: Iterable[Happening]) -> list[str]:
+    """Say in one what was written in several batches of one term."""
+    terms: dict[int, tuple[int, int]] = {}
+    for append in appends:
+        first, last = terms.get(append.term, (append.first, append.index))
+        terms[append.term] = (min(first, append.first), max(last, append.index))
+    return [f"writes {entries(*range_)} of term {term}" for term, range_ in terms.items()]
 
 
 def _faults(happenings: Iterable[Happening]) -> list[str]:
@@ -84,10 +96,17 @@ def _sent(row: Row) -> list[str]:
 
 
 def _alike(arrows: Sequence[Arrow]) -> Iterable[tuple[str, list[Arrow]]]:
-    """Take together what says the same."""
+    """Take together what says the same, and entries that follow each other."""
     found: dict[str, list[Arrow]] = {}
+    pushed: dict[tuple[str, str], list[Arrow]] = {}
     for arrow in arrows:
-        found.setdefault(arrow.what, []).append(arrow)
+        if arrow.last >= 0:
+            pushed.setdefault((arrow.source, arrow.target), []).append(arrow)
+        else:
+            found.setdefault(arrow.what, []).append(arrow)
+    for together in pushed.values():
+        first, last = min(a.first for a in together), max(a.last for a in together)
+        found.setdefault(entries(first, last), []).extend(together)
     return found.items()
 
 

@@ -71,6 +71,8 @@ class Happening:
     """The last entry that it is about, or the number of the fault."""
     term: int = -1
     """The term that it is about, where there is one."""
+    first: int = -1
+    """The first entry that it is about, where there are several."""
 
 
 @dataclass(slots=True)
@@ -221,7 +223,11 @@ class _WatchedInvariants(Invariants):
             batch = write.batch
             what = entries(batch.first_index, batch.last_index)
             text = f"writes {what} of term {batch.term}"
-            self._note(name, Kind.APPEND, text, batch.last_index, batch.term)
+            first, last = batch.first_index, batch.last_index
+            happening = Happening(
+                self._heap.now_ms, name, Kind.APPEND, text, last, batch.term, first
+            )
+            self._seen.happenings.append(happening)
         elif isinstance(write, Truncate):
             what = entries(write.end_index + 1, max(write.end_index + 1, shadow.end_index))
             self._note(name, Kind.TRUNCATE, f"removes {what} from its log", write.end_index)
