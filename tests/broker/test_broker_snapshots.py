@@ -312,6 +312,23 @@ def test_key_items_wait_for_a_checkpoint_once_they_fill_their_bound() -> None:
     assert len(list(leader.files.keys.candidates(b"t", b"k3", 0, 1 << 60))) == 1
 
 
+def test_only_so_many_reads_wait_for_what_is_to_be_applied() -> None:
+    group = BrokerGroup(1, config=expiring(key_items_max=1, reads_held_max=2))
+    leader = group.lead()
+    for body in (b"fills the bound", b"held up"):
+        assert leader.answer(send("t", 0, body))[0].code == 0
+    assert leader.answer(pull("t", 0, 1), max_offset("t", 0)) == []
+    (refused,) = leader.answer(min_offset("t", 0))
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    (here,) = leader.answer(pull("t", 0, 0, committed=True))
+    assert here.ext["maxOffset"] == "1", "what is not applied is not seen"
+    assert leader.save_checkpoint()
+    leader.pump()
+    pulled, end = leader.replies.pop(1)
+    assert [message.body for message in walk_messages(pulled.body)] == [b"held up"]
+    assert end.ext["offset"] == "2"
+
+
 @pytest.mark.parametrize(
     ("used_ratio", "ages_ms", "hours", "expected"),
     [
