@@ -105,9 +105,25 @@ PROMISES: dict[str, Promise] = {
         "A message whose sender was told that it is not stored never appears.",
         "The sender tries again, and the message is there twice.",
     ),
-    "bounded-queues": Promise(
+    "queues-are-bounded": Promise(
         "What waits in a member's memory stays within its limits.",
         "A slow disk or a slow follower would take the whole process down.",
+    ),
+    "appends-are-answered": Promise(
+        "Every append is answered in time, if only with: it is not known.",
+        "Its sender would wait for ever, and the member would keep it in memory for ever.",
+    ),
+    "answers-are-whole": Promise(
+        "What a client is answered can be read.",
+        "It cannot know whether its message was stored or what it asked for.",
+    ),
+    "membership-change-completes": Promise(
+        "Members that are added or removed are so in the end, once the faults are over.",
+        "A broken machine could not be replaced.",
+    ),
+    "no-deadlock": Promise(
+        "Something is always under way: no task waits for what can never come.",
+        "The node would hang, neither serving nor failing, until somebody ends it.",
     ),
     "node-runs-on": Promise(
         "No member stops by itself, unless its disk failed.",

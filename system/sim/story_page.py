@@ -61,7 +61,7 @@ class Facts:
         return f"seed {self.seed}, {self.members} members, {events} (faults and client operations)"
 
 
-class _Layout:
+class Layout:
     """Where everything stands, in the units of the picture."""
 
     def __init__(self, rows: Rows) -> None:
@@ -116,7 +116,7 @@ def render_page(facts: Facts, rows: Rows) -> str:
 
 def draw_picture(rows: Rows) -> str:
     """Return the space-time picture as SVG."""
-    layout = _Layout(rows)
+    layout = Layout(rows)
     return "\n".join(
         [
             f'<svg class=spacetime viewBox="0 0 {WIDTH} {layout.height:.0f}" role=img '
@@ -131,7 +131,7 @@ def draw_picture(rows: Rows) -> str:
     )
 
 
-def _stripes(layout: _Layout) -> list[str]:
+def _stripes(layout: Layout) -> list[str]:
     """The rows' backgrounds, times and texts."""
     out = []
     for number, (row, lines) in enumerate(zip(layout.rows.rows, layout.texts, strict=True)):
@@ -153,7 +153,7 @@ def _stripes(layout: _Layout) -> list[str]:
     return out
 
 
-def _lanes(layout: _Layout) -> list[str]:
+def _lanes(layout: Layout) -> list[str]:
     """A line for each lane: thick where it leads, dashed where it is down."""
     out = []
     for lane, x in layout.xs.items():
@@ -173,7 +173,7 @@ def _lane_part(x: float, start: float, end: float, state: str) -> str:
     return f'<line class="{style}" x1={x:.1f} x2={x:.1f} y1={start:.1f} y2={end:.1f} />'
 
 
-def _bands(layout: _Layout) -> list[str]:
+def _bands(layout: Layout) -> list[str]:
     """What a fault covers: its node's lane, or all members' where it is one of the network."""
     out = []
     open_at: dict[int, tuple[int, str]] = {}
@@ -200,11 +200,11 @@ def _bands(layout: _Layout) -> list[str]:
     return out
 
 
-def _arrows(layout: _Layout) -> list[str]:
+def _arrows(layout: Layout) -> list[str]:
     return [_arrow(layout, arrow) for arrow in layout.rows.arrows if arrow.row >= 0]
 
 
-def _arrow(layout: _Layout, arrow: Arrow) -> str:
+def _arrow(layout: Layout, arrow: Arrow) -> str:
     x1, y1 = layout.xs[arrow.source], layout.y(arrow.row)
     x2 = layout.xs[arrow.target]
     title = f"<title>{escape(f'{arrow.source} to {arrow.target}: {arrow.what}')}</title>"
@@ -225,7 +225,7 @@ def _arrow(layout: _Layout, arrow: Arrow) -> str:
     )
 
 
-def _marks(layout: _Layout) -> list[str]:
+def _marks(layout: Layout) -> list[str]:
     out = []
     for number, row in enumerate(layout.rows.rows):
         x = layout.xs.get(row.lane)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ def test_progress_tells_of_every_run() -> None:
     shrunk = shrink(large(), fails, progress=seen.append)
     assert [progress.runs for progress in seen] == list(range(2, shrunk.runs + 1))
     assert seen[-1].events == shrunk.events
-    assert all(a.events >= b.events for a, b in zip(seen, seen[1:], strict=False))
+    assert all(a.events >= b.events for a, b in pairwise(seen))
 
 
 def test_a_run_that_is_fine_cannot_shrink() -> None:
