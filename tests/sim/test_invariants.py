@@ -1,0 +1,395 @@
+"""Every invariant catches a bug planted for it, and what the clients' history must not show."""
+
+from __future__ import annotations
+
+import pytest
+
+from system import mutants
+from system.broker.broker import Broker
+from system.mutants import Mutant
+from system.raft.batch import Batch, LogEnd
+from system.raft.core import RaftCore
+from system.raft.membership import Membership
+from system.raft.protocol import Append, Role, RoleChange, SaveState, Snapshot, Truncate
+from system.raft.protocol import Install as InstallWrite
+from system.sim.bounds import check_answered, check_bounds
+from system.sim.counts import Counts
+from system.sim.history import (
+    APPEND,
+    FAIL,
+    MAX_OFFSET,
+    OK,
+    PULL,
+    UNKNOWN,
+    Operation,
+    check_history,
+    check_refusals,
+)
+from system.sim.invariants import Invariants, Shadow
+from system.sim.run import run_seed
+from system.sim.schedule import Call, Options, Schedule, Settings
+from system.sim.violation import Violated
+from system.store.commit_log import CommitLog
+from system.store.entry_builder import EntryBuilder
+from system.store.hard_state import HardState
+
+THREE = Membership(("n0", "n1", "n2"))
+
+
+# ---- a group of shadows, with no world behind it ---------------------------------------
+
+
+class FakeLog:
+    """Stands for a core's log view and a commit log: whatever a test puts in."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.end = self.begin = LogEnd()
+        self.state = HardState()
+
+    def batches_from(self, index: int, bytes_max: int) -> tuple[Batch, ...]:
+        return tuple(
+            batch if batch.first_index >= index else batch.after(index - 1)
+            for batch in self.batches
+            if batch.last_index >= index
+        )
+
+
+class FakeCore:
+    def __init__(self) -> None:
+        self.log = FakeLog()
+        self.membership = THREE
+        self.role = Role.FOLLOWER
+        self.term = 1
+
+    def membership_at(self, index: int) -> tuple[int, Membership]:
+        return -1, self.membership
+
+
+class Table:
+    """Three members' shadows; entries are appended and committed by hand."""
+
+    def __init__(self) -> None:
+        self.invariants = Invariants(Counts())
+        self.cores = {}
+        for name in THREE.voters:
+            self.cores[name] = FakeCore()
+            shadow = self.invariants.shadows[name] = Shadow(name)
+            shadow.core, shadow.log, shadow.is_up = self.cores[name], self.cores[name].log, True
+
+    def shadow(self, name: str) -> Shadow:
+        return self.invariants.shadows[name]
+
+    def append(self, batch: Batch, *names: str, synced: bool = True) -> None:
+        for name in names:
+            self.invariants.ordered(self.shadow(name), [Append(batch)])
+            self.cores[name].log.batches.append(batch)
+            if synced:
+                self.invariants.synced(self.shadow(name), [Append(batch)])
+
+    def commit(self, name: str, index: int) -> None:
+        self.invariants.committed(self.shadow(name), index)
+
+    def lead(self, name: str, term: int) -> None:
+        self.cores[name].role, self.cores[name].term = Role.LEADER, term
+        self.invariants.changed_role(self.shadow(name), RoleChange(Role.LEADER, term, name))
+
+
+def entries(count: int = 1, term: int = 1, behind: LogEnd | None = None, offset: int = 0) -> Batch:
+    builder = EntryBuilder(behind or LogEnd(), term, 1 << 20, bytes(8))
+    for number in range(count):
+        builder.add(b"log", 0, offset + number, b"%d." % (offset + number))
+    return builder.take()[0]
+
+
+def end_of(batch: Batch) -> LogEnd:
+    return LogEnd(batch.last_index, batch.term, batch.end_position, batch.last_chain_crc())
+
+
+def broken(name: str):
+    return pytest.raises(Violated, match=f"^{name}:")
+
+
+def test_a_good_run_breaks_nothing():
+    table = Table()
+    table.lead("n0", 1)
+    first = entries(3)
+    table.append(first, "n0", "n1", "n2")
+    table.commit("n0", 2)
+    table.commit("n1", 1)
+    table.commit("n1", 2)
+    tail = entries(2, 1, end_of(first), 3)
+    table.append(tail, "n0")
+    table.lead("n1", 2)
+    newer = entries(1, 2, end_of(first), 3)
+    table.append(newer, "n1", "n2")
+    table.commit("n1", 3)
+    table.invariants.ordered(table.shadow("n0"), [Truncate(2)])
+    table.append(newer, "n0")
+    table.commit("n0", 3)
+    assert table.invariants.committed_index == 3
+    assert len(table.invariants.queues[b"log", 0]) == 4
+
+
+def test_one_leader_a_term():
+    table = Table()
+    table.lead("n0", 1)
+    table.lead("n1", 2)
+    with broken("one-leader-a-term"):
+        table.lead("n2", 2)
+
+
+def test_log_matching():
+    table = Table()
+    first, other = entries(1), entries(1, offset=9)
+    table.append(first, "n0")
+    with broken("log-matching"):  # the same index and term, another entry
+        table.append(other, "n1")
+    table = Table()
+    table.append(first, "n0")
+    table.append(entries(1, 2, offset=7), "n1")
+    behind = entries(1, 3, end_of(first))
+    table.append(behind, "n0")
+    with broken("log-matching"):  # the same entry behind another one
+        table.append(behind, "n1")
+    with broken("log-matching"):  # and so where nobody has seen the entry before
+        table.append(entries(2, 4, end_of(first)), "n1")
+    with broken("log-contiguous"):
+        table.append(behind, "n2")
+
+
+def test_leader_completeness():
+    table = Table()
+    batch = entries(2)
+    table.append(batch, "n0", "n1")
+    table.commit("n0", 1)
+    with broken("leader-completeness"):
+        table.lead("n2", 5)
+    table = Table()
+    table.append(entries(2, offset=5), "n2")
+    table.lead("n2", 3)
+    table.append(entries(1, 2), "n0", "n1")
+    with broken("leader-completeness"):  # committed behind the back of a later leader
+        table.commit("n0", 0)
+
+
+def test_committed_never_changes():
+    table = Table()
+    table.append(entries(1), "n0", "n1")
+    table.commit("n0", 0)
+    table.append(entries(1, 2), "n2")
+    with broken("committed-never-changes"):
+        table.commit("n2", 0)
+    with broken("committed-stays"):
+        table.invariants.ordered(table.shadow("n0"), [Truncate(-1)])
+    table.shadow("n0").commit_index = 1
+    with broken("commit-never-falls"):
+        table.commit("n0", 0)
+    with broken("committed-is-held"):
+        table.commit("n1", 5)
+
+
+def test_snapshots_stand_for_what_is_committed():
+    table = Table()
+    batch = entries(2)
+    table.append(batch, "n0", "n1")
+    table.commit("n0", 1)
+    good = Snapshot(end_of(batch), THREE, -1, b"")
+    table.invariants.ordered(table.shadow("n2"), [InstallWrite(good)])
+    table.commit("n2", 1)
+    bad = Snapshot(LogEnd(1, 1, batch.end_position, 77), THREE, -1, b"")
+    with broken("committed-never-changes"):
+        table.invariants.ordered(table.shadow("n2"), [InstallWrite(bad)])
+
+
+def test_committed_is_durable_on_a_majority():
+    table = Table()
+    batch = entries(2)
+    table.append(batch, "n0")
+    table.append(batch, "n1", "n2", synced=False)
+    with broken("committed-is-durable"):
+        table.commit("n0", 1)
+    table.invariants.synced(table.shadow("n2"), [Append(batch)])
+    table.commit("n0", 1)
+
+
+def test_durable_survives_a_crash():
+    table = Table()
+    batch = entries(3)
+    table.append(batch, "n0", "n1", "n2")
+    log = FakeLog()
+    log.end = LogEnd(1, 1, 10, 5)
+    table.cores["n0"].ledger = None
+    with broken("durable-survives"):
+        table.invariants.started("n0", table.cores["n0"], log)
+    log.end = end_of(batch)
+    log.log_end_at = lambda index: LogEnd(index, 1, 10, 5)
+    with broken("durable-survives"):
+        table.invariants.started("n0", table.cores["n0"], log)
+
+
+def test_votes_survive_a_crash():
+    table = Table()
+    table.invariants.synced(table.shadow("n0"), [SaveState(4, "n1")])
+    with broken("vote-is-durable"):
+        table.invariants.started("n0", table.cores["n0"], FakeLog())
+
+
+def test_offsets_have_no_gap():
+    table = Table()
+    table.append(entries(1, offset=1), "n0", "n1")
+    with broken("offsets-gapless"):
+        table.commit("n0", 0)
+
+
+def test_acknowledgements_and_reads():
+    table = Table()
+    table.append(entries(2), "n0", "n1")
+    table.commit("n0", 1)
+    invariants, queue = table.invariants, (b"log", 0)
+    stored = invariants.queues[queue]
+    invariants.acknowledged(queue, 1, b"1.")
+    with broken("acknowledged-is-committed"):
+        invariants.acknowledged(queue, 2, b"2.")
+    with broken("acknowledged-at-its-offset"):
+        invariants.acknowledged(queue, 0, b"1.")
+    invariants.pulled(queue, 0, 2, stored[0] + stored[1])
+    with broken("reads-agree"):
+        invariants.pulled(queue, 0, 2, stored[1] + stored[0])
+    with broken("reads-are-committed"):
+        invariants.pulled(queue, 0, 3, b"")
+
+
+# ---- what clients saw -----------------------------------------------------------------
+
+
+def did(number: int, kind: str, at: int, from_ms: float, to_ms: float, outcome: str = OK):
+    operation = Operation(number, 0, kind, 0, at if kind == APPEND else 0, from_ms)
+    operation.end_ms, operation.outcome, operation.end = to_ms, outcome, at
+    return operation
+
+
+def test_a_history_in_real_time_order_is_good():
+    check_history(
+        [
+            did(1, APPEND, 0, 0, 5),
+            did(2, APPEND, 2, 1, 9),
+            did(3, APPEND, 1, 1, 9),
+            did(4, PULL, 1, 6, 7),
+            did(5, MAX_OFFSET, 3, 10, 11),
+            did(6, APPEND, 7, 20, 21, UNKNOWN),
+            did(7, MAX_OFFSET, 3, 22, 23),
+        ]
+    )
+
+
+def test_stale_reads_and_appends_in_the_past_are_found():
+    with broken("no-stale-read"):
+        check_history([did(1, APPEND, 4, 0, 5), did(2, MAX_OFFSET, 4, 6, 7)])
+    with broken("no-stale-read"):
+        check_history([did(1, PULL, 9, 0, 5), did(2, PULL, 8, 6, 7)])
+    with broken("real-time-order"):
+        check_history([did(1, MAX_OFFSET, 3, 0, 5), did(2, APPEND, 2, 6, 7)])
+    with broken("offsets-unique"):
+        check_history([did(1, APPEND, 3, 0, 5), did(2, APPEND, 3, 1, 7)])
+
+
+def test_refusals_are_definite():
+    history = [did(1, APPEND, 0, 0, 5), did(2, APPEND, 0, 0, 5, FAIL)]
+    check_refusals(history, [1])
+    with broken("refusal-is-definite"):
+        check_refusals(history, [1, 2])
+    with broken("stored-once"):
+        check_refusals(history, [1, 1])
+
+
+# ---- whole groups with a bug planted --------------------------------------------------
+
+CALM = Schedule(
+    seed=5,
+    settings=Settings(run_ms=6000),
+    faults=(),
+    calls=tuple(Call(at_ms, at_ms // 50 % 4, "batch", 0, 4) for at_ms in range(400, 4400, 50)),
+)
+
+
+def calm(mutant: Mutant):
+    found = run_seed(0, schedule=CALM, mutant=mutant).violation
+    assert found is not None
+    return found.invariant
+
+
+class Mute(RaftCore):
+    """Never stands for election."""
+
+    def _canvass(self) -> None:
+        self._restart_election_timer()
+
+
+class Deaf(Broker):
+    """Applies nothing behind the tenth entry."""
+
+    def _dispatch_limit(self, commit_index: int) -> int:
+        return min(commit_index, 10) if self.core.member == "n1" else commit_index
+
+
+class Clumsy(RaftCore):
+    """Breaks on the third push."""
+
+    pushes = 0
+
+    def _on_push(self, push) -> None:
+        self.pushes += 1
+        assert self.pushes < 3, "too much"
+        super()._on_push(push)
+
+
+class Fragile(CommitLog):
+    """Does not open."""
+
+    @classmethod
+    def open(cls, *args):
+        raise AssertionError("no")
+
+
+def test_liveness_and_life_are_watched():
+    assert run_seed(0, schedule=CALM).violation is None
+    assert calm(Mutant("mute", core=Mute)) == "appends-succeed"
+    assert calm(Mutant("deaf", broker=Deaf)) == "everybody-catches-up"
+    assert calm(Mutant("clumsy", core=Clumsy)) == "node-runs-on"
+    assert calm(Mutant("fragile", commit_log=Fragile)) == "node-starts"
+
+
+def test_bounds_are_watched():
+    class Waiting:
+        due_ms = 5.0
+
+    class FakeBroker:
+        class _pending:  # noqa: N801 - named as the broker's attribute
+            waiting = [Waiting()]  # noqa: RUF012
+
+        class _config:  # noqa: N801
+            pending_sends_max = 10
+
+    check_answered("n0", FakeBroker(), 4.0)
+    with broken("appends-are-answered"):
+        check_answered("n0", FakeBroker(), 5.0)
+    FakeBroker._pending.waiting = [Waiting()] * 30
+    with broken("queues-are-bounded"):
+        check_bounds("n0", FakeBroker(), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "invariant"),
+    [
+        ("ack-before-quorum", "acknowledged-is-committed"),
+        ("ack-before-fsync", "committed-is-durable"),
+        ("dispatch-before-commit", "reads-are-committed"),
+    ],
+)
+def test_planted_bugs_break_the_invariant_meant_for_them(name, invariant):
+    mutant = mutants.load(name)
+    options = Options(run_ms=15_000)
+    found = (run_seed(seed, options, mutant=mutant).violation for seed in range(8))
+    first = next(violation for violation in found if violation is not None)
+    assert first.invariant == invariant
