@@ -18,6 +18,7 @@ from trio._core._run import GLOBAL_RUN_CONTEXT
 
 from system.sim.event_heap import EventHeap
 
+LAST_POLLS_MAX = 100_000
 IDLE_POLLS_MAX = 8
 """How often trio may look at its own wake-up pipe before an empty heap is a deadlock."""
 
@@ -58,6 +59,7 @@ class HeapClock(trio.abc.Clock):
         self.when_idle: Callable[[], object] = _nothing
         self.on_failure: Callable[[], object] = _nothing
         self._idle_polls = 0
+        self._is_over = False
 
     @property
     def now_ms(self) -> float:
@@ -74,6 +76,10 @@ class HeapClock(trio.abc.Clock):
         self.heap.push(self.heap.now_ms + max(0.0, pause_ms), timer.fire)
         return timer
 
+    def stop(self) -> None:
+        """Let nothing more happen: trio is to end what still runs, at this instant."""
+        self._is_over = True
+
     # ---- trio.abc.Clock -----------------------------------------------------------------
 
     def start_clock(self) -> None:
@@ -86,6 +92,10 @@ class HeapClock(trio.abc.Clock):
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Carry out events until a task can run or trio's deadline is reached; never sleep."""
         run_queue = GLOBAL_RUN_CONTEXT.runner.runq
+        if self._is_over:  # trio wakes itself up through a pipe now and then
+            self._idle_polls += 1
+            assert self._idle_polls < LAST_POLLS_MAX, "a task does not end with the run"
+            return 0.0
         try:
             while not run_queue:
                 self.when_idle()

@@ -19,7 +19,8 @@ WINDOW_BYTES_MAX = 256 * 1024
 SEGMENT_BYTES_MAX = 64 * 1024
 RETRANSMISSION_MS = 200.0
 """Linux' least retransmission timeout: how late a lost segment is, each time it is lost."""
-LOSSES_MAX = 5
+LOSSES_MAX = 4
+"""How often one segment is lost at most; no back-off, so that a mended link is well soon."""
 SPLIT_CHANCE = 0.05
 """How often one send arrives in two pieces, so that frames come apart."""
 
@@ -121,7 +122,7 @@ class Pipe:
                 delay_ms += link.late_ms * random()
             losses = 0
             while losses < LOSSES_MAX and link.loss and random() < link.loss:
-                delay_ms += RETRANSMISSION_MS * 2**losses
+                delay_ms += RETRANSMISSION_MS
                 losses += 1
         self._last_ms = max(self._last_ms, self._clock.now_ms + delay_ms)
         self._clock.heap.push(self._last_ms, self._arrive, segment)

@@ -125,6 +125,7 @@ class TrioWorld:
         nursery, self._nursery = self._nursery, None
         for host in self.members.values():
             host.end()
+        self.clock.stop()
         nursery.cancel_scope.cancel()
 
     def _raise_failure(self) -> None:
