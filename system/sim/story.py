@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from system.sim.watch import describe_fault, watch
 TEXT_WIDTH = 120
 SHRUNK_FILE = "shrunk.json"
 STORY_FILE = "story.html"
+LISTED_MAX = 25
+"""Of faults, and of calls, so many are listed; a minimal run has fewer."""
 
 
 class NothingToTell(Exception):  # noqa: N818 - a finding about the run
@@ -76,9 +79,15 @@ def _facts(schedule: Schedule, violation: Violation, mutant: Mutant | None) -> F
         seed=schedule.seed,
         members=schedule.settings.members,
         events=count_events(schedule),
-        faults=faults,
-        calls=tuple(describe_call(call) for call in schedule.calls),
+        faults=_listed(faults, "faults"),
+        calls=_listed([describe_call(call) for call in schedule.calls], "calls"),
     )
+
+
+def _listed(texts: Sequence[str], what: str) -> tuple[str, ...]:
+    if len(texts) <= LISTED_MAX:
+        return tuple(texts)
+    return (*texts[:LISTED_MAX], f"and {len(texts) - LISTED_MAX} more {what}")
 
 
 def planted_bug(mutant: Mutant | None) -> str:

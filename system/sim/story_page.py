@@ -11,7 +11,7 @@ import textwrap
 from dataclasses import dataclass
 from html import escape
 
-from system.sim.spacetime import follow_state
+from system.sim.spacetime import TEXT_WIDTH_MIN, follow_state
 from system.sim.story_arrows import Arrow
 from system.sim.story_rows import Row, Rows
 from system.sim.story_words import sentence
@@ -26,8 +26,9 @@ TEXT_GAP = 26
 HEAD = 40
 LINE = 15
 ROW_MIN = 22
-CHARACTER = 6.75
-"""Width of a character of the rows' text."""
+CHARACTER = 6.3
+BOLD_CHARACTER = 7.0
+"""Width of a character of the rows' text, roughly, and where it is bold."""
 STAR = "M0,-7 L1.7,-2.3 6.7,-2.2 2.7,.9 4.1,5.7 0,2.9 -4.1,5.7 -2.7,.9 -6.7,-2.2 -1.7,-2.3Z"
 CROSS = "M-5,-5 L5,5 M-5,5 L5,-5"
 
@@ -73,9 +74,14 @@ class Layout:
             self.xs[lane] = x + width / 2
             x += width
         self.text_x = x + TEXT_GAP
-        characters = max(30, int((WIDTH - self.text_x - 8) / CHARACTER))
+        room = WIDTH - self.text_x - 8
         self.texts = [
-            textwrap.wrap(sentence(row), characters, break_on_hyphens=False) or [""]
+            textwrap.wrap(
+                sentence(row),
+                max(TEXT_WIDTH_MIN, int(room / (BOLD_CHARACTER if _is_bold(row) else CHARACTER))),
+                break_on_hyphens=False,
+            )
+            or [""]
             for row in rows.rows
         ]
         self.tops: list[float] = []
@@ -147,10 +153,13 @@ def _stripes(layout: Layout) -> list[str]:
             f"<tspan x={layout.text_x:.1f} y={y + 4 + LINE * n:.1f}>{escape(line)}</tspan>"
             for n, line in enumerate(lines)
         )
-        weighty = " fault" if row.has(Kind.FAULT) or row.has(Kind.CRASH) else ""
-        weighty = " bad" if row.is_broken else weighty
+        weighty = " bad" if row.is_broken else " fault" if _is_bold(row) else ""
         out.append(f'<text class="say{weighty}">{spans}</text>')
     return out
+
+
+def _is_bold(row: Row) -> bool:
+    return row.is_broken or row.has(Kind.FAULT) or row.has(Kind.CRASH)
 
 
 def _lanes(layout: Layout) -> list[str]:
@@ -322,7 +331,7 @@ rect.odd { fill: var(--raised); }
 rect.broken { fill: var(--badbg); }
 line.up { stroke: var(--line); stroke-width: 1.5; }
 line.leads { stroke: var(--ink); stroke-width: 4; }
-line.down { stroke: var(--line); stroke-width: 1.5; stroke-dasharray: 2 5; }
+line.down { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 2 5; }
 rect.band { fill: var(--band); fill-opacity: .16; stroke: var(--band); stroke-opacity: .5; }
 .vote { --colour: var(--vote); } .push, .snapshot { --colour: var(--push); }
 .ack { --colour: var(--ack); } .client, .transfer { --colour: var(--client); }

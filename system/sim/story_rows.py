@@ -180,7 +180,8 @@ def _outcome(together: Sequence[Operation], outcome: str) -> str:
                 if first is last
                 else f"offsets {first.offset}..{last.offset}"
             )
-            return f"is told that {what} is stored at {at} of queue {first.queue}"
+            verb = "is" if first is last else "are"
+            return f"is told that {what} {verb} stored at {at} of queue {first.queue}"
         return f"{'does not learn what became of' if outcome == UNKNOWN else 'is refused'} {what}"
     if outcome != OK:
         return "gets no answer to its read"

@@ -24,7 +24,8 @@ def _world(happenings: Sequence[Happening]) -> str:
     starts = [happening for happening in happenings if happening.kind is Kind.START]
     if starts:
         names = _and([happening.node for happening in starts])
-        return f"{names} start: {starts[0].text.partition(': ')[2]}"
+        state = starts[0].text.partition(": ")[2].replace("its log is", "their logs are")
+        return f"{names} start: {state.replace('its log ends', 'their logs end')}"
     broken = [f"BREAKS {h.text}" for h in happenings if h.kind is Kind.BROKEN]
     return "; ".join([*_faults(h for h in happenings if h.kind is not Kind.BROKEN), *broken])
 

@@ -26,7 +26,7 @@ from system.raft.protocol import (
     Write,
 )
 from system.sim.fault_actions import FaultActions
-from system.sim.faults import AnyFault, LinkFault, NodeFault
+from system.sim.faults import LEADER, AnyFault, LinkFault, NodeFault
 from system.sim.history import Operation
 from system.sim.invariants import Invariants, Shadow
 from system.sim.network import Network
@@ -168,7 +168,10 @@ class _WatchedTrace(Trace):
             number, fault = self._faults.pop(0)
             target = self._target(fault)
             where = target or ""
-            note(Happening(at_ms, where, Kind.FAULT, describe_fault(fault, target), number))
+            text = describe_fault(fault, target)
+            if isinstance(fault, LinkFault) and any(LEADER in pair for pair in fault.links):
+                text += f" ({self.world.leader() or 'nobody'} leads)"
+            note(Happening(at_ms, where, Kind.FAULT, text, number))
             if fault.end_ms > self.world.settings.run_ms:
                 return
             ends = f"{fault.kind.replace('_', ' ')} is over"
