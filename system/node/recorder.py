@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -210,17 +210,14 @@ def _new_file(path: Path) -> tuple[Path, BinaryIO | None]:
 
 def digest_of(effects: BrokerEffects) -> bytes:
     """Return a digest of everything that a `take` gave, the kinds of writes and messages too."""
-    parts = (
-        [(type(write).__name__, write) for write in effects.writes],
-        effects.write_seq,
-        [(peer, type(message).__name__, message) for peer, message in effects.messages],
-        effects.replies,
-        effects.role_changes,
-        effects.membership,
-        effects.installed,
-        effects.is_behind,
-    )
-    return _digest(parts)
+    return _digest([_named(getattr(effects, field.name)) for field in fields(effects)])
+
+
+def _named(value: Any) -> Any:
+    """Put the name of its kind in front of a write or a message: two kinds have equal fields."""
+    if isinstance(value, list | tuple):
+        return [_named(item) for item in value]
+    return (type(value).__name__, value) if is_dataclass(value) else value
 
 
 def digest_of_checkpoint(checkpoint: BrokerCheckpoint | None) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import msgspec
@@ -16,11 +16,22 @@ from system.broker.effects import BrokerEffects
 from system.broker.limits import BrokerConfig
 from system.node import recorder as recorder_module
 from system.node.broker_start import BrokerStart, Readers, build_broker
-from system.node.recorder import INPUTS, CannotRecord, Recorder
+from system.node.recorder import INPUTS, CannotRecord, Recorder, digest_of
 from system.node.recording_file import MAGIC, BadRecording, frame, read_records
 from system.raft.batch import Batch, LogEnd
 from system.raft.membership import Membership
-from system.raft.protocol import InvariantError, PushRequest, RaftConfig
+from system.raft.protocol import (
+    Compact,
+    Install,
+    InvariantError,
+    LeadershipTransfer,
+    PushRequest,
+    RaftConfig,
+    Role,
+    RoleChange,
+    SaveState,
+    Snapshot,
+)
 from system.remoting.requests import SendMessageV2, SendRequest
 from system.sim.recording import replay
 from system.store.consume_queue_files import Queue
@@ -237,6 +248,21 @@ def test_every_input_of_the_broker_is_recorded() -> None:
 
 
 def test_the_digest_is_of_everything_that_a_broker_gives() -> None:
-    source = inspect.getsource(recorder_module.digest_of)
+    same = digest_of(BrokerEffects())
+    snapshot = Snapshot(LogEnd(), Membership(("n0",)), -1, b"")
+    others: dict[str, object] = {
+        "writes": [SaveState(1, None)],
+        "messages": [("n1", LeadershipTransfer(1, "n0"))],
+        "replies": {1: [b""]},
+        "role_changes": [RoleChange(Role.LEADER, 1, "n0")],
+        "membership": Membership(("n0",)),
+        "installed": snapshot,
+    }
     for field in fields(BrokerEffects):
-        assert f"effects.{field.name}" in source
+        value = getattr(BrokerEffects(), field.name)
+        other = not value if isinstance(value, bool) else others.get(field.name, 7)
+        assert digest_of(replace(BrokerEffects(), **{field.name: other})) != same, field.name
+    compact, install = (
+        digest_of(BrokerEffects(writes=[kind(snapshot)])) for kind in (Compact, Install)
+    )
+    assert compact != install, "two kinds of writes with the same fields"
