@@ -50,8 +50,9 @@ def run_seed(
     for name, shadow in world.invariants.shadows.items():
         digest.update(f"{name} {shadow.end_index} {shadow.end_crc} {shadow.commit_index}".encode())
     digest.update(str(violation).encode())
-    history = tuple(world.clients.history)
-    return SeedResult(schedule.seed, violation, world.counts, digest.hexdigest(), history)
+    counts, history = world.counts, tuple(world.clients.history)
+    world.dismantle()
+    return SeedResult(schedule.seed, violation, counts, digest.hexdigest(), history)
 
 
 @contextmanager

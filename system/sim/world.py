@@ -81,6 +81,12 @@ class World:
             self._count_up()
         return None
 
+    def dismantle(self) -> None:
+        """Cut what refers to each other: the memory of a run goes at once, unsearched for."""
+        for part in (*self.members.values(), self.clients, self.operator, self._actions):
+            vars(part).clear()
+        vars(self).clear()
+
     def _run_events(self) -> None:
         heap, until_ms = self.heap, float(self.settings.run_ms)
         pop = heap.pop
@@ -109,7 +115,7 @@ class World:
         if member.is_rotten and isinstance(error, StoreError):
             self.crash(member, loses_unsynced=False)
             return
-        raise Violated("node-runs-on", f"{type(error).__name__}: {error}", member.name) from error
+        raise Violated("node-runs-on", _said(error), member.name) from error
 
     def crash(self, member: SimMember, *, loses_unsynced: bool) -> None:
         """End a member's process, and the machine's memory with it."""
@@ -151,9 +157,7 @@ class World:
             self.lose_disk(member)  # as it says itself: to be restored from the group
             return
         elif not isinstance(error, DiskFailed | DiskFull):
-            raise Violated(
-                "node-starts", f"{type(error).__name__}: {error}", member.name
-            ) from error
+            raise Violated("node-starts", _said(error), member.name) from error
         self.heap.push(self.heap.now_ms + RESTART_AFTER_MS, self.restart, member)
 
     # ---- what members and faults ask ---------------------------------------------------
@@ -272,6 +276,16 @@ class World:
         counts.disk_operations = sum(
             member.disk.platter.operations for member in self.members.values()
         )
+
+
+def _said(error: Exception) -> str:
+    """Return what a node's code raised, and in which function: asserts often say no more."""
+    frame = error.__traceback__
+    assert frame is not None
+    while frame.tb_next is not None:
+        frame = frame.tb_next
+    text = f"{type(error).__name__} in {frame.tb_frame.f_code.co_qualname}"
+    return f"{text}: {error}" if str(error) else text
 
 
 def leads(member: SimMember) -> bool:
