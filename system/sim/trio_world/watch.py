@@ -48,6 +48,9 @@ class Watch:
 
     def started(self, core: RaftCore, log: CommitLog) -> None:
         """The node has recovered."""
+        before = self._invariants.shadows.get(self._name)
+        if before is not None:
+            before.log = log  # what it has no longer in memory: the old log's disk is dead
         try:
             self.shadow = self._invariants.started(self._name, core, log)
         except Violated as found:

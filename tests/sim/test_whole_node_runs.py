@@ -1,0 +1,201 @@
+"""The whole-node world: clean seeds are clean, the same everywhere, and planted bugs are found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import trio
+from trio._core import _run
+
+from system.client import BrokerGroupClient, OutcomeUnknownError
+from system.mutants import load
+from system.node.link import Link
+from system.sim.faults import Crash, Cut, Pause, SlowLink, Transfer
+from system.sim.schedule import Call, Options, Schedule, Settings
+from system.sim.trio_world.run import run_seed
+
+SETTINGS = Settings(members=3, run_ms=9_000, clients=2, queues=1)
+
+
+def calls(until_ms: int, every_ms: int = 40) -> tuple[Call, ...]:
+    """Return appends and reads of two clients."""
+    found = []
+    for number, at_ms in enumerate(range(600, until_ms, every_ms)):
+        kind = ("append", "batch", "pull", "max_offset")[number % 4]
+        count = 1 if kind in ("pull", "max_offset") else 3
+        found.append(Call(at_ms, number % 2, kind, 0, count, 5))
+    return tuple(found)
+
+
+def schedule(*faults, settings: Settings = SETTINGS, seed: int = 7) -> Schedule:
+    return Schedule(seed=seed, settings=settings, faults=faults, calls=calls(7_000))
+
+
+def test_a_group_without_faults_serves_every_client():
+    result = run_seed(7, schedule=schedule())
+    assert result.violation is None
+    assert result.counts.acknowledged == 3 * sum(call.count == 3 for call in calls(7_000))
+    assert result.counts.elections == 1
+    assert result.counts.refused == result.counts.unknown == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_drawn_seeds_are_clean(seed):
+    result = run_seed(seed, Options(operations_per_s=30, run_ms=15_000))
+    assert result.violation is None
+    assert result.counts.acknowledged > 100
+    assert result.counts.faults
+
+
+@pytest.mark.parametrize("loses_unsynced", [True, False], ids=["power", "process"])
+def test_a_crashed_leader_is_replaced_and_comes_back(loses_unsynced):
+    fault = Crash(start_ms=2_000, duration_ms=1_500, node="leader", loses_unsynced=loses_unsynced)
+    result = run_seed(7, schedule=schedule(fault))
+    assert result.violation is None
+    assert (result.counts.crashes, result.counts.restarts) == (1, 1)
+    assert result.counts.elections >= 2
+    assert any(op.outcome == "ok" and op.invoke_ms > 3_000 for op in result.history)
+
+
+def test_a_paused_leader_finds_the_world_changed():
+    fault = Pause(start_ms=2_000, duration_ms=2_500, node="leader")
+    lines: list[str] = []
+    result = run_seed(7, schedule=schedule(fault), trace=lines.append)
+    assert result.violation is None
+    leaders = [line for line in lines if " is leader" in line]
+    paused = leaders[0].split()[1]
+    while_paused = [line for line in lines if 2_000 < float(line.split()[0]) < 4_500]
+    assert while_paused
+    said = [line for line in while_paused if line.split()[1] == paused and "<-" not in line]
+    assert said == []  # bytes reach its machine, but it does nothing
+    assert len(leaders) >= 2
+
+
+def test_a_one_way_cut_holds_bytes_and_delivers_them():
+    fault = Cut(start_ms=2_000, duration_ms=2_000, links=(("leader", "*"),))
+    result = run_seed(7, schedule=schedule(fault))
+    assert result.violation is None
+    assert result.counts.elections >= 2  # a leader that hears everybody and reaches nobody
+
+
+def test_a_leader_hands_over_when_it_is_asked():
+    result = run_seed(
+        7, schedule=schedule(Transfer(start_ms=3_000, duration_ms=100, to="follower"))
+    )
+    assert result.violation is None
+    assert result.counts.transfers == 1
+    assert result.counts.elections == 2
+
+
+# ---- the same run everywhere ---------------------------------------------------------------
+
+
+def test_the_trace_is_the_same_byte_for_byte_in_every_process():
+    program = (
+        "import hashlib, sys\n"
+        "from system.sim.trio_world.run import run_seed\n"
+        "from system.sim.schedule import Options\n"
+        "lines = []\n"
+        "options = Options(operations_per_s=30, run_ms=9_000)\n"
+        "result = run_seed(11, options, trace=lines.append)\n"
+        "digest = hashlib.sha256('\\n'.join(lines).encode()).hexdigest()\n"
+        "print(result.digest, digest, len(lines))\n"
+    )
+    said = set()
+    for hash_seed in ("0", "1", "4242"):
+        run = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        said.add(run.stdout)
+    assert len(said) == 1
+    assert int(next(iter(said)).split()[2]) > 500
+
+
+def test_another_seed_is_another_run_and_tracing_changes_nothing():
+    same = schedule()
+    lines: list[str] = []
+    with_trace = run_seed(7, schedule=same, trace=lines.append)
+    assert with_trace.digest == run_seed(7, schedule=same).digest
+    assert with_trace.digest != run_seed(8, schedule=schedule(seed=8)).digest
+
+
+def test_the_scheduler_is_left_as_it_was():
+    before = (_run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING)
+    run_seed(7, schedule=schedule())
+    assert (_run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING) == before
+
+
+# ---- planted bugs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mutant", "invariants"),
+    [
+        ("ack-before-quorum", {"acknowledged-is-committed"}),
+        ("ack-before-fsync", {"committed-is-durable"}),
+    ],
+)
+def test_a_planted_bug_of_the_core_is_found_here_too(mutant, invariants):
+    found = (run_seed(seed, mutant=load(mutant)).violation for seed in range(4))
+    assert {violation.invariant for violation in found if violation} == invariants
+
+
+def test_a_client_that_tries_again_what_may_have_happened_is_found(monkeypatch):
+    """The shell's own bug: an unknown outcome is taken for a refusal."""
+    once = BrokerGroupClient.send
+
+    async def again(self: BrokerGroupClient, *args: Any, **options: Any) -> Any:
+        while True:
+            try:
+                return await once(self, *args, **options)
+            except OutcomeUnknownError:
+                await trio.sleep(0.05)
+
+    monkeypatch.setattr(BrokerGroupClient, "send", again)
+    slow = SlowLink(start_ms=2_000, duration_ms=1_000, links=(("*", "*"),), delay_ms=80.0)
+    hasty = Settings(members=3, run_ms=9_000, clients=2, queues=1, client_timeout_ms=100.0)
+    violation = run_seed(7, schedule=schedule(slow, settings=hasty)).violation
+    assert violation is not None
+    assert violation.invariant == "stored-once"
+    monkeypatch.undo()
+    assert run_seed(7, schedule=schedule(slow, settings=hasty)).violation is None
+
+
+def test_a_node_that_loses_bytes_it_could_not_send_at_once_is_found(monkeypatch):
+    """The shell's own bug: what a short send left over is dropped."""
+
+    async def write(self: Link) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            batch, self._out = self._out, []
+            data = b"".join(batch)
+            await self._sock.send(data[: max(1, len(data) * 2 // 3)])
+            self._out_bytes -= len(data)
+
+    healthy = schedule()
+    assert run_seed(7, schedule=healthy).violation is None
+    monkeypatch.setattr(Link, "write", write)
+    violation = run_seed(7, schedule=healthy).violation
+    assert violation is not None
+    assert violation.invariant in ("appends-succeed", "everybody-catches-up", "node-runs-on")
+
+
+def test_a_node_that_deadlocks_is_found(monkeypatch):
+    """Everybody waits for ever: that is said, and does not hang the run."""
+
+    async def nothing(self: Link) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(Link, "write", nothing)
+    violation = run_seed(7, schedule=schedule()).violation
+    assert violation is not None
+    assert violation.invariant == "appends-succeed"
