@@ -79,6 +79,7 @@ class Campaign(
         fault_duration_min_s, fault_duration_max_s: how long a fault holds.
         disk: how nodes write: to the real disk, or keeping unsynced writes in memory, so
             that a kill loses them as a power cut would.
+        record: what each node records of itself: its inputs, for `replay`, or nothing.
         data_file_bytes, index_file_bytes: sizes of the log's files; small, so that a
             short run crosses many file ends.
         seed: what everything is drawn from; None: draw one and print it.
@@ -105,6 +106,7 @@ class Campaign(
     fault_duration_min_s: float = 1.5
     fault_duration_max_s: float = 3.5
     disk: Literal["real", "volatile"] = "volatile"
+    record: Literal["none", "inputs"] = "none"
     data_file_bytes: int = 1 << 20
     index_file_bytes: int = 1 << 18
     seed: str | None = None
@@ -180,6 +182,8 @@ def resolve(campaign: Campaign) -> Campaign:
     for fault in campaign.faults:
         if fault not in known:
             raise UsageError(unknown("fault", fault, known))
+    if campaign.world == "sim" and campaign.record != "none":
+        raise UsageError(f"record {campaign.record}: in world sim the seed alone repeats a run")
     seed = campaign.seed if campaign.seed is not None else new_seed()
     return msgspec.structs.replace(campaign, seed=seed)
 

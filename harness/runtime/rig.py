@@ -246,6 +246,7 @@ def node_options(campaign: Campaign) -> Json:
         "mutant": campaign.mutant,
         "seed": campaign.seed,
         "disk": campaign.disk,
+        "record": campaign.record,
         "data_file_bytes": campaign.data_file_bytes,
         "index_file_bytes": campaign.index_file_bytes,
     }

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from harness.simulation import Simulator
 
 GROUP = "shaketable"
+RECORDING = "inputs.recording"
+"""Where in its folder a node records its inputs, if it is told to."""
 NOBODYS_VALUE = -1
 """What a read of something else than the message asked for is recorded as: no client appends
 it, so that the checkers see a read of what nobody wrote."""
@@ -105,6 +107,8 @@ class DLedgerTarget:
             "shaketableSeed": options.get("seed") or "",
             "shaketableMutant": options.get("mutant") or "",
         }
+        if options.get("record") == "inputs":
+            lines["shaketableRecord"] = layout.directory / RECORDING
         path = layout.directory / "broker.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         return Launch((sys.executable, "-m", "system.node", "-c", str(path)))

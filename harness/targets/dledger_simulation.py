@@ -11,6 +11,7 @@ from harness.errors import UsageError
 from harness.plugins import Json
 from harness.simulation import Ask, SeedRun, Step, Violation
 from harness.targets.dledger_group import DLedgerGroup
+from system.sim import recording
 from system.sim import run as core_world
 from system.sim.planted_bugs import HEALTHY, planted_bug, planted_bugs
 from system.sim.run_trace import Trace
@@ -23,6 +24,8 @@ from system.sim.world import World
 
 CORE = "core"
 NODE = "node"
+SAME_OUTPUTS = "same-outputs"
+"""What a replayed recording must hold: the same inputs give what the node gave."""
 ROLES = ("follower", "candidate", "leader")
 INPUTS = (
     "entered",
@@ -91,14 +94,37 @@ class DLedgerSimulator:
         return _replay(draw_schedule(ask.seed, _options(ask)), ask.mutant, show, ask.world)
 
     def replay_file(self, path: Path, show: Callable[[Step], None]) -> Violation | None:
-        """Replay a run that `shrink` has made small."""
-        from system.sim import shrink  # noqa: PLC0415 - hypothesis takes a second to import
-
+        """Replay a run that `shrink` has made small, or the recording of a real node."""
         try:
-            shrunk = shrink.load(path)
-        except shrink.BadShrunkFile as error:
-            raise UsageError(" ".join(str(error).split())) from error
-        return _replay(shrunk.schedule, shrunk.mutant or None, show)
+            with path.open("rb") as file:
+                is_json = file.read(1) == b"{"
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        return _replay_shrunk(path, show) if is_json else _replay_recording(path, show)
+
+
+def _replay_shrunk(path: Path, show: Callable[[Step], None]) -> Violation | None:
+    from system.sim import shrink  # noqa: PLC0415 - hypothesis takes a second to import
+
+    try:
+        shrunk = shrink.load(path)
+    except shrink.BadShrunkFile as error:
+        raise UsageError(" ".join(str(error).split())) from error
+    return _replay(shrunk.schedule, shrunk.mutant or None, show)
+
+
+def _replay_recording(path: Path, show: Callable[[Step], None]) -> Violation | None:
+    """Repeat what a node did; a step that differs is the last, and what is found."""
+    at_ms = 0.0
+    try:
+        for step in recording.replay(path):
+            at_ms = at_ms if step.at_ms is None else step.at_ms
+            show(Step(at_ms, f"step {step.number}: {step.text}"))
+            if step.difference:
+                return Violation(SAME_OUTPUTS, at_ms, f"step {step.number}: {step.difference}")
+    except recording.BadRecording as error:  # type: ignore[attr-defined]  # `replay` raises it
+        raise UsageError(" ".join(str(error).split())) from error
+    return None
 
 
 def _options(ask: Ask) -> Options:

@@ -77,6 +77,7 @@ class RunOptions:
         spark_master: Spark that checks the history: local[*], or spark://HOST:PORT.
         base_port: First of the loopback ports to use, instead of free ones.
         disk: How nodes write: real, or volatile, where a kill loses what was not synced.
+        record: What nodes record of themselves: none, or inputs, for `replay`.
         data_file_size: Bytes in a file of the log; small, so that a short run crosses many ends.
         index_file_size: Bytes in a file of the log's index.
     """
@@ -110,6 +111,7 @@ class RunOptions:
     base_port: Annotated[int | None, Parameter(group=RUNS, metavar="PORT")] = None
 
     disk: Annotated[str | None, _option("disk", GROUP, "KIND")] = None
+    record: Annotated[str | None, _option("record", GROUP, "KIND")] = None
     data_file_size: Annotated[int | None, _option("data_file_size", GROUP, "BYTES")] = None
     index_file_size: Annotated[int | None, _option("index_file_size", GROUP, "BYTES")] = None
 

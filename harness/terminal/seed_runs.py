@@ -216,7 +216,7 @@ def show_step(known: dict[str, str], from_ms: float, to_ms: float, step: Step) -
 def tell_end(violation: Violation | None) -> int:
     """Print how a replay ended; return the exit code."""
     if violation is None:
-        session.out.print("no invariant was broken")
+        session.out.print("the end: nothing was found wrong")
         return ExitCode.VALID
     session.out.print(Text(_violation_text(violation)), soft_wrap=True)
     return ExitCode.INVALID

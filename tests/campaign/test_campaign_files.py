@@ -134,6 +134,7 @@ def test_resolving_draws_a_seed_and_keeps_one_given() -> None:
         ({"mutant": "ack-after-quorum"}, "unknown mutant of dledger .* mean 'ack-before-quorum'?"),
         ({"workload": "lag"}, "unknown workload 'lag'; did you mean 'log'?"),
         ({"nodes": 0}, "nodes 0: expected 1 to 9"),
+        ({"world": "sim", "record": "inputs"}, "record inputs: in world sim the seed alone"),
         ({"queues": 0}, "queues 0: expected 1 to 1000"),
         ({"rate_hz": float("nan")}, "rate nan: expected 0 to"),
         ({"time_limit_s": float("inf")}, "time_limit inf: expected 1 to"),

@@ -126,7 +126,7 @@ def test_replay_shows_each_step_and_what_changed(shaketable: Run) -> None:
         "n0: term 2",
         "3.000 n0 step 3",
         "n0: term 3",
-        "no invariant was broken",
+        "the end: nothing was found wrong",
     ]
     assert shaketable("replay", "7", "--mutant", "late")[0] == 1
 
