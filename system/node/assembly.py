@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from system import mutants
 from system.broker.broker_state import ranges_of
 from system.broker.limits import BrokerConfig
-from system.broker.native import native_dispatches
+from system.broker.native import native_dispatches, upgraded_snapshot
 from system.broker.reput import Dispatch
 from system.mutants import Mutant
 from system.node.broker_start import BrokerStart, Readers, build_broker
@@ -21,7 +21,7 @@ from system.node.machine import Machine
 from system.node.node import Node
 from system.node.recorder import CannotRecord, Recorder
 from system.raft.membership import Membership
-from system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
+from system.store.broker_checkpoint import CheckpointFiles
 from system.store.commit_log import CommitLog
 from system.store.key_file import Sizes
 from system.store.message import host_bytes
@@ -57,11 +57,11 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
         queue_file_bytes=config.queue_file_bytes,
         key_sizes=Sizes(config.hash_slots, config.index_items_max),
     )
-    start = _start(config, machine, commit_log, limits, files.load(commit_log))
+    native = _native(commit_log)
+    start = _start(config, machine, commit_log, limits, files, native)
     readers = Readers(commit_log, files.queues, files.keys)
     # Other draws in each incarnation: a crash loop must not repeat the same timeouts.
     dice = machine.dice(f"elections/{config.self_id}/{commit_log.state}/{commit_log.end.index}")
-    native = _native(commit_log)
     writer = parts.log_writer(commit_log, config.ack_policy)
     if config.recording is None:
         broker = build_broker(start, parts, readers, dice.uniform, native)
@@ -126,16 +126,23 @@ def _start(
     machine: Machine,
     commit_log: CommitLog,
     limits: BrokerConfig,
-    checkpoint: BrokerCheckpoint | None,
+    files: CheckpointFiles,
+    native: Callable[[], Iterable[Dispatch]] | None,
 ) -> BrokerStart:
-    """Return what the node's broker and core start from."""
+    """Return what the node's broker and core start from. Raises StoreError."""
+    bootstrap = Membership(() if config.is_joining else tuple(sorted(config.peers)))
+    checkpoint = files.load(commit_log)
+    snapshot = commit_log.snapshot
+    if snapshot is None and native is not None:
+        begin = commit_log.begin
+        snapshot = upgraded_snapshot(begin, bootstrap, native, checkpoint, files.queues)
     return BrokerStart(
         member=config.self_id,
         raft=config.raft,
         limits=limits,
-        bootstrap=Membership(() if config.is_joining else tuple(sorted(config.peers))),
+        bootstrap=bootstrap,
         memberships=tuple(commit_log.memberships),
-        snapshot=commit_log.snapshot,
+        snapshot=snapshot,
         term=commit_log.state.term,
         voted_for=commit_log.state.voted_for,
         spans=tuple(commit_log.spans),
