@@ -7,6 +7,7 @@ the order in which trio runs its tasks is drawn.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, cast
@@ -49,7 +50,12 @@ class TrioWorld:
     """One run. `run` returns the first broken invariant, or None."""
 
     def __init__(
-        self, schedule: Schedule, *, mutant: Mutant = HEALTHY, trace: Trace | None = None
+        self,
+        schedule: Schedule,
+        *,
+        mutant: Mutant = HEALTHY,
+        trace: Trace | None = None,
+        stops_at_violation: bool = True,
     ) -> None:
         settings = self.settings = schedule.settings
         self.mutant = mutant
@@ -69,7 +75,9 @@ class TrioWorld:
         self.healed_ms = float(max((fault.end_ms for fault in schedule.faults), default=0))
         self._schedule = schedule
         self._actions = FaultActions(cast("World", self))
-        self._found: Violation | None = None
+        self.found: Violation | None = None
+        """The first broken invariant."""
+        self._stops_at_violation = stops_at_violation
         self._nursery: trio.Nursery | None = None
 
     # ---- running ----------------------------------------------------------------------
@@ -77,24 +85,28 @@ class TrioWorld:
     def run(self) -> Violation | None:
         """Run to the end, or to the first broken invariant."""
         heap, schedule = self.heap, self._schedule
-        for host in self.members.values():
-            heap.push(0.0, self.restart, host)
         for fault in schedule.faults:
             heap.push(fault.start_ms, self._actions.begin, fault)
         for call in schedule.calls:
             heap.push(call.at_ms, self.clients.call, call)
         heap.push(float(self.settings.run_ms), self._finish)
-        self.clock.on_failure = self._finish
-        with node_log_to(self.trace, self.clock):
-            run_seeded(self._main, self.clock, self.draws.stream("scheduler"))
-        self._raise_failure()
-        self._count_up()
-        if self._found is None:
+        self.run_beside(trio.sleep_forever)
+        if self.found is None:
             try:
                 self._check_end()
             except Violated as found:
                 self.violated(found, found.node)
-        return self._found
+        return self.found
+
+    def run_beside(self, course: Callable[[], Awaitable[None]]) -> None:
+        """Run all members until `course` returns, or until the run is finished."""
+        for host in self.members.values():
+            self.heap.push(0.0, self.restart, host)
+        self.clock.on_failure = self._finish
+        with node_log_to(self.trace, self.clock):
+            run_seeded(partial(self._main, course), self.clock, self.draws.stream("scheduler"))
+        self._raise_failure()
+        self._count_up()
 
     def spawn(self, work: Callable[..., Awaitable[Any]], *args: Any) -> None:
         """Start a task, which ends with the run at the latest."""
@@ -103,18 +115,20 @@ class TrioWorld:
 
     def violated(self, found: Violated, node: str) -> None:
         """An invariant broke: the run ends with the first of them."""
-        if self._found is None:
-            self._found = Violation(
+        if self.found is None:
+            self.found = Violation(
                 found.invariant, found.finding, self.clock.now_ms, found.node or node
             )
-            self._finish()
+            if self._stops_at_violation:
+                self._finish()
 
-    async def _main(self) -> None:
+    async def _main(self, course: Callable[[], Awaitable[None]]) -> None:
         trio.socket.set_custom_socket_factory(self.network)
         trio.socket.set_custom_hostname_resolver(self.network)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await trio.sleep_forever()
+            await course()
+            self._finish()
         self.clients.close()
         self.operator.close()
 

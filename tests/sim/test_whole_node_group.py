@@ -1,0 +1,134 @@
+"""Code with a course of its own inside the simulated world: a harness' words, virtual time."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import trio
+
+from system.client import BrokerGroupClient, RefusedError
+from system.mutants import load
+from system.sim.schedule import Settings
+from system.sim.trio_world.group import UNTOUCHED, SimulatedGroup, run_group
+
+
+def client_of(group: SimulatedGroup) -> BrokerGroupClient:
+    return BrokerGroupClient(group.client_addresses, timeout_s=3.0, rng=Random(1))
+
+
+async def leader_of(group: SimulatedGroup, *, other_than: str | None = None) -> str:
+    while group.leader() in (None, other_than):
+        await trio.sleep(0.05)
+    return str(group.leader())
+
+
+def test_a_killed_leader_is_replaced_and_restarted():
+    async def course(group: SimulatedGroup) -> tuple[list[bytes], float]:
+        client = client_of(group)
+        await client.send("t", 0, b"before")
+        old = await leader_of(group)
+        incarnation = group.kill(old)
+        assert not group.is_alive(old, incarnation)
+        assert group.kill(old) == UNTOUCHED
+        await leader_of(group, other_than=old)
+        await client.send("t", 0, b"after")
+        group.restart(old, incarnation)
+        group.restart(old, incarnation)  # idempotent: it is not the last one any more
+        await trio.sleep(2)
+        while (await client.metadata(old)).applied_index < 3:
+            await trio.sleep(0.05)
+        bodies = [message.body for message in (await client.pull("t", 0, 0)).messages]
+        client.close()
+        assert group.violation is None
+        return bodies, trio.current_time()
+
+    bodies, seconds = run_group(course, seed=3)
+    assert bodies == [b"before", b"after"]
+    assert seconds > 2  # virtual ones
+
+
+def test_a_paused_node_stands_still_until_it_is_resumed():
+    async def course(group: SimulatedGroup) -> None:
+        client = client_of(group)
+        await client.send("t", 0, b"a")
+        old = await leader_of(group)
+        incarnation = group.pause(old)
+        assert group.is_paused(old)
+        assert group.pause(old) == UNTOUCHED
+        await leader_of_others(group, old)
+        group.resume(old, incarnation)
+        assert not group.is_paused(old)
+        await trio.sleep(1)
+        assert (await client.metadata(old)).role == "follower"
+        client.close()
+
+    async def leader_of_others(group: SimulatedGroup, old: str) -> None:
+        while group.leader() == old:  # it does not know yet; the higher term is the other's
+            await trio.sleep(0.05)
+
+    run_group(course, seed=4)
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["deliver", "reset"])
+def test_a_cut_holds_bytes_until_it_is_mended(resets):
+    async def course(group: SimulatedGroup) -> None:
+        client = client_of(group)
+        await client.send("t", 0, b"a")
+        leader = await leader_of(group)
+        others = [node for node in group.nodes if node != leader]
+        cut = group.cut([(leader, node) for node in others])
+        await trio.sleep(0.3)
+        held_bytes, connections = group.held(cut)
+        assert held_bytes > 0
+        assert connections == 2
+        await leader_of(group, other_than=leader)
+        group.mend(cut, resets=resets)
+        group.mend(cut, resets=resets)
+        assert group.held(cut)[0] >= held_bytes
+        await client.send("t", 0, b"b")
+        await trio.sleep(2)
+        terms = {(await client.metadata(node)).term for node in group.nodes}
+        assert len(terms) == 1
+        client.close()
+
+    run_group(course, seed=5)
+
+
+def test_a_stopped_node_leaves_its_disk_in_order_and_refuses_connections():
+    async def course(group: SimulatedGroup) -> None:
+        client = client_of(group)
+        await client.send("t", 0, b"a")
+        group.stop("n0")
+        await trio.sleep(1)
+        assert not group.is_alive("n0", group.incarnation("n0"))
+        with pytest.raises(RefusedError, match="n0 cannot be reached"):
+            await client.metadata("n0")
+        client.close()
+
+    lines: list[str] = []
+    run_group(course, seed=6, settings=Settings(members=1), trace=lines.append)
+
+    async def start_again(group: SimulatedGroup) -> None:
+        group.stop("n0")
+        await trio.sleep(1)
+        group.start("n0")
+        client = client_of(group)
+        await client.send("t", 0, b"a")
+        client.close()
+
+    run_group(start_again, seed=6, settings=Settings(members=1), trace=lines.append)
+    assert "aborted=False" in [line for line in lines if "event=recovered" in line][-1]
+
+
+def test_what_the_course_raises_gets_out_and_violations_are_noted():
+    async def course(group: SimulatedGroup) -> None:
+        client = client_of(group)
+        for number in range(20):
+            await client.send("t", 0, b"%d" % number)
+        client.close()
+        assert group.violation is not None
+        raise LookupError(group.violation.invariant)
+
+    with pytest.raises(LookupError, match="committed-is-durable"):
+        run_group(course, seed=1, mutant=load("ack-before-fsync"))
