@@ -22,6 +22,7 @@ from system.sim.history import APPEND, OK, PULL
 from system.sim.watch import Kind, Sending, Watched, entries
 
 ARROWS_MAX = 60
+_ENTRIES = "entries"
 _WEIGHTS = {"transfer": 6, "snapshot": 6, "vote": 5, "push": 4, "client": 3, "ack": 2}
 
 
@@ -30,9 +31,9 @@ class Arrow:
     """One message: `what` it says. `arrives_ms` is None where it did not (yet).
 
     `kind` is "vote", "push", "ack", "snapshot", "transfer" or "client". `waits`: its target
-    stands still when it arrives. `first` and `last` are the entries that it carries. `row` and
-    `end_row` are the rows where it begins and ends, -1
-    as long as there are none.
+    stands still when it arrives. Of a `series` (entries, or messages of a queue), `first` and
+    `last` are what it carries. `row` and `end_row` are the rows where it begins and ends, -1 as
+    long as there are none.
     """
 
     sent_ms: float
@@ -43,6 +44,7 @@ class Arrow:
     arrives_ms: float | None
     is_lost: bool = False
     waits: bool = False
+    series: str = ""
     first: int = -1
     last: int = -1
     row: int = -1
@@ -53,8 +55,34 @@ def choose_arrows(seen: Watched) -> list[Arrow]:
     """Return what mattered of a run's messages; where there are too many, the late and weighty."""
     arrows = [*_messages(seen.sendings), *_client_arrows(seen)]
     _meet_the_absent(seen, arrows)
+    arrows = _in_one(arrows)
     arrows.sort(key=lambda arrow: (_WEIGHTS[arrow.kind], arrow.sent_ms), reverse=True)
     return sorted(arrows[:ARROWS_MAX], key=lambda arrow: arrow.sent_ms)
+
+
+def in_series(series: str, first: int, last: int) -> str:
+    """Name what an arrow of a series carries: `entries 3..5`, `message 7 for queue 0`."""
+    if series == _ENTRIES:
+        return entries(first, last)
+    return f"{numbers('message', (first,) if first == last else (first, last))} {series}"
+
+
+def _in_one(arrows: Iterable[Arrow]) -> list[Arrow]:
+    """Make one arrow of what is sent at once in several messages: it arrives with the first."""
+    found: dict[tuple[object, ...], Arrow] = {}
+    for number, arrow in enumerate(arrows):
+        key: tuple[object, ...] = (number,)
+        if arrow.series:
+            arrived = arrow.arrives_ms is None
+            at_ms = round(arrow.sent_ms, 6)
+            key = (at_ms, arrow.source, arrow.target, arrow.series, arrived, arrow.is_lost)
+        one = found.setdefault(key, arrow)
+        if one is not arrow:
+            one.first, one.last = min(one.first, arrow.first), max(one.last, arrow.last)
+            one.what = in_series(one.series, one.first, one.last)
+            if one.arrives_ms is not None and arrow.arrives_ms is not None:
+                one.arrives_ms = min(one.arrives_ms, arrow.arrives_ms)
+    return list(found.values())
 
 
 def _meet_the_absent(seen: Watched, arrows: Iterable[Arrow]) -> None:
@@ -134,7 +162,8 @@ def _messages(sendings: Iterable[Sending]) -> Iterable[Arrow]:
             source, target = sending.source, sending.target
             arrives_ms, is_lost = sending.arrives_ms, sending.is_lost
             arrow = Arrow(sending.sent_ms, source, target, kind, what, arrives_ms, is_lost)
-            arrow.first, arrow.last = first, last
+            if first >= 0:
+                arrow.series, arrow.first, arrow.last = _ENTRIES, first, last
             yield arrow
 
 
@@ -147,14 +176,15 @@ def _client_arrows(seen: Watched) -> Iterable[Arrow]:
     }
     for (client, last), (at_ms, node, first) in asked_last.items():
         operation = operations[first]
-        asked = list(range(first, last + 1))
+        arrow = Arrow(at_ms - delay_ms, client_lane(client), node, "client", "", at_ms)
         if operation.kind == APPEND:
-            what = f"{numbers('message', asked)} for queue {operation.queue}"
+            arrow.series, arrow.first, arrow.last = f"for queue {operation.queue}", first, last
+            arrow.what = in_series(arrow.series, first, last)
         elif operation.kind == PULL:
-            what = f"a pull of queue {operation.queue} from offset {operation.offset}"
+            arrow.what = f"a pull of queue {operation.queue} from offset {operation.offset}"
         else:
-            what = f"the question where queue {operation.queue} ends"
-        yield Arrow(at_ms - delay_ms, client_lane(client), node, "client", what, at_ms)
+            arrow.what = f"the question where queue {operation.queue} ends"
+        yield arrow
     answered = {}
     for operation in seen.history:
         if operation.outcome == OK:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from system.sim.story_arrows import Arrow
+from system.sim.story_arrows import Arrow, in_series
 from system.sim.story_rows import WORLD, Row
 from system.sim.watch import Happening, Kind, entries
 
@@ -97,17 +97,17 @@ def _sent(row: Row) -> list[str]:
 
 
 def _alike(arrows: Sequence[Arrow]) -> Iterable[tuple[str, list[Arrow]]]:
-    """Take together what says the same, and entries that follow each other."""
+    """Take together what says the same, and what of a series is in several arrows of one pair."""
     found: dict[str, list[Arrow]] = {}
-    pushed: dict[tuple[str, str], list[Arrow]] = {}
+    series: dict[tuple[str, str, str], list[Arrow]] = {}
     for arrow in arrows:
-        if arrow.last >= 0:
-            pushed.setdefault((arrow.source, arrow.target), []).append(arrow)
+        if arrow.series:
+            series.setdefault((arrow.series, arrow.source, arrow.target), []).append(arrow)
         else:
             found.setdefault(arrow.what, []).append(arrow)
-    for together in pushed.values():
+    for (name, _, _), together in series.items():
         first, last = min(a.first for a in together), max(a.last for a in together)
-        found.setdefault(entries(first, last), []).extend(together)
+        found.setdefault(in_series(name, first, last), []).extend(together)
     return found.items()
 
 
