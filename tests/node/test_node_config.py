@@ -46,8 +46,52 @@ def test_rocketmqs_own_sample_is_understood() -> None:
         (("brokerName=RaftNode00", "brokerIP1=localhost"), "must be an IPv4 address"),
         (("brokerName=RaftNode00", "mappedFileSizeIndex=5000"), "must be a multiple of 32"),
         (("brokerName=RaftNode00", "shaketableDisk=tape"), "must be one of real, volatile"),
+        (("brokerName=RaftNode00", "flushDiskType=MAYBE"), "one of SYNC_FLUSH, ASYNC_FLUSH"),
+        (("brokerName=RaftNode00", "shaketableJoin=yes"), "one of true, false, not yes"),
+        (("brokerName=RaftNode00", "deleteWhen=04;24"), "hours of the day in UTC, 00..23"),
+        (("brokerName=RaftNode00", "fileReservedTime=0"), "fileReservedTime must be a number"),
+        (("brokerName=RaftNode00", "diskMaxUsedSpaceRatio=99"), "must be a number in 10..95"),
+        (("brokerName=RaftNode00", "preferredLeaderIds=n0;n 1"), "'n 1' is no id"),
+        (("brokerName=RaftNode00", "mappedFileSizeConsumeQueue=6001"), "a multiple of 20"),
     ],
 )
 def test_what_is_wrong_is_named(change: tuple[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(GOOD.replace(*change))
+
+
+def test_keys_of_rocketmq_that_have_a_meaning_are_read() -> None:
+    config = parse(
+        GOOD
+        + "flushDiskType=ASYNC_FLUSH\nfileReservedTime=48\ndeleteWhen=04;16\n"
+        + "diskMaxUsedSpaceRatio=80\npreferredLeaderIds=n2;n0\nmessageIndexEnable=false\n"
+        + "maxHashSlotNum=1000\nmaxIndexNum=4000\nmappedFileSizeConsumeQueue=4000\n"
+    )
+    assert config.ack_policy == "page-cache"
+    assert config.expiry.reserved_ms == 48 * 3_600_000
+    assert config.expiry.delete_when_hours == (4, 16)
+    assert config.expiry.used_ratio_max == 0.8
+    assert config.raft.preferred_leaders == ("n2", "n0")
+    assert str(config.native_log) == "/tmp/rmqstore/node00/commitlog"
+    assert not config.is_key_indexed
+    assert (config.hash_slots, config.index_items_max, config.queue_file_bytes) == (
+        1000,
+        4000,
+        4000,
+    )
+
+
+def test_without_more_an_acknowledgement_means_fsync_and_nobody_joins() -> None:
+    config = parse(GOOD)
+    assert config.ack_policy == "fsync"
+    assert config.expiry.reserved_ms == 72 * 3_600_000
+    assert config.expiry.delete_when_hours == ()
+    assert not config.is_joining
+    assert config.raft.lease_ms == 0
+
+
+def test_keys_of_our_own_are_read() -> None:
+    config = parse(GOOD + "shaketableJoin=true\nshaketableLeaseMs=200\nshaketableReservedMs=1500\n")
+    assert config.is_joining
+    assert config.raft.lease_ms == 200
+    assert config.expiry.reserved_ms == 1500

@@ -20,7 +20,7 @@ from system.raft.protocol import (
     VoteResponse,
 )
 from system.remoting.command import CommandError, decode_command
-from system.remoting.frame import FrameBuffer
+from system.remoting.frame import Frame, FrameBuffer
 from system.store.entry_builder import EntryBuilder
 
 NUMBERS = st.integers(0, 2**62)
@@ -129,3 +129,36 @@ def test_another_groups_message_is_refused() -> None:
 def test_numbers_that_cannot_be_are_refused(message: Message) -> None:
     with pytest.raises(CommandError, match="bad _Push"):
         through(wire.encode(message, "g"))
+
+
+@pytest.mark.parametrize(
+    ("address", "read"),
+    [
+        ("10.0.0.7:40911", ("10.0.0.7", 40911)),
+        ("", None),
+        ("40911", None),
+        ("host:99999", None),
+        ("host:port", None),
+    ],
+)
+def test_a_request_says_where_its_sender_listens(
+    address: str, read: tuple[str, int] | None
+) -> None:
+    request = VoteRequest(3, "n7", 2, 9, True)
+    command = decode_command(frame_of(wire.encode(request, "g", address)))
+    assert wire.address_of(command) == read
+    assert wire.decode(command, "g") == request
+
+
+def test_an_answer_says_no_address() -> None:
+    data = wire.encode(VoteResponse(3, "n7", True, True), "g", "10.0.0.7:40911")
+    assert wire.address_of(decode_command(frame_of(data))) is None
+
+
+def frame_of(data: bytes) -> Frame:
+    buffer = FrameBuffer()
+    view = buffer.writable()
+    view[: len(data)] = data
+    buffer.received(len(data))
+    (frame,) = buffer.frames()
+    return frame

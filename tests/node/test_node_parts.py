@@ -1,0 +1,150 @@
+"""The shell's parts by themselves: the flusher on a full disk, peers that come and go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+
+from system.node.clock import SystemClock, sleep
+from system.node.flusher import Flusher
+from system.node.machine import Machine
+from system.node.peers import Peers
+from system.node.real_disk import RealDisk
+from system.node.store_lock import StoreInUseError, lock_store
+from system.raft.batch import LogEnd
+from system.raft.membership import Membership
+from system.raft.protocol import Install, SaveState, Snapshot, Write
+
+
+class Writer:
+    """A log writer that carries out at most `room` writes in all."""
+
+    ack = "fsync"
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.done: list[Write] = []
+        self.log = self
+        self.committed_index = -1
+
+    def carry_out(self, writes: Sequence[Write]) -> Sequence[Write]:
+        taken = writes[: max(0, self.room - len(self.done))]
+        self.done += taken
+        return writes[len(taken) :]
+
+    def advance_mark(self) -> None:
+        pass
+
+
+async def inline(work):
+    await trio.lowlevel.checkpoint()
+    return work()
+
+
+MACHINE = Machine(RealDisk(), SystemClock(), Random, inline)
+WRITES: list[Write] = [SaveState(term, "n0") for term in range(1, 5)]
+
+
+def test_what_a_full_disk_leaves_undone_is_kept_in_order_and_tried_again():
+    writer = Writer(2)
+    synced: list[int] = []
+    full: list[bool] = []
+
+    async def main() -> None:
+        flusher = Flusher(
+            writer, MACHINE, synced.append, full.append, lambda: -1, trio.lowlevel.checkpoint
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flusher.run)
+            flusher.add(WRITES[:3], 3)
+            while not full:
+                await trio.sleep(0.001)
+            assert (synced, full, flusher.is_idle) == ([2], [True], False)
+            flusher.add(WRITES[3:], 4)
+            writer.room = 4
+            await flusher.until_durable()
+            assert flusher.is_idle
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert (writer.done, synced, full) == (WRITES, [2, 4], [True, False])
+
+
+def test_the_log_is_replaced_only_when_nothing_of_the_old_one_is_being_saved():
+    writer = Writer(9)
+
+    async def main() -> None:
+        is_saved = trio.Event()
+        flusher = Flusher(writer, MACHINE, lambda _: None, pytest.fail, lambda: -1, is_saved.wait)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flusher.run)
+            flusher.add([Install(Snapshot(LogEnd(), Membership(()), -1, b""))], 1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert writer.done == []
+            is_saved.set()
+            await flusher.until_durable()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert len(writer.done) == 1
+
+
+def test_connections_follow_the_membership():
+    async def main() -> None:
+        came: list[str] = []
+        gone: list[str] = []
+
+        def server(name: str):
+            async def serve(stream: trio.SocketStream) -> None:
+                came.append(name)
+                while await stream.receive_some(10):
+                    pass
+                gone.append(name)
+
+            return serve
+
+        async with trio.open_nursery() as nursery:
+            ports = {}
+            for name in ("a", "b"):
+                (listener,) = await nursery.start(
+                    partial(trio.serve_tcp, server(name), 0, host="127.0.0.1")
+                )
+                ports[name] = listener.socket.getsockname()[1]
+            peers = Peers(SystemClock(), {"a": ("127.0.0.1", ports["a"])})
+            nursery.start_soon(peers.run)
+            while came != ["a"]:
+                await trio.sleep(0.01)
+            peers.keep({"b": ("127.0.0.1", ports["b"])})
+            while came != ["a", "b"] or gone != ["a"]:
+                await trio.sleep(0.01)
+            peers.send("a", b"nobody")  # dropped
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_a_clock_moves_on_what_waits_on_it():
+    async def main() -> None:
+        clock = SystemClock()
+        with clock.move_on_at(clock.now_ms() - 5) as scope:
+            await trio.sleep_forever()
+        assert scope.cancelled_caught
+        before_ms = clock.now_ms()
+        await sleep(clock, 3)
+        assert clock.now_ms() - before_ms >= 3
+
+    trio.run(main)
+
+
+def test_a_store_folder_is_locked_once(tmp_path):
+    held = lock_store(tmp_path / "store")
+    with pytest.raises(StoreInUseError, match="is in use by another process"):
+        lock_store(tmp_path / "store")
+    os.close(held)
+    os.close(lock_store(tmp_path / "store"))
