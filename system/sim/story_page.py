@@ -27,7 +27,7 @@ HEAD = 40
 LINE = 15
 ROW_MIN = 22
 CHARACTER = 6.3
-BOLD_CHARACTER = 7.0
+BOLD_CHARACTER = 7.3
 """Width of a character of the rows' text, roughly, and where it is bold."""
 STAR = "M0,-7 L1.7,-2.3 6.7,-2.2 2.7,.9 4.1,5.7 0,2.9 -4.1,5.7 -2.7,.9 -6.7,-2.2 -1.7,-2.3Z"
 CROSS = "M-5,-5 L5,5 M-5,5 L5,-5"
