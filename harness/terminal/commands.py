@@ -150,8 +150,10 @@ def list_(
         rows = []
         for plugin_name, plugin in discovery.find(name).items():
             rows.append((plugin_name, discovery.summary(plugin)))
-            for mutant, breaks in getattr(plugin, "mutants", {}).items():
-                rows.append((f"  --mutant {mutant}", breaks))
+            mutants = getattr(plugin, "mutants", {})
+            if mutants:
+                rows.append(("  with --mutant:", "its planted bugs"))
+            rows += [(f"  {mutant}", breaks) for mutant, breaks in mutants.items()]
         session.out.print(Text(name.capitalize(), style="bold"))
         show_rows(session.out, rows)
         session.out.print()

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-LABEL_WIDTH_MAX = 30
+LABEL_WIDTH_MAX = 33
 """Longer labels are folded, so that the second column keeps room at 80 columns."""
 INDENT = 2
 

@@ -144,7 +144,7 @@ def test_no_command_is_the_help(tmp_path: Path) -> None:
     assert "./shaketable run" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "analyze", "report", "list"])
+@pytest.mark.parametrize("command", ["run", "analyze", "report", "list", "simulate", "replay"])
 def test_each_command_s_help_has_an_example(tmp_path: Path, command: str) -> None:
     done = shaketable(tmp_path, command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
