@@ -175,6 +175,7 @@ class Host:
 
     @wall_offset_ms.setter
     def wall_offset_ms(self, offset_ms: int) -> None:
+        """Let it be wrong by so much."""
         self.clock.offset_ms = offset_ms
 
     def measure_disk(self, *, older_by_ms: int = 0) -> None:
