@@ -28,10 +28,12 @@ END_MARGINS_MS = (1, 500, 3000)
 """How long a run may go on behind the violation; some invariants are looked at later."""
 STUCK_EVENTS = 10
 """A run that is stuck above so many events is tried with fewer calls under other seeds."""
-SEEDS_MAX = 12
+SEEDS_MAX = 8
 MANY = 1 << 30
-THINNER = ((1, 64), (1, 16), (1, 4), (1, 1), (MANY, 64), (MANY, 16), (MANY, 4), (MANY, 1))
+THINNER = ((1, 64), (1, 16), (1, 4), (1, 1), (MANY, 64), (MANY, 16), (MANY, 4), (MANY, 2))
 """Bold tries, the boldest first: appends left in a call at most, and of how many calls one."""
+LARGE_BODY_BYTES = 4000
+"""Few large messages fill files, windows and disks as well as many small ones."""
 OFFSETS_MAX = 3
 """With how many calls as the first one such a try is made under the run's own seed."""
 ROUNDS_MAX = 4
@@ -68,8 +70,9 @@ def _thin_boldly(search: Search, schedule: Schedule) -> Schedule:
     for count_max, step in THINNER:
         for offset in range(min(step, OFFSETS_MAX)):
             thinned = _thinned(schedule, count_max, step, offset)
-            if search.fails(thinned):
-                return thinned
+            for candidate in (thinned, _with_large_bodies(thinned)):
+                if search.fails(candidate):
+                    return candidate
     return schedule
 
 
@@ -81,14 +84,20 @@ def _look_elsewhere(search: Search) -> None:
             if count_events(stuck) <= STUCK_EVENTS:
                 return
             thinned = replace(_thinned(stuck, count_max, step, seed % step), seed=seed)
-            if search.fails(thinned):
-                _fewer(search, thinned)
+            for candidate in (thinned, _with_large_bodies(thinned)):
+                if search.fails(candidate):
+                    _fewer(search, candidate)
 
 
 def _thinned(schedule: Schedule, count_max: int, step: int, offset: int) -> Schedule:
     calls = schedule.calls[offset::step]
     fewer = (replace(call, count=min(call.count, count_max)) for call in calls)
     return replace(schedule, calls=tuple(fewer))
+
+
+def _with_large_bodies(schedule: Schedule) -> Schedule:
+    large = (replace(call, body_bytes=LARGE_BODY_BYTES) for call in schedule.calls)
+    return replace(schedule, calls=tuple(large))
 
 
 def _cut_end(search: Search, schedule: Schedule) -> Schedule:
