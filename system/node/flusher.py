@@ -48,7 +48,7 @@ class Flusher:
         self._on_disk_full = on_disk_full
         self._checkpoint_index = checkpoint_index
         self._before_install = before_install
-        self._writes: Sequence[Write] = []
+        self._writes: list[Write] = []
         self._write_seq = 0
         self._synced_seq = 0
         self._advanced = trio.Event()
@@ -63,7 +63,7 @@ class Flusher:
 
     def add(self, writes: Sequence[Write], write_seq: int) -> None:
         """Queue writes; the last one has number `write_seq`, the ones before count down."""
-        self._writes = [*self._writes, *writes]
+        self._writes += writes
         self._write_seq = write_seq
         self._wake.set()
 
@@ -99,7 +99,7 @@ class Flusher:
         if any(isinstance(write, Install) for write in writes):
             await self._before_install()
         left = await self._run_disk_work(partial(self._writer.carry_out, writes))
-        self._writes = [*left, *self._writes]
+        self._writes[:0] = left
         now_ms = self._clock.now_ms()
         self._mark_due_ms = min(self._mark_due_ms, now_ms + MARK_LAG_MS)
         if self._writer.ack == "page-cache":
