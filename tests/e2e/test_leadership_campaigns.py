@@ -1,0 +1,52 @@
+"""Campaigns that move leadership: by kills of the leader alone, by transfer; real and simulated."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(400)]
+
+RUN_TIMEOUT_S = 300
+SHAKEN = ("--faults", "kill,transfer", "--victims", "leader", "--seed", "3", "--rate", "200")
+
+
+def shaketable(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def faults_done(run: Path) -> list[dict[str, Any]]:
+    """The nemesis' stop events, in order."""
+    events = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    values = [event["value"] for event in events if event["process"] == -1]
+    return [value for value in values if value["phase"] == "stop"]
+
+
+@pytest.mark.parametrize("world", ["process", "sim"])
+def test_leadership_moves_and_writes_go_on(tmp_path: Path, world: str) -> None:
+    store = tmp_path / "store"
+    done = shaketable("run", "--world", world, "--store", store, *SHAKEN, "--time-limit", "25")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = (store / "latest").resolve()
+    results = json.loads((run / "results.json").read_text())
+    assert results["valid"] is True
+    evidence = [fault["evidence"] for fault in faults_done(run)]
+    assert any(text.startswith("leadership went from n") for text in evidence), evidence
+    kills = [fault for fault in faults_done(run) if fault["description"].startswith("kill leader")]
+    assert len(kills) == results["failover"]["leader_kills"] >= 1
+    assert results["failover"]["never"] == 0
+    assert f"{len(kills)} kill" in " ".join(done.stdout.split())
+    page = (run / "report.html").read_text()
+    assert "next acknowledged write after a kill of the leader" in page
