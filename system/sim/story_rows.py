@@ -134,11 +134,17 @@ def _most_weighty(rows: Sequence[Row]) -> list[Row]:
 def _significant(seen: Watched, happenings: Iterable[Happening]) -> Iterable[Happening]:
     """Leave out repetitions: who follows whom, and what others called committed before."""
     leading: set[str] = set()
+    started: dict[str, str] = {}
     committed = -1
     broken_ms = seen.violation.at_ms if seen.violation else -1.0
     for happening in sorted(happenings, key=_time):
         if happening.kind is Kind.CRASH:
             leading.discard(happening.node)
+            started.pop(happening.node, None)
+        elif happening.kind is Kind.START:
+            if started.get(happening.node) == happening.text:
+                continue  # it tries to start again and again
+            started[happening.node] = happening.text
         if happening.kind is Kind.COMMIT:
             if happening.index > committed or happening.at_ms == broken_ms:
                 committed = max(committed, happening.index)
