@@ -286,9 +286,11 @@ class Writer:
                 self._count += len(bodies)
                 try:
                     result = await self.client.send_batch(topic, queue_id, bodies)
-                except (RefusedError, OutcomeUnknownError) as error:
-                    if isinstance(error, OutcomeUnknownError):
-                        self.unknown.update(bodies)
+                except RefusedError:
+                    self.refused += 1
+                    continue
+                except OutcomeUnknownError:
+                    self.unknown.update(bodies)
                     continue
                 held = self.acknowledged.setdefault((topic, queue_id), {})
                 held.update(enumerate(bodies, result.first_offset))
