@@ -57,6 +57,18 @@ PROMISES: dict[str, Promise] = {
         "Term and vote that were made durable are found again after any crash.",
         "A member that forgets its vote votes twice in a term, and two leaders are elected.",
     ),
+    "acknowledged-is-durable": Promise(
+        "A follower acknowledges an entry only once the entry is on its own disk.",
+        "The leader counts copies that a crash takes away: a majority that is none.",
+    ),
+    "canvass-before-campaign": Promise(
+        "A member opens a new term only after a majority said that it would vote for it.",
+        "One that was cut off would come back with a higher term and end a healthy leadership.",
+    ),
+    "stalled-disk-leads-not": Promise(
+        "A member whose disk stands still gives up leading.",
+        "Everybody's writes would wait for one dead disk, although others could lead.",
+    ),
     "durable-survives": Promise(
         "Entries that were reported as durable are found again after any crash.",
         "Acknowledgements rest on them: what is lost here was acknowledged elsewhere.",
