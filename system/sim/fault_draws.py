@@ -217,7 +217,7 @@ def draw_faults(
         disks_lost += kind in LOSES_A_DISK
         changed_ms = start_ms if kind in MEMBERSHIP else changed_ms
         longest = draw.choice((400, 800) if is_storm else (500, 1500, 3500))
-        duration_ms = min(draw.randrange(100, longest, GRID_MS), until_ms - start_ms)
+        duration_ms = min(draw.randrange(GRID_MS, longest, GRID_MS), until_ms - start_ms)
         where = Where(draw, names, leads=0.7 if is_storm else 0.45)
         fault = MAKERS[kind](where, draw, start_ms, duration_ms)
         if kind == "expire" and draw.chance(EXPIRES_BEHIND_A_BACK):

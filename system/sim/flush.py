@@ -37,6 +37,7 @@ class Flush:
         self._in_flight: Sequence[Write] = ()
         self._is_busy = False
         self._is_full = False
+        self._waiting_since_ms = float("inf")
         self._mark_is_behind = False
         self._is_timed = False
         self._marked_ms = self._checkpoint_ms = self._synced_ms = self._world.heap.now_ms
@@ -45,10 +46,17 @@ class Flush:
 
     def add(self, writes: list[Write], write_seq: int) -> None:
         """Queue writes; the last one has number `write_seq`."""
+        if not self._is_busy:
+            self._waiting_since_ms = self._world.heap.now_ms
         self._writes += writes
         self._write_seq = write_seq
         if not self._is_busy:
             self._start()
+
+    @property
+    def waiting_ms(self) -> float:
+        """For how long, at least, the oldest write has waited; negative if there is none."""
+        return self._world.heap.now_ms - self._waiting_since_ms
 
     def forget_checkpoint(self) -> None:
         """What was taken to be saved is of a state that was replaced."""
@@ -91,6 +99,7 @@ class Flush:
         writes = self._in_flight
         left = self._writer.carry_out(writes)
         self._in_flight = ()
+        self._waiting_since_ms = world.heap.now_ms if self._writes else float("inf")
         done = writes[: len(writes) - len(left)]
         world.invariants.synced(member.shadow, done)
         world.trace.event(world.heap.now_ms, member.name, write_seq, len(done))

@@ -53,6 +53,7 @@ class Shadow:
         "durable_index",
         "end_crc",
         "end_index",
+        "grants",
         "in_flight",
         "is_up",
         "lasts",
@@ -68,6 +69,8 @@ class Shadow:
         self.is_up = False
         self.asked_term = -1
         """The term whose leader asked this member to take over."""
+        self.grants: dict[str, None] = {}
+        """Who would have voted for this member since it last stood for election."""
         self.batches: list[Batch] = []
         self.lasts: list[int] = []
         self.crcs: list[int] = []

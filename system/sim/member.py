@@ -18,11 +18,12 @@ from system.node.data_files import DataFiles
 from system.raft.core import RaftCore
 from system.raft.log_view import LogView
 from system.raft.membership import Membership
-from system.raft.protocol import LeadershipTransfer, Message, RaftConfig
+from system.raft.protocol import LeadershipTransfer, Message, RaftConfig, RoleChange, VoteResponse
 from system.remoting.command import Command
 from system.remoting.requests import SendRequest
 from system.sim.bounds import check_answered, check_bounds
 from system.sim.disk import SimDisk
+from system.sim.durable_words import check_campaign, check_said, check_stalled
 from system.sim.flush import Flush
 from system.sim.run_trace import describe, numbers_of
 from system.store.broker_checkpoint import CheckpointFiles
@@ -207,6 +208,8 @@ class SimMember:
         world.counts.states.add((self.core.role.value, type(message).__name__))
         if isinstance(message, LeadershipTransfer):
             self.shadow.asked_term = message.term
+        elif isinstance(message, VoteResponse) and message.canvass and message.granted:
+            self.shadow.grants[message.voter] = None
         self.broker.receive(message, self.local_ms())
         self.pump()
 
@@ -241,6 +244,7 @@ class SimMember:
             world.counts.states.add((self.core.role.value, "tick"))
             self.broker.tick(local_ms)
             check_answered(self.name, self.broker, local_ms)
+            check_stalled(self.shadow, self.core, self.flush.waiting_ms)
             self.pump()
         self._set_timer()
 
@@ -264,6 +268,8 @@ class SimMember:
             self.flush.forget_checkpoint()
         if effects.writes:
             invariants.ordered(shadow, effects.writes)
+            for write in effects.writes:
+                check_campaign(shadow, self.core, write)
             self.flush.add(effects.writes, effects.write_seq)
         commit_index = self.core.ledger.commit_index
         if commit_index != shadow.commit_index:
@@ -272,14 +278,10 @@ class SimMember:
         if self._pumps % LOOK_EVERY == 0:
             check_bounds(self.name, self.broker, self.core)
         if effects.role_changes:
-            for change in effects.role_changes:
-                invariants.changed_role(shadow, change)
-                world.counts.states.add((change.role.value, "entered"))
-                if world.trace.write is not None:
-                    text = f"is {change.role.value} of term {change.term}, leader {change.leader}"
-                    world.trace.line(world.heap.now_ms, self.name, text)
+            self._note_roles(effects.role_changes)
         send = world.network.send
         for peer, message in effects.messages:
+            check_said(shadow, peer, message)
             send(self.name, peer, message)
         for connection, replies in effects.replies.items():
             if connection >= 0:  # the operator looks at what became of it, not at answers
@@ -288,6 +290,15 @@ class SimMember:
             self._is_stepping = True
             world.heap.push(world.heap.now_ms + STEP_MS, self._pump_again, self.incarnation)
         self._set_timer()
+
+    def _note_roles(self, changes: Sequence[RoleChange]) -> None:
+        world = self.world
+        for change in changes:
+            world.invariants.changed_role(self.shadow, change)
+            world.counts.states.add((change.role.value, "entered"))
+            if world.trace.write is not None:
+                text = f"is {change.role.value} of term {change.term}, leader {change.leader}"
+                world.trace.line(world.heap.now_ms, self.name, text)
 
     def _pump_again(self, incarnation: int) -> None:
         self._is_stepping = False

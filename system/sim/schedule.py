@@ -135,6 +135,7 @@ def draw_settings(draw: Stream, options: Options, *, is_storm: bool = False) -> 
         run_ms=options.run_ms,
         ack="page-cache" if draw.chance(0.1) else "fsync",
         heartbeat_interval_ms=heartbeat,
+        quorum_silence_max_ms=draw.choice((500.0, 500.0, 1000.0)),
         lease_ms=draw.choice((0.0, 0.0, 200.0)),
         tail_bytes_max=draw.choice((1, 2_000, 20_000, 1 << 20)),
         push_bytes_max=push_bytes,
@@ -164,7 +165,7 @@ def draw_calls(draw: Stream, settings: Settings, operations_per_s: int) -> tuple
     calls: list[Call] = []
     last_ms = settings.run_ms - settings.idle_ms
     burst = draw.choice((6, 12, 18, 24))
-    reads = draw.uniform(0.1, 0.3)
+    reads = draw.uniform(0.1, 0.4)
     wanted = operations_per_s * settings.run_ms // 1000
     done = 0
     while done < wanted:

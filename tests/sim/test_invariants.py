@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from system import mutants
@@ -14,6 +15,7 @@ from system.raft.protocol import Append, Role, RoleChange, SaveState, Snapshot, 
 from system.raft.protocol import Install as InstallWrite
 from system.sim.bounds import check_answered, check_bounds
 from system.sim.counts import Counts
+from system.sim.faults import StallDisk
 from system.sim.history import (
     APPEND,
     FAIL,
@@ -379,11 +381,22 @@ def test_bounds_are_watched():
         check_bounds("n0", FakeBroker(), None)
 
 
+def test_a_leader_with_a_dead_disk_is_noticed():
+    stall = StallDisk(start_ms=1500, duration_ms=3400, node="leader")
+    schedule = msgspec.structs.replace(CALM, faults=(stall,))
+    assert run_seed(0, schedule=schedule).violation is None
+    found = run_seed(0, schedule=schedule, mutant=mutants.load("leads-with-dead-disk")).violation
+    assert found is not None
+    assert found.invariant == "stalled-disk-leads-not"
+
+
 @pytest.mark.parametrize(
     ("name", "invariant"),
     [
         ("ack-before-quorum", "acknowledged-is-committed"),
-        ("ack-before-fsync", "committed-is-durable"),
+        ("ack-before-fsync", "acknowledged-is-durable"),
+        ("no-prevote", "canvass-before-campaign"),
+        ("vote-not-awaited", "vote-is-durable"),
         ("dispatch-before-commit", "reads-are-committed"),
     ],
 )
