@@ -9,7 +9,7 @@ import pytest
 
 from system.client.group import BrokerGroupClient
 from tests.support.native_log_encoder import NativeLogWriter
-from tests.support.node_group import NodeGroup, Writer, contents
+from tests.support.node_group import NodeGroup, Writer, contents, until
 
 pytestmark = pytest.mark.e2e
 
@@ -105,6 +105,38 @@ def test_old_messages_stay_and_new_ones_go_on_behind_them(group: NodeGroup, begi
         start(group, *group.peers)
         await send_to_all(writer, 10)
         await assert_goes_on(writer)
+
+    group.tell(story)
+
+
+def test_old_messages_expire_and_their_queues_go_on(group: NodeGroup) -> None:
+    """The native files go with the first data file behind them."""
+    log = native_log(0)
+    for name in group.peers:
+        log.write(group.store(name) / "commitlog")
+
+    async def story() -> None:
+        group.settings["shaketableReservedMs"] = "300"
+        start(group, *group.peers)
+        writer = Writer(group.client())
+
+        async def is_gone() -> bool:
+            await writer.fill("orders", 4, 3)
+            folders = [group.store(name) / "commitlog" for name in group.peers]
+            return not any(list(folder.iterdir()) for folder in folders)
+
+        await until(is_gone, "the native files are gone on every node")
+        end = log.offsets["quiet", 1]
+        await writer.send("quiet", 1)
+        assert min(await contents(writer.client, "quiet", 1)) == end
+        group.kill(*group.peers)
+        start(group, *group.peers)
+        await writer.send("quiet", 1)
+        for name in group.peers:
+            await group.caught_up(name)
+            found = await contents(writer.client, "quiet", 1, member=name)
+            assert min(found, default=end) == end
+            writer.assert_held("quiet", found, 1)
 
     group.tell(story)
 
