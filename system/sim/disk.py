@@ -93,8 +93,9 @@ class Platter:
         self.inodes[path].flip_bit(position, bit)
 
     def written_size(self, path: str) -> int:
-        """How far a file was ever written: everything behind it is zeros."""
-        return len(self.inodes[path].view)
+        """How far a file was ever written, 0 for none: everything behind it is zeros."""
+        inode = self.inodes.get(path)
+        return 0 if inode is None else len(inode.view)
 
     def _make_durable(self, changes: list[tuple[str, Inode | None]]) -> None:
         for path, inode in changes:

@@ -206,14 +206,14 @@ class World:
         begin, end = member.log.begin.position, member.log.synced.position
         if end - begin < 1:
             return False
-        self.crash(member, loses_unsynced=False)
         position = begin + int(place * (end - begin))
         file_bytes = self.settings.data_file_bytes
         start = position // file_bytes * file_bytes
         path = f"{ROOT}/dledger-{member.name}/data/{start:020}"
         platter = member.disk.platter
-        if path not in platter.inodes or position - start >= platter.written_size(path):
-            return False
+        if position - start >= platter.written_size(path):
+            return False  # behind a file's last entry
+        self.crash(member, loses_unsynced=False)
         platter.flip_bit(path, position - start, bit)
         member.is_rotten = True
         return True

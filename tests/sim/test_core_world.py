@@ -135,6 +135,8 @@ def test_a_rotten_log_is_found_and_its_node_replaced():
         counts = run(BitRot(start_ms=3000, duration_ms=500, node="n2", place=place, bit=3))
         assert counts.faults == {"bit_rot": 1}
         assert counts.membership_changes == 2
+    empty = BitRot(start_ms=50, duration_ms=50, node="n2", place=0.5, bit=3)
+    assert run(empty).faults == {}  # nothing to rot: nothing happens
 
 
 @pytest.mark.parametrize(
