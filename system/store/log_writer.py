@@ -44,8 +44,9 @@ class LogWriter:
         """Carry out `writes` in order; what was done is as durable as the policy says on return.
 
         Returns the writes left undone because the disk is full, in order, empty as a rule: the
-        first of them certainly did not happen, and all are to be given again later. Raises
-        DiskFailed: nothing of the call may be acknowledged, and the node must stop.
+        first of them certainly did not happen, and all are to be given again later (of them only
+        a compaction may have been made already, to make room). Raises DiskFailed: nothing of the
+        call may be acknowledged, and the node must stop.
         """
         left: Sequence[Write] = ()
         must_sync = False
@@ -54,6 +55,7 @@ class LogWriter:
                 self._write(write)
             except DiskFull:
                 left = writes[at:]
+                self._make_room(left)
                 break
             must_sync = must_sync or isinstance(write, Append)
         if must_sync and self.ack == "fsync":
@@ -69,6 +71,25 @@ class LogWriter:
         with suppress(DiskFull):
             self.log.advance_mark()
 
+    def _make_room(self, left: Sequence[Write]) -> None:
+        """Remove what has expired, although it is asked for behind what found no room.
+
+        Else the one write that frees the disk waits for those that need the room. What a
+        compaction stands for was committed and durable here when the core gave it, so nothing
+        undone in front of it touches that; it stays among `left` and is passed over later.
+        """
+        log, last = self.log, None
+        for write in left:
+            if isinstance(write, Install):
+                break
+            if isinstance(write, Compact):
+                last = write.snapshot
+        if last is None or not log.begin.index < last.end.index <= log.end.index:
+            return
+        if log.log_end_at(last.end.index) == last.end:
+            with suppress(DiskFull):
+                log.compact(last)
+
     def _write(self, write: Write) -> None:
         """Carry out one write."""
         if isinstance(write, Append):
@@ -78,7 +99,8 @@ class LogWriter:
         elif isinstance(write, Truncate):
             self.log.truncate(write.end_index)
         elif isinstance(write, Compact):
-            self.log.compact(write.snapshot)
+            if write.snapshot.end.index >= self.log.begin.index:  # else `_make_room` went further
+                self.log.compact(write.snapshot)
         else:
             assert isinstance(write, Install)
             self.log.install(write.snapshot)

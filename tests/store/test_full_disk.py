@@ -10,7 +10,8 @@ import pytest
 from store_crash_points import check
 from store_life import FILE_BYTES, Promise, Script, native_disk, open_log
 
-from system.raft.protocol import Append, SaveState, Truncate, Write
+from system.raft.membership import Membership
+from system.raft.protocol import Append, Compact, Install, SaveState, Snapshot, Truncate, Write
 from system.sim.disk import SimDisk, SimFile
 from system.store.commit_log import CommitLog, HardState
 from system.store.disk import DiskFailed, DiskFull
@@ -163,6 +164,59 @@ def appends_behind(log: CommitLog, index: int) -> list[Append]:
     builder = EntryBuilder(log.log_end_at(index), 7, FILE_BYTES, bytes(8))
     builder.add(b"t", 0, 0, b"y")
     return [Append(batch) for batch in builder.take()]
+
+
+class SmallDisk:
+    """Has room for so many data files, and so for another one when one is removed."""
+
+    def __init__(self, files_max: int) -> None:
+        self.room = files_max
+
+    def __call__(self, kind: str, path: str) -> None:
+        if "/data/" not in path:
+            return
+        if kind == "unlink":
+            self.room += 1
+        if kind == "create":
+            if not self.room:
+                raise DiskFull(f"{kind} {path}: no space left on device")
+            self.room -= 1
+
+
+def test_what_frees_the_disk_does_not_wait_for_what_needs_the_room():
+    disk = SimDisk()
+    disk.platter.on_operation = SmallDisk(2)
+    writer = LogWriter(open_log(disk, CommitLog))
+    todo = [SaveState(1, "n0"), *appends(writer.log, 13)]
+    left = writer.carry_out(todo)
+    assert [type(write) for write in left] == [Append], "the third file finds no room"
+    end = writer.log.end
+    first, second = (
+        Snapshot(writer.log.log_end_at(index), Membership(("n0",)), -1, b"expired")
+        for index in (1, todo[1].batch.last_index)
+    )
+    left = [*left, Compact(first), SaveState(2, None), Compact(second)]
+    assert writer.carry_out(left) == left, "what needs the room came first once more"
+    assert (writer.log.begin, writer.log.end, writer.log.state.term) == (second.end, end, 1)
+    again = open_log(SimDisk(deepcopy(disk.platter)), CommitLog)
+    assert (again.begin, again.end) == (second.end, end)
+    assert not writer.carry_out(left)
+    assert (writer.log.begin, writer.log.end.index) == (second.end, 12)
+    assert writer.log.snapshot == second
+    disk.platter.on_operation = None
+    again = open_log(disk, CommitLog)
+    assert (again.begin, again.end.index, again.state) == (second.end, 12, HardState(2, None))
+
+
+def test_a_compaction_behind_an_installation_waits_for_it():
+    disk = SimDisk()
+    writer = LogWriter(open_log(disk, CommitLog))
+    assert not writer.carry_out(appends(writer.log, 4))
+    here = Snapshot(writer.log.log_end_at(2), Membership(("n0",)), -1, b"")
+    todo = [SaveState(1, None), Install(here), Compact(here)]
+    disk.platter.on_operation = Filling(0, 0)
+    assert writer.carry_out(todo) == todo
+    assert writer.log.begin.index == -1
 
 
 def test_a_failed_disk_is_not_a_full_one():
