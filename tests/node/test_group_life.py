@@ -69,9 +69,18 @@ def test_a_wiped_node_comes_back_under_a_new_id_and_votes(group: NodeGroup) -> N
         # Two of n0, n1, n3 are a majority only with the vote and the disk of n3.
         dead = "n1" if await group.leader() == "n0" else "n0"
         group.kill(dead)
+        writer.client = group.client("n0", "n1", "n3")
         await writer.send_some("t", 30)
         writer.assert_held("t", await contents(writer.client, "t"))
         await assert_serves_what_the_leader_has(group, "n3", "t")
+        # Who is a member, and where, stands in the log now: n0 and n1 are not configured so.
+        group.kill("n0" if dead == "n1" else "n1", "n3")
+        group.start("n0", "n1")
+        group.join("n3")
+        await writer.send_some("t", 10)
+        await group.caught_up("n3")
+        assert (await group.metadata("n3")).voters == ("n0", "n1", "n3")
+        writer.assert_held("t", await contents(group.client(), "t", member="n3"))
 
     group.tell(story)
 
@@ -80,11 +89,11 @@ def test_a_wiped_node_comes_back_under_a_new_id_and_votes(group: NodeGroup) -> N
 def test_a_member_is_replaced_while_writes_go_on(group: NodeGroup, whom: str) -> None:
     async def story() -> None:
         group.start("n0", "n1", "n2")
-        writer = Writer(group.client(timeout_s=5.0))
+        admin = group.admin("n0", "n1", "n2")
+        writer = Writer(admin.client)  # which learns where the new member is
         leader = await group.leader()
         old = leader if whom == "leader" else next(n for n in group.peers if n != leader)
         group.join("n3")
-        admin = group.admin("n0", "n1", "n2")
         async with trio.open_nursery() as nursery:
             await nursery.start(writer.keep_sending, "t")
             before = len(writer.acknowledged["t", 0])

@@ -163,8 +163,10 @@ def test_a_new_member_without_the_old_files_goes_on_behind_them(group: NodeGroup
         writer.assert_held("orders", found, 3)
         dead = "n1" if await group.leader() == "n0" else "n0"
         group.kill(dead)
+        writer.client = group.client("n0", "n1", "n3")
         await writer.send_some("quiet", 5, 1)
-        found = await contents(group.client(), "quiet", 1, member="n3")
+        await group.caught_up("n3")
+        found = await contents(writer.client, "quiet", 1, member="n3")
         assert min(found) == log.offsets["quiet", 1]
 
     group.tell(story)
