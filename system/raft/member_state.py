@@ -148,7 +148,18 @@ class MemberState:
 
     def _may_stand(self) -> bool:
         """True if this member may be elected: a voter whose disk works (DLEDGER.md E15)."""
-        return self._is_voter and self._disk.may_lead(self._now_ms)
+        return (self._is_voter or self._is_leaving()) and self._disk.may_lead(self._now_ms)
+
+    def _is_leaving(self) -> bool:
+        """True for a voter whose removal stands in its log and is not known to be committed.
+
+        It may be the only one that has that entry: the others then have less, get no vote of
+        its and could never elect anybody. It counts itself no more (dissertation 4.2.2).
+        """
+        memberships = self.ledger.memberships
+        index = memberships.current_index
+        is_settled = index <= self.ledger.commit_index
+        return not is_settled and self.member in memberships.at(index - 1)[1].voters
 
     def _may_commit(self, index: int) -> bool:
         """True if what is on a majority is committed thereby (Raft section 5.4.2)."""
