@@ -1,4 +1,4 @@
-"""The seam between the commands `simulate` and `replay` and a target's simulated worlds.
+"""The seam between the commands `simulate`, `replay`, `shrink` and a target's simulated worlds.
 
 A target that can be simulated offers a `Simulator` (`Simulated` below). All that decides a
 run is in an `Ask`: the same one gives the same run in every process.
@@ -202,6 +202,82 @@ def hunt(simulator: Simulator, ask: Ask, seeds_max: int) -> Hunt:
         if found is not None:
             return Hunt(ask.mutant, ask.seed, number + 1, found)
     return Hunt(ask.mutant, ask.seed, seeds_max, None)
+
+
+# ---- failing runs made small -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What there is to tell of a run: its faults and its client operations."""
+
+    faults: int
+    operations: int
+
+    def __str__(self) -> str:
+        faults = "1 fault" if self.faults == 1 else f"{self.faults:,} faults"
+        operations = "1 operation" if self.operations == 1 else f"{self.operations:,} operations"
+        return f"{faults} and {operations}"
+
+
+Watch = Callable[[int, Size], bool]
+"""Told after each run how many were done and what the smallest failing one has; True: go on."""
+
+
+class ShrunkRun(Protocol):
+    """A failing run made small, and its story.
+
+    Attributes:
+        mutant: the planted bug that it needs, if one.
+        violation: the invariant that it breaks: the same one as at the start.
+        before: what the run had at the start.
+        after: what it has now.
+        runs: how many were tried.
+        seconds: of real time it took.
+        is_finished: False if a limit or `Watch` ended it: it may get smaller still.
+    """
+
+    mutant: str | None
+    violation: Violation
+    before: Size
+    after: Size
+    runs: int
+    seconds: float
+    is_finished: bool
+
+    def tell(self, width: int) -> str:
+        """Return its story for a terminal that is so many characters wide."""
+        ...
+
+    def save(self, folder: Path) -> tuple[Path, Path]:
+        """Write it for `replay_file` and its story as a page into a folder; return both paths.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        ...
+
+
+@runtime_checkable
+class Shrinker(Protocol):
+    """A simulator that can also make failing runs small.
+
+    `shrinkable` are those of its worlds whose runs it can.
+    """
+
+    shrinkable: frozenset[str]
+
+    def shrink(self, ask: Ask, seconds_max: float, watch: Watch) -> ShrunkRun | None:
+        """Make the run of a seed small; None if it breaks nothing."""
+        ...
+
+    def shrink_file(self, path: Path, seconds_max: float, watch: Watch) -> ShrunkRun | None:
+        """Go on with a run that was saved; None if it breaks nothing (any more).
+
+        Raises:
+            UsageError: the file holds no such run: one line says why.
+        """
+        ...
 
 
 # ---- campaigns in a simulated world ------------------------------------------------------

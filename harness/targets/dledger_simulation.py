@@ -1,4 +1,4 @@
-"""The simulated worlds of the built-in target, as the commands `simulate` and `replay` see them."""
+"""The simulated worlds of the built-in target, as the commands that run them see them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.errors import UsageError
 from harness.plugins import Json
-from harness.simulation import Ask, SeedRun, Step, Violation
+from harness.simulation import Ask, SeedRun, Size, Step, Violation, Watch
 from harness.targets.dledger_group import DLedgerGroup
 from system.sim import recording
 from system.sim import run as core_world
@@ -21,6 +22,10 @@ from system.sim.trio_world.host import Host
 from system.sim.trio_world.world import TrioWorld
 from system.sim.violation import Violation as Broken
 from system.sim.world import World
+
+if TYPE_CHECKING:
+    from system.sim.shrink import Progress, Shrunk
+    from system.sim.story import Story
 
 CORE = "core"
 NODE = "node"
@@ -53,6 +58,7 @@ class DLedgerSimulator:
         "membership change",
         "transfer",
     )
+    shrinkable: frozenset[str] = frozenset({CORE})
 
     @cached_property
     def mutants(self) -> Mapping[str, str]:
@@ -100,17 +106,89 @@ class DLedgerSimulator:
                 is_json = file.read(1) == b"{"
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
-        return _replay_shrunk(path, show) if is_json else _replay_recording(path, show)
+        if not is_json:
+            return _replay_recording(path, show)
+        shrunk = _load_shrunk(path)
+        return _replay(shrunk.schedule, shrunk.mutant or None, show)
+
+    def shrink(self, ask: Ask, seconds_max: float, watch: Watch) -> DLedgerShrunkRun | None:
+        """Make the run of a seed small."""
+        assert ask.world in self.shrinkable, ask.world
+        return _shrink(draw_schedule(ask.seed, _options(ask)), ask.mutant, seconds_max, watch)
+
+    def shrink_file(self, path: Path, seconds_max: float, watch: Watch) -> DLedgerShrunkRun | None:
+        """Go on with a run that was saved."""
+        shrunk = _load_shrunk(path)
+        return _shrink(shrunk.schedule, shrunk.mutant or None, seconds_max, watch)
 
 
-def _replay_shrunk(path: Path, show: Callable[[Step], None]) -> Violation | None:
-    from system.sim import shrink  # noqa: PLC0415 - hypothesis takes a second to import
+class DLedgerShrunkRun:
+    """Implements `harness.simulation.ShrunkRun` over `system.sim.shrink`."""
+
+    def __init__(self, shrunk: Shrunk, before: Size) -> None:
+        broken = _violation(shrunk.violation)
+        assert broken is not None
+        self.mutant = shrunk.mutant or None
+        self.violation = broken
+        self.before = before
+        self.after = _size(shrunk.schedule)
+        self.runs = shrunk.runs
+        self.seconds = shrunk.seconds
+        self.is_finished = shrunk.is_finished
+        self._shrunk = shrunk
+        self._story: Story | None = None
+
+    def tell(self, width: int) -> str:
+        """Return its story for a terminal."""
+        from system.sim import story  # noqa: PLC0415 - see `_shrink`
+
+        self._story = story.tell(self._shrunk.schedule, planted_bug(self.mutant), width=width)
+        return self._story.text
+
+    def save(self, folder: Path) -> tuple[Path, Path]:
+        """Write the run and its page."""
+        from system.sim import story  # noqa: PLC0415 - see `_shrink`
+
+        told = self._story or story.tell(self._shrunk.schedule, planted_bug(self.mutant))
+        return story.save_story(self._shrunk, told, folder)
+
+
+def _shrink(
+    schedule: Schedule, mutant: str | None, seconds_max: float, watch: Watch
+) -> DLedgerShrunkRun | None:
+    from system.sim import shrink, simplest  # noqa: PLC0415 - hypothesis takes a second to import
+
+    def progress(now: Progress) -> None:
+        if not watch(now.runs, Size(now.faults, now.operations)):
+            raise simplest.StopSearch
+
+    try:
+        shrunk = shrink.shrink(
+            schedule,
+            shrink.runs_of(planted_bug(mutant)),
+            mutant=mutant or "",
+            limits=shrink.Limits(seconds_max=seconds_max),
+            progress=progress,
+        )
+    except shrink.NothingToShrink:
+        return None
+    return DLedgerShrunkRun(shrunk, _size(schedule))
+
+
+def _size(schedule: Schedule) -> Size:
+    return Size(len(schedule.faults), sum(call.count for call in schedule.calls))
+
+
+def _load_shrunk(path: Path) -> Shrunk:
+    from system.sim import shrink  # noqa: PLC0415 - see `_shrink`
 
     try:
         shrunk = shrink.load(path)
     except shrink.BadShrunkFile as error:
         raise UsageError(" ".join(str(error).split())) from error
-    return _replay(shrunk.schedule, shrunk.mutant or None, show)
+    if shrunk.mutant and shrunk.mutant not in planted_bugs():
+        raise UsageError(f"{path} needs the planted bug {shrunk.mutant!r}, which is not there")
+    return shrunk
 
 
 def _replay_recording(path: Path, show: Callable[[Step], None]) -> Violation | None:

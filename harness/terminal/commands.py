@@ -162,6 +162,7 @@ def list_(
 
 app.command(simulation.simulate, usage="Usage: ./shaketable simulate [OPTIONS]")
 app.command(simulation.replay, usage="Usage: ./shaketable replay SEED|FILE [OPTIONS]")
+app.command(simulation.shrink, usage="Usage: ./shaketable shrink [SEED|FILE] [OPTIONS]")
 
 
 def _of_number(resolved: Campaign, wanted: Campaign, number: int) -> Campaign:

@@ -18,6 +18,7 @@ from harness.simulation import (
     VIRTUAL_S_DEFAULT,
     Ask,
     SeedRun,
+    Shrinker,
     Simulated,
     Simulator,
     Step,
@@ -121,13 +122,13 @@ def _results(work: Callable[[Ask], SeedRun], asks: Iterable[Ask], jobs: int) -> 
         yield from workers.run(asks)
 
 
-def say_heading(target: str, ask: Ask, *facts: str) -> None:
-    """Print what is going to be done."""
+def say_heading(target: str, ask: Ask, *facts: str, is_one: bool = False) -> None:
+    """Print what is going to be done, with one seed or with many."""
     text = Text("shaketable", style="bold")
     told = [
         f"{target}, simulated: the {ask.world} world",
         *facts,
-        f"{ask.virtual_s:g} s each",
+        f"{ask.virtual_s:g} s{'' if is_one else ' each'}",
         *([f"mutant {ask.mutant}"] if ask.mutant else []),
     ]
     session.out.print(text.append(f"  {' · '.join(told)}", "not bold default"), soft_wrap=True)
@@ -150,17 +151,30 @@ def _say_verdict(tally: Tally) -> None:
 def _say_violation(run: SeedRun, ask: Ask, target: str) -> None:
     assert run.violation is not None
     session.out.print()
-    session.out.print(Text(f"seed {run.seed}: {_violation_text(run.violation)}"), soft_wrap=True)
+    session.out.print(Text(f"seed {run.seed}: {violation_text(run.violation)}"), soft_wrap=True)
     session.out.print(Text(f"  {replay_command(ask, target)}"), soft_wrap=True)
+    simulator = simulator_of(target)
+    if isinstance(simulator, Shrinker) and ask.world in simulator.shrinkable:
+        session.out.print(Text(f"  {shrink_command(ask, target)}"), soft_wrap=True)
 
 
-def _violation_text(violation: Violation) -> str:
+def violation_text(violation: Violation) -> str:
+    """Say in a line which invariant was broken, when, and what was seen."""
     return f"{violation.invariant} broken at {violation.at_ms:,.3f} ms: {violation.message}"
 
 
 def replay_command(ask: Ask, target: str = TARGET_DEFAULT) -> str:
     """The command line that shows this run step by step."""
-    words = ["./shaketable", "replay", str(ask.seed), "--world", ask.world]
+    return _command("replay", ask, target)
+
+
+def shrink_command(ask: Ask, target: str = TARGET_DEFAULT) -> str:
+    """The command line that makes this run small."""
+    return _command("shrink", ask, target)
+
+
+def _command(name: str, ask: Ask, target: str) -> str:
+    words = ["./shaketable", name, str(ask.seed), "--world", ask.world]
     if ask.mutant is not None:
         words += ["--mutant", ask.mutant]
     if ask.virtual_s != VIRTUAL_S_DEFAULT:
@@ -218,5 +232,5 @@ def tell_end(violation: Violation | None) -> int:
     if violation is None:
         session.out.print("the end: nothing was found wrong")
         return ExitCode.VALID
-    session.out.print(Text(_violation_text(violation)), soft_wrap=True)
+    session.out.print(Text(violation_text(violation)), soft_wrap=True)
     return ExitCode.INVALID

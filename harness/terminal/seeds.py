@@ -6,7 +6,16 @@ import time
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from harness.simulation import Size
 
 LINE_EVERY_S: Final = 10.0
 """Without a terminal, how often a line is printed."""
@@ -57,3 +66,43 @@ class SeedBar:
         if self._virtual_s is not None:
             text = f"{rate_hz:.1f} seeds/s, {rate_hz * self._virtual_s:,.0f} virtual s/s"
         return f"{text}, {violations} violations" if violations else text
+
+
+class ShrinkBar:
+    """Shows how small a failing run has become, and how much of the time for it has passed."""
+
+    def __init__(self, console: Console, seconds_max: float) -> None:
+        self._console = console
+        self._seconds_max = seconds_max
+        self._began = self._told = time.monotonic()
+        self._progress: Progress | None = None
+        if console.is_terminal:
+            self._progress = Progress(
+                BarColumn(16, complete_style="cyan"),
+                TimeElapsedColumn(),
+                TextColumn("{task.description}"),
+                console=console,
+                transient=True,
+            )
+            self._task = self._progress.add_task("the first run", total=seconds_max)
+
+    def __enter__(self) -> ShrinkBar:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def done(self, runs: int, left: Size) -> None:
+        """So many runs are done, and so much is left of the one that is made small."""
+        now = time.monotonic()
+        lasted_s = now - self._began
+        text = f"{runs:,} runs, {left} left"
+        if self._progress is not None:
+            self._progress.update(self._task, completed=lasted_s, description=text)
+        elif now - self._told >= LINE_EVERY_S:
+            self._told = now
+            text = f"{lasted_s:.0f} s of {self._seconds_max:g} s: {text}"
+            self._console.print(text, highlight=False)

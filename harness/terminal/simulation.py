@@ -1,4 +1,4 @@
-"""The commands `simulate` and `replay`: deterministic runs by seed."""
+"""The commands `simulate`, `replay` and `shrink`: deterministic runs by seed."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from harness.terminal.seed_runs import (
     simulator_of,
     tell_end,
 )
+from harness.terminal.shrinking import Wanted, shrink_failing, shrink_file, shrinker_of
 
 SEEDS_DEFAULT: Final = 100
 SEEDS_MAX: Final = 1_000_000
@@ -32,6 +33,9 @@ VIRTUAL_MIN_S: Final = 10.0
 """In less there is no room for faults and for what must follow on their end."""
 VIRTUAL_MAX_S: Final = 3_600.0
 TIME_MAX_MS: Final = 1e12
+SHRINK_DEFAULT_S: Final = 60.0
+SHRINK_MIN_S: Final = 1.0
+SHRINK_MAX_S: Final = 86_400.0
 
 
 def _shown(metavar: str) -> Parameter:
@@ -108,9 +112,36 @@ class SeedOptions:
             UsageError: more or fewer than can be.
         """
         if self.jobs is None:
-            return min(JOBS_MAX, len(os.sched_getaffinity(0)))
+            return _processors()
         _check("--jobs", self.jobs, 1, JOBS_MAX)
         return self.jobs
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShrinkOptions:
+    """How a failing run is made small.
+
+    Attributes:
+        seconds: How long to look for a smaller run, in real seconds.
+        out: Folder for the run and its story; default: one in store/shrunk, or that of FILE.
+        first_seed: Without SEED: where the hunt for a seed that fails begins. [1]
+    """
+
+    seconds: Annotated[float, _shown("S")] = SHRINK_DEFAULT_S
+    out: Annotated[Path | None, _unsaid("FOLDER")] = None
+    first_seed: Annotated[int | None, _unsaid("SEED")] = None
+
+    def wanted(self) -> Wanted:
+        """Return what is asked for.
+
+        Raises:
+            UsageError: a number, or the folder, cannot be.
+        """
+        _check("--seconds", self.seconds, SHRINK_MIN_S, SHRINK_MAX_S)
+        if self.out is not None and self.out.exists() and not self.out.is_dir():
+            raise UsageError(f"--out {self.out}: it is there and no folder")
+        return Wanted(self.seconds, self.out)
 
 
 def simulate(*, options: SeedOptions | None = None, of_world: WorldOptions | None = None) -> int:
@@ -184,6 +215,60 @@ def replay(
     if not path.is_file():
         raise UsageError(f"{what}: neither a seed nor a file that is there")
     return tell_end(simulator.replay_file(path, show))
+
+
+def shrink(
+    what: Annotated[str | None, Parameter(name="SEED|FILE", show_default=False)] = None,
+    /,
+    *,
+    options: ShrinkOptions | None = None,
+    of_world: WorldOptions | None = None,
+) -> int:
+    """Make a failing run small, and tell its story: what was promised, and how it was broken.
+
+    Faults and client operations are left out as long as the same invariant breaks; what is left
+    is often a handful. The story is printed, and written as a page; the small run can be
+    replayed. Ctrl-C ends the search early and keeps the smallest run found so far.
+
+    With a planted bug and without a seed, a seed that fails is looked for first. A FILE is a
+    run that was shrunk before: the search goes on from there.
+
+    For example:
+    ./shaketable shrink --mutant ack-before-quorum
+    ./shaketable shrink 42 --mutant ack-before-quorum --seconds 300
+    ./shaketable shrink store/shrunk/dledger-ack-before-quorum-42/shrunk.json
+
+    Exit codes: 0 the seed breaks nothing, 1 it does, 254 bad usage, 255 the harness failed.
+
+    Args:
+        what: A seed, or a file.
+        options: How.
+        of_world: In which world.
+    """
+    given, where = options or ShrinkOptions(), of_world or WorldOptions()
+    wanted, simulator = given.wanted(), simulator_of(where.target)
+    is_file = what is not None and not what.isdecimal()
+    if what is not None and given.first_seed is not None:
+        raise UsageError("--first-seed is for a hunt: give it without a seed and without a file")
+    if what is None and where.mutant is None:
+        raise UsageError("what is to be shrunk? Give a seed, a file of a shrunk run, or --mutant")
+    if is_file and WorldOptions(target=where.target) != where:
+        raise UsageError("a file says all of its run: no --world, --mutant or --time-limit with it")
+    first = FIRST_SEED_DEFAULT if given.first_seed is None else given.first_seed
+    ask = where.ask(simulator, int(what) if what is not None and not is_file else first)
+    shrinker = shrinker_of(where.target, ask.world)
+    if what is None:
+        return shrink_failing(where.target, shrinker, ask, wanted, _processors())
+    if not is_file:
+        return shrink_failing(where.target, shrinker, ask, wanted)
+    path = Path(what)
+    if not path.is_file():
+        raise UsageError(f"{what}: neither a seed nor a file that is there")
+    return shrink_file(where.target, shrinker, path, wanted)
+
+
+def _processors() -> int:
+    return min(JOBS_MAX, len(os.sched_getaffinity(0)))
 
 
 def _check(what: str, value: float, least: float, most: float) -> None:

@@ -1,0 +1,210 @@
+"""Makes a failing run small before the eyes of a person, tells its story and keeps it."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from rich.text import Text
+
+from harness.errors import HarnessError, UsageError
+from harness.runtime.seed_workers import SeedWorkers
+from harness.simulation import Ask, Shrinker, ShrunkRun, Size, Watch
+from harness.terminal import session
+from harness.terminal.seed_runs import (
+    TARGET_DEFAULT,
+    of_seed,
+    run_seed,
+    say_heading,
+    simulator_of,
+    violation_text,
+)
+from harness.terminal.seeds import SeedBar, ShrinkBar
+from harness.verdict import ExitCode
+
+HUNT_SEEDS_MAX: Final = 2_000
+"""So many seeds are run to find one that fails."""
+STORY_WIDTH_MAX: Final = 120
+"""Longer lines are hard to read, however wide the terminal is."""
+STORE: Final = Path("store/shrunk")
+HEALTHY: Final = "healthy"
+"""Stands in a folder's name for the planted bug where there is none."""
+LABEL_WIDTH: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How long to look for a smaller run, and where it goes; `out` None: the usual folder."""
+
+    seconds_max: float
+    out: Path | None
+
+
+def shrinker_of(target: str, world: str) -> Shrinker:
+    """Return what makes runs of this world of a target small.
+
+    Raises:
+        UsageError: nothing can.
+    """
+    simulator = simulator_of(target)
+    if not isinstance(simulator, Shrinker):
+        raise UsageError(f"runs of the target {target} cannot be shrunk")
+    if world not in simulator.shrinkable:
+        able = " or ".join(sorted(simulator.shrinkable))
+        raise UsageError(f"runs of the {world} world cannot be shrunk: take --world {able}")
+    return simulator
+
+
+def shrink_failing(
+    target: str, shrinker: Shrinker, ask: Ask, wanted: Wanted, hunt_jobs: int = 0
+) -> int:
+    """Make the run of a seed small; with `hunt_jobs`, of the first seed that fails.
+
+    Raises:
+        HarnessError: the run cannot be written, or a process died.
+    """
+    if hunt_jobs:
+        say_heading(target, ask, f"seeds from {ask.seed} on")
+        failing = _hunt(target, ask, hunt_jobs)
+        if failing is None:
+            session.out.print(
+                f"{ask.mutant} breaks nothing in the seeds {ask.seed} to "
+                f"{ask.seed + HUNT_SEEDS_MAX - 1}: there is nothing to shrink"
+            )
+            return ExitCode.VALID
+        ask = failing
+    else:
+        say_heading(target, ask, f"seed {ask.seed}", is_one=True)
+    shrunk, is_stopped = _watched(partial(shrinker.shrink, ask), wanted.seconds_max)
+    if shrunk is None:
+        session.out.print(f"seed {ask.seed} breaks nothing: there is nothing to shrink")
+        return ExitCode.VALID
+    usual = STORE / f"{target}-{ask.mutant or HEALTHY}-{ask.seed}"
+    return _conclude(target, shrunk, wanted.out or usual, is_stopped)
+
+
+def shrink_file(target: str, shrinker: Shrinker, path: Path, wanted: Wanted) -> int:
+    """Go on with a run that was shrunk before; it is replaced by what is found.
+
+    Raises:
+        UsageError: the file holds no such run.
+        HarnessError: the run cannot be written.
+    """
+    text = Text("shaketable", style="bold").append(f"  {target}, simulated: ", "not bold default")
+    session.out.print(text.append(str(path), "not bold default"), soft_wrap=True)
+    shrunk, is_stopped = _watched(partial(shrinker.shrink_file, path), wanted.seconds_max)
+    if shrunk is None:
+        session.out.print(
+            Text(f"{path} breaks nothing any more: there is nothing to shrink"), soft_wrap=True
+        )
+        return ExitCode.VALID
+    return _conclude(target, shrunk, wanted.out or path.parent, is_stopped)
+
+
+def _hunt(target: str, first: Ask, jobs: int) -> Ask | None:
+    """Return the first seed that fails, whatever the number of processes; None: none does."""
+    asks = (of_seed(first, first.seed + number) for number in range(HUNT_SEEDS_MAX))
+    with (
+        SeedBar(session.out, HUNT_SEEDS_MAX, first.virtual_s) as bar,
+        SeedWorkers(partial(run_seed, target), jobs) as workers,
+    ):
+        for count, run in enumerate(workers.run(asks), 1):
+            bar.done(count, 0)
+            if run.violation is not None:
+                text = f"seed {run.seed}: {violation_text(run.violation)}"
+                session.out.print(Text(text), soft_wrap=True)
+                return of_seed(first, run.seed)
+    return None
+
+
+def _watched(
+    search: Callable[[float, Watch], ShrunkRun | None], seconds_max: float
+) -> tuple[ShrunkRun | None, bool]:
+    """Run a search with its progress shown; return what it found, and whether Ctrl-C ended it."""
+    with ShrinkBar(session.out, seconds_max) as bar, _stoppable() as is_stopped:
+
+        def watch(runs: int, left: Size) -> bool:
+            bar.done(runs, left)
+            return not is_stopped()
+
+        return search(seconds_max, watch), is_stopped()
+
+
+@contextmanager
+def _stoppable() -> Iterator[Callable[[], bool]]:
+    """Only note the first Ctrl-C, SIGTERM or SIGHUP; the second one interrupts."""
+    noted = False
+
+    def note(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal noted
+        if noted:
+            raise KeyboardInterrupt
+        noted = True
+
+    numbers = (signal.SIGINT, *session.ENDING_SIGNALS)
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield lambda: noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _conclude(target: str, shrunk: ShrunkRun, folder: Path, is_stopped: bool) -> int:
+    """Tell the story, keep the run, and say how to go on."""
+    session.out.print()
+    session.out.print(Text(shrunk.tell(min(session.out.width, STORY_WIDTH_MAX))))
+    run, page = _keep(shrunk, folder)
+    text = Text("INVALID", style="bold red")
+    text.append(f"  {shrunk.violation.invariant} breaks with ", "not bold default")
+    text.append(f"{shrunk.after}", "not bold default")
+    session.out.print(text, soft_wrap=True)
+    session.out.print()
+    tried = "1 run" if shrunk.runs == 1 else f"{shrunk.runs:,} runs"
+    why = "interrupted" if is_stopped else "out of time or runs"
+    ended = "" if shrunk.is_finished else f"; {why}: it may get smaller still"
+    _say("shrunk", f"from {shrunk.before}, in {tried} and {shrunk.seconds:.1f} s{ended}")
+    _say("run", session.shown(run))
+    _say("story", session.shown(page))
+    _say("replay", _command("replay", run, target))
+    if not shrunk.is_finished:
+        _say("go on", _command("shrink", run, target))
+    return ExitCode.INVALID
+
+
+def _say(label: str, text: str) -> None:
+    """Print a row whose text is one line, however long, so that it can be copied."""
+    line = Text("  ").append(f"{label:<{LABEL_WIDTH}}", "dim").append(text)
+    session.out.print(line, soft_wrap=True)
+
+
+def _command(name: str, run: Path, target: str) -> str:
+    words = ["./shaketable", name, session.shown(run)]
+    return shlex.join(words if target == TARGET_DEFAULT else [*words, "--target", target])
+
+
+def _keep(shrunk: ShrunkRun, folder: Path) -> tuple[Path, Path]:
+    """Write the run and its page into a folder; each appears whole or not at all.
+
+    Raises:
+        HarnessError: they cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temp = Path(tempfile.mkdtemp(prefix=".shrunk-", dir=folder))
+        try:
+            run, page = shrunk.save(temp)
+            return run.replace(folder / run.name), page.replace(folder / page.name)
+        finally:
+            shutil.rmtree(temp, ignore_errors=True)
+    except OSError as error:
+        raise HarnessError(f"cannot write into {folder}: {error.strerror}") from error
