@@ -210,6 +210,46 @@ def test_a_node_behind_the_retained_log_gets_the_snapshot_and_what_follows(
     group.tell(story)
 
 
+def test_a_wiped_node_far_behind_joins_by_snapshot_and_the_snapshot_keeps_it(
+    group: NodeGroup,
+) -> None:
+    writer, lost = _fall_behind(group)
+    members = tuple(sorted({"n0", "n1", "n2", "n3"} - {lost}))
+
+    async def story() -> None:
+        group.wipe(lost)
+        group.join("n3")
+        admin = group.admin(*(name for name in members if name != "n3"))
+        await admin.add_member("n3", group.peer_address("n3"), group.client_address("n3"))
+        await admin.wait_until_voter("n3", 30)
+        await admin.remove_member(lost)
+        assert (await _snapshot_is_installed(group, "n3")).voters == members
+        await assert_serves_what_the_leader_has(group, "n3", "busy", "idle")
+
+        # The entries that made n3 a member expire: the snapshot alone says who belongs.
+        changed_at = (await admin.membership()).membership_index
+        group.stop(*members)
+        group.start("n3", shaketableJoin="true", **SOON_EXPIRED)
+        group.start(*(name for name in members if name != "n3"), **SOON_EXPIRED)
+        writer.client = group.client(*members)
+        await _expire_past(group, writer, changed_at, *members)
+        group.kill(*members)
+        group.join("n3")
+        group.start(*(name for name in members if name != "n3"))
+        await writer.send("idle")
+        for name in members:
+            await group.caught_up(name)
+            seen = await group.metadata(name)
+            assert (seen.voters, seen.membership_index) == (members, changed_at)
+            assert seen.begin_index > changed_at
+        leader = await group.leader()
+        group.kill(next(name for name in members if name not in ("n3", leader)))
+        await writer.send("idle")
+        writer.assert_held("idle", await contents(writer.client, "idle"))
+
+    group.tell(story)
+
+
 def test_an_expired_queue_goes_on_at_its_next_offset_after_a_snapshot(group: NodeGroup) -> None:
     writer, lagging = _fall_behind(group)
 
