@@ -39,6 +39,7 @@ class EntryDispatcher:
         "_in_flight_bytes",
         "_is_probing",
         "_progress_ms",
+        "_snapshot_index",
         "_snapshot_sent_ms",
         "heard_ms",
         "match_index",
@@ -60,6 +61,7 @@ class EntryDispatcher:
         self._in_flight_bytes = 0
         self._is_probing = False  # after a loss: one push at a time until one arrives
         self._progress_ms = now_ms
+        self._snapshot_index = -1  # where the last snapshot that was sent ends
         self._snapshot_sent_ms = float("-inf")
 
     def may_push(self, end_index: int) -> bool:
@@ -88,7 +90,8 @@ class EntryDispatcher:
 
         In COMPARE the stream starts behind it: what the follower has beyond it and has
         not synced yet is sent once more, and skipped there. INSTALL ends when the follower
-        has everything up to `begin_index`, where the leader's log begins.
+        has everything up to `begin_index`, where the leader's log begins; where that moved on
+        while a snapshot was under way, the next one follows at once.
         """
         is_new = match_index > self.match_index
         if is_new:
@@ -104,6 +107,8 @@ class EntryDispatcher:
         elif self.state is DispatchState.COMPARE or self.match_index >= begin_index:
             self.state = DispatchState.APPEND
             self.next_index = max(self.match_index, begin_index) + 1
+        elif match_index >= self._snapshot_index:
+            self._snapshot_sent_ms = float("-inf")
         return is_new
 
     def compare_at(self, next_index: int) -> None:
@@ -152,7 +157,7 @@ class EntryDispatcher:
             now_ms - sent_ms < self._config.snapshot_retransmit_ms or self.heard_ms < sent_ms
         ):
             return False
-        self._snapshot_sent_ms = now_ms
+        self._snapshot_index, self._snapshot_sent_ms = self.next_index - 1, now_ms
         return True
 
     def _start_over(self, state: DispatchState, next_index: int) -> None:
