@@ -267,7 +267,7 @@ class Leadership:
             raise MembershipError(reason)
         planned = changed(self._ledger.memberships.current, change)
         if isinstance(change, Promote):
-            lag = self._ledger.log.end_index - self.dispatchers[change.member].match_index
+            lag = self._lag_of(self.dispatchers[change.member])
             if lag > self._config.promote_lag_entries_max:
                 raise MembershipError(f"{change.member} is {lag} entries behind")
         return planned
@@ -280,15 +280,21 @@ class Leadership:
         oldest_ms = now_ms - self._config.election_timeout_min_ms
         for learner in learners:
             dispatcher = self.dispatchers[learner]
-            lag = self._ledger.log.end_index - dispatcher.match_index
             is_streaming = dispatcher.state is DispatchState.APPEND
             if (
                 is_streaming
-                and lag <= self._config.promote_lag_entries_max
+                and self._lag_of(dispatcher) <= self._config.promote_lag_entries_max
                 and dispatcher.heard_ms >= oldest_ms
             ):
                 return learner
         return None
+
+    def _lag_of(self, learner: EntryDispatcher) -> int:
+        """By how many entries a learner is behind a majority of the voters.
+
+        Not behind our own end: under load more than a learner may lack is under way to all.
+        """
+        return max(0, self._ledger.commit_index - learner.match_index)
 
     # ---- decisions that calibration may break, each in a method of its own -------------
 
