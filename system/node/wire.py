@@ -47,10 +47,13 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Index = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
 """An index, a position or an entry's term: -1 stands for none."""
 
+_Member = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]+\Z")]
+"""A member's id. Another one could not be written beside our term (`save_hard_state`)."""
+
 
 class _VoteRequest(Fields, rename="camel"):
     term: _Number
-    candidate: str
+    candidate: _Member
     last_term: _Index
     last_index: _Index
     canvass: bool
@@ -60,7 +63,7 @@ class _VoteRequest(Fields, rename="camel"):
 
 class _VoteResponse(Fields, rename="camel"):
     term: _Number
-    voter: str
+    voter: _Member
     granted: bool
     canvass: bool
     group: str
@@ -68,7 +71,7 @@ class _VoteResponse(Fields, rename="camel"):
 
 class _PushRequest(Fields, rename="camel"):
     term: _Number
-    leader: str
+    leader: _Member
     prev_index: _Index
     prev_term: _Index
     commit_index: _Index
@@ -82,7 +85,7 @@ class _PushRequest(Fields, rename="camel"):
 
 class _PushResponse(Fields, rename="camel"):
     term: _Number
-    follower: str
+    follower: _Member
     success: bool
     match_index: _Index
     read_round: _Number
@@ -94,7 +97,7 @@ class _PushResponse(Fields, rename="camel"):
 
 class _SnapshotRequest(Fields, rename="camel"):
     term: _Number
-    leader: str
+    leader: _Member
     read_round: _Number
     end_index: _Index
     end_term: _Index
@@ -107,7 +110,7 @@ class _SnapshotRequest(Fields, rename="camel"):
 
 class _LeadershipTransfer(Fields, rename="camel"):
     term: _Number
-    leader: str
+    leader: _Member
     group: str
 
 

@@ -21,11 +21,13 @@ from system.raft.protocol import (
 )
 from system.remoting.command import CommandError, decode_command
 from system.remoting.frame import Frame, FrameBuffer
+from system.sim.disk import SimDisk
 from system.store.entry_builder import EntryBuilder
+from system.store.hard_state import HardState, save_hard_state
 
 NUMBERS = st.integers(0, 2**62)
 INDICES = st.integers(-1, 2**62)
-NAMES = st.sampled_from(("n0", "n1", "ñ-2"))
+NAMES = st.sampled_from(("n0", "n1", "N_3.a-2"))
 
 
 def batches(bodies: list[bytes], end: LogEnd, term: int) -> list[Batch]:
@@ -129,6 +131,15 @@ def test_another_groups_message_is_refused() -> None:
 def test_numbers_that_cannot_be_are_refused(message: Message) -> None:
     with pytest.raises(CommandError, match="bad _Push"):
         through(wire.encode(message, "g"))
+
+
+@pytest.mark.parametrize("name", ["", "n 1", "n1\n", "ñ-2"])
+def test_a_name_that_no_vote_could_be_written_for_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="node id"):
+        save_hard_state(SimDisk(), "/store", HardState(7, name))
+    for message in (VoteRequest(7, name, 6, 9, canvass=False), LeadershipTransfer(7, name)):
+        with pytest.raises(CommandError, match="bad _"):
+            through(wire.encode(message, "g"))
 
 
 @pytest.mark.parametrize(
