@@ -72,6 +72,11 @@ class Reads:
     def serve_committed(self, connection: Connection, command: Command) -> None:
         """Answer a pull at once, from what is applied here, whoever leads. Raises CommandError."""
         request = PullMessage.from_ext(_without_body(command).ext)
+        if self._reput.applied_index < self._core.log.begin.index:
+            # A snapshot has replaced the log, and not yet what was applied of the old one.
+            remark = "[503] a snapshot is being put in place"
+            self._outbox.refuse(connection, command, ResponseCode.SYSTEM_BUSY, remark)
+            return
         self._serve(Read(0, connection, command, request))
 
     def confirm(self, ready: Sequence[Token], refused: Sequence[Token], index: int) -> None:

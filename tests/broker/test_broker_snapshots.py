@@ -24,7 +24,7 @@ from system.broker.broker_state import decode_state
 from system.broker.expiry import DataFile, ExpiryConfig, new_begin
 from system.broker.limits import BrokerConfig
 from system.raft.batch import LogEnd
-from system.raft.protocol import RaftConfig
+from system.raft.protocol import RaftConfig, SnapshotRequest
 from system.remoting.codes import RequestCode, ResponseCode
 from system.store.broker_checkpoint import BrokerCheckpoint
 from system.store.message import walk_messages
@@ -398,3 +398,26 @@ def test_a_disk_above_the_full_ratio_refuses_sends_definitely_until_it_has_room(
     leader.broker.disk_usage(0.89, [], group.now_ms, group.wall_ms)
     (reply,) = leader.answer(send("t", 0, b"a"))
     assert (reply.code, reply.ext["queueOffset"]) == (0, "0")
+
+
+def test_a_pull_between_a_snapshots_arrival_and_its_use_is_told_to_come_again() -> None:
+    group = BrokerGroup(3, config=expiring())
+    leader, follower = group.lead(), group.members["n2"]
+    follower.is_slow_disk = True
+    fill(leader, "t", 3)
+    group.pass_time(100)
+    assert bodies(follower, "t", 0, committed=True) == [b"000", b"001", b"002"]
+    group.cut = {"n2"}
+    fill(leader, "t", 30)
+    expire(leader, 3)
+    core = leader.broker.core
+    assert core.ledger.snapshot is not None
+    request = SnapshotRequest(core.term, "n0", core.ledger.snapshot, 0)
+    follower.broker.receive(request, group.now_ms)
+    asked = pull("t", 0, 0, committed=True)
+    follower.broker.handle(1, bytes(8), [asked], group.now_ms, group.wall_ms)
+    follower.pump()
+    (reply,) = follower.replies.pop(1)
+    assert reply.code == ResponseCode.SYSTEM_BUSY
+    (got,) = follower.answer(asked)
+    assert got.code == ResponseCode.PULL_OFFSET_MOVED
