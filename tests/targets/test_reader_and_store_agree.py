@@ -6,9 +6,9 @@ import pyarrow as pa
 
 from harness.history.schema import ENTRIES
 from harness.targets.dledger_files import read_entries
+from system.node.real_disk import RealDisk
 from system.store.commit_log import CommitLog
 from system.store.entry_builder import EntryBuilder
-from system.node.real_disk import RealDisk
 
 FILE_BYTES = 4096
 
