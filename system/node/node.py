@@ -69,7 +69,9 @@ class Node:
             lambda: broker.core.ledger.checkpoint_index,
             self._before_install,
         )
-        self._checkpointer = Checkpointer(broker, files, machine, self._flusher.until_durable)
+        self._checkpointer = Checkpointer(
+            broker, files, machine, self._flusher.until_durable, self._touch
+        )
         self._data_files = DataFiles(commit_log, config.data_file_bytes)
         self._strangers: dict[str, Address] = {}
         self._peers = Peers(machine.clock, self._addresses(broker.core.membership))
@@ -167,6 +169,8 @@ class Node:
                 self._follow(effects.membership)
             if effects.is_behind:
                 self._touch()
+            if effects.is_checkpoint_due:
+                self._checkpointer.hasten()
             if self.broker.core.deadline_ms < self._timer_due_ms:
                 self._timer_changed.set()
 

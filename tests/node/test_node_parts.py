@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from system.node.checkpointer import Checkpointer
 from system.node.clock import SystemClock, sleep
 from system.node.flusher import Flusher
 from system.node.machine import Machine
@@ -20,6 +21,7 @@ from system.node.store_lock import StoreInUseError, lock_store
 from system.raft.batch import LogEnd
 from system.raft.membership import Membership
 from system.raft.protocol import Install, SaveState, Snapshot, Write
+from system.store.disk import DiskFull
 
 
 class Writer:
@@ -93,6 +95,59 @@ def test_the_log_is_replaced_only_when_nothing_of_the_old_one_is_being_saved():
 
     trio.run(main)
     assert len(writer.done) == 1
+
+
+class ImpatientClock(SystemClock):
+    """Whoever waits for longer than a second waits for ever."""
+
+    def move_on_at(self, due_ms: float):
+        is_soon = due_ms - self.now_ms() < 1000
+        return super().move_on_at(due_ms) if is_soon else trio.CancelScope()
+
+
+class Checkpointed:
+    """A broker and its files: one checkpoint after the other; the second finds no room."""
+
+    def __init__(self) -> None:
+        self.tried = 0
+        self.saved: list[int] = []
+
+    def take_checkpoint(self) -> int:
+        self.tried += 1
+        return self.tried
+
+    def save(self, checkpoint: int) -> None:
+        if checkpoint == 2:
+            raise DiskFull("no space left on device")
+
+    def checkpointed(self, checkpoint: int) -> None:
+        self.saved.append(checkpoint)
+
+
+def test_a_checkpoint_that_is_due_early_is_saved_early_and_told_of():
+    both = Checkpointed()
+    machine = Machine(RealDisk(), ImpatientClock(), Random, inline)
+    told: list[trio.Event] = [trio.Event(), trio.Event()]
+
+    def on_saved() -> None:
+        told[len(both.saved) - 1].set()
+
+    async def main() -> None:
+        checkpointer = Checkpointer(both, both, machine, trio.lowlevel.checkpoint, on_saved)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(checkpointer.run)
+            checkpointer.hasten()
+            await told[0].wait()
+            while both.tried < 2:
+                checkpointer.hasten()
+                await trio.sleep(0.001)
+            assert both.saved == [1]
+            checkpointer.hasten()
+            await told[1].wait()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert both.saved == [1, 3]
 
 
 def test_connections_follow_the_membership():
