@@ -27,6 +27,9 @@ TOPIC = "log"
 TOPIC_BYTES = TOPIC.encode()
 OPEN_OPERATIONS_MAX = 2_000
 """What one client has under way at most; a call beyond it is not made."""
+WANDERS = (0.0, 0.05, 0.4)
+"""How often a client starts a call at any member: some stay with a leader that was replaced,
+while others are with the new one already."""
 RETRY_MIN_MS = 20.0
 RETRY_MAX_MS = 100.0
 _PREFIX = struct.Struct(">iI").unpack_from
@@ -59,7 +62,7 @@ class _Batch:
 class Client:
     """One client: whom it takes for the leader, which ends it knows, what is under way."""
 
-    __slots__ = ("draw", "ends", "number", "open", "target")
+    __slots__ = ("draw", "ends", "number", "open", "target", "wanders")
 
     def __init__(self, world: World, number: int) -> None:
         self.number = number
@@ -67,6 +70,7 @@ class Client:
         self.ends: dict[int, int] = {}
         self.open: dict[int, tuple[Operation, _Batch]] = {}
         self.target = ""
+        self.wanders = self.draw.choice(WANDERS)
 
 
 class Clients:
@@ -86,7 +90,7 @@ class Clients:
         if len(client.open) + call.count > OPEN_OPERATIONS_MAX:
             return
         heap = self._world.heap
-        if not client.target:
+        if not client.target or client.draw.random() < client.wanders:
             client.target = client.draw.choice(self._world.client_targets)
         batch = _Batch(client, is_pipelined=call.kind == "append")
         operations = [self._operation(client, call) for _ in range(call.count)]
@@ -223,6 +227,8 @@ class Clients:
     def _time_out(self, client: Client, operations: list[Operation]) -> None:
         for operation in operations:
             if operation.outcome == OPEN:
+                if operation.node == client.target:
+                    self._turn(client, "")
                 # What was last refused and not sent again is certainly not done.
                 is_known = operation.kind != APPEND or not operation.node
                 self._end(client, operation, FAIL if is_known else UNKNOWN)
