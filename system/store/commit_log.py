@@ -92,8 +92,10 @@ class CommitLog:
         self.spans = recovered.spans
         self.memberships = recovered.memberships
         self.torn_bytes = recovered.torn_bytes
-        committed_index = min(load_committed_index(disk, self._folder), self.end.index)
-        self.committed_index = max(committed_index, self.begin.index)
+        known = load_committed_index(disk, self._folder)
+        self.committed_index = max(min(known, self.end.index), self.begin.index)
+        if known > self.committed_index:  # lost with a page cache: what comes instead is not that
+            self.save_checkpoint(self.committed_index)
 
     @classmethod
     def open(

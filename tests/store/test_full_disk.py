@@ -250,3 +250,16 @@ def test_what_a_loss_of_power_takes_under_each_policy(ack, kept):
     assert not writer.carry_out([Truncate(1)])
     writer.sync()
     assert writer.log.synced == writer.log.end
+
+
+def test_what_comes_in_place_of_lost_entries_is_not_committed_by_an_old_checkpoint():
+    disk = SimDisk()
+    writer = LogWriter(open_log(disk, CommitLog), "page-cache")
+    assert not writer.carry_out(appends(writer.log, 3))
+    writer.log.save_checkpoint(2)
+    disk = disk.restart(loses_unsynced=True, rng=Random(0))
+    log = open_log(disk, CommitLog)
+    assert (log.end.index, log.committed_index) == (-1, -1)
+    assert not LogWriter(log).carry_out(appends(log, 2))
+    again = open_log(disk.restart(loses_unsynced=True, rng=Random(0)), CommitLog)
+    assert (again.end.index, again.committed_index) == (1, -1)
