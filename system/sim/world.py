@@ -202,6 +202,7 @@ class World:
 
     def rot(self, member: SimMember, place: float, bit: int) -> bool:
         """End a node and let one bit of its log rot below the mark; False where there is none."""
+        self.acting = member  # its disk may fail in this
         member.log.advance_mark()
         begin, end = member.log.begin.position, member.log.synced.position
         if end - begin < 1:

@@ -16,6 +16,7 @@ from system.sim.faults import (
     Crash,
     Cut,
     Expire,
+    FailFsync,
     FullDisk,
     RemoveMember,
     ReplaceMember,
@@ -137,6 +138,12 @@ def test_a_rotten_log_is_found_and_its_node_replaced():
         assert counts.membership_changes == 2
     empty = BitRot(start_ms=50, duration_ms=50, node="n2", place=0.5, bit=3)
     assert run(empty).faults == {}  # nothing to rot: nothing happens
+
+
+def test_a_disk_that_fails_where_a_bit_is_to_rot_ends_its_node_and_not_the_run():
+    failing = FailFsync(start_ms=3000, duration_ms=500, node="n2")
+    counts = run(failing, BitRot(start_ms=3000, duration_ms=500, node="n2", place=0.5, bit=3))
+    assert counts.stopped_by_disk == 1
 
 
 @pytest.mark.parametrize(
