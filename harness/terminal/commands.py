@@ -44,6 +44,7 @@ app = App(
     help_format="plaintext",
     help_formatter=CalmFormatter(),
     usage="Usage: ./shaketable COMMAND [OPTIONS]",
+    suppress_keyboard_interrupt=False,  # the entry turns it into a line and our exit code
     group_commands=Group("Commands", sort_key=0),
     group_arguments=Group("Arguments", sort_key=0),
     group_parameters=Group("Options", sort_key=1),

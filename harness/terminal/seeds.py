@@ -99,7 +99,7 @@ class ShrinkBar:
         """So many runs are done, and so much is left of the one that is made small."""
         now = time.monotonic()
         lasted_s = now - self._began
-        text = f"{runs:,} runs, {left} left"
+        text = f"{'1 run' if runs == 1 else f'{runs:,} runs'}, {left} left"
         if self._progress is not None:
             self._progress.update(self._task, completed=lasted_s, description=text)
         elif now - self._told >= LINE_EVERY_S:
