@@ -221,6 +221,7 @@ class RaftCore(MemberState):
         is_log_durable = self.ledger.synced(write_seq)
         self._disk.synced(pending.synced_seq, pending.write_seq, self._now_ms)
         self._effects.messages.extend(pending.release(self.term))
+        self._count_votes()
         if not is_log_durable:
             return
         if self._leadership is not None:

@@ -249,10 +249,14 @@ class MemberState:
         self._count_votes()
 
     def _count_votes(self) -> None:
+        """Go on where the votes suffice; its own counts once it is durable.
+
+        The only voter would else lead a term that it may forget, and lead it once more.
+        """
         if self.role is Role.CANDIDATE and self._elector.is_won(self.membership):
             if self._elector.canvass:
                 self._campaign()
-            else:
+            elif self._answer_term() <= self.ledger.pending.synced_seq:
                 self._become_leader()
 
     def _become_leader(self) -> None:
