@@ -141,9 +141,18 @@ def test_a_rotten_log_is_found_and_its_node_replaced():
 
 
 def test_a_disk_that_fails_where_a_bit_is_to_rot_ends_its_node_and_not_the_run():
-    failing = FailFsync(start_ms=3000, duration_ms=500, node="n2")
-    counts = run(failing, BitRot(start_ms=3000, duration_ms=500, node="n2", place=0.5, bit=3))
+    failing = FailFsync(start_ms=3040, duration_ms=500, node="n2")
+    rot = BitRot(start_ms=3040, duration_ms=500, node="n2", place=0.5, bit=3)
+    counts = run(failing, rot, mark_lag_ms=5000)
+    assert counts.faults == {"fail_fsync": 1}
     assert counts.stopped_by_disk == 1
+
+
+def test_a_disk_that_fails_at_the_first_write_after_a_start_lets_the_node_start_again():
+    crash = Crash(start_ms=3000, duration_ms=1000, node="n0")
+    failing = FailFsync(start_ms=4100, duration_ms=500, node="n0")
+    counts = run(crash, failing, members=1)
+    assert (counts.stopped_by_disk, counts.restarts) == (1, 2)
 
 
 @pytest.mark.parametrize(
