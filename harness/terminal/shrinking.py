@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ STORE: Final = Path("store/shrunk")
 HEALTHY: Final = "healthy"
 """Stands in a folder's name for the planted bug where there is none."""
 LABEL_WIDTH: Final = 9
+FOLDED_WIDTH_MIN: Final = 14
+"""In less room than that, the last column of a line goes into a line of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,8 @@ def _stoppable() -> Iterator[Callable[[], bool]]:
 def _conclude(target: str, shrunk: ShrunkRun, folder: Path, is_stopped: bool) -> int:
     """Tell the story, keep the run, and say how to go on."""
     session.out.print()
-    session.out.print(Text(shrunk.tell(min(session.out.width, STORY_WIDTH_MAX))))
+    width = min(session.out.width, STORY_WIDTH_MAX)
+    session.out.print(Text(fold(shrunk.tell(width), width)), soft_wrap=True)
     run, page = _keep(shrunk, folder)
     text = Text("INVALID", style="bold red")
     text.append(f"  {shrunk.violation.invariant} breaks with ", "not bold default")
@@ -179,6 +183,25 @@ def _conclude(target: str, shrunk: ShrunkRun, folder: Path, is_stopped: bool) ->
     if not shrunk.is_finished:
         _say("go on", _command("shrink", run, target))
     return ExitCode.INVALID
+
+
+def fold(story: str, width: int) -> str:
+    """Fold the lines of a story that are too long, in their last column, so that others stand.
+
+    A picture of many lanes leaves its text less room than it takes.
+    """
+    folded: list[str] = []
+    for line in story.splitlines():
+        start = line.rfind("  ") + 2 if "  " in line.strip() else 0
+        head, text = line[:start], line[start:]
+        if len(line) <= width:
+            folded.append(line)
+        elif width - start >= FOLDED_WIDTH_MIN:
+            first, *others = textwrap.wrap(text, width - start)
+            folded += [head + first, *(" " * start + other for other in others)]
+        else:
+            folded += [head.rstrip(), *textwrap.wrap(text, width)]
+    return "\n".join(folded) + "\n"
 
 
 def _say(label: str, text: str) -> None:

@@ -200,3 +200,20 @@ def test_a_target_that_cannot_shrink_is_told(shaketable: Run) -> None:
     code, out, err = shaketable("shrink", "7", "--mutant", "late", target="fakesim")
     assert (code, out) == (254, "")
     assert "runs of the target fakesim cannot be shrunk" in err
+
+
+def test_a_story_wider_than_the_terminal_is_folded_in_its_last_column() -> None:
+    story = (
+        "      n0   n1   n2\n"
+        "  1.0  o--->|    |  n0 sends entry 3 to n1\n"
+        "| up   o something happens   * fsync\n"
+    )
+    assert shrinking.fold(story, 80) == story
+    assert shrinking.fold(story, 35).splitlines() == [
+        "      n0   n1   n2",
+        "  1.0  o--->|    |  n0 sends entry",
+        "                    3 to n1",
+        "| up   o something happens",
+        "* fsync",
+    ]
+    assert max(map(len, shrinking.fold(story, 26).splitlines())) <= 26
