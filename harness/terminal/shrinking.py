@@ -133,7 +133,7 @@ def _watched(
     search: Callable[[float, Watch], ShrunkRun | None], seconds_max: float
 ) -> tuple[ShrunkRun | None, bool]:
     """Run a search with its progress shown; return what it found, and whether Ctrl-C ended it."""
-    with ShrinkBar(session.out, seconds_max) as bar, _stoppable() as is_stopped:
+    with _stoppable() as is_stopped, ShrinkBar(session.out, seconds_max) as bar:
 
         def watch(runs: int, left: Size) -> bool:
             bar.done(runs, left)
