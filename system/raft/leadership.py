@@ -140,6 +140,7 @@ class Leadership:
         appended = self._appended
         while appended and appended[0][0] <= index:
             self._committed_position = appended.popleft()[1]
+        self.urge_target()
 
     # ---- to the followers -------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class Leadership:
 
     # ---- handing over ---------------------------------------------------------------------
 
-    def hand_over(self, target: str, now_ms: float) -> None:
+    def hand_over(self, target: str, now_ms: float, *, must_leave: bool = False) -> None:
         """Begin a transfer: no appends until the target stands or the time is up.
 
         Raises TransferError where the target could not take over, or one is under way.
@@ -217,7 +218,7 @@ class Leadership:
         if dispatcher is None or dispatcher not in self.voting:
             raise TransferError(f"{target} is no other voter of the group")
         self.transfer.require(dispatcher, self._ledger.log.end_index, now_ms)
-        self.transfer.begin(target, now_ms)
+        self.transfer.begin(target, now_ms, must_leave=must_leave)
         self.reads.drop_lease()
         self.urge_target()
 
@@ -230,6 +231,7 @@ class Leadership:
         transfer = self.transfer
         transfer.give_up(now_ms)
         if transfer.target is not None:
+            transfer.must_leave = transfer.must_leave or must_leave
             self.urge_target()
             return
         end_index = self._ledger.log.end_index
@@ -240,13 +242,18 @@ class Leadership:
         else:
             return
         if next_leader is not None:
-            self.hand_over(next_leader.peer, now_ms)
+            self.hand_over(next_leader.peer, now_ms, must_leave=must_leave)
 
     def urge_target(self) -> None:
-        """Tell the target of a transfer to stand, once it has everything."""
+        """Tell the target of a transfer to stand, once it has everything.
+
+        Where there is time everything is committed here as well: whoever waits for an append
+        gets its answer from this leader, and not that the outcome is unknown.
+        """
         if (target := self.transfer.target) is not None:
-            dispatcher = self.dispatchers[target]
-            if dispatcher.match_index == self._ledger.log.end_index:
+            dispatcher, end_index = self.dispatchers[target], self._ledger.log.end_index
+            is_settled = self.transfer.must_leave or self._ledger.commit_index >= end_index
+            if is_settled and dispatcher.match_index == end_index:
                 self._urge(dispatcher)
 
     def urge_best(self, now_ms: float) -> None:

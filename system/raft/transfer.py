@@ -15,22 +15,32 @@ from system.raft.protocol import RaftConfig, TransferError
 class Transfer:
     """A leader's transfer of one term: at most one at a time. Times in milliseconds.
 
-    While `target` is set the leader takes no appends, so that the target can catch up.
+    While `target` is set the leader takes no appends, so that the target can catch up. A
+    leader that `must_leave` (its disk fails it) does not wait for its own commits before.
     """
 
-    __slots__ = ("_config", "_due_ms", "_failed_ms", "_member", "_preferred_due_ms", "target")
+    __slots__ = (
+        "_config",
+        "_due_ms",
+        "_failed_ms",
+        "_member",
+        "_preferred_due_ms",
+        "must_leave",
+        "target",
+    )
 
     def __init__(self, config: RaftConfig, member: str, now_ms: float) -> None:
         self._config = config
         self._member = member
         self.target: str | None = None
+        self.must_leave = False
         self._due_ms = 0.0
         self._failed_ms: dict[str, float] = {}  # at most one a member
         self._preferred_due_ms = now_ms + config.preferred_check_ms
 
-    def begin(self, target: str, now_ms: float) -> None:
+    def begin(self, target: str, now_ms: float, *, must_leave: bool) -> None:
         """Start handing over to `target`."""
-        self.target = target
+        self.target, self.must_leave = target, must_leave
         self._due_ms = now_ms + self._config.transfer_timeout_ms
 
     def give_up(self, now_ms: float) -> bool:
