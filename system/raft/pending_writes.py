@@ -12,12 +12,15 @@ from system.raft.protocol import (
     Append,
     Install,
     Message,
-    PushResponse,
     SaveState,
     Truncate,
+    VoteRequest,
     VoteResponse,
     Write,
 )
+
+HELD_MAX = 256
+"""Messages that wait for writes: a few for each member, and for strangers that asked."""
 
 
 class PendingWrites:
@@ -54,19 +57,16 @@ class PendingWrites:
     def hold(self, seq: int, peer: str, message: Message) -> bool:
         """Keep `message` until write `seq` is durable; False if it may go at once.
 
-        A newer answer to a push replaces an older one that still waits, so that what is
-        held stays bounded: one answer to a push for each leader met, and the votes and
-        canvasses asked for while one write is under way, each after an election timeout.
+        To each peer the newest message of a kind replaces an older one that still waits: a
+        write may be stuck for as long as the disk is full. Past HELD_MAX the oldest is lost,
+        as any message may be.
         """
         if seq <= self.synced_seq:
             return False
-        if isinstance(message, PushResponse):
-            self._held = [
-                kept
-                for kept in self._held
-                if kept[1] != peer or not isinstance(kept[2], PushResponse)
-            ]
+        name = (peer, _kind(message))
+        self._held = [kept for kept in self._held if (kept[1], _kind(kept[2])) != name]
         self._held.append((seq, peer, message))
+        del self._held[:-HELD_MAX]
         return True
 
     def synced(self, seq: int) -> list[int]:
@@ -91,3 +91,9 @@ class PendingWrites:
             for _, peer, message in ready
             if message.term >= term or isinstance(message, VoteResponse)
         ]
+
+
+def _kind(message: Message) -> tuple[type[Message], bool]:
+    """What may replace what: a vote is no canvass, and the word of neither is the other's."""
+    is_canvass = isinstance(message, VoteRequest | VoteResponse) and message.canvass
+    return type(message), is_canvass

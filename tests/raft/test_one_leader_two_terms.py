@@ -6,7 +6,15 @@ from raft_group import Storage, batch_of
 
 from system.raft.core import RaftCore
 from system.raft.log_view import LogView
-from system.raft.protocol import Effects, PushRequest, PushResponse
+from system.raft.pending_writes import HELD_MAX, PendingWrites
+from system.raft.protocol import (
+    Effects,
+    PushRequest,
+    PushResponse,
+    SaveState,
+    VoteRequest,
+    VoteResponse,
+)
 
 
 def follower(members: int = 3) -> RaftCore:
@@ -72,3 +80,39 @@ def test_a_checkpoint_never_names_what_the_disk_may_not_hold() -> None:
     assert (core.ledger.commit_index, core.ledger.checkpoint_index) == (5, 2)
     settle(core)
     assert core.ledger.checkpoint_index == 5
+
+
+def test_what_a_stuck_write_holds_back_stays_bounded() -> None:
+    """A full disk takes no vote for long, and everybody goes on asking."""
+    pending = PendingWrites()
+    pending.add(SaveState(3, None))
+    for term in range(4, 1000):
+        for is_canvass in (True, False):
+            pending.hold(1, "n0", VoteResponse(term, "n2", True, is_canvass))
+            pending.hold(1, "n0", VoteRequest(term, "n2", 0, 0, is_canvass))
+        pending.hold(1, f"stranger{term}", VoteResponse(term, "n2", False, False))
+        if term == 100:
+            pending.hold(1, "n1", PushResponse(100, "n2", True, 7, 0))
+    assert len(pending._held) == HELD_MAX
+    pending.synced(1)
+    said = pending.release(999)
+    assert [message for peer, message in said if peer == "n0"] == [
+        message
+        for is_canvass in (True, False)
+        for message in (
+            VoteResponse(999, "n2", True, is_canvass),
+            VoteRequest(999, "n2", 0, 0, is_canvass),
+        )
+    ]
+    assert said[-1][0] == "stranger999"
+    assert not pending.release(999)
+
+
+def test_a_vote_that_waits_is_not_replaced_by_a_canvass() -> None:
+    pending = PendingWrites()
+    pending.add(SaveState(3, "n0"))
+    vote, no = VoteResponse(3, "n2", True, False), VoteResponse(3, "n2", False, True)
+    pending.hold(1, "n0", vote)
+    pending.hold(1, "n0", no)
+    pending.synced(1)
+    assert pending.release(3) == [("n0", vote), ("n0", no)]
