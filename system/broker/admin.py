@@ -7,6 +7,7 @@ code NO_PERMISSION where it would be refused again, so that clients do not try a
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from system.broker.appender import Appender, Refusal
@@ -27,10 +28,11 @@ ADMIN_CODES = frozenset(
     (RequestCode.TRANSFER_LEADERSHIP, RequestCode.ADD_MEMBER, RequestCode.REMOVE_MEMBER)
 )
 PORT_MAX = 65_535
+PORT_DIGITS_MAX = 5
 MEMBER_BYTES_MAX = 64
-ADDRESS_BYTES_MAX = 256
-_SEPARATORS = ";-"
-"""They stand between members and addresses (DLedger's form of a list of peers)."""
+ADDRESS_BYTES_MAX = 253
+_MEMBER = re.compile(r"[A-Za-z0-9_.]+")
+"""What a configuration takes as an id: another one would join as a member that can never come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +185,26 @@ class Admin:
 
 
 def _checked_member(member: str) -> str:
-    legal = member and member.isascii() and member.isprintable() and len(member) <= MEMBER_BYTES_MAX
-    if not legal or " " in member or any(mark in member for mark in _SEPARATORS):
-        raise CommandError(f"{member!r} is no member id")
+    if len(member) > MEMBER_BYTES_MAX or not _MEMBER.fullmatch(member):
+        raise CommandError(f"{member[:MEMBER_BYTES_MAX]!r} is no member id")
     return member
 
 
 def _checked_address(address: str | None) -> str:
-    host, colon, port = (address or "").rpartition(":")
-    is_port = port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX
-    is_host = host.isascii() and host.isprintable() and ";" not in host and " " not in host
-    if not (host and colon and is_host and is_port and len(host) <= ADDRESS_BYTES_MAX):
-        raise CommandError(f"a member's address is host:port of its DLedger port, not {address!r}")
+    host, _, port = (address or "").rpartition(":")
+    is_number = port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS_MAX
+    if not (is_number and 0 < int(port) <= PORT_MAX and _is_host(host)):
+        said = (address or "")[:ADDRESS_BYTES_MAX]
+        raise CommandError(f"a member's address is host:port of its DLedger port, not {said!r}")
     return f"{host}:{int(port)}"
+
+
+def _is_host(host: str) -> bool:
+    """Whether a name can be looked up: every member will try to, again and again."""
+    if not host or len(host) > ADDRESS_BYTES_MAX or not host.isascii() or not host.isprintable():
+        return False
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return ";" not in host and " " not in host

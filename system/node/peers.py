@@ -71,7 +71,7 @@ class Peers:
                 try:
                     if await self._serve_connection(peer, address):
                         pause_ms = RECONNECT_AFTER_MIN_MS
-                except OSError as error:
+                except (OSError, UnicodeError) as error:  # no name at all is a UnicodeError
                     log.debug("event=peer_lost peer=%s error=%r", peer, str(error))
                 await sleep(self._clock, pause_ms)
                 pause_ms = min(pause_ms * 2, RECONNECT_AFTER_MAX_MS)

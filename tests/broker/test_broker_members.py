@@ -262,3 +262,30 @@ def _replies_now(member: Member) -> list[Command]:
     """What a member answers before anything is delivered."""
     member.pump()
     return member.replies.pop(1, [])
+
+
+@pytest.mark.parametrize(
+    ("member", "address"),
+    [
+        ("a/b", "h:1"),
+        ("n@1", "h:1"),
+        ("n-1", "h:1"),
+        ("", "h:1"),
+        ("n" * 65, "h:1"),
+        ("n9", "h"),
+        ("n9", ":1"),
+        ("n9", "h:0"),
+        ("n9", "h:65536"),
+        ("n9", "h:" + "9" * 5000),
+        ("n9", "no..name:1"),
+        ("n9", "x" * 70 + ":1"),
+        ("n9", "h" * 254 + ":1"),
+    ],
+)
+def test_a_member_that_could_never_come_is_refused(member: str, address: str) -> None:
+    """All members would try that address for ever, and take no message of that name."""
+    leader = BrokerGroup(3).lead()
+    (reply,) = leader.answer(about(ADD, member, address))
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL
+    assert outcome_of(reply.code) == "fail"
+    assert metadata(leader)["learners"] == ""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from random import Random
+from unittest.mock import patch
 
 import pytest
 import trio
@@ -203,3 +204,25 @@ def test_a_store_folder_is_locked_once(tmp_path):
         lock_store(tmp_path / "store")
     os.close(held)
     os.close(lock_store(tmp_path / "store"))
+
+
+def test_a_name_that_cannot_even_be_looked_up_ends_nothing():
+    """It came from an operator, or from a stranger, and stands in every member's list."""
+
+    async def main() -> None:
+        tries: list[str] = []
+        real = trio.open_tcp_stream
+
+        async def open_and_note(host: str, port: int) -> trio.SocketStream:
+            tries.append(host)
+            return await real(host, port)
+
+        peers = Peers(SystemClock(), {"a": ("no..name", 1), "b": ("x" * 70, 1)})
+        with patch.object(trio, "open_tcp_stream", open_and_note):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(peers.run)
+                while len(tries) < 4:
+                    await trio.sleep(0.01)
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
