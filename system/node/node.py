@@ -304,6 +304,7 @@ class Node:
             for frame in frames:
                 command = decode_command(frame)
                 message = wire.decode(command, self._config.group)
+                wire.refuse_odd_terms(message, self.broker.core.term)
                 sender = wire.sender_of(message)
                 if sender == self._config.self_id:
                     raise CommandError(f"a message from {sender!r}, which is this member itself")

@@ -42,6 +42,10 @@ from system.store.group_events import (
 )
 
 PORT_MAX = 65_535
+PORT_DIGITS_MAX = 5
+TERM_LEAP_MAX = 1 << 32
+"""By how much a message's term may lie above ours. At an election each 250 ms a group takes 34
+years for that; a single stray message must not bring a term behind which there is no next."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Index = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
@@ -248,6 +252,31 @@ def decode(command: Command, group: str) -> Message:
     return message
 
 
+def refuse_odd_terms(message: Message, own_term: int) -> None:
+    """Raise CommandError for terms that no member of a working group would name.
+
+    That is one too far above `own_term`, or entries of a later term than whoever has them is in.
+    """
+    if message.term - own_term > TERM_LEAP_MAX:
+        raise CommandError(
+            f"term {message.term} from {sender_of(message)} lies more than {TERM_LEAP_MAX} "
+            f"above {own_term}"
+        )
+    held = 0
+    if isinstance(message, VoteRequest):
+        held = message.last_term
+    elif isinstance(message, PushRequest):
+        held = max(message.prev_term, *(batch.term for batch in message.batches), 0)
+    elif isinstance(message, PushResponse):
+        held = message.hint_term
+    elif isinstance(message, SnapshotRequest):
+        held = message.snapshot.end.term
+    if held > message.term:
+        raise CommandError(
+            f"an entry of term {held} from {sender_of(message)}, which is in term {message.term}"
+        )
+
+
 def _decode_push(fields: _PushRequest, data: bytes) -> PushRequest:
     batches: tuple[Batch, ...] = ()
     if fields.count:
@@ -286,7 +315,8 @@ def _decode_snapshot(fields: _SnapshotRequest, state: bytes) -> SnapshotRequest:
 def address_of(command: Command) -> tuple[str, int] | None:
     """Return (host, port) where the sender of a message listens, if it says so."""
     host, _, port = command.ext.get("address", "").rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= PORT_MAX:
+    is_number = port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS_MAX
+    if not (host and is_number and 0 < int(port) <= PORT_MAX):
         return None
     return host, int(port)
 

@@ -22,11 +22,12 @@ import trio
 from harness.runtime.ports import find_free
 from system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
 from system.node import __main__ as node_main
+from system.node import wire
 from system.node.clock import SystemClock
 from system.node.flusher import Flusher
 from system.node.machine import Machine, in_disk_thread
 from system.node.real_disk import RealDisk
-from system.raft.protocol import SaveState
+from system.raft.protocol import PushRequest, SaveState
 from system.store.commit_log import CommitLog
 from system.store.disk import DiskFailed
 from system.store.log_writer import LogWriter
@@ -214,6 +215,20 @@ def test_garbage_on_a_port_ends_that_connection_only(single: Nodes) -> None:
     lines = [line for line in single.log("n0").splitlines() if "bad_bytes" in line]
     assert len(lines) == 2 * len(GARBAGE)
     assert "Traceback" not in single.log("n0")
+
+
+@pytest.mark.e2e
+def test_a_stray_message_does_not_use_up_the_terms(single: Nodes) -> None:
+    """The member that took that term could ask for no later one."""
+    process = single.start("n0")
+    assert single.run(lambda client: _append(client, b"before")) == 0
+    stray = wire.encode(PushRequest(2**63 - 1, "n9", -1, -1, -1, 0), "g")
+    with socket.create_connection(("127.0.0.1", single.peers["n0"]), 5) as sock:
+        sock.sendall(stray)
+        assert is_closed_by_peer(sock)
+    assert single.run(lambda client: _append(client, b"after")) == 1
+    assert process.poll() is None
+    assert "event=bad_bytes" in single.log("n0")
 
 
 @pytest.mark.e2e
