@@ -25,6 +25,7 @@ from system.store.broker_checkpoint import CheckpointFiles
 from system.store.commit_log import CommitLog
 from system.store.key_file import Sizes
 from system.store.message import host_bytes
+from system.store.segment_files import NAME_DIGITS
 
 KEY_ITEMS_MAX = 100_000
 """Messages with keys that may wait for the next checkpoint; past that, applying waits."""
@@ -40,6 +41,7 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
     """
     if parts is None:
         parts = _planted(config)
+    _refuse_joining_with_native_log(config, machine)
     commit_log = _open_log(config, machine, parts)
     limits = BrokerConfig(
         data_file_bytes=config.data_file_bytes,
@@ -76,6 +78,27 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
     broker = build_broker(start, parts, recorder.readers(readers), uniform_ms)
     recorder.attach(broker)
     return Node(config, machine, broker, writer, files, recorder)
+
+
+def _refuse_joining_with_native_log(config: NodeConfig, machine: Machine) -> None:
+    """Raise ConfigError for a member to come that would bring messages of its own.
+
+    What it brings came about without the group, and nobody votes in a snapshot of that. Looked
+    at before anything is changed; a log made without a native one passes it over.
+    """
+    if not config.is_joining or config.native_log is None:
+        return
+    disk, folder = machine.disk, str(config.native_log)
+    is_new = not disk.exists(f"{config.store_root}/dledger-{config.self_id}/syncedto")
+    if is_new and any(len(name) == NAME_DIGITS and name.isdecimal() for name in disk.names(folder)):
+        raise _joining_with_native_log(folder)
+
+
+def _joining_with_native_log(folder: str) -> ConfigError:
+    return ConfigError(
+        f"shaketableJoin: a member that joins a group gets its messages from there, but "
+        f"storePathCommitLog {folder} holds a native commit log; move that away, or unset one"
+    )
 
 
 def _native(commit_log: CommitLog) -> Callable[[], Iterable[Dispatch]] | None:
@@ -134,6 +157,8 @@ def _start(
     checkpoint = files.load(commit_log)
     snapshot = commit_log.snapshot
     if snapshot is None and native is not None:
+        if config.is_joining:  # upgraded before it was told to join
+            raise _joining_with_native_log(str(config.native_log))
         begin = commit_log.begin
         snapshot = upgraded_snapshot(begin, bootstrap, native, checkpoint, files.queues)
     return BrokerStart(
