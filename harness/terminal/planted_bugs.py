@@ -16,21 +16,24 @@ from harness.verdict import ExitCode
 
 HUNT_SEEDS_MAX: Final = 2_000
 """A planted bug that is not found within so many seeds counts as missed."""
-HUNTS: Final = 5
+HUNTS_DEFAULT: Final = 5
+HUNTS_MAX: Final = 99
 """From so many first seeds on each planted bug is hunted; the median is what is shown."""
 HUNT_STRIDE: Final = 100_000
 """How far apart those first seeds are: more than a hunt can run."""
 
 
-def hunt_all(target: str, first: Ask, jobs: int) -> int:
-    """Hunt each planted bug from several first seeds on; return the exit code.
+def hunt_all(target: str, first: Ask, jobs: int, hunts: int = HUNTS_DEFAULT) -> int:
+    """Hunt each planted bug, or the one that `first` names, `hunts` times; return the exit code.
 
-    It is 0 if each was found each time.
+    A bug's row is printed as soon as its last hunt has ended. The code is 0 if each was found
+    each time.
 
     Raises:
         HarnessError: a process died.
     """
     simulator = simulator_of(target)
+    mutants = sorted(simulator.mutants) if first.mutant is None else [first.mutant]
     asks = [
         Ask(
             seed=first.seed + HUNT_STRIDE * number,
@@ -38,24 +41,29 @@ def hunt_all(target: str, first: Ask, jobs: int) -> int:
             mutant=mutant,
             virtual_s=first.virtual_s,
         )
-        for mutant in sorted(simulator.mutants)
-        for number in range(HUNTS)
+        for mutant in mutants
+        for number in range(hunts)
     ]
-    say_heading(target, first, f"{len(simulator.mutants)} planted bugs")
+    bugs = "1 planted bug" if len(mutants) == 1 else f"{len(mutants)} planted bugs"
+    say_heading(target, first, bugs)
+    session.out.print()
+    width = max(len(mutant) for mutant in mutants)
     found: dict[str, list[Hunt]] = {}
     with (
         SeedBar(session.out, len(asks), None) as bar,
         SeedWorkers(partial(hunt_one, target), jobs) as workers,
     ):
         for number, ended in enumerate(workers.run(asks), 1):
-            found.setdefault(ended.mutant, []).append(ended)
+            of_bug = found.setdefault(ended.mutant, [])
+            of_bug.append(ended)
+            if len(of_bug) == hunts:
+                show_rows(session.out, [(ended.mutant, hunt_text(of_bug))], label_width=width)
             bar.done(number, 0)
+    missed = [name for name, all_of in found.items() if any(h.violation is None for h in all_of)]
     session.out.print()
-    show_rows(session.out, [(name, hunt_text(hunts)) for name, hunts in found.items()])
-    missed = [name for name, hunts in found.items() if any(h.violation is None for h in hunts)]
-    session.out.print()
-    text = f"{len(found) - len(missed)} of {len(found)} planted bugs found within "
-    session.out.print(f"{text}{HUNT_SEEDS_MAX:,} seeds, each of {HUNTS} times")
+    text = f"{len(found) - len(missed)} of {bugs} found within "
+    times = "once" if hunts == 1 else f"each of {hunts} times"
+    session.out.print(f"{text}{HUNT_SEEDS_MAX:,} seeds, {times}")
     return ExitCode.INVALID if missed else ExitCode.VALID
 
 

@@ -14,7 +14,7 @@ from harness.discovery import unknown
 from harness.errors import UsageError
 from harness.runtime.seed_workers import JOBS_MAX
 from harness.simulation import VIRTUAL_S_DEFAULT, Ask, Simulator
-from harness.terminal.planted_bugs import hunt_all
+from harness.terminal.planted_bugs import HUNTS_DEFAULT, HUNTS_MAX, hunt_all
 from harness.terminal.seed_runs import (
     TARGET_DEFAULT,
     run_many,
@@ -94,7 +94,9 @@ class SeedOptions:
         jobs: Processes to use; default: one for each processor.
         keep_going: Do not stop at the first violation.
         trace: Where --seed writes its events, instead of the terminal.
-        table: Hunt every planted bug and print after how many seeds it is found.
+        table: Hunt every planted bug, or the one of --mutant, and print after how many seeds it is
+            found.
+        hunts: From how many first seeds --table hunts each.
     """
 
     seeds: Annotated[int, _shown("N")] = SEEDS_DEFAULT
@@ -104,6 +106,7 @@ class SeedOptions:
     keep_going: Annotated[bool, _FLAG] = False
     trace: Annotated[Path | None, _unsaid("FILE")] = None
     table: Annotated[bool, _FLAG] = False
+    hunts: Annotated[int, _shown("N")] = HUNTS_DEFAULT
 
     def processes(self) -> int:
         """Return how many processes to use.
@@ -170,9 +173,10 @@ def simulate(*, options: SeedOptions | None = None, of_world: WorldOptions | Non
     _check("--seeds", given.seeds, 1, SEEDS_MAX)
     jobs = given.processes()
     if given.table:
-        if given.seed is not None or ask.mutant is not None:
-            raise UsageError("--table hunts all planted bugs: give neither --seed nor --mutant")
-        return hunt_all(where.target, ask, jobs)
+        if given.seed is not None:
+            raise UsageError("--table hunts from --first-seed on: give no --seed")
+        _check("--hunts", given.hunts, 1, HUNTS_MAX)
+        return hunt_all(where.target, ask, jobs, given.hunts)
     if given.seed is not None:
         return run_one(where.target, ask, given.trace)
     if given.trace is not None:

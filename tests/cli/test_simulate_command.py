@@ -112,7 +112,20 @@ def test_the_table_hunts_each_planted_bug(shaketable: Run, monkeypatch: pytest.M
     # From seed 1, 11, 21, 31 and 41 on, the next seventh seed:
     assert "late median 4 seeds (7, 4, 1, 5, 2): one-leader" in told
     assert "always median 1 seeds (1, 1, 1, 1, 1): one-leader" in told
-    assert "2 of 2 planted bugs found" in told
+    assert "2 of 2 planted bugs found within 2,000 seeds, each of 5 times" in told
+
+
+def test_the_table_may_hunt_one_bug_and_less_often(
+    shaketable: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fake_simulator.FakeSimulator.mutants", {"late": "", "always": ""})
+    monkeypatch.setattr(planted_bugs, "HUNT_STRIDE", 10)
+    code, out, _ = shaketable("simulate", "--table", "--mutant", "late", "--hunts", "2")
+    assert code == 0
+    told = " ".join(out.split())
+    assert "late median 5.5 seeds (7, 4): one-leader" in told
+    assert "always" not in told
+    assert "1 of 1 planted bug found within 2,000 seeds, each of 2 times" in told
 
 
 def test_replay_shows_each_step_and_what_changed(shaketable: Run) -> None:
@@ -153,7 +166,7 @@ def test_replay_takes_a_file(shaketable: Run, tmp_path: Path) -> None:
         (["simulate", "--world", "cor"], "unknown world 'cor'; did you mean 'core'?"),
         (["simulate", "--mutant", "lat"], "unknown mutant of fakesim 'lat'; did you mean 'late'?"),
         (["simulate", "--trace", "x"], "--trace is for one seed: give --seed, too"),
-        (["simulate", "--table", "--seed", "1"], "give neither --seed nor --mutant"),
+        (["simulate", "--table", "--seed", "1"], "give no --seed"),
         (["simulate", "--seed", "1", "--trace", "no/where"], "cannot write no/where"),
         (["replay", "nowhere"], "nowhere: neither a seed nor a file that is there"),
         (["replay", "1", "--from", "9", "--to", "8"], "--from 9 is after --to 8"),
