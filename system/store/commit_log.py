@@ -27,7 +27,7 @@ from system.store.hard_state import (
     save_hard_state,
 )
 from system.store.index_units import UNIT_BYTES, read_unit
-from system.store.log_entries import NotContiguous, check_append, read_batch, read_log_end
+from system.store.log_entries import HALF_CUT, NotContiguous, check_append, read_batch, read_log_end
 from system.store.log_folder import LogFolder, begin_log_at, replace_log
 from system.store.native_log import NativeLog
 from system.store.recovery import LogScan, recover
@@ -310,8 +310,8 @@ class CommitLog:
                 raise OutsideLog(f"entry {first_index} of {self.begin_index}..{end.index}")
             try:
                 found = read_batch(self._data, self._index, first_index, bytes_max, end.position)
-            except OutsideLog:
-                if self._truncations == truncations or first_index > self.end.index:
+            except HALF_CUT:
+                if self._truncations == truncations:
                     raise
             else:
                 if self._truncations == truncations:  # else what was read may be half cut

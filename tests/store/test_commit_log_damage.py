@@ -22,6 +22,7 @@ from system.store import entry, recovery
 from system.store.commit_log import CommitLog, LogDamaged, NotContiguous, OutsideLog
 from system.store.disk import DiskFull, StoreError
 from system.store.entry_builder import EntryBuilder
+from system.store.group_events import DamagedMembership
 
 FILE_BYTES, INDEX_FILE_BYTES = 1024, 128
 
@@ -264,6 +265,29 @@ def test_a_read_across_a_truncation_is_done_again_or_refused(what):
     assert found == read(log)
     if what == "read_entries":
         assert found.last_index == 2
+
+
+@pytest.mark.parametrize("is_cut", [True, False], ids=["truncated", "damaged"])
+def test_a_membership_that_is_zeroed_while_it_is_read(is_cut):
+    """Its header may be read still and its body be zeros: no damage where a truncation did it."""
+    log = open_log(SimDisk())
+    append(log, 2, 2)
+    builder = EntryBuilder(log.end, 2, FILE_BYTES, bytes(8))
+    builder.add_membership(Membership(("n0", "n1")), 0, 0)
+    for batch in builder.take():
+        log.append(batch)
+    real = log._data.read
+
+    def read_half(position, size):
+        data = real(position, size)
+        if is_cut:
+            log._data.read = real
+            log.truncate(1)
+        return data[:100].ljust(len(data), b"\0")
+
+    log._data.read = read_half
+    with pytest.raises(OutsideLog if is_cut else DamagedMembership):
+        log.read_entries(2, 1000)
 
 
 def test_a_reader_beside_the_flusher_sees_whole_entries_or_a_typed_refusal(tmp_path):
