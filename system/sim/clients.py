@@ -16,7 +16,8 @@ from system.remoting.codes import RequestCode, outcome_of
 from system.remoting.command import Command
 from system.remoting.requests import PullMessage, QueueOffsetRequest, SendMessageV2, SendRequest
 from system.sim.history import APPEND, FAIL, MAX_OFFSET, OK, OPEN, PULL, UNKNOWN, Operation
-from system.sim.schedule import Call
+from system.sim.key_queries import properties_of
+from system.sim.schedule import Call, Settings
 from system.sim.violation import Violated
 
 if TYPE_CHECKING:
@@ -27,13 +28,15 @@ TOPIC = "log"
 TOPIC_BYTES = TOPIC.encode()
 OPEN_OPERATIONS_MAX = 2_000
 """What one client has under way at most; a call beyond it is not made."""
-WANDERS = (0.0, 0.05, 0.4)
+WANDERS = (0.0, 0.05, 0.4, 1.0)
 """How often a client starts a call at any member: some stay with a leader that was replaced,
 while others are with the new one already."""
 RETRY_MIN_MS = 20.0
 RETRY_MAX_MS = 100.0
 _PREFIX = struct.Struct(">iI").unpack_from
 _PULLED_MAX = 32
+_BIG_BYTES_MAX = 65_536
+_BIG_SPREAD_BYTES = 300
 
 
 class _Reply(msgspec.Struct, gc=False):
@@ -45,6 +48,12 @@ class _Reply(msgspec.Struct, gc=False):
 
 
 _REPLY = msgspec.json.Decoder(_Reply)
+
+
+def decode_reply(reply: bytes) -> _Reply:
+    """Return the header of one encoded response."""
+    body_at = 8 + (_PREFIX(reply)[1] & 0xFFFFFF)
+    return _REPLY.decode(reply[8:body_at])
 
 
 class _Batch:
@@ -108,7 +117,8 @@ class Clients:
         now_ms = self._world.heap.now_ms
         operation = Operation(self._numbers, client.number, kind, call.queue, offset, now_ms)
         if kind == APPEND:
-            operation.body = b"%d." % self._numbers + bytes(max(0, call.body_bytes - 8))
+            body_bytes = body_bytes_of(self._numbers, call.body_bytes, self._world.settings)
+            operation.body = b"%d." % self._numbers + bytes(max(0, body_bytes - 8))
         self.history.append(operation)
         return operation
 
@@ -121,7 +131,8 @@ class Clients:
             member = world.members[client.target]
         for operation in operations:
             operation.node = member.name
-        requests = [_request(operation) for operation in operations]
+        keyed = world.settings.keyed
+        requests = [_request(operation, keyed) for operation in operations]
         at_ms = world.heap.now_ms + world.settings.client_delay_ms
         if batch.is_pipelined:
             for request in requests:
@@ -253,15 +264,25 @@ class Clients:
             self._world.counts.unknown += 1
 
 
-def _request(operation: Operation) -> SendRequest | Command:
+def _request(operation: Operation, keyed: float) -> SendRequest | Command:
     if operation.kind == APPEND:
         fields = SendMessageV2("simulated", TOPIC, operation.queue)
+        if keyed:
+            fields.properties = properties_of(operation.number, keyed)
         return SendRequest(operation.number, 0, fields, memoryview(operation.body), 0)
     if operation.kind == PULL:
         pull = PullMessage("simulated", TOPIC, operation.queue, operation.offset, _PULLED_MAX)
         return Command(RequestCode.PULL_MESSAGE, operation.number, ext=pull.to_ext())
     asked = QueueOffsetRequest(TOPIC, operation.queue)
     return Command(RequestCode.GET_MAX_OFFSET, operation.number, ext=asked.to_ext())
+
+
+def body_bytes_of(number: int, body_bytes: int, settings: Settings) -> int:
+    """Return how long the body of append `number` is: some nearly fill a data file, or more."""
+    if settings.big_every and number % settings.big_every == 0:
+        room = min(settings.data_file_bytes, _BIG_BYTES_MAX)
+        return room - _BIG_SPREAD_BYTES + number // settings.big_every * 37 % _BIG_SPREAD_BYTES
+    return body_bytes
 
 
 def stored_numbers(messages: list[bytes]) -> list[int]:

@@ -22,6 +22,11 @@ class Counts:
     transfers: int = 0
     crashes: int = 0
     restarts: int = 0
+    stops: int = 0
+    files_damaged: int = 0
+    damage_noticed: int = 0
+    changes_refused: int = 0
+    keys_found: int = 0
     stopped_by_disk: int = 0
     checkpoints: int = 0
     lost_bytes: int = 0

@@ -92,6 +92,23 @@ class Platter:
         """Let one durable bit of a file rot. The byte must lie within what was written."""
         self.inodes[path].flip_bit(position, bit)
 
+    def lose_file(self, path: str) -> None:
+        """Let a file vanish, its name with it."""
+        self.used_bytes -= self.inodes.pop(path).allotted_bytes
+        self.names_durable.pop(path, None)
+        for folder, changes in self.name_changes.items():
+            self.name_changes[folder] = [change for change in changes if change[0] != path]
+
+    def cut_file(self, path: str, size: int) -> None:
+        """Let a file end after so many bytes."""
+        inode = self.inodes[path]
+        inode.leave(bytes(inode.view[:size]), size)
+
+    def zero_file(self, path: str) -> None:
+        """Let a file's bytes all be zeros."""
+        inode = self.inodes[path]
+        inode.leave(bytes(len(inode.view)), inode.size)
+
     def written_size(self, path: str) -> int:
         """How far a file was ever written, 0 for none: everything behind it is zeros."""
         inode = self.inodes.get(path)

@@ -17,6 +17,7 @@ from system.sim.faults import (
     ClockRate,
     Crash,
     CrashAtOperation,
+    DamageFile,
     Eio,
     Expire,
     FailFsync,
@@ -24,14 +25,17 @@ from system.sim.faults import (
     LinkFault,
     NodeFault,
     Pause,
+    RefusedChange,
     RemoveMember,
     ReplaceMember,
     SlowDisk,
     StallDisk,
+    Stop,
     Transfer,
     Wipe,
     expand_links,
 )
+from system.sim.file_damage import REBUILT
 
 if TYPE_CHECKING:
     from system.sim.member import SimMember
@@ -39,6 +43,10 @@ if TYPE_CHECKING:
     from system.sim.world import World
 
 MEMBERS_MAX = 7
+DISKS_MIN = 3
+"""Of fewer members none is taken out, or loses its disk."""
+REMOVALS_MAX = 2
+"""So many members are asked to be removed at the same time at most."""
 EXPIRE_EVERY_MS = 500.0
 RESTART_AFTER_MS = 300.0
 """How soon a process that ended by itself is started again."""
@@ -105,6 +113,9 @@ class FaultActions:
             return
         if isinstance(fault, Crash | CrashAtOperation | Pause) and not member.is_up:
             return
+        if isinstance(fault, Stop | DamageFile):
+            self._begin_at_rest(fault, member)
+            return
         if isinstance(fault, Crash):
             world.crash(member, loses_unsynced=fault.loses_unsynced)
             heap.push(fault.end_ms, world.restart, member)
@@ -124,6 +135,23 @@ class FaultActions:
             heap.push(fault.end_ms, self._end_offset, member, fault.offset_ms)
         else:
             self._begin_at_disk(fault, member)
+        self._happened(fault)
+
+    def _begin_at_rest(self, fault: Stop | DamageFile, member: SimMember) -> None:
+        """End a process in order, or have a file damaged, if the rest can bear that."""
+        world = self._world
+        if not member.is_up or member.is_paused or world.heap.now_ms < member.stalled_until_ms:
+            return
+        if isinstance(fault, Stop):
+            world.heap.push(fault.end_ms, world.restart, member)
+            world.stop(member, loses_power=fault.loses_power)
+        else:
+            may_be_lost = not world.operator.is_busy and len(world.present) >= DISKS_MIN
+            if fault.file not in REBUILT and not may_be_lost:
+                return
+            world.heap.push(fault.end_ms, world.restart, member)
+            if not world.damage(member, fault):
+                return
         self._happened(fault)
 
     def _begin_at_membership(self, fault: NodeFault, member: SimMember) -> None:
@@ -156,6 +184,10 @@ class FaultActions:
             if world.operator.is_busy or len(world.present) >= MEMBERS_MAX:
                 return
             world.operator.add()
+        elif isinstance(fault, RefusedChange):
+            if world.operator.is_busy or world.leader() is None:
+                return
+            world.operator.ask_in_vain(fault.why)
         elif isinstance(fault, Expire):
             world.heap.push(world.heap.now_ms, self._expire, fault)
         self._happened(fault)

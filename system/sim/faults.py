@@ -140,6 +140,35 @@ class BitRot(NodeFault, frozen=True, tag="bit_rot"):
     bit: int = 0
 
 
+class Stop(NodeFault, frozen=True, tag="stop"):
+    """The process ends in order (SIGTERM); `loses_power`: the machine is then switched off."""
+
+    loses_power: bool = False
+
+
+class DamageFile(NodeFault, frozen=True, tag="damage_file"):
+    """The process dies, and one of its small files is damaged.
+
+    `file` names which (`system.sim.file_damage`), `place` (0.0 to 1.0) the byte or, of several
+    files, the one. `way` is "bit", "zeros", "short" or "gone".
+    """
+
+    file: str
+    way: str = "bit"
+    place: float = 0.5
+
+
+class RefusedChange(Fault, frozen=True, tag="refused_change"):
+    """The leader is asked for a change of the membership that it must refuse.
+
+    `why` is "unknown" (a member that is none is to be removed), "present" (the leader itself is
+    to be added), "nameless" (a member without an id is to be added) or "no_voter" (who is no
+    member is to lead).
+    """
+
+    why: str
+
+
 class Wipe(NodeFault, frozen=True, tag="wipe"):
     """The node loses its disk; it comes back empty under a new id, and replaces the old one."""
 
@@ -189,6 +218,9 @@ AnyFault = (
     | RemoveMember
     | ReplaceMember
     | Expire
+    | Stop
+    | DamageFile
+    | RefusedChange
 )
 
 

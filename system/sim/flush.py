@@ -19,6 +19,9 @@ from system.store.log_writer import FLUSH_INTERVAL_MS, LogWriter
 if TYPE_CHECKING:
     from system.sim.member import SimMember
 
+CHECKPOINT_PAUSE_MS = 100.0
+"""The least time between two checkpoints, where the broker asks for them earlier."""
+ASK_KEYS_EVERY_MS = 3000.0
 FULL_RETRY_MS = 200.0
 """How soon writes that found the disk full are tried again."""
 
@@ -43,6 +46,8 @@ class Flush:
         self._marked_ms = self._checkpoint_ms = self._synced_ms = self._world.heap.now_ms
         self._checkpointed = writer.log.committed_index
         self._checkpoint: tuple[int, BrokerCheckpoint] | None = None
+        self._is_hastened = False
+        self._asked_keys_ms = float("-inf")
 
     def add(self, writes: list[Write], write_seq: int) -> None:
         """Queue writes; the last one has number `write_seq`."""
@@ -61,6 +66,52 @@ class Flush:
     def forget_checkpoint(self) -> None:
         """What was taken to be saved is of a state that was replaced."""
         self._checkpoint = None
+
+    def hasten(self) -> None:
+        """Take a checkpoint soon: what the broker may keep until then is filling up."""
+        if not self._is_hastened:
+            self._is_hastened = True
+            heap = self._world.heap
+            due_ms = max(heap.now_ms, self._checkpoint_ms + CHECKPOINT_PAUSE_MS)
+            heap.push(due_ms, self._hastened)
+
+    def _hastened(self) -> None:
+        member = self._member
+        if self._incarnation != member.incarnation or member.postponed(self._hastened):
+            return
+        self._world.acting = member
+        if not self._is_busy:  # else what is under way takes it when it is done
+            self._note_progress()
+            member.pump()
+
+    def finish(self) -> Sequence[Write]:
+        """The process ends in order: carry out what is under way, save what may be saved.
+
+        Returns the writes that were under way. Raises DiskFailed, PowerLoss.
+        """
+        writes = self._in_flight
+        if self._is_busy:
+            self._writer.carry_out(writes)
+        else:
+            self._take_checkpoint()
+        log = self._writer.log
+        with suppress(DiskFull):  # hints, all of them
+            log.save_checkpoint(self._member.core.ledger.checkpoint_index)
+            log.advance_mark()
+        self._files.close()
+        log.close()
+        return writes
+
+    def ask_keys(self, checkpoint: BrokerCheckpoint) -> None:
+        """See whether the key index finds what a checkpoint covers; now and then."""
+        world = self._world
+        if world.key_queries is None or world.heap.now_ms < self._asked_keys_ms + ASK_KEYS_EVERY_MS:
+            return
+        self._asked_keys_ms = world.heap.now_ms
+        begin = max(checkpoint.begin_position, self._member.log.begin.position)
+        world.counts.keys_found += world.key_queries.check(
+            self._files.keys, begin, checkpoint.applied_position
+        )
 
     def break_off(self, operations: int) -> Sequence[Write]:
         """The process ends: up to so many disk operations of what is under way still happen.
@@ -152,8 +203,10 @@ class Flush:
             elif not self._is_timed:
                 self._is_timed = True
                 heap.push(due_ms, self._mark_due)
-        if now_ms - self._checkpoint_ms >= settings.checkpoint_interval_ms:
+        is_hastened = self._is_hastened and now_ms - self._checkpoint_ms >= CHECKPOINT_PAUSE_MS
+        if is_hastened or now_ms - self._checkpoint_ms >= settings.checkpoint_interval_ms:
             self._checkpoint_ms = now_ms
+            self._is_hastened = False
             self._take_checkpoint()
 
     def _take_checkpoint(self) -> None:
@@ -180,6 +233,8 @@ class Flush:
             self._files.save(checkpoint)
             self._member.broker.checkpointed(checkpoint)
             self._world.counts.checkpoints += 1
+            self.ask_keys(checkpoint)
+            self._member.step_soon()
 
     def _mark_due(self) -> None:
         member = self._member

@@ -7,11 +7,13 @@ Source: Ongaro's dissertation section 4 (add without a vote, promote, remove).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from system.remoting.codes import RequestCode
+from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command
 from system.remoting.requests import MemberRequest
+from system.sim.clients import decode_reply
 from system.sim.violation import Violated
 
 if TYPE_CHECKING:
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from system.sim.member import SimMember
     from system.sim.world import World
 
+REFUSED_CONNECTION = -2
+"""On this one it asks for what must be refused, and looks at the answers."""
+NOBODY = "n99"
 CONNECTION = -1
 """The operator's connection at every node; what is answered there is not looked at."""
 ASK_AGAIN_MS = 150.0
@@ -60,6 +65,28 @@ class Operator:
     def transfer(self, to: str) -> None:
         """Ask the leader, once, to hand over."""
         self._ask(RequestCode.TRANSFER_LEADERSHIP, MemberRequest(to))
+
+    def ask_in_vain(self, why: str) -> None:
+        """Ask the leader for something that it must refuse."""
+        leader = self._world.leader()
+        if leader is None:
+            return
+        is_alone = len(self._world.present) == 1
+        code, request = {
+            "unknown": (RequestCode.REMOVE_MEMBER, MemberRequest(leader if is_alone else NOBODY)),
+            "present": (RequestCode.ADD_MEMBER, MemberRequest(leader, "10.0.0.1:40911")),
+            "nameless": (RequestCode.ADD_MEMBER, MemberRequest("", "10.0.0.1:40911")),
+            "no_voter": (RequestCode.TRANSFER_LEADERSHIP, MemberRequest(NOBODY)),
+        }[why]
+        self._ask(code, request, REFUSED_CONNECTION)
+
+    def answered(self, replies: Sequence[bytes]) -> None:
+        """Take the answers to what must be refused. Raises Violated."""
+        for reply in replies:
+            header = decode_reply(reply)
+            if header.code == ResponseCode.SUCCESS:
+                raise Violated("changes-are-checked", "a change was made that must be refused")
+            self._world.counts.changes_refused += 1
 
     def check_done(self) -> None:
         """Raise Violated if something that was asked for is not done."""
@@ -111,7 +138,7 @@ class Operator:
         self._world.counts.membership_changes += 1
         goals.pop(0)
 
-    def _ask(self, code: RequestCode, request: MemberRequest) -> None:
+    def _ask(self, code: RequestCode, request: MemberRequest, connection: int = CONNECTION) -> None:
         world = self._world
         name = world.leader()
         if name is None:
@@ -119,4 +146,4 @@ class Operator:
         self._opaque += 1
         command = Command(code, self._opaque, ext=request.to_ext())
         at_ms = world.heap.now_ms + world.settings.client_delay_ms
-        world.heap.push(at_ms, world.members[name].handle, CONNECTION, [command])
+        world.heap.push(at_ms, world.members[name].handle, connection, [command])

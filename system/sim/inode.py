@@ -122,6 +122,13 @@ class Inode:
         """Let one bit rot, on the disk and in what is read."""
         self.view[position] ^= 1 << bit
 
+    def leave(self, data: bytes, size: int) -> None:
+        """Let damage leave but this of it, on the disk and in what is read."""
+        self.view[:] = data
+        self.size = size
+        self._journal.clear()
+        self._dropped.clear()
+
     def _undo(self, change: Change) -> None:
         if change.data is not None:
             length = len(change.data)

@@ -7,34 +7,44 @@ is durable (group commit); messages and replies leave at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from system.broker.broker import Broker
 from system.broker.broker_state import ranges_of
-from system.broker.expiry import ExpiryConfig
-from system.broker.limits import BrokerConfig
+from system.broker.native import native_dispatches, upgraded_snapshot
+from system.broker.reput import Dispatch
 from system.node.data_files import DataFiles
+from system.raft.batch import LogEnd
 from system.raft.core import RaftCore
 from system.raft.log_view import LogView
 from system.raft.membership import Membership
-from system.raft.protocol import LeadershipTransfer, Message, RaftConfig, RoleChange, VoteResponse
+from system.raft.protocol import (
+    LeadershipTransfer,
+    Message,
+    RoleChange,
+    Snapshot,
+    VoteResponse,
+)
 from system.remoting.command import Command
 from system.remoting.requests import SendRequest
 from system.sim.bounds import check_answered, check_bounds
 from system.sim.disk import SimDisk
 from system.sim.durable_words import check_campaign, check_said, check_stalled
 from system.sim.flush import Flush
+from system.sim.group_operator import REFUSED_CONNECTION
 from system.sim.run_trace import describe, numbers_of
+from system.sim.violation import Violated
 from system.store.broker_checkpoint import CheckpointFiles
 from system.store.commit_log import CommitLog, OutsideLog
+from system.store.key_file import Sizes
 
 if TYPE_CHECKING:
     from system.sim.invariants import Shadow
-    from system.sim.schedule import Settings
     from system.sim.world import World
 
 ROOT = "/store"
+NATIVE_FOLDER = f"{ROOT}/commitlog"
 BACKLOG_MAX = 20_000
 """What a process that stands still may find when it goes on: socket buffers are bounded."""
 WALL_MS = 1_700_000_000_000
@@ -60,6 +70,10 @@ class SimMember:
         """A bit of its log was flipped: that it does not start is explained."""
         self.loses_unsynced = True
         """Whether a crash at an operation takes what was not synced."""
+        self.must_notice = False
+        """A file was damaged that no start may pass over."""
+        self._stopped_at: LogEnd | None = None
+        self._must_be_aborted = False
         self.is_gone = False
         """Removed for good: nothing restarts it."""
         self.is_paused = False
@@ -78,6 +92,9 @@ class SimMember:
         self.log: CommitLog
         self.flush: Flush
         self.shadow: Shadow
+        if not is_joining:
+            tear = world.draws.stream(f"native_log/{name}").random()
+            world.native.write(self.disk, NATIVE_FOLDER, tear)
 
     # ---- clocks -----------------------------------------------------------------------
 
@@ -104,21 +121,41 @@ class SimMember:
         world = self.world
         settings, mutant = world.settings, world.mutant
         self.incarnation += 1
+        stopped_at, self._stopped_at = self._stopped_at, None
         self.log = mutant.commit_log.open(
-            self.disk, ROOT, self.name, settings.data_file_bytes, settings.index_file_bytes
+            self.disk,
+            ROOT,
+            self.name,
+            settings.data_file_bytes,
+            settings.index_file_bytes,
+            NATIVE_FOLDER if settings.native_log else None,
         )
+        self._check_end_of_last(stopped_at)
         writer = mutant.log_writer(self.log, world.ack)
         folder = f"{ROOT}/dledger-{self.name}"
         files = CheckpointFiles(
-            self.disk, ROOT, folder, ranges_of, queue_file_bytes=QUEUE_FILE_BYTES
+            self.disk,
+            ROOT,
+            folder,
+            ranges_of,
+            queue_file_bytes=QUEUE_FILE_BYTES,
+            key_sizes=Sizes(settings.key_slots, settings.key_file_items),
         )
-        self.core = self._new_core()
+        checkpoint = files.load(self.log)
+        native = self._native()
+        snapshot = self.log.snapshot
+        if snapshot is None and native is not None:
+            begin = self.log.begin
+            snapshot = upgraded_snapshot(begin, self._bootstrap, native, checkpoint, files.queues)
+        self.core = self._new_core(snapshot)
         self.broker = mutant.broker(
             self.core,
             world.broker_config,
             applied_to=self.log.committed_index,
-            checkpoint=files.load(self.log),
+            checkpoint=checkpoint,
             reader=files.queues,
+            key_reader=files.keys if settings.key_items_max else None,
+            native=native,
         )
         self._data_files = DataFiles(self.log, settings.data_file_bytes)
         self.shadow = world.invariants.started(self.name, self.core, self.log)
@@ -128,6 +165,9 @@ class SimMember:
         self._pumps = 0
         self._backlog = []
         self.flush = Flush(self, writer, files)
+        self._must_be_aborted = True
+        if checkpoint is not None:
+            self.flush.ask_keys(checkpoint)
         self._timer_ms = float("inf")
         if settings.expiry_check_ms:
             world.heap.push(
@@ -135,7 +175,23 @@ class SimMember:
             )
         self.pump()
 
-    def _new_core(self) -> RaftCore:
+    def _native(self) -> Callable[[], Iterable[Dispatch]] | None:
+        log = self.log.native
+        return None if log is None else lambda: native_dispatches(log.messages())
+
+    def _check_end_of_last(self, stopped_at: LogEnd | None) -> None:
+        """See whether the log knows how the last process ended. Raises Violated."""
+        log = self.log
+        if stopped_at is not None and log.was_aborted:
+            raise Violated("abort-marks-a-crash", "a stop in order is taken for a crash", self.name)
+        if stopped_at is not None and log.end != stopped_at:
+            raise Violated(
+                "stop-keeps-all", f"the log ends at {log.end}, was stopped at {stopped_at}"
+            )
+        if self._must_be_aborted and not log.was_aborted:
+            raise Violated("abort-marks-a-crash", "a crash is taken for a stop in order", self.name)
+
+    def _new_core(self, snapshot: Snapshot | None) -> RaftCore:
         world, log = self.world, self.log
         view = LogView(
             log,
@@ -157,12 +213,15 @@ class SimMember:
             config=world.raft_config,
             membership=self._bootstrap,
             memberships=log.memberships,
-            snapshot=log.snapshot,
+            snapshot=snapshot,
         )
 
     def crash(self, *, loses_unsynced: bool) -> None:
         """End the process, wherever its flusher is; perhaps the machine with it."""
         self.shadow.in_flight = self.flush.break_off(self._crash_draw.randint(1, 12))
+        self._end(loses_unsynced=loses_unsynced)
+
+    def _end(self, *, loses_unsynced: bool) -> None:
         self.is_up = self.shadow.is_up = False
         self.is_paused = False
         self.incarnation += 1
@@ -170,6 +229,12 @@ class SimMember:
         lost = platter.lost_bytes
         self.disk = self.disk.restart(loses_unsynced=loses_unsynced, rng=self._crash_draw)
         self.world.counts.lost_bytes += platter.lost_bytes - lost
+
+    def stop(self, *, loses_power: bool) -> None:
+        """End the process in order, as by SIGTERM. Raises DiskFailed, PowerLoss."""
+        self.shadow.in_flight = self.flush.finish()
+        self._stopped_at, self._must_be_aborted = self.log.end, False
+        self._end(loses_unsynced=loses_power)
 
     def pause(self) -> None:
         """Stand still."""
@@ -284,12 +349,26 @@ class SimMember:
             check_said(shadow, peer, message)
             send(self.name, peer, message)
         for connection, replies in effects.replies.items():
-            if connection >= 0:  # the operator looks at what became of it, not at answers
-                world.clients.reply(self, connection, replies)
-        if effects.is_behind and not self._is_stepping:
-            self._is_stepping = True
-            world.heap.push(world.heap.now_ms + STEP_MS, self._pump_again, self.incarnation)
+            self._answer(connection, replies)
+        if effects.is_checkpoint_due:
+            self.flush.hasten()
+        if effects.is_behind:
+            self.step_soon()
         self._set_timer()
+
+    def _answer(self, connection: int, replies: list[bytes]) -> None:
+        if connection >= 0:
+            self.world.clients.reply(self, connection, replies)
+        elif connection == REFUSED_CONNECTION:
+            self.world.operator.answered(replies)
+        # Else the operator looks at what became of it, not at answers.
+
+    def step_soon(self) -> None:
+        """Let the broker go on with what it has not applied yet."""
+        if not self._is_stepping:
+            self._is_stepping = True
+            heap = self.world.heap
+            heap.push(heap.now_ms + STEP_MS, self._pump_again, self.incarnation)
 
     def _note_roles(self, changes: Sequence[RoleChange]) -> None:
         world = self.world
@@ -329,29 +408,3 @@ class SimMember:
         used_ratio = self.disk.used_ratio(ROOT)
         self.broker.disk_usage(used_ratio, files, self.local_ms(), self.wall_ms() + older_by_ms)
         self.pump()
-
-
-def broker_config(settings: Settings) -> BrokerConfig:
-    """Return the brokers' limits of a run."""
-    return BrokerConfig(
-        data_file_bytes=settings.data_file_bytes,
-        pending_sends_max=settings.pending_sends_max,
-        ack_timeout_ms=settings.ack_timeout_ms,
-        expiry=ExpiryConfig(reserved_ms=settings.reserved_ms),
-    )
-
-
-def raft_config(settings: Settings) -> RaftConfig:
-    """Return the core's configuration of a run."""
-    return RaftConfig(
-        election_timeout_min_ms=settings.election_timeout_min_ms,
-        election_timeout_max_ms=settings.election_timeout_max_ms,
-        heartbeat_interval_ms=settings.heartbeat_interval_ms,
-        quorum_silence_max_ms=settings.quorum_silence_max_ms,
-        retransmit_after_ms=settings.retransmit_after_ms,
-        lease_ms=settings.lease_ms,
-        reads_waiting_max=settings.reads_waiting_max,
-        push_bytes_max=settings.push_bytes_max,
-        in_flight_pushes_max=settings.in_flight_pushes_max,
-        tail_bytes_max=settings.tail_bytes_max,
-    )

@@ -73,6 +73,26 @@ PROMISES: dict[str, Promise] = {
         "Entries that were reported as durable are found again after any crash.",
         "Acknowledgements rest on them: what is lost here was acknowledged elsewhere.",
     ),
+    "abort-marks-a-crash": Promise(
+        "The file abort is there after a crash, and only then.",
+        "RocketMQ's tools and operators tell by it whether a store was left in order.",
+    ),
+    "stop-keeps-all": Promise(
+        "A node that was stopped in order finds its whole log again.",
+        "A restart for maintenance would cost what a crash may cost.",
+    ),
+    "damage-is-noticed": Promise(
+        "A node does not start on a damaged vote, snapshot or synced-to mark.",
+        "It would vote twice, or for a log that lacks what it had acknowledged.",
+    ),
+    "changes-are-checked": Promise(
+        "A change of the membership that makes no sense is refused.",
+        "A member that does not exist would count for the majority.",
+    ),
+    "keys-find-messages": Promise(
+        "The key index finds every message by each of its keys, the newest first.",
+        "Whoever looks for an order by its number would be told that there is none.",
+    ),
     "acknowledged-is-committed": Promise(
         "A client is told that its message is stored only when the message is committed.",
         "Otherwise the next leader may not have it: a message that was confirmed gets lost.",

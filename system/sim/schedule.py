@@ -14,6 +14,7 @@ import msgspec
 from system.sim.draws import Draws, Stream
 from system.sim.fault_draws import draw_faults
 from system.sim.faults import AnyFault
+from system.sim.store_draws import draw_store_faults, draw_store_settings
 
 QUEUES_MAX = 4
 STORMS = 0.2
@@ -56,6 +57,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ack_timeout_ms: float = 2500.0
     pending_sends_max: int = 10_000
     reads_waiting_max: int = 10_000
+    key_items_max: int = 0
+    """Messages with keys that may wait for a checkpoint; 0: no key index."""
+    key_slots: int = 1_000
+    key_file_items: int = 1_000
+    keyed: float = 0.0
+    """Which part of the messages has keys and tags."""
+    big_every: int = 0
+    """Each so-manieth message nearly fills a data file, or is just too large; 0: none."""
+    native_log: str = ""
+    """What stood there before the group (`system.sim.native_messages.SHAPES`); "": nothing."""
+    preferred_leaders: tuple[str, ...] = ()
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -102,6 +114,7 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
     how_many = draws.stream("fault_count")
     is_storm = how_many.chance(STORMS)
     settings = draw_settings(draws.stream("settings"), options, is_storm=is_storm)
+    settings = draw_store_settings(draws.stream("store_settings"), settings)
     count = how_many.randint(options.faults_min, options.faults_max)
     faults = draw_faults(
         draws,
@@ -112,6 +125,9 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
         count=count * 3 if is_storm else count,
         ack=settings.ack,
         is_storm=is_storm,
+    )
+    faults = draw_store_faults(
+        draws.stream("store_faults"), settings, faults, options.faults, options.run_ms - 7000
     )
     calls = draw_calls(draws.stream("calls"), settings, options.operations_per_s)
     return Schedule(seed=seed, settings=settings, faults=faults, calls=calls)

@@ -15,10 +15,15 @@ from system.sim.disk import PowerLoss
 from system.sim.draws import Draws
 from system.sim.event_heap import EventHeap
 from system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
+from system.sim.faults import DamageFile
+from system.sim.file_damage import ALWAYS_NOTICED, REBUILT, damage_file
 from system.sim.group_operator import Operator
 from system.sim.history import APPEND, OK, check_history, check_refusals
 from system.sim.invariants import Invariants
-from system.sim.member import ROOT, SimMember, broker_config, raft_config
+from system.sim.key_queries import KeyQueries
+from system.sim.limits import broker_config, raft_config
+from system.sim.member import ROOT, SimMember
+from system.sim.native_messages import NativeMessages
 from system.sim.network import Network
 from system.sim.run_trace import Trace
 from system.sim.violation import Violated, Violation
@@ -52,6 +57,14 @@ class World:
         self.network = Network(
             self.heap, self.draws, self._deliver, settings.link_delay_ms, settings.link_jitter_ms
         )
+        self.native = NativeMessages(
+            self.draws, settings.native_log, settings.data_file_bytes, TOPIC_BYTES
+        )
+        queues = self.invariants.queues
+        queues.update({queue: [*held] for queue, held in self.native.queues.items()})
+        self.key_queries = None
+        if settings.key_items_max:
+            self.key_queries = KeyQueries(self.draws, TOPIC_BYTES, queues)
         self.bootstrap = tuple(f"n{number}" for number in range(settings.members))
         self.members = {name: SimMember(self, name) for name in self.bootstrap}
         self.client_targets: list[str] = list(self.bootstrap)
@@ -129,6 +142,18 @@ class World:
             self.heap.now_ms + self.settings.client_delay_ms, self.clients.disconnected, member.name
         )
 
+    def stop(self, member: SimMember, *, loses_power: bool) -> None:
+        """End a member's process in order."""
+        self.acting = member
+        self.trace.event(self.heap.now_ms, member.name, 2)
+        if self.trace.write is not None:
+            self.trace.line(self.heap.now_ms, member.name, "stops in order")
+        member.stop(loses_power=loses_power)
+        self.counts.stops += 1
+        self.heap.push(
+            self.heap.now_ms + self.settings.client_delay_ms, self.clients.disconnected, member.name
+        )
+
     def restart(self, member: SimMember) -> None:
         """Start a member that is down. Raises Violated if it cannot, and no fault explains it."""
         if member.is_up or member.is_gone:
@@ -138,6 +163,8 @@ class World:
         except (StoreError, InvariantError, AssertionError, PowerLoss) as error:
             self._not_started(member, error)
             return
+        if member.must_notice:
+            raise Violated("damage-is-noticed", "it starts on what is damaged", member.name)
         if member.incarnation > 1:
             self.counts.restarts += 1
         self.trace.event(self.heap.now_ms, member.name, member.log.end.index)
@@ -154,6 +181,7 @@ class World:
                 loses_unsynced=member.loses_unsynced, rng=self.draws.stream(f"crash/{member.name}")
             )
         elif member.is_rotten:
+            self.counts.damage_noticed += member.must_notice
             self.lose_disk(member)  # as it says itself: to be restored from the group
             return
         elif not isinstance(error, DiskFailed | DiskFull):
@@ -219,19 +247,26 @@ class World:
         member.is_rotten = True
         return True
 
+    def damage(self, member: SimMember, fault: DamageFile) -> bool:
+        """End a node and damage one of its files; False where there is none."""
+        self.acting = member  # its disk may fail in this
+        member.log.advance_mark()
+        self.crash(member, loses_unsynced=False)
+        platter = member.disk.platter
+        if not damage_file(platter, ROOT, member.name, fault.file, fault.way, fault.place):
+            return False
+        self.counts.files_damaged += 1
+        member.is_rotten = member.is_rotten or fault.file not in REBUILT
+        member.must_notice = fault.file in ALWAYS_NOTICED
+        return True
+
     # ---- the end ----------------------------------------------------------------------
 
     def _check_end(self) -> None:
         self.acting = None
         history = self.clients.history
         check_history(history)
-        stored = [
-            message
-            for (topic, _), messages in self.invariants.queues.items()
-            if topic == TOPIC_BYTES
-            for message in messages
-        ]
-        check_refusals(history, stored_numbers(stored))
+        check_refusals(history, stored_numbers(self.native.newer(self.invariants.queues)))
         self._check_live()
 
     def _check_live(self) -> None:

@@ -366,9 +366,9 @@ class CommitLog:
         self._forget_native()
 
     def _forget_native(self) -> None:
-        """Remove the native log once the begin lies behind it."""
+        """Remove the native log once the log does not begin where that ends."""
         native = self.native
-        if native is not None and self.begin.position > native.end:
+        if native is not None and self.begin.position != native.end:
             self.native = None
             native.remove()
 

@@ -77,12 +77,13 @@ class LogFolder:
     def open_native(self) -> NativeLog | None:
         """Open the native log that this log continues, None where there was none or it is gone.
 
-        Once the log's begin lies behind it, what a crash left of its files is removed.
+        Once the log does not begin where that ends, what a crash left of its files is removed:
+        entries are gone, or a leader with other messages from before has replaced the log.
         """
         mark = self.mark.mark
         if not mark.native_end:
             return None
-        if mark.begin.position > mark.native_end:
+        if mark.begin.position != mark.native_end:
             if self.native_folder is not None:
                 remove_native_log(
                     self.disk, self.native_folder, mark.data_file_bytes, mark.native_end

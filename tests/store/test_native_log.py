@@ -235,6 +235,21 @@ def test_a_new_member_of_an_upgraded_group_starts_behind_messages_it_never_had()
         log.read(FILE_BYTES, 4)
 
 
+def test_a_member_with_other_messages_from_before_the_group_gives_them_up():
+    log = open_log(upgraded()[0])
+    append(log, 2)
+    other, _ = upgraded(NATIVE_MESSAGES, log.begin.position)  # it has more than the others
+    ahead = open_log(other)
+    assert ahead.begin.position > log.begin.position
+    ahead.install(Snapshot(log.begin, Membership(("n0",)), -1, b"old queues"))
+    ahead.append(log.read_entries(0, 1 << 20))
+    ahead.sync()
+    for restarted in (ahead, open_log(other)):
+        assert restarted.native is None
+        assert restarted.read(log.begin.position, 48) == log.read(log.begin.position, 48)
+    assert not other.names(NATIVE)
+
+
 def test_a_snapshot_that_is_damaged_or_missing_stops_the_node():
     disk = SimDisk()
     log = open_log(disk, None)

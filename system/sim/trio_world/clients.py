@@ -17,11 +17,13 @@ from system.client import (
     PullResult,
     RefusedError,
 )
-from system.sim.clients import TOPIC, TOPIC_BYTES
+from system.sim.clients import TOPIC, TOPIC_BYTES, body_bytes_of
 from system.sim.history import APPEND, FAIL, MAX_OFFSET, OK, PULL, UNKNOWN, Operation
+from system.sim.key_queries import properties_of
 from system.sim.trio_world.host import CLIENT_PORT, Host
 from system.sim.trio_world.process import CURRENT, Process
 from system.sim.violation import Violated
+from system.store.message import decode_message
 
 if TYPE_CHECKING:
     from system.sim.schedule import Call
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
 CALLS_MAX = 200
 """What one client has under way at most; a call beyond it is not made."""
-_STORED_BODY_AT = 88
 
 
 class TrioClient:
@@ -99,7 +100,10 @@ class TrioClients:
     async def _send(self, client: TrioClient, call: Call) -> None:
         operation = self._operation(client, call)
         try:
-            result = await client.group.send(TOPIC, call.queue, operation.body)
+            properties = self._properties(operation)
+            result = await client.group.send(
+                TOPIC, call.queue, operation.body, properties=properties
+            )
         except RefusedError:
             self._end(operation, FAIL)
         except OutcomeUnknownError as error:
@@ -144,6 +148,10 @@ class TrioClients:
             return
         self._read(client, operation)
 
+    def _properties(self, operation: Operation) -> str:
+        keyed = self._world.settings.keyed
+        return properties_of(operation.number, keyed) if keyed else ""
+
     # ---- what became of them ----------------------------------------------------------
 
     def _operation(self, client: TrioClient, call: Call) -> Operation:
@@ -153,7 +161,8 @@ class TrioClients:
         now_ms = self._world.clock.now_ms
         operation = Operation(number, client.number, kind, call.queue, offset, now_ms)
         if kind == APPEND:
-            operation.body = b"%d." % number + bytes(max(0, call.body_bytes - 8))
+            body_bytes = body_bytes_of(number, call.body_bytes, self._world.settings)
+            operation.body = b"%d." % number + bytes(max(0, body_bytes - 8))
         self._world.counts.operations += 1
         self.history.append(operation)
         return operation
@@ -211,8 +220,7 @@ class TrioClients:
                 )
                 self._world.violated(found, "")
                 return
-            body = stored[offset][_STORED_BODY_AT : _STORED_BODY_AT + len(message.body)]
-            if body != message.body:
+            if not stored[offset] or decode_message(stored[offset]).body != message.body:
                 found = Violated("reads-agree", f"{operation!r} read another message at {offset}")
                 self._world.violated(found, "")
                 return

@@ -48,6 +48,8 @@ class Host:
         self.is_up = False
         self.is_rotten = False
         """A bit of its log was flipped: that it does not start is explained."""
+        self.must_notice = False
+        """A file was damaged that no start may pass over."""
         self.loses_unsynced = True
         """Whether a crash at an operation takes what was not synced."""
         self.is_gone = False

@@ -12,7 +12,7 @@ import trio
 
 from system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
 from system.client.admin import AdminClient
-from system.sim.group_operator import ASK_AGAIN_MS, VOTERS_MIN
+from system.sim.group_operator import ASK_AGAIN_MS, NOBODY, VOTERS_MIN
 from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, Host
 from system.sim.trio_world.process import CURRENT, Process
 from system.sim.violation import Violated
@@ -66,6 +66,10 @@ class TrioOperator:
         """Ask the leader, once, to hand over."""
         self._world.spawn(self._transfer, to)
 
+    def ask_in_vain(self, why: str) -> None:
+        """Ask the leader for something that it must refuse."""
+        self._world.spawn(self._ask_in_vain, why)
+
     def check_done(self) -> None:
         """Raise Violated if something that was asked for is not done."""
         for name, goals in self._jobs:
@@ -95,6 +99,26 @@ class TrioOperator:
         with suppress(RefusedError, OutcomeUnknownError):
             await self._admin.transfer_leadership(to)
             self._world.counts.transfers += 1
+
+    async def _ask_in_vain(self, why: str) -> None:
+        CURRENT.set(self._process)
+        leader = self._world.leader() or NOBODY
+        try:
+            if why == "present":
+                await self._admin.add_member(leader, "10.0.0.1:40911")
+            elif why == "nameless":
+                await self._admin.add_member("", "10.0.0.1:40911")
+            elif why == "no_voter":
+                await self._admin.transfer_leadership(NOBODY)
+            else:
+                await self._admin.remove_member(NOBODY)
+        except RefusedError:
+            self._world.counts.changes_refused += 1
+        except OutcomeUnknownError:
+            return
+        else:
+            found = Violated("changes-are-checked", "a change was made that must be refused")
+            self._world.violated(found, leader)
 
     async def _work(self) -> None:
         """Do all jobs, step by step; whatever is refused or unknown is looked at again."""

@@ -7,6 +7,7 @@ the order in which trio runs its tasks is drawn.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -23,9 +24,13 @@ from system.sim.counts import Counts
 from system.sim.disk import PowerLoss
 from system.sim.draws import Draws
 from system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
+from system.sim.faults import DamageFile
+from system.sim.file_damage import ALWAYS_NOTICED, REBUILT, damage_file
 from system.sim.history import APPEND, OK, Operation, check_history, check_refusals
 from system.sim.invariants import Invariants
-from system.sim.member import QUEUE_FILE_BYTES, raft_config
+from system.sim.limits import raft_config
+from system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
+from system.sim.native_messages import NativeMessages
 from system.sim.run_trace import Trace
 from system.sim.trio_world.clients import TrioClients
 from system.sim.trio_world.heap_clock import Deadlock, HeapClock
@@ -66,6 +71,11 @@ class TrioWorld:
         self.counts = Counts()
         self.invariants = Invariants(self.counts)
         self.network = TcpNetwork(self.clock, self.draws, self._link_times, self._note_segment)
+        self.native = NativeMessages(
+            self.draws, settings.native_log, settings.data_file_bytes, TOPIC_BYTES
+        )
+        held = {queue: [*messages] for queue, messages in self.native.queues.items()}
+        self.invariants.queues.update(held)
         self.bootstrap = tuple(f"n{number}" for number in range(settings.members))
         self.members: dict[str, Host] = {}
         for name in self.bootstrap:
@@ -79,6 +89,7 @@ class TrioWorld:
         """The first broken invariant."""
         self._stops_at_violation = stops_at_violation
         self._nursery: trio.Nursery | None = None
+        self._stopping: dict[str, bool] = {}  # who was told to, and whether power goes then
 
     # ---- running ----------------------------------------------------------------------
 
@@ -158,6 +169,9 @@ class TrioWorld:
         self.network.add_host(name, address)
         config = self._config_of(name, address, is_joining=is_joining)
         host = self.members[name] = Host(self, name, address, config)
+        if config.native_log is not None:
+            tear = self.draws.stream(f"native_log/{name}").random()
+            self.native.write(host.disk, str(config.native_log), tear)
         return host
 
     def _config_of(self, name: str, address: str, *, is_joining: bool) -> NodeConfig:
@@ -178,6 +192,10 @@ class TrioWorld:
             expiry=ExpiryConfig(reserved_ms=settings.reserved_ms),
             queue_file_bytes=QUEUE_FILE_BYTES,
             pending_sends_max=settings.pending_sends_max,
+            native_log=Path(NATIVE_FOLDER) if settings.native_log and not is_joining else None,
+            is_key_indexed=settings.key_items_max > 0,
+            hash_slots=settings.key_slots,
+            index_items_max=settings.key_file_items,
         )
 
     @property
@@ -229,6 +247,26 @@ class TrioWorld:
         host.is_rotten = True
         return True
 
+    def stop(self, host: Host, *, loses_power: bool) -> None:
+        """Tell a node to end in order; it takes its time, and comes back."""
+        self._stopping[host.name] = loses_power
+        self.counts.stops += 1
+        host.stop()
+
+    def damage(self, host: Host, fault: DamageFile) -> bool:
+        """End a node and damage one of its files; False where there is none."""
+        if host.node is not None:
+            with suppress(DiskFailed, DiskFull, PowerLoss):
+                host.log.advance_mark()
+        self.crash(host, loses_unsynced=False)
+        platter = host.disk.platter
+        if not damage_file(platter, STORE_ROOT, host.name, fault.file, fault.way, fault.place):
+            return False
+        self.counts.files_damaged += 1
+        host.is_rotten = host.is_rotten or fault.file not in REBUILT
+        host.must_notice = fault.file in ALWAYS_NOTICED
+        return True
+
     def client_addresses(self) -> dict[str, tuple[str, int]]:
         """Where clients reach the members."""
         return {name: (host.address, CLIENT_PORT) for name, host in self.members.items()}
@@ -267,6 +305,8 @@ class TrioWorld:
 
     def node_started(self, host: Host) -> None:
         """A node has recovered and serves."""
+        if host.must_notice:
+            raise Violated("damage-is-noticed", "it starts on what is damaged", host.name)
         self.trace.event(self.clock.now_ms, host.name, host.log.end.index)
         self._line(host.name, f"starts, log up to {host.log.end.index}, {host.log.state}")
 
@@ -282,8 +322,11 @@ class TrioWorld:
         if isinstance(error, PowerLoss):
             self.lost_power(host)
             return
-        self.crash(host, loses_unsynced=False)
+        loses_power = self._stopping.pop(host.name, None)
+        self.crash(host, loses_unsynced=error is None and bool(loses_power))
         if error is None:
+            if loses_power is not None:
+                self.heap.push(self.clock.now_ms + RESTART_AFTER_MS, self.restart, host)
             return
         if host.is_rotten and isinstance(error, StoreError):
             self.lose_disk(host)  # as it says itself: to be restored from the group
@@ -332,13 +375,7 @@ class TrioWorld:
     def _check_end(self) -> None:
         history = self.clients.history
         check_history(history)
-        stored = [
-            message
-            for (topic, _), messages in self.invariants.queues.items()
-            if topic == TOPIC_BYTES
-            for message in messages
-        ]
-        check_refusals(history, stored_numbers(stored))
+        check_refusals(history, stored_numbers(self.native.newer(self.invariants.queues)))
         self._check_live()
 
     def _check_live(self) -> None:

@@ -1,0 +1,102 @@
+"""Messages with keys, and whether a node's key index finds them.
+
+What an append's keys are follows from its number. After each checkpoint, and after each start,
+the index is asked for some of them: it must name every message that the checkpoint covers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from system.sim.draws import Draws
+from system.sim.violation import Violated
+from system.store.key_index import KeyIndex, has_key
+from system.store.message import decode_message
+
+if TYPE_CHECKING:
+    from system.sim.invariants import Queue
+
+GROUPS = 13
+"""So many keys are shared by many messages."""
+ASKED = 2
+"""How many keys of one message and of many are asked for at once."""
+_PARTS = 1_000
+_MIXER = 2_654_435_761
+_FOREVER_MS = 1 << 60
+_TAGS = ("red", "green", "größer")
+_UNIT_OF_GROUPS = "käse"
+
+
+def properties_of(number: int, keyed: float) -> str:
+    """Return the properties of append `number`: keys and tags for that part of all."""
+    if number * _MIXER // 65_536 % _PARTS >= keyed * _PARTS:
+        return ""
+    unique = f"UNIQ_KEY\x01{number:08}\x02"
+    group = f"{_UNIT_OF_GROUPS}{number % GROUPS}" if number % 2 else f"group{number % GROUPS}"
+    tags = f"TAGS\x01{_TAGS[number % len(_TAGS)]}\x02"
+    how = number % 7
+    if how == 0:
+        return f"KEYS\x01{group}\x02"
+    if how == 1:
+        return f"{unique}KEYS\x01{group} {number:08}\x02{tags}"
+    if how == 2:
+        return f"{unique}MYKEYS\x01nothing\x02TAGS\x01\x02{tags}NOTAGS\x01nothing"
+    return f"{tags}KEYS\x01{group}  k{number}\x02{unique}"
+
+
+class KeyQueries:
+    """The keys of all committed messages, and questions for them."""
+
+    def __init__(self, draws: Draws, topic: bytes, queues: dict[Queue, list[bytes]]) -> None:
+        self._draw = draws.stream("key_queries")
+        self._topic = topic
+        self._queues = queues
+        self._seen: dict[Queue, int] = {queue: len(held) for queue, held in queues.items()}
+        self._positions: dict[bytes, list[int]] = {}
+
+    def check(self, index: KeyIndex, begin_position: int, end_position: int) -> int:
+        """Ask for some keys of messages between two places of the log; return how many.
+
+        Raises Violated where a message is not found by its key, or out of order.
+        """
+        self._learn()
+        keys = list(self._positions)
+        asked = [self._draw.choice(keys) for _ in range(ASKED) if keys]
+        asked += [b"group%d" % self._draw.randrange(GROUPS) for _ in range(ASKED)]
+        asked.append(f"{_UNIT_OF_GROUPS}{self._draw.randrange(GROUPS)}".encode())
+        for key in asked:
+            found = list(index.candidates(self._topic, key, 0, _FOREVER_MS))
+            if found != sorted(set(found), reverse=True):
+                raise Violated("keys-find-messages", f"{key!r} finds {found[:9]}, not newest first")
+            lacking = {
+                position
+                for position in self._positions.get(key, ())
+                if begin_position <= position < end_position
+            }.difference(found)
+            if lacking:
+                raise Violated(
+                    "keys-find-messages", f"{key!r} does not find the message at {min(lacking)}"
+                )
+        return len(asked)
+
+    def _learn(self) -> None:
+        for queue, messages in self._queues.items():
+            seen = self._seen.get(queue, 0)
+            self._seen[queue] = len(messages)
+            if queue[0] != self._topic:
+                continue
+            for stored in messages[seen:]:
+                message = decode_message(stored)
+                for key in _keys_of(message.properties):
+                    if has_key(self._topic, key, message.topic, message.properties):
+                        self._positions.setdefault(key, []).append(message.physical_offset)
+
+
+def _keys_of(properties: bytes) -> set[bytes]:
+    """Read a message's keys, in another way than the index does."""
+    keys: set[bytes] = set()
+    for pair in properties.split(b"\x02"):
+        name, _, value = pair.partition(b"\x01")
+        if name in (b"UNIQ_KEY", b"KEYS"):
+            keys.update(key for key in value.split(b" ") if key)
+    return keys
