@@ -11,6 +11,7 @@ from itertools import count
 
 import trio
 
+from system.remoting.codes import ResponseCode
 from system.remoting.command import Command, CommandError, decode_command, encode_command
 from system.remoting.frame import FrameBuffer, FrameError
 
@@ -81,18 +82,22 @@ class Connection:
     async def call(self, command: Command, timeout_s: float) -> Command:
         """Send a request and return the response.
 
-        Raises RefusedError where it was never sent, OutcomeUnknownError where it was sent
-        and no response came in time, or at all.
+        Raises RefusedError where it was never sent (it may not even fit the wire),
+        OutcomeUnknownError where it was sent and no response came in time, or at all.
         """
         if not self.is_open or len(self._calls) >= REQUESTS_UNDER_WAY_MAX:
             raise RefusedError(-1, "the connection is closed or has too many requests under way")
         if timeout_s <= 0:  # the machine kept the caller waiting past its own deadline
             raise RefusedError(-1, "no time was left to send the request")
         command.opaque = next(self._opaque) & 0x7FFFFFFF
+        try:
+            data = encode_command(command)
+        except (CommandError, FrameError) as error:
+            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"not sent: {error}") from None
         call = self._calls[command.opaque] = _Call()
         try:
             with trio.move_on_after(timeout_s) as scope:
-                await self._send(encode_command(command))
+                await self._send(data)
                 await call.done.wait()
         except (OSError, trio.ClosedResourceError) as error:
             self.close()
