@@ -289,6 +289,10 @@ class BrokerGroupClient:
             connection = await Connection.open(host, port, min(timeout_s, CONNECT_TIMEOUT_S))
         except OSError as error:
             raise RefusedError(UNREACHABLE, f"{member} cannot be reached: {error}") from None
+        other = self._connections.get(member)
+        if other is not None and other.is_open:  # somebody else connected meanwhile
+            connection.close()
+            return other
         self._connections[member] = connection
         return connection
 

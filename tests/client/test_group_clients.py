@@ -20,6 +20,7 @@ from system.client import (
 )
 from system.client.results import Metadata
 from system.raft.protocol import Role
+from system.remoting.frame import FRAME_BYTES_MAX
 
 Scenario = Callable[[BrokerServers, BrokerGroupClient, trio.Nursery], Awaitable[None]]
 
@@ -185,3 +186,30 @@ def test_a_voter_is_one_for_good_before_the_next_change_is_asked_for() -> None:
         assert answers == []
 
     trio.run(main)
+
+
+def test_a_request_that_does_not_fit_the_wire_is_certainly_not_sent() -> None:
+    async def scenario(servers: BrokerServers, client: BrokerGroupClient, _: trio.Nursery) -> None:
+        with pytest.raises(RefusedError, match="not sent: frame of"):
+            await client.send("t", 0, bytes(FRAME_BYTES_MAX))
+        with pytest.raises(RefusedError, match=r"not sent: .* does not fit the wire"):
+            await client.send("\ud800", 0, b"no text")
+        assert not servers.asked
+        assert (await client.send("t", 0, b"a")).queue_offset == 0
+
+    run(scenario)
+
+
+def test_requests_at_once_leave_no_connection_behind() -> None:
+    async def scenario(
+        servers: BrokerServers, client: BrokerGroupClient, nursery: trio.Nursery
+    ) -> None:
+        async with trio.open_nursery() as asking:
+            for _ in range(5):
+                for member in client.members:
+                    asking.start_soon(client.metadata, member)
+        client.close()
+        while servers.connected:
+            await trio.sleep(0.01)
+
+    run(scenario)

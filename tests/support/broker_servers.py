@@ -28,6 +28,11 @@ class BrokerServers:
         self._numbers = count(1)
         self._streams: dict[tuple[str, int], trio.SocketStream] = {}
 
+    @property
+    def connected(self) -> int:
+        """How many connections of clients are open."""
+        return len(self._streams)
+
     async def listen(self, name: str, nursery: trio.Nursery) -> None:
         """Serve one member."""
 
