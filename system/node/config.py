@@ -28,6 +28,7 @@ PORT_MAX = 65_535
 INDEX_UNIT_BYTES = 32
 QUEUE_UNIT_BYTES = 20
 LAST_HOUR = 23
+NUMBER_DIGITS_MAX = 19
 _ID = re.compile(r"[A-Za-z0-9_.]+")
 DISKS = ("real", "volatile")
 ACK_POLICIES: Mapping[str, AckPolicy] = {"SYNC_FLUSH": "fsync", "ASYNC_FLUSH": "page-cache"}
@@ -133,6 +134,13 @@ def parse(text: str) -> NodeConfig:
     self_id = values["dLegerSelfId"]
     if self_id not in peers:
         raise ConfigError(f"dLegerSelfId {self_id} is not among dLegerPeers {', '.join(peers)}")
+    lease_ms = _number(values, "shaketableLeaseMs", 0, 0, 60_000)
+    try:
+        raft = RaftConfig(
+            lease_ms=float(lease_ms), preferred_leaders=_ids(values, "preferredLeaderIds")
+        )
+    except ValueError as error:
+        raise ConfigError(f"shaketableLeaseMs: {error}") from None
     host = values.get("brokerIP1", "127.0.0.1")
     try:
         IPv4Address(host)
@@ -152,10 +160,7 @@ def parse(text: str) -> NodeConfig:
         mutant=values.get("shaketableMutant", ""),
         is_joining=_choice(values, "shaketableJoin", _TRUTH, "false"),
         ack_policy=_choice(values, "flushDiskType", ACK_POLICIES, "SYNC_FLUSH"),
-        raft=RaftConfig(
-            lease_ms=float(_number(values, "shaketableLeaseMs", 0, 0, 60_000)),
-            preferred_leaders=_ids(values, "preferredLeaderIds"),
-        ),
+        raft=raft,
         expiry=_expiry(values),
         native_log=Path(native) if (native := values.get("storePathCommitLog")) else None,
         queue_file_bytes=_units(
@@ -188,7 +193,7 @@ def _peers(text: str) -> dict[str, tuple[str, int]]:
     for part in filter(None, text.split(";")):
         name, dash, address = part.strip().partition("-")
         host, colon, port = address.rpartition(":")
-        if not (dash and colon and host and port.isdigit() and int(port) <= PORT_MAX):
+        if not (dash and colon and host and _is_number(port) and int(port) <= PORT_MAX):
             raise ConfigError(f"dLegerPeers: {part!r} is not of the form n0-127.0.0.1:40911")
         if not _ID.fullmatch(name):
             raise ConfigError(f"dLegerPeers: {name!r} is no id: letters, digits, '_' and '.'")
@@ -202,9 +207,14 @@ def _number(values: Mapping[str, str], key: str, default: int, low: int, high: i
     text = values.get(key)
     if text is None:
         return default
-    if not text.isdigit() or not low <= int(text) <= high:
+    if not _is_number(text) or not low <= int(text) <= high:
         raise ConfigError(f"{key} must be a number in {low}..{high}, not {text!r}")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a number that can be one of ours: `int` refuses other digits, and many."""
+    return text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX
 
 
 def _expiry(values: Mapping[str, str]) -> ExpiryConfig:
@@ -212,7 +222,7 @@ def _expiry(values: Mapping[str, str]) -> ExpiryConfig:
     reserved_ms = _number(values, "fileReservedTime", 72, 1, 1 << 20) * HOUR_MS
     hours = [part.strip() for part in values.get("deleteWhen", "").split(";") if part.strip()]
     for hour in hours:
-        if not hour.isdigit() or int(hour) > LAST_HOUR:
+        if not _is_number(hour) or int(hour) > LAST_HOUR:
             raise ConfigError(f"deleteWhen must list hours of the day in UTC, 00..23, not {hour!r}")
     return ExpiryConfig(
         reserved_ms=_number(values, "shaketableReservedMs", reserved_ms, 1, 1 << 50),

@@ -53,6 +53,11 @@ def test_rocketmqs_own_sample_is_understood() -> None:
         (("brokerName=RaftNode00", "diskMaxUsedSpaceRatio=99"), "must be a number in 10..95"),
         (("brokerName=RaftNode00", "preferredLeaderIds=n0;n 1"), "'n 1' is no id"),
         (("brokerName=RaftNode00", "mappedFileSizeConsumeQueue=6001"), "a multiple of 20"),
+        (("brokerName=RaftNode00", "shaketableLeaseMs=300"), "must be below election_timeout"),
+        (("listenPort=30911", "listenPort=²"), "listenPort must be a number"),
+        (("listenPort=30911", "listenPort=" + "9" * 5000), "listenPort must be a number"),
+        (("n1-127.0.0.1:40912", "n1-127.0.0.1:²"), "is not of the form"),
+        (("brokerName=RaftNode00", "deleteWhen=²"), "hours of the day in UTC, 00..23"),
     ],
 )
 def test_what_is_wrong_is_named(change: tuple[str, str], said: str) -> None:
