@@ -1,6 +1,7 @@
-"""A truncation moves the positions in memory and leaves the old tail in the files.
+"""A truncation moves the positions in memory and leaves the files as they are.
 
-After a restart the removed entries stand there again and may win an election.
+After a restart the removed entries stand there again and may win an election; or what was written
+over them contradicts what the synced-to mark says, and the member does not start.
 
 Source: https://github.com/apache/rocketmq/issues/10666 (bug E31).
 """
@@ -13,10 +14,16 @@ from system.store.commit_log import CommitLog
 
 
 class TruncationInMemory(CommitLog):
-    """Cuts nothing out of its files."""
+    """Cuts nothing out of its files, and does not lower its mark."""
 
-    def _cut(self, end: LogEnd, until: int, last_index: int) -> None:
-        return
+    def _truncate(self, end_index: int) -> LogEnd:
+        end = self.log_end_at(end_index)
+        self.spans = tuple(span for span in self.spans if span[0] <= end_index)
+        self.memberships = tuple(held for held in self.memberships if held[0] <= end_index)
+        self.synced = min(self.synced, end, key=lambda end: end.index)
+        self.end = end
+        self._truncations += 1
+        return end
 
 
 PLUGIN = Mutant("truncation-in-memory", commit_log=TruncationInMemory)

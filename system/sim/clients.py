@@ -31,6 +31,9 @@ OPEN_OPERATIONS_MAX = 2_000
 WANDERS = (0.0, 0.05, 0.4, 1.0)
 """How often a client starts a call at any member: some stay with a leader that was replaced,
 while others are with the new one already."""
+DOUBTS = (0.0, 0.2, 1.0)
+"""How often a client whose append was acknowledged asks another member at once for the end."""
+DOUBT_MS = 0.1
 RETRY_MIN_MS = 20.0
 RETRY_MAX_MS = 100.0
 _PREFIX = struct.Struct(">iI").unpack_from
@@ -71,7 +74,7 @@ class _Batch:
 class Client:
     """One client: whom it takes for the leader, which ends it knows, what is under way."""
 
-    __slots__ = ("draw", "ends", "number", "open", "target", "wanders")
+    __slots__ = ("doubts", "draw", "ends", "number", "open", "target", "wanders")
 
     def __init__(self, world: World, number: int) -> None:
         self.number = number
@@ -80,6 +83,7 @@ class Client:
         self.open: dict[int, tuple[Operation, _Batch]] = {}
         self.target = ""
         self.wanders = self.draw.choice(WANDERS)
+        self.doubts = self.draw.choice(DOUBTS)
 
 
 class Clients:
@@ -179,6 +183,7 @@ class Clients:
                   client, arrived)  # fmt: skip
 
     def _answered(self, node: str, client: Client, replies: list[tuple[_Reply, bytes]]) -> None:
+        acknowledged = -1
         for header, _ in replies:
             found = client.open.get(header.opaque)
             if found is None or found[0].node != node:
@@ -187,12 +192,25 @@ class Clients:
             outcome = outcome_of(header.code)
             if outcome == OK:
                 self._done(client, operation, header.ext)
+                if operation.kind == APPEND:
+                    acknowledged = operation.queue
             elif outcome == FAIL:
                 self._refused(client, operation, batch, header.ext.get("leaderId", ""))
             elif operation.kind == APPEND:
                 self._end(client, operation, UNKNOWN)
             else:
                 self._refused(client, operation, batch, "")
+
+        if acknowledged >= 0 and client.doubts and client.draw.random() < client.doubts:
+            heap = self._world.heap
+            heap.push(heap.now_ms + DOUBT_MS, self._doubt, client, node, acknowledged)
+
+    def _doubt(self, client: Client, node: str, queue: int) -> None:
+        """Ask any other member, whoever leads, for the end that a client knows."""
+        others = [name for name in self._world.client_targets if name != node]
+        if others:
+            client.target = client.draw.choice(others)
+            self.call(Call(int(self._world.heap.now_ms), client.number, MAX_OFFSET, queue))
 
     def _done(self, client: Client, operation: Operation, ext: dict[str, str]) -> None:
         if operation.kind == APPEND:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from system.raft.protocol import Role, RoleChange
 from system.sim.faults import (
+    EVERYBODY,
     FOLLOWER,
     LEADER,
     AddMember,
@@ -17,6 +19,7 @@ from system.sim.faults import (
     ClockRate,
     Crash,
     CrashAtOperation,
+    Cut,
     DamageFile,
     Eio,
     Expire,
@@ -31,6 +34,7 @@ from system.sim.faults import (
     SlowDisk,
     StallDisk,
     Stop,
+    Strike,
     Transfer,
     Wipe,
     expand_links,
@@ -57,6 +61,8 @@ class FaultActions:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._strikes: list[Strike] = []
+        self._terms: dict[str, int] = {}
 
     def begin(self, fault: AnyFault) -> None:
         """Start a fault; its end is put on the heap."""
@@ -64,13 +70,28 @@ class FaultActions:
         if world.trace.write is not None:
             world.trace.line(world.heap.now_ms, "", f"fault {fault!r}")
         if isinstance(fault, LinkFault):
-            self._begin_links(fault)
+            if self._begin_links(fault):
+                self._happened(fault)
         elif isinstance(fault, NodeFault):
             member = self.member_of(fault.node)
             if member is not None and not member.is_gone:
                 self._begin_at(fault, member)
         else:
             self._begin_at_group(fault)
+
+    def changed_role(self, name: str, change: RoleChange) -> None:
+        """A member's role changed, and nobody knows yet: who waits for that strikes."""
+        stands = change.role is Role.CANDIDATE and change.term > self._terms.get(name, change.term)
+        self._terms[name] = change.term
+        for strike in tuple(self._strikes):
+            if stands if strike.moment == "stands" else change.role is Role.LEADER:
+                self._strikes.remove(strike)
+                now_ms = int(self._world.heap.now_ms)
+                links = ((name, EVERYBODY), (EVERYBODY, name))
+                self._begin_links(
+                    Cut(start_ms=now_ms, duration_ms=strike.end_ms - now_ms, links=links)
+                )
+                self._happened(strike)
 
     def member_of(self, node: str) -> SimMember | None:
         """Return whom a fault means now: a member by id, or by what it is."""
@@ -84,20 +105,23 @@ class FaultActions:
 
     # ---- links ------------------------------------------------------------------------
 
-    def _begin_links(self, fault: LinkFault) -> None:
+    def _begin_links(self, fault: LinkFault) -> bool:
+        """Start it on the links that it means now; False where it means none."""
         world = self._world
         pairs = expand_links(fault.links, tuple(world.present), world.leader())
-        if not pairs:
-            return
         links = [world.network.link(source, target) for source, target in pairs]
         for link in links:
             link.begin(fault)
-        self._happened(fault)
         world.heap.push(fault.end_ms, self._end_links, fault, links)
+        return bool(links)
 
     def _end_links(self, fault: LinkFault, links: list[Link]) -> None:
         for link in links:
             link.end(fault)
+
+    def _end_strike(self, strike: Strike) -> None:
+        if strike in self._strikes:
+            self._strikes.remove(strike)
 
     # ---- nodes ------------------------------------------------------------------------
 
@@ -158,7 +182,8 @@ class FaultActions:
         """Take a member out or let it lose its disk, if the rest can bear that."""
         world = self._world
         operator = world.operator
-        if operator.is_busy or len(world.present) < 3:
+        jobs_max = REMOVALS_MAX - 1 if isinstance(fault, RemoveMember) else 0
+        if operator.jobs > jobs_max or len(world.present) < DISKS_MIN + operator.jobs:
             return
         if isinstance(fault, RemoveMember):
             operator.remove(member.name)
@@ -180,6 +205,10 @@ class FaultActions:
             if target is None or leader is None or target.name == leader:
                 return
             world.operator.transfer(target.name)
+        elif isinstance(fault, Strike):
+            self._strikes.append(fault)
+            world.heap.push(fault.end_ms, self._end_strike, fault)
+            return  # counted when it happens
         elif isinstance(fault, AddMember):
             if world.operator.is_busy or len(world.present) >= MEMBERS_MAX:
                 return

@@ -173,6 +173,15 @@ class Wipe(NodeFault, frozen=True, tag="wipe"):
     """The node loses its disk; it comes back empty under a new id, and replaces the old one."""
 
 
+class Strike(Fault, frozen=True, tag="strike"):
+    """Whoever gets that far first while it lasts is cut off that very moment, until its end.
+
+    `moment` is "elected" (a member leads a new term) or "stands" (it has opened a new term).
+    """
+
+    moment: str
+
+
 class Transfer(Fault, frozen=True, tag="transfer"):
     """The leader is asked to hand over to `to`."""
 
@@ -214,6 +223,7 @@ AnyFault = (
     | BitRot
     | Wipe
     | Transfer
+    | Strike
     | AddMember
     | RemoveMember
     | ReplaceMember

@@ -1,7 +1,8 @@
 """The operator of a simulated group: changes its members and hands its leadership over.
 
-It asks whoever leads, through the same requests as real operators, again and again until the
-group's committed membership is the wanted one; only then is a removed node shut down.
+It asks whoever claims to lead, also one that was replaced and does not know it, through the same
+requests as real operators, again and again until the group's committed membership is the wanted
+one; only then is a removed node shut down.
 Source: Ongaro's dissertation section 4 (add without a vote, promote, remove).
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from system.raft.protocol import Role
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command
 from system.remoting.requests import MemberRequest
@@ -44,6 +46,11 @@ class Operator:
     def is_busy(self) -> bool:
         """Whether a change of the membership is under way."""
         return bool(self._jobs)
+
+    @property
+    def jobs(self) -> int:
+        """How many changes are asked for and not done."""
+        return len(self._jobs)
 
     # ---- what faults ask for ----------------------------------------------------------
 
@@ -102,16 +109,16 @@ class Operator:
             self._world.heap.push(self._world.heap.now_ms, self._go_on)
 
     def _go_on(self) -> None:
-        """Do the next step of the oldest job: one change at a time."""
+        """Ask everybody who claims to lead for the next step of each job: one of them does."""
         world = self._world
         self._is_timed = bool(self._jobs)
         if not self._jobs:
             return
-        name = world.leader()
-        if name is not None:
-            self._step(world.members[name], self._jobs[0][1])
-            if not self._jobs[0][1]:
-                self._jobs.pop(0)
+        leaders = [m for m in world.members.values() if m.is_up and m.core.role is Role.LEADER]
+        for leader in leaders:
+            for _, goals in self._jobs:
+                self._step(leader, goals)
+            self._jobs = [job for job in self._jobs if job[1]]
         world.heap.push(world.heap.now_ms + ASK_AGAIN_MS, self._go_on)
 
     def _step(self, leader: SimMember, goals: list[tuple[bool, str]]) -> None:
@@ -125,25 +132,34 @@ class Operator:
                 self._reached(goals)
             elif member not in core.membership.members:
                 address = f"10.0.0.{1 + int(member[1:])}:40911"
-                self._ask(RequestCode.ADD_MEMBER, MemberRequest(member, address))
+                self._send(leader, RequestCode.ADD_MEMBER, MemberRequest(member, address))
         elif member not in committed.members:
             self._world.shut_down(member)
             self._reached(goals)
         elif core.membership.voters == committed.voters and len(committed.voters) <= VOTERS_MIN:
             self._reached(goals)
         elif member in core.membership.members:
-            self._ask(RequestCode.REMOVE_MEMBER, MemberRequest(member))
+            self._send(leader, RequestCode.REMOVE_MEMBER, MemberRequest(member))
 
     def _reached(self, goals: list[tuple[bool, str]]) -> None:
         self._world.counts.membership_changes += 1
         goals.pop(0)
 
     def _ask(self, code: RequestCode, request: MemberRequest, connection: int = CONNECTION) -> None:
+        """Send a request to whoever leads."""
+        name = self._world.leader()
+        if name is not None:
+            self._send(self._world.members[name], code, request, connection)
+
+    def _send(
+        self,
+        member: SimMember,
+        code: RequestCode,
+        request: MemberRequest,
+        connection: int = CONNECTION,
+    ) -> None:
         world = self._world
-        name = world.leader()
-        if name is None:
-            return
         self._opaque += 1
         command = Command(code, self._opaque, ext=request.to_ext())
         at_ms = world.heap.now_ms + world.settings.client_delay_ms
-        world.heap.push(at_ms, world.members[name].handle, connection, [command])
+        world.heap.push(at_ms, member.handle, connection, [command])

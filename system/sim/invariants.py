@@ -25,6 +25,7 @@ from system.raft.protocol import (
     Write,
 )
 from system.sim.counts import Counts
+from system.sim.electable import check_not_overtaken
 from system.sim.violation import Violated
 from system.store.commit_log import CommitLog
 from system.store.disk import DiskFailed
@@ -174,6 +175,7 @@ class Invariants:
             raise Violated(
                 "durable-survives", f"the log ends at {log.end.index}, {kept} was durable"
             )
+        self._check_removed(shadow, log)
         if kept > log.begin.index and kept >= 0:
             found = log.log_end_at(kept).chain_crc
             try:
@@ -182,6 +184,16 @@ class Invariants:
                 return  # what is older than its last start only the log knew that failed
             if found != expected:
                 raise Violated("durable-survives", f"entry {kept} is another one after recovery")
+
+    def _check_removed(self, shadow: Shadow, log: CommitLog) -> None:
+        """What was removed, durably, is not found again, nor anything that was never written."""
+        if any(isinstance(write, Truncate | Install) for write in shadow.in_flight):
+            return
+        if log.end.index > shadow.end_index:
+            raise Violated(
+                "removed-stays-removed",
+                f"the log ends at {log.end.index}, it was written up to {shadow.end_index}",
+            )
 
     def ordered(self, shadow: Shadow, writes: Sequence[Write]) -> None:
         """A member gave writes to its disk."""
@@ -305,6 +317,7 @@ class Invariants:
         core = shadow.core
         assert core is not None
         self._check_durable(shadow, core, index)
+        check_not_overtaken(self.shadows.values(), core, index, shadow.crc_at(index))
         first = len(self.committed_crcs)
         while first <= index:
             for batch in core.log.batches_from(first, _READ_BYTES):

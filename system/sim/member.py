@@ -374,6 +374,7 @@ class SimMember:
         world = self.world
         for change in changes:
             world.invariants.changed_role(self.shadow, change)
+            world.actions.changed_role(self.name, change)
             world.counts.states.add((change.role.value, "entered"))
             if world.trace.write is not None:
                 text = f"is {change.role.value} of term {change.term}, leader {change.leader}"

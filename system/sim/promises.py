@@ -49,6 +49,14 @@ PROMISES: dict[str, Promise] = {
         "No member removes an entry that it has called committed.",
         "Its consumers may have read it already; for everybody else it never was.",
     ),
+    "committed-stays-committed": Promise(
+        "Nobody who lacks a committed entry could be elected by members as their logs are.",
+        "The next election may throw away what clients were told is stored.",
+    ),
+    "removed-stays-removed": Promise(
+        "Entries that a member has removed from its log are not found again after a crash.",
+        "Its log would be one that no leader ever had, and yet take part in elections.",
+    ),
     "commit-never-falls": Promise(
         "What a member calls committed never becomes less.",
         "What was readable a moment ago would be gone.",

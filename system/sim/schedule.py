@@ -14,9 +14,14 @@ import msgspec
 from system.sim.draws import Draws, Stream
 from system.sim.fault_draws import draw_faults
 from system.sim.faults import AnyFault
+from system.sim.scenarios import Group, draw_scenarios
 from system.sim.store_draws import draw_store_faults, draw_store_settings
 
 QUEUES_MAX = 4
+WAVE_MS = 1000
+"""Where the load comes in waves, half of each such period is quiet."""
+SCENARIOS = 0.5
+"""Which part of the seeds has scenarios (`system.sim.scenarios`), and fewer other faults."""
 STORMS = 0.2
 """Which part of the seeds is a storm: leaders fall again and again, faster than they settle."""
 
@@ -113,24 +118,42 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
     draws = Draws(seed)
     how_many = draws.stream("fault_count")
     is_storm = how_many.chance(STORMS)
+    has_scenarios = how_many.chance(SCENARIOS) and not is_storm and options.faults is None
     settings = draw_settings(draws.stream("settings"), options, is_storm=is_storm)
     settings = draw_store_settings(draws.stream("store_settings"), settings)
     count = how_many.randint(options.faults_min, options.faults_max)
+    if is_storm:
+        count *= 3
+    elif has_scenarios:
+        count = max(options.faults_min, count // 2)
     faults = draw_faults(
         draws,
         members=settings.members,
         from_ms=500,
         until_ms=max(1000, options.run_ms - 7000),
         kinds=options.faults,
-        count=count * 3 if is_storm else count,
+        count=count,
         ack=settings.ack,
         is_storm=is_storm,
     )
     faults = draw_store_faults(
         draws.stream("store_faults"), settings, faults, options.faults, options.run_ms - 7000
     )
+    if has_scenarios:
+        faults = _with_scenarios(draws.stream("scenarios"), settings, faults, options)
     calls = draw_calls(draws.stream("calls"), settings, options.operations_per_s)
     return Schedule(seed=seed, settings=settings, faults=faults, calls=calls)
+
+
+def _with_scenarios(
+    draw: Stream, settings: Settings, faults: tuple[AnyFault, ...], options: Options
+) -> tuple[AnyFault, ...]:
+    members = tuple(f"n{number}" for number in range(settings.members))
+    group = Group(members, int(settings.election_timeout_min_ms))
+    more = draw_scenarios(
+        draw, group, from_ms=500, until_ms=options.run_ms - 7000, ack=settings.ack
+    )
+    return tuple(sorted((*faults, *more), key=lambda fault: fault.start_ms))
 
 
 def draw_settings(draw: Stream, options: Options, *, is_storm: bool = False) -> Settings:
@@ -144,15 +167,18 @@ def draw_settings(draw: Stream, options: Options, *, is_storm: bool = False) -> 
     expiry_check_ms, reserved_ms = draw.choice(
         ((0.0, 3_600_000), (0.0, 3_600_000), (1000.0, 3_600_000), (1000.0, 4_000))
     )
+    timeout_ms = draw.choice((250.0, 250.0, 250.0, 500.0, 800.0))
     slow_network = draw.chance(0.5 if is_storm else 0.2)
     slow_disk = draw.chance(0.4 if is_storm else 0.2)
     return Settings(
         members=options.members or members,
         run_ms=options.run_ms,
         ack="page-cache" if draw.chance(0.1) else "fsync",
+        election_timeout_min_ms=timeout_ms,
+        election_timeout_max_ms=2 * timeout_ms,
         heartbeat_interval_ms=heartbeat,
-        quorum_silence_max_ms=draw.choice((500.0, 500.0, 1000.0)),
-        lease_ms=draw.choice((0.0, 0.0, 200.0)),
+        quorum_silence_max_ms=max(2 * timeout_ms, draw.choice((500.0, 500.0, 1000.0))),
+        lease_ms=draw.choice((0.0, timeout_ms - 50)),
         tail_bytes_max=draw.choice((1, 2_000, 20_000, 1 << 20)),
         push_bytes_max=push_bytes,
         in_flight_pushes_max=in_flight,
@@ -181,11 +207,14 @@ def draw_calls(draw: Stream, settings: Settings, operations_per_s: int) -> tuple
     calls: list[Call] = []
     last_ms = settings.run_ms - settings.idle_ms
     burst = draw.choice((6, 12, 18, 24))
+    wave_ms = draw.choice((0, WAVE_MS))
     reads = draw.uniform(0.1, 0.4)
     wanted = operations_per_s * settings.run_ms // 1000
     done = 0
     while done < wanted:
         at_ms = draw.randrange(100, last_ms)
+        if wave_ms:
+            at_ms -= at_ms % wave_ms // 2
         client = draw.randrange(settings.clients)
         queue = draw.randrange(settings.queues)
         if draw.random() < reads:

@@ -71,12 +71,12 @@ class World:
         self.clients = Clients(self, settings.clients)
         self.operator = Operator(self)
         self.acting: SimMember | None = None
-        self._actions = FaultActions(self)
+        self.actions = FaultActions(self)
         self.healed_ms = float(max((fault.end_ms for fault in schedule.faults), default=0))
         for member in self.members.values():
             self.heap.push(0.0, self.restart, member)
         for fault in schedule.faults:
-            self.heap.push(fault.start_ms, self._actions.begin, fault)
+            self.heap.push(fault.start_ms, self.actions.begin, fault)
         for call in schedule.calls:
             self.heap.push(call.at_ms, self.clients.call, call)
 
@@ -96,7 +96,7 @@ class World:
 
     def dismantle(self) -> None:
         """Cut what refers to each other: the memory of a run goes at once, unsearched for."""
-        for part in (*self.members.values(), self.clients, self.operator, self._actions):
+        for part in (*self.members.values(), self.clients, self.operator, self.actions):
             vars(part).clear()
         vars(self).clear()
 

@@ -81,7 +81,7 @@ def test_schedules_have_what_was_promised_of_them():
         operations = sum(call.count for call in schedule.calls)
         assert operations >= 200 * settings.run_ms / 1000
         assert len(schedule.faults) >= 5
-        assert all(fault.start_ms % 50 == 0 and fault.duration_ms > 0 for fault in schedule.faults)
+        assert all(fault.start_ms > 0 and fault.duration_ms > 0 for fault in schedule.faults)
         assert max(fault.end_ms for fault in schedule.faults) <= settings.run_ms - 7000
         calls_end_ms = settings.run_ms - settings.idle_ms
         assert all(call.at_ms < calls_end_ms for call in schedule.calls)

@@ -46,6 +46,11 @@ class TrioOperator:
         """Whether a change of the membership is under way."""
         return bool(self._jobs)
 
+    @property
+    def jobs(self) -> int:
+        """How many changes are asked for and not done."""
+        return len(self._jobs)
+
     # ---- what faults ask for ----------------------------------------------------------
 
     def add(self) -> None:

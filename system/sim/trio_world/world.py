@@ -84,7 +84,7 @@ class TrioWorld:
         self.operator = TrioOperator(self)
         self.healed_ms = float(max((fault.end_ms for fault in schedule.faults), default=0))
         self._schedule = schedule
-        self._actions = FaultActions(cast("World", self))
+        self.actions = FaultActions(cast("World", self))
         self.found: Violation | None = None
         """The first broken invariant."""
         self._stops_at_violation = stops_at_violation
@@ -97,7 +97,7 @@ class TrioWorld:
         """Run to the end, or to the first broken invariant."""
         heap, schedule = self.heap, self._schedule
         for fault in schedule.faults:
-            heap.push(fault.start_ms, self._actions.begin, fault)
+            heap.push(fault.start_ms, self.actions.begin, fault)
         for call in schedule.calls:
             heap.push(call.at_ms, self.clients.call, call)
         heap.push(float(self.settings.run_ms), self._finish)
@@ -341,6 +341,7 @@ class TrioWorld:
 
     def changed_role(self, host: Host, change: RoleChange) -> None:
         """A node's role, term or leader changed."""
+        self.actions.changed_role(host.name, change)
         self.counts.states.add((change.role.value, "entered"))
         text = f"is {change.role.value} of term {change.term}, leader {change.leader}"
         self._line(host.name, text)

@@ -1,0 +1,44 @@
+"""What is committed outlives any election that could be held now.
+
+Looked at whenever something is committed, with the members' logs and memberships as they are: that
+nobody happened to be elected just then is luck. Source: Raft sections 5.4.2 and 5.4.3 (leader
+completeness), where each of two candidates goes by the membership in its own log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from system.raft.core import RaftCore
+from system.sim.violation import Violated
+
+if TYPE_CHECKING:
+    from system.sim.invariants import Shadow
+
+
+def check_not_overtaken(shadows: Iterable[Shadow], core: RaftCore, index: int, crc: int) -> None:
+    """Raise Violated where a member that lacks entry `index` could be elected by those that run.
+
+    `core` has committed the entry, `crc` is its chainCrc.
+    """
+    term = core.log.term_at(index)
+    running = [(shadow, shadow.core) for shadow in shadows if shadow.is_up and shadow.core]
+    for shadow, other in running:
+        log, membership = other.log, other.membership
+        if log.end_term <= term and membership == core.membership:
+            continue  # it would need one of the majority that has more than it
+        if shadow.name not in membership.voters or (
+            shadow.end_index >= index and shadow.crc_at(index) == crc
+        ):
+            continue
+        place = log.end_term, log.end_index
+        votes = sum(
+            voter.name in membership.voters and (asked.log.end_term, asked.log.end_index) <= place
+            for voter, asked in running
+        )
+        if votes >= membership.quorum:
+            raise Violated(
+                "committed-stays-committed",
+                f"{index} is committed; {votes} members could elect {shadow.name} without it",
+            )
