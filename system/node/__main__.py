@@ -13,6 +13,7 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -23,6 +24,7 @@ from system.node.clock import SystemClock
 from system.node.config import ConfigError, NodeConfig, load
 from system.node.machine import Machine, in_disk_thread
 from system.node.node import Node, PortInUseError, flat
+from system.node.open_file_limit import clients_within, raise_open_file_limit
 from system.node.real_disk import RealDisk
 from system.node.store_lock import StoreInUseError, lock_store
 from system.node.volatile_disk import VolatileDisk
@@ -48,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         datefmt="%Y-%m-%dT%H:%M:%S",
     )
     try:
-        config = load(arguments.config)
+        config = _within_file_limit(load(arguments.config))
         lock_store(config.store_root)
         node = assemble(config, _machine(config))
     except (ConfigError, StoreInUseError) as error:
@@ -91,6 +93,15 @@ async def _stop_on_signal(scope: trio.CancelScope) -> None:
             log.info("event=stopping signal=%s", signal.Signals(number).name)
             scope.cancel()
             return
+
+
+def _within_file_limit(config: NodeConfig) -> NodeConfig:
+    """Let no more clients in than leave the store the files that it has to open."""
+    open_files = raise_open_file_limit()
+    clients_max = clients_within(open_files, config.client_connections_max)
+    if clients_max < config.client_connections_max:
+        log.warning("event=few_open_files limit=%d clients_max=%d", open_files, clients_max)
+    return replace(config, client_connections_max=clients_max)
 
 
 def _machine(config: NodeConfig) -> Machine:

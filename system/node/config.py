@@ -66,6 +66,7 @@ class NodeConfig:
     hash_slots: int = 5_000_000
     index_items_max: int = 20_000_000
     pending_sends_max: int = 10_000
+    client_connections_max: int = 2000
     recording: Path | None = None
     """Where the broker's inputs are recorded (`system.node.recorder`), if they are."""
     unused: Mapping[str, str] = field(default_factory=dict)

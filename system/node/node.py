@@ -21,6 +21,7 @@ from system.node.machine import Machine
 from system.node.peers import Address, Peers
 from system.node.recorder import Recorder
 from system.raft.membership import Membership
+from system.raft.protocol import Message
 from system.remoting.command import Command, CommandError, decode_command
 from system.remoting.frame import Frame, FrameError
 from system.remoting.requests import SendRequest, decode_request
@@ -31,7 +32,6 @@ from system.store.log_writer import LogWriter
 from system.store.message import host_bytes
 
 CLIENT_OUT_BYTES_MAX = 64 << 20
-CLIENT_CONNECTIONS_MAX = 2000
 PEER_CONNECTIONS_MAX = 200
 STRANGERS_MAX = 16
 DISK_MEASURE_INTERVAL_MS = 1000.0
@@ -111,7 +111,8 @@ class Node:
                 peer_listeners,
             )
             await trio.serve_listeners(
-                self._guarded(self._serve_client, CLIENT_CONNECTIONS_MAX), client_listeners
+                self._guarded(self._serve_client, self._config.client_connections_max),
+                client_listeners,
             )
 
     async def stop(self) -> None:
@@ -145,7 +146,6 @@ class Node:
 
     async def _pump(self) -> None:
         """Carry out effects once for all that happened in a turn of the scheduler."""
-        group = self._config.group
         while True:
             await self._dirty.wait()
             self._dirty = trio.Event()
@@ -155,7 +155,7 @@ class Node:
             if effects.writes:
                 self._flusher.add(effects.writes, effects.write_seq)
             for peer, message in effects.messages:
-                self._peers.send(peer, wire.encode(message, group, self._address))
+                self._send(peer, message)
             for number, replies in effects.replies.items():
                 self._reply(number, replies)
             for change in effects.role_changes:
@@ -173,6 +173,14 @@ class Node:
                 self._checkpointer.hasten()
             if self.broker.core.deadline_ms < self._timer_due_ms:
                 self._timer_changed.set()
+
+    def _send(self, peer: str, message: Message) -> None:
+        try:
+            data = wire.encode(message, self._config.group, self._address)
+        except (CommandError, FrameError) as error:  # a snapshot of too many queues
+            log.warning("event=message_too_large peer=%s action=dropped error=%s", peer, error)
+            return
+        self._peers.send(peer, data)
 
     async def _timer(self) -> None:
         while True:
@@ -301,6 +309,7 @@ class Node:
     async def _serve_peer(self, stream: trio.SocketStream) -> None:
         def on_frames(frames: list[Frame]) -> None:
             now_ms = self._clock.now_ms()
+            self._touch()  # also for those in front of a bad one
             for frame in frames:
                 command = decode_command(frame)
                 message = wire.decode(command, self._config.group)
@@ -311,7 +320,6 @@ class Node:
                 if sender not in self.broker.core.membership.members:
                     self._meet(sender, wire.address_of(command))
                 self.broker.receive(message, now_ms)
-            self._touch()
 
         await Link(stream.socket, 0).read(on_frames)
 

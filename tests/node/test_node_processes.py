@@ -63,10 +63,21 @@ class Nodes:
         path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         return path
 
-    def start(self, name: str, **more: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, files: tuple[int, int] | None = None, **more: str
+    ) -> subprocess.Popen[bytes]:
+        """Start a node; `files` are soft and hard limit of the files it may open."""
+        limited: list[str] = []
+        if files is not None:
+            soft, hard = files
+            limited = ["bash", "-c", f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"', ""]
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "system.node", "-c", str(self.conf(name, **more))],
+                [
+                    *limited,
+                    *(sys.executable, "-m", "system.node"),
+                    *("-c", str(self.conf(name, **more))),
+                ],
                 stderr=log,
                 stdout=log,
             )
@@ -229,6 +240,34 @@ def test_a_stray_message_does_not_use_up_the_terms(single: Nodes) -> None:
     assert single.run(lambda client: _append(client, b"after")) == 1
     assert process.poll() is None
     assert "event=bad_bytes" in single.log("n0")
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("files", [(100, 4000), (200, 200)], ids=["raised", "kept_free"])
+def test_clients_do_not_take_the_files_that_the_store_needs(
+    single: Nodes, files: tuple[int, int]
+) -> None:
+    """A file that cannot be opened for want of a number is no failed disk's."""
+    process = single.start("n0", files)
+    assert single.run(lambda client: _append(client, b"before")) == 0
+
+    async def append_until_files_are_opened(client: BrokerGroupClient) -> None:
+        folder = single.folder / "n0" / "dledger-n0" / "data"
+        while len(list(folder.iterdir())) < 3:
+            await _append_surely(client, bytes(20_000))
+
+    with contextlib.ExitStack() as idle:
+        for _ in range(220):
+            address = ("127.0.0.1", single.clients["n0"])
+            idle.enter_context(socket.create_connection(address, 5))
+        if files[1] > 220:
+            single.run(append_until_files_are_opened)
+        while files[1] < 220 and "event=too_many_connections" not in single.log("n0"):
+            time.sleep(0.05)
+    single.run(append_until_files_are_opened)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(STOP_WAIT_S) == 0
+    assert "Too many open files" not in single.log("n0")
 
 
 @pytest.mark.e2e
