@@ -28,9 +28,7 @@ def check_not_overtaken(shadows: Iterable[Shadow], core: RaftCore, index: int, c
         log, membership = other.log, other.membership
         if log.end_term <= term and membership == core.membership:
             continue  # it would need one of the majority that has more than it
-        if shadow.name not in membership.voters or (
-            shadow.end_index >= index and shadow.crc_at(index) == crc
-        ):
+        if shadow.name not in membership.voters or shadow.holds(index, crc):
             continue
         place = log.end_term, log.end_index
         votes = sum(

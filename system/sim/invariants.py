@@ -25,6 +25,7 @@ from system.raft.protocol import (
     Write,
 )
 from system.sim.counts import Counts
+from system.sim.disk import PowerLoss
 from system.sim.electable import check_not_overtaken
 from system.sim.violation import Violated
 from system.store.commit_log import CommitLog
@@ -102,6 +103,13 @@ class Shadow:
             return 0
         assert self.log is not None
         return self.log.log_end_at(index).chain_crc
+
+    def holds(self, index: int, crc: int) -> bool:
+        """Whether entry `index` of this log is that one; so it is where only a dead disk knows."""
+        try:
+            return self.end_index >= index and self.crc_at(index) == crc
+        except (PowerLoss, DiskFailed):
+            return True
 
     def truncate(self, end_index: int) -> None:
         """Forget what stands behind `end_index`."""
@@ -187,9 +195,8 @@ class Invariants:
 
     def _check_removed(self, shadow: Shadow, log: CommitLog) -> None:
         """What was removed, durably, is not found again, nor anything that was never written."""
-        if any(isinstance(write, Truncate | Install) for write in shadow.in_flight):
-            return
-        if log.end.index > shadow.end_index:
+        is_cut = any(isinstance(write, Truncate | Install) for write in shadow.in_flight)
+        if not is_cut and log.end.index > shadow.end_index:
             raise Violated(
                 "removed-stays-removed",
                 f"the log ends at {log.end.index}, it was written up to {shadow.end_index}",
@@ -276,9 +283,7 @@ class Invariants:
 
     def _check_complete(self, shadow: Shadow) -> None:
         last = self.committed_index
-        if last < 0:
-            return
-        if shadow.end_index < last or shadow.crc_at(last) != self.committed_crcs[last]:
+        if last >= 0 and not shadow.holds(last, self.committed_crcs[last]):
             raise Violated(
                 "leader-completeness",
                 f"{shadow.name} leads with a log up to {shadow.end_index} that lacks what was"
@@ -363,12 +368,7 @@ class Invariants:
 
     def _has_durable(self, name: str, index: int, crc: int) -> bool:
         shadow = self.shadows.get(name)
-        return (
-            shadow is not None
-            and shadow.durable_index >= index
-            and shadow.end_index >= index
-            and shadow.crc_at(index) == crc
-        )
+        return shadow is not None and shadow.durable_index >= index and shadow.holds(index, crc)
 
     # ---- clients ----------------------------------------------------------------------
 

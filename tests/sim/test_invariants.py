@@ -15,6 +15,7 @@ from system.raft.protocol import Append, Role, RoleChange, SaveState, Snapshot, 
 from system.raft.protocol import Install as InstallWrite
 from system.sim.bounds import check_answered, check_bounds
 from system.sim.counts import Counts
+from system.sim.disk import PowerLoss
 from system.sim.faults import StallDisk
 from system.sim.history import (
     APPEND,
@@ -32,6 +33,7 @@ from system.sim.run import run_seed
 from system.sim.schedule import Call, Options, Schedule, Settings
 from system.sim.violation import Violated
 from system.store.commit_log import CommitLog
+from system.store.disk import DiskFailed
 from system.store.entry_builder import EntryBuilder
 from system.store.hard_state import HardState
 
@@ -48,6 +50,17 @@ class FakeLog:
         self.batches: list[Batch] = []
         self.end = self.begin = LogEnd()
         self.state = HardState()
+
+    @property
+    def end_index(self) -> int:
+        return self.batches[-1].last_index if self.batches else -1
+
+    @property
+    def end_term(self) -> int:
+        return self.batches[-1].term if self.batches else -1
+
+    def term_at(self, index: int) -> int:
+        return next(batch.term for batch in self.batches if batch.last_index >= index)
 
     def batches_from(self, index: int, bytes_max: int) -> tuple[Batch, ...]:
         return tuple(
@@ -173,6 +186,55 @@ def test_leader_completeness():
     table.append(entries(1, 2), "n0", "n1")
     with broken("leader-completeness"):  # committed behind the back of a later leader
         table.commit("n0", 0)
+
+
+def test_committed_stays_committed():
+    table = Table()
+    first = entries(1)
+    table.append(first, "n0", "n1", "n2")
+    table.append(entries(1, 2, end_of(first), 1), "n0", "n1")
+    table.append(entries(1, 3, end_of(first), 1), "n2")
+    table.cores["n0"].term = 4
+    with broken("committed-stays-committed"):  # n1 would vote for n2, which lacks it (figure 8)
+        table.commit("n0", 1)
+    table.shadow("n2").is_up = False
+    table.commit("n0", 1)
+
+
+def test_committed_stays_committed_whatever_membership_others_believe_in():
+    table = Table()
+    table.append(entries(1), "n0", "n1")
+    table.cores["n2"].membership = Membership(("n2",))
+    with broken("committed-stays-committed"):
+        table.commit("n0", 0)
+
+
+def test_removed_stays_removed():
+    table = Table()
+    first = entries(1)
+    table.append(first, "n0")
+    shadow, log = table.shadow("n0"), FakeLog()
+    log.end = end_of(entries(1, 1, end_of(first), 1))
+    with broken("removed-stays-removed"):
+        table.invariants._check_recovered(shadow, log)
+    shadow.in_flight = (Truncate(0),)
+    log.log_end_at = lambda index: end_of(first)
+    table.invariants._check_recovered(shadow, log)
+
+
+@pytest.mark.parametrize("error", [PowerLoss, DiskFailed])
+def test_what_only_a_dead_disk_knows_is_held_against_nobody(error):
+    def unreadable(index):
+        raise error
+
+    shadow = Shadow("n0")
+    shadow.log = FakeLog()
+    shadow.log.log_end_at = unreadable
+    shadow.begin_at(5, 77)
+    assert shadow.holds(5, 77)
+    assert not shadow.holds(5, 78)
+    assert not shadow.holds(6, 77)
+    assert shadow.holds(3, 1)
 
 
 def test_committed_never_changes():
