@@ -12,6 +12,14 @@ import trio
 
 from system.remoting.frame import Frame, FrameBuffer
 
+KEEPALIVE_OPTIONS = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""After a minute a machine that lost its power holds no place among the connections any more."""
+
 
 class Link:
     """A connected trio socket with an outgoing buffer of at most `out_bytes_max` bytes."""
@@ -23,6 +31,8 @@ class Link:
         self._out_bytes = 0
         self._wake = trio.Event()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for option in KEEPALIVE_OPTIONS:
+            sock.setsockopt(*option)
 
     def send(self, data: bytes) -> bool:
         """Queue bytes; False (and nothing is queued) where the buffer is full."""

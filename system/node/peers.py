@@ -8,6 +8,7 @@ connected, and what does not fit is dropped.
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Mapping
 
 import trio
@@ -17,6 +18,9 @@ from system.node.link import Link
 
 PEER_OUT_BYTES_MAX = 32 << 20
 CONNECT_TIMEOUT_MS = 1000.0
+UNACKNOWLEDGED_MAX_MS = 3000
+"""How long the other machine may leave bytes unacknowledged before we connect anew. By itself TCP
+tries more and more seldom, so that the end of a long partition would be noticed minutes later."""
 RECONNECT_AFTER_MIN_MS = 50.0
 RECONNECT_AFTER_MAX_MS = 500.0
 
@@ -83,6 +87,7 @@ class Peers:
         if connecting.cancelled_caught:
             return False
         link = Link(stream.socket, PEER_OUT_BYTES_MAX)
+        stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MAX_MS)
         self._links[peer] = link
         log.info("event=peer_connected peer=%s", peer)
         try:

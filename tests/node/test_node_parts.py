@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from functools import partial
 from random import Random
@@ -15,8 +16,9 @@ import trio.testing
 from system.node.checkpointer import Checkpointer
 from system.node.clock import SystemClock, sleep
 from system.node.flusher import Flusher
+from system.node.link import KEEPALIVE_OPTIONS
 from system.node.machine import Machine
-from system.node.peers import Peers
+from system.node.peers import UNACKNOWLEDGED_MAX_MS, Peers
 from system.node.real_disk import RealDisk
 from system.node.store_lock import StoreInUseError, lock_store
 from system.raft.batch import LogEnd
@@ -224,5 +226,28 @@ def test_a_name_that_cannot_even_be_looked_up_ends_nothing():
                 while len(tries) < 4:
                     await trio.sleep(0.01)
                 nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_a_machine_that_falls_silent_is_given_up_by_both_sides():
+    """The kernel does it, where it is told to: nothing else ever ends a half-open connection."""
+
+    async def main() -> None:
+        async def serve(stream: trio.SocketStream) -> None:
+            await trio.sleep_forever()
+
+        async with trio.open_nursery() as nursery:
+            (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+            peers = Peers(SystemClock(), {"a": listener.socket.getsockname()[:2]})
+            nursery.start_soon(peers.run)
+            while not peers._links:
+                await trio.sleep(0.01)
+            sock = peers._links["a"]._sock
+            limit_ms = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            assert limit_ms == UNACKNOWLEDGED_MAX_MS
+            for level, name, value in KEEPALIVE_OPTIONS:
+                assert sock.getsockopt(level, name) == value
+            nursery.cancel_scope.cancel()
 
     trio.run(main)
