@@ -39,10 +39,24 @@ class AdminClient:
         self.client = client
 
     async def membership(self) -> Metadata:
-        """Return the leader's view of the group.
+        """Return the leader's view of the group; during an election, that of the next leader.
 
-        Raises RefusedError where no member says that it leads.
+        Raises RefusedError where no member says that it leads within the client's timeout.
         """
+        deadline_s = trio.current_time() + self.client.timeout_s
+        while True:
+            answers = await self._ask_all()
+            leader = _leader_among(answers, is_sure=False)
+            if leader is not None:
+                return leader
+            if trio.current_time() + POLL_INTERVAL_S >= deadline_s:
+                break
+            await trio.sleep(POLL_INTERVAL_S)
+        heard = ", ".join(sorted(answers)) or "nobody"
+        raise RefusedError(UNREACHABLE, f"no member says that it leads; heard {heard}")
+
+    async def _ask_all(self) -> dict[str, Metadata]:
+        """Ask every member for its state, until a leader is sure to be known."""
         answers: dict[str, Metadata] = {}
 
         async def ask(member: str, scope: trio.CancelScope) -> None:
@@ -54,11 +68,7 @@ class AdminClient:
         async with trio.open_nursery() as nursery:
             for member in self.client.members:
                 nursery.start_soon(ask, member, nursery.cancel_scope)
-        leader = _leader_among(answers, is_sure=False)
-        if leader is None:
-            heard = ", ".join(sorted(answers)) or "nobody"
-            raise RefusedError(UNREACHABLE, f"no member says that it leads; heard {heard}")
-        return leader
+        return answers
 
     async def transfer_leadership(self, member: str) -> None:
         """Hand the leadership to a voter; returns when it leads."""

@@ -77,6 +77,11 @@ class BrokerGroupClient:
         self._target = rng.choice(sorted(self._addresses))
         self.answered_by: str | None = None
 
+    @property
+    def timeout_s(self) -> float:
+        """How long a call may take."""
+        return self._timeout_s
+
     async def send(
         self, topic: str, queue_id: int, body: bytes, *, properties: str = "", group: str = "client"
     ) -> SendResult:

@@ -126,6 +126,24 @@ def test_a_member_that_never_comes_stays_a_learner_and_may_be_removed() -> None:
     run(scenario)
 
 
+def test_an_election_is_waited_for() -> None:
+    async def scenario(servers: BrokerServers, client: BrokerGroupClient, _: trio.Nursery) -> None:
+        admin = AdminClient(client)
+        servers.group.cut = {"n0", "n1", "n2"}
+        while servers.group.members["n0"].core.role is Role.LEADER:
+            await trio.sleep(0.01)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_heal_after, servers, 0.2)
+            assert (await admin.membership()).role == "leader"
+
+    run(scenario)
+
+
+async def _heal_after(servers: BrokerServers, pause_s: float) -> None:
+    await trio.sleep(pause_s)
+    servers.group.cut = set()
+
+
 def test_a_group_without_a_leader_says_so() -> None:
     async def scenario(servers: BrokerServers, client: BrokerGroupClient, _: trio.Nursery) -> None:
         admin = AdminClient(client)
