@@ -36,6 +36,8 @@ SCENARIOS_MAX = 3
 """So many scenarios follow one another in a seed at most."""
 LATEST_MS = 5000
 """So long before the end the last one begins; one that would last beyond the end is left out."""
+LEASE_WEIGHT = 3
+"""How much more often than another scenario one comes that is about leases, where there are any."""
 GAP_MS = 800
 """A group gets so long to settle between two."""
 OFF: Links = ((LEADER, EVERYBODY), (EVERYBODY, LEADER))
@@ -49,6 +51,7 @@ class Group:
     members: tuple[str, ...]
     timeout_ms: int
     """The shortest election timeout."""
+    has_lease: bool
 
 
 Scenario = Callable[[Stream, Group, int], list[AnyFault]]
@@ -211,9 +214,12 @@ def draw_scenarios(
     """
     if len(group.members) < 3:
         return ()
-    names = tuple(SCENARIOS)
+    names = [name for name in SCENARIOS if name != overlooked_promise.__name__]
+    if group.has_lease:
+        names += [overlooked_promise.__name__] * LEASE_WEIGHT
     count = draw.randint(1, SCENARIOS_MAX)
-    starts = sorted(draw.randrange(from_ms, until_ms - LATEST_MS) for _ in range(count))
+    latest_ms = max(from_ms, until_ms - LATEST_MS)
+    starts = sorted(draw.randint(from_ms, latest_ms) for _ in range(count))
     faults: list[AnyFault] = []
     over_ms = 0
     for start_ms in starts:

@@ -149,9 +149,9 @@ def _with_scenarios(
     draw: Stream, settings: Settings, faults: tuple[AnyFault, ...], options: Options
 ) -> tuple[AnyFault, ...]:
     members = tuple(f"n{number}" for number in range(settings.members))
-    group = Group(members, int(settings.election_timeout_min_ms))
+    group = Group(members, int(settings.election_timeout_min_ms), settings.lease_ms > 0)
     more = draw_scenarios(
-        draw, group, from_ms=500, until_ms=options.run_ms - 7000, ack=settings.ack
+        draw, group, from_ms=1500, until_ms=options.run_ms - 7000, ack=settings.ack
     )
     return tuple(sorted((*faults, *more), key=lambda fault: fault.start_ms))
 
@@ -175,7 +175,7 @@ def draw_settings(draw: Stream, options: Options, *, is_storm: bool = False) -> 
         run_ms=options.run_ms,
         ack="page-cache" if draw.chance(0.1) else "fsync",
         election_timeout_min_ms=timeout_ms,
-        election_timeout_max_ms=2 * timeout_ms,
+        election_timeout_max_ms=draw.choice((1.3, 2.0)) * timeout_ms,
         heartbeat_interval_ms=heartbeat,
         quorum_silence_max_ms=max(2 * timeout_ms, draw.choice((500.0, 500.0, 1000.0))),
         lease_ms=draw.choice((0.0, timeout_ms - 50)),
@@ -207,7 +207,7 @@ def draw_calls(draw: Stream, settings: Settings, operations_per_s: int) -> tuple
     calls: list[Call] = []
     last_ms = settings.run_ms - settings.idle_ms
     burst = draw.choice((6, 12, 18, 24))
-    wave_ms = draw.choice((0, WAVE_MS))
+    wave_ms = WAVE_MS if draw.chance(0.8 if settings.lease_ms else 0.2) else 0
     reads = draw.uniform(0.1, 0.4)
     wanted = operations_per_s * settings.run_ms // 1000
     done = 0
