@@ -27,6 +27,7 @@ class Counts:
     damage_noticed: int = 0
     changes_refused: int = 0
     keys_found: int = 0
+    broken: int = 0
     stopped_by_disk: int = 0
     checkpoints: int = 0
     lost_bytes: int = 0

@@ -93,6 +93,10 @@ PROMISES: dict[str, Promise] = {
         "A node does not start on a damaged vote, snapshot or synced-to mark.",
         "It would vote twice, or for a log that lacks what it had acknowledged.",
     ),
+    "broken-is-refused": Promise(
+        "A start on files that do not belong together is refused, and so is a damaged batch.",
+        "A node would go on with another history than the group's, and vote for it.",
+    ),
     "changes-are-checked": Promise(
         "A change of the membership that makes no sense is refused.",
         "A member that does not exist would count for the majority.",

@@ -86,7 +86,9 @@ def _fault(
         loses_power = draw.chance(0.5)
         return Stop(start_ms=start_ms, duration_ms=duration_ms, node=node, loses_power=loses_power)
     loses_log = draw.chance(0.4) and may_lose
-    file = draw.choice(tuple(MUST_BE_NOTICED if loses_log else REBUILT))
+    # What the page cache alone has lies behind the mark: that it is lost is noticed by nobody.
+    lost = [file for file in MUST_BE_NOTICED if file != "data" or settings.ack == "fsync"]
+    file = draw.choice(lost if loses_log else REBUILT)
     return DamageFile(
         start_ms=start_ms,
         duration_ms=duration_ms,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from system.mutants import HEALTHY, Mutant
 from system.raft.protocol import InvariantError, Message, Role
+from system.sim.broken_folders import check_broken, check_flips
 from system.sim.clients import TOPIC_BYTES, Clients, stored_numbers
 from system.sim.counts import Counts
 from system.sim.disk import PowerLoss
@@ -22,7 +23,7 @@ from system.sim.history import APPEND, OK, check_history, check_refusals
 from system.sim.invariants import Invariants
 from system.sim.key_queries import KeyQueries
 from system.sim.limits import broker_config, raft_config
-from system.sim.member import ROOT, SimMember
+from system.sim.member import NATIVE_FOLDER, ROOT, SimMember
 from system.sim.native_messages import NativeMessages
 from system.sim.network import Network
 from system.sim.run_trace import Trace
@@ -33,6 +34,8 @@ from system.store.log_writer import AckPolicy
 if TYPE_CHECKING:
     from system.sim.schedule import Schedule
 
+BROKEN = 0.4
+"""After which part of the seeds starts on broken folders are tried."""
 SETTLE_MS_MAX = 4000.0
 """After the last fault is mended: how long a group may take to acknowledge a new append."""
 
@@ -268,6 +271,21 @@ class World:
         check_history(history)
         check_refusals(history, stored_numbers(self.native.newer(self.invariants.queues)))
         self._check_live()
+        self._check_broken()
+
+    def _check_broken(self) -> None:
+        """Have copies of one node's disk broken, and see that no start passes it over."""
+        draw = self.draws.stream("broken_folders")
+        up = [member for member in self.members.values() if member.is_up]
+        if up and draw.chance(BROKEN):
+            member = draw.choice(up)
+            try:
+                check_flips(member.log, draw)
+            except DiskFailed:
+                return  # its disk is failing: nothing can be read
+            self.counts.broken += check_broken(
+                member.disk, ROOT, member.name, NATIVE_FOLDER, self.settings, draw
+            )
 
     def _check_live(self) -> None:
         """After the last fault is mended the group acknowledges, and everybody catches up."""

@@ -1,0 +1,143 @@
+"""Damaged files, stops in order, key queries and refused changes: clean as it is, found if not."""
+
+from __future__ import annotations
+
+import pytest
+
+from system.raft import leadership, membership_change
+from system.sim import broken_folders
+from system.sim.draws import Draws
+from system.sim.faults import AnyFault, DamageFile, RefusedChange, Stop
+from system.sim.file_damage import ALWAYS_NOTICED, REBUILT, WAYS
+from system.sim.group_operator import NOBODY
+from system.sim.native_messages import SHAPES
+from system.sim.run import SeedResult, run_seed
+from system.sim.schedule import Options, Schedule, Settings, draw_calls
+from system.store import commit_log, hard_state
+from system.store.key_index import KeyIndex
+
+KEYED = {"key_items_max": 100, "key_slots": 50, "key_file_items": 200, "keyed": 1.0}
+
+
+def scene(*faults: AnyFault, **changed: object) -> Schedule:
+    settings = Settings(run_ms=9000, idle_ms=1500, checkpoint_interval_ms=1000.0, **changed)
+    calls = draw_calls(Draws(4).stream("calls"), settings, 60)
+    return Schedule(seed=4, settings=settings, faults=faults, calls=calls)
+
+
+def run(*faults: AnyFault, **changed: object) -> SeedResult:
+    return run_seed(4, schedule=scene(*faults, **changed))
+
+
+def broken_by(*faults: AnyFault, **changed: object) -> str:
+    violation = run(*faults, **changed).violation
+    assert violation is not None
+    return violation.invariant
+
+
+def damage(file: str, way: str, place: float = 0.4) -> DamageFile:
+    return DamageFile(start_ms=3500, duration_ms=400, node="n1", file=file, way=way, place=place)
+
+
+@pytest.mark.parametrize(("file", "way"), [(file, way) for file in REBUILT for way in WAYS[file]])
+def test_what_can_be_rebuilt_is_rebuilt(file, way):
+    result = run(damage(file, way), **KEYED)
+    assert result.violation is None
+    assert result.counts.files_damaged == 1
+    assert result.counts.membership_changes == 0
+
+
+@pytest.mark.parametrize("way", WAYS["currterm"])
+@pytest.mark.parametrize("file", ["currterm", "syncedto"])
+def test_a_node_without_its_vote_or_mark_is_replaced(file, way):
+    result = run(damage(file, way))
+    assert result.violation is None
+    assert file in ALWAYS_NOTICED
+    assert result.counts.damage_noticed == 1
+    assert result.counts.membership_changes == 2
+
+
+def test_a_vote_whose_damage_is_passed_over_is_found(monkeypatch):
+    def unchecked(data):
+        lines = data.rpartition(b"crc32=")[0].decode().splitlines()
+        return dict(line.split("=") for line in lines)
+
+    monkeypatch.setattr(hard_state, "_parse", unchecked)
+    assert broken_by(damage("currterm", "bit", 0.95)) == "damage-is-noticed"
+
+
+@pytest.mark.parametrize("loses_power", [False, True])
+@pytest.mark.parametrize("ack", ["fsync", "page-cache"])
+def test_a_stop_in_order_loses_nothing(loses_power, ack):
+    stop = Stop(start_ms=3500, duration_ms=400, node="n1", loses_power=loses_power)
+    result = run(stop, ack=ack)
+    assert result.violation is None
+    assert result.counts.stops == 1
+
+
+def test_a_stop_that_is_taken_for_a_crash_is_found(monkeypatch):
+    monkeypatch.setattr(commit_log, "mark_stopped", lambda *_: None)
+    stop = Stop(start_ms=3500, duration_ms=400, node="n1")
+    assert broken_by(stop) == "abort-marks-a-crash"
+
+
+def test_a_stop_without_a_sync_is_found(monkeypatch):
+    def close_unsynced(self):
+        commit_log.mark_stopped(self._disk, self._root)
+
+    monkeypatch.setattr(commit_log.CommitLog, "close", close_unsynced)
+    monkeypatch.setattr(commit_log.CommitLog, "advance_mark", lambda _: None)
+    stops = [
+        Stop(start_ms=at_ms, duration_ms=200, node="n1", loses_power=True)
+        for at_ms in range(2000, 6000, 500)
+    ]
+    assert broken_by(*stops, ack="page-cache") in ("stop-keeps-all", "durable-survives")
+
+
+@pytest.mark.parametrize("why", ["unknown", "present", "nameless", "no_voter"])
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_change_that_makes_no_sense_is_refused(why, members):
+    result = run(RefusedChange(start_ms=3500, duration_ms=100, why=why), members=members)
+    assert result.violation is None
+    assert result.counts.changes_refused == 1
+
+
+def test_a_change_that_is_not_checked_is_found(monkeypatch):
+    right = membership_change.changed
+
+    def unchecked(membership, change):
+        return membership if change.member == NOBODY else right(membership, change)
+
+    monkeypatch.setattr(leadership, "changed", unchecked)
+    why = RefusedChange(start_ms=3500, duration_ms=100, why="unknown")
+    assert broken_by(why) == "changes-are-checked"
+
+
+def test_messages_are_found_by_their_keys():
+    result = run(**KEYED)
+    assert result.violation is None
+    assert result.counts.keys_found > 0
+
+
+def test_a_key_that_finds_too_little_is_found(monkeypatch):
+    right = KeyIndex.candidates
+
+    def all_but_the_newest(self, *asked):
+        yield from list(right(self, *asked))[1:]
+
+    monkeypatch.setattr(KeyIndex, "candidates", all_but_the_newest)
+    assert broken_by(**KEYED) == "keys-find-messages"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_native_log_stays_readable_under_the_group(shape):
+    result = run(native_log=shape, data_file_bytes=16_384)
+    assert result.violation is None
+    assert result.counts.acknowledged > 0
+
+
+def test_a_damaged_batch_that_is_taken_is_found(monkeypatch):
+    monkeypatch.setattr("system.sim.world.BROKEN", 1.0)
+    assert run_seed(2, Options(run_ms=9000, operations_per_s=60)).violation is None
+    monkeypatch.setattr(broken_folders, "verify_batch", lambda *_: None)
+    assert broken_by() == "broken-is-refused"
