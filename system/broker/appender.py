@@ -19,7 +19,7 @@ from system.raft.protocol import (
     TransferError,
 )
 from system.remoting.codes import ResponseCode
-from system.store.entry import iter_messages
+from system.store.entry import EntryTooLarge, iter_messages
 from system.store.entry_builder import EntryBuilder
 from system.store.group_events import (
     EVENT_TOPIC,
@@ -133,6 +133,9 @@ class Appender:
         """Append the entry that brings a membership. Nothing else may wait in the builder."""
         queue = (EVENT_TOPIC, MEMBERSHIP_QUEUE)
         offset = self.offset_of(queue)
-        self.builder.add_membership(membership, offset, wall_ms)
+        try:
+            self.builder.add_membership(membership, offset, wall_ms)
+        except EntryTooLarge as error:
+            return ResponseCode.NO_PERMISSION, f"[504] {error}"
         self.next_offset[queue] = offset + 1
         return self.append(now_ms)

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from system.raft.membership import Membership
 from system.raft.protocol import MembershipError
 
+MEMBERS_MAX = 64
+"""Voters and learners: the leader sends everything to each, and a header has to name them all."""
+
 
 @dataclass(frozen=True, slots=True)
 class AddLearner:
@@ -43,6 +46,8 @@ def changed(membership: Membership, change: Change) -> Membership:
     if isinstance(change, AddLearner):
         if member in membership.members:
             raise MembershipError(f"{member} is a member already")
+        if len(membership.members) >= MEMBERS_MAX:
+            raise MembershipError(f"the group has {MEMBERS_MAX} members already")
         return membership.with_learner(member, change.address)
     if isinstance(change, Promote):
         if member not in membership.learners:

@@ -16,10 +16,20 @@ from broker_group import (
 )
 
 from system.broker.limits import BrokerConfig
+from system.node import wire
+from system.raft.batch import LogEnd
 from system.raft.membership import Membership
-from system.raft.protocol import RaftConfig, Role
+from system.raft.membership_change import MEMBERS_MAX, AddLearner, changed
+from system.raft.protocol import (
+    MembershipError,
+    RaftConfig,
+    Role,
+    Snapshot,
+    SnapshotRequest,
+)
 from system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from system.remoting.command import Command
+from system.remoting.frame import HEADER_BYTES_MAX
 from system.store.group_events import decode_membership
 from system.store.message import walk_messages
 
@@ -289,3 +299,29 @@ def test_a_member_that_could_never_come_is_refused(member: str, address: str) ->
     assert reply.code == ResponseCode.MESSAGE_ILLEGAL
     assert outcome_of(reply.code) == "fail"
     assert metadata(leader)["learners"] == ""
+
+
+def test_a_group_takes_no_more_members_than_it_could_name() -> None:
+    names = tuple(f"n{number:063}" for number in range(MEMBERS_MAX))
+    addresses = tuple((name, ".".join(["h" * 62] * 4) + ":65535") for name in names)
+    most = Membership(names[:1], names[1:], addresses)
+    with pytest.raises(MembershipError, match="64 members already"):
+        changed(most, AddLearner("n9", "h:1"))
+    assert "n9" in changed(most.without(names[1]), AddLearner("n9", "h:1")).learners
+    snapshot = Snapshot(LogEnd(), most, 1, b"")
+    assert len(wire.encode(SnapshotRequest(1, "n0", snapshot, 0), "g")) < HEADER_BYTES_MAX
+
+
+def test_a_membership_that_fits_no_entry_is_refused() -> None:
+    """The data files of these tests are small; the leader goes on."""
+    leader = BrokerGroup(1).lead()
+    host = ".".join(["h" * 62] * 4)
+    codes = []
+    while not codes or codes[-1] == 0:
+        (reply,) = leader.answer(about(ADD, f"n{len(codes) + 1}", f"{host}:65535"))
+        codes.append(reply.code)
+    assert codes[-1] == ResponseCode.NO_PERMISSION
+    assert len(metadata(leader)["learners"].split(";")) == len(codes) - 1
+    assert leader.answer(send("t", 0, b"a"))[0].code == 0
+    (reply,) = leader.answer(about(REMOVE, "n1"))
+    assert reply.code == 0
