@@ -108,8 +108,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     operations_per_s: int = 215
     faults: tuple[str, ...] | None = None
     """Kinds of faults to draw from, by name; an empty tuple: none."""
-    faults_min: int = 5
-    faults_max: int = 12
+    faults_min: int = 8
+    faults_max: int = 14
 
 
 def draw_schedule(seed: int, options: Options | None = None) -> Schedule:

@@ -1,0 +1,68 @@
+"""Scenarios: plain faults in a telling order, and strikes that hit the one who gets that far."""
+
+from __future__ import annotations
+
+import pytest
+
+from system.sim.draws import Draws
+from system.sim.faults import LEADER, Crash, Cut, Strike
+from system.sim.run import run_seed
+from system.sim.scenarios import LATEST_MS, SCENARIOS, Group, draw_scenarios
+from system.sim.schedule import Call, Schedule, Settings, draw_schedule
+
+THREE = Group(("n0", "n1", "n2"), 250, has_lease=True)
+LEADER_OFF = ((LEADER, "*"), ("*", LEADER))
+
+
+def run(*faults):
+    """Run three members under steady load, with these faults and none other."""
+    calls = tuple(
+        Call(at_ms, at_ms // 50 % 3, "batch", 0, 6, 0, 100) for at_ms in range(500, 10_000, 50)
+    )
+    settings = Settings(members=3, run_ms=12_000)
+    result = run_seed(5, schedule=Schedule(seed=5, settings=settings, faults=faults, calls=calls))
+    assert result.violation is None
+    return result.counts
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_is_a_few_faults_that_begin_when_it_does(name):
+    for seed in range(50):
+        faults = SCENARIOS[name](Draws(seed).stream("scenario"), THREE, 5000)
+        assert 1 <= len(faults) <= 8
+        assert all(fault.start_ms >= 4000 and fault.duration_ms > 0 for fault in faults)
+        assert max(fault.end_ms for fault in faults) <= 5000 + LATEST_MS
+
+
+def test_scenarios_follow_one_another_and_end_in_time():
+    for seed in range(200):
+        draw = Draws(seed).stream("scenarios")
+        faults = draw_scenarios(draw, THREE, from_ms=1500, until_ms=23_000, ack="page-cache")
+        assert all(fault.end_ms <= 23_000 for fault in faults)
+        assert not any(isinstance(fault, Crash) and fault.loses_unsynced for fault in faults)
+    alone = Group(("n0",), 250, has_lease=False)
+    assert draw_scenarios(draw, alone, from_ms=1500, until_ms=23_000, ack="fsync") == ()
+
+
+def test_many_seeds_have_scenarios():
+    struck = [
+        seed
+        for seed in range(100)
+        if any(isinstance(fault, Strike) for fault in draw_schedule(seed).faults)
+    ]
+    assert len(struck) >= 5
+
+
+def test_whoever_is_elected_is_struck():
+    away = Cut(start_ms=3000, duration_ms=1000, links=LEADER_OFF)
+    counts = run(away, Strike(start_ms=3100, duration_ms=2500, moment="elected"))
+    assert counts.faults == {"cut": 1, "strike": 1}
+    assert counts.elections >= 3  # the successor of the first leader is lost at once
+    assert run(Strike(start_ms=3100, duration_ms=1000, moment="elected")).faults == {}
+
+
+def test_whoever_stands_is_struck_and_may_come_back_with_a_higher_term():
+    quiet = Cut(start_ms=3000, duration_ms=450, links=LEADER_OFF)
+    counts = run(quiet, Strike(start_ms=3000, duration_ms=1500, moment="stands"))
+    assert counts.faults == {"cut": 1, "strike": 1}
+    assert counts.elections >= 2
