@@ -36,8 +36,8 @@ SCENARIOS_MAX = 3
 """So many scenarios follow one another in a seed at most."""
 LATEST_MS = 5000
 """So long before the end the last one begins; one that would last beyond the end is left out."""
-LEASE_WEIGHT = 3
-"""How much more often than another scenario one comes that is about leases, where there are any."""
+PARTED_MIN = 4
+"""A change parts a smaller group in no way that matters."""
 GAP_MS = 800
 """A group gets so long to settle between two."""
 OFF: Links = ((LEADER, EVERYBODY), (EVERYBODY, LEADER))
@@ -214,9 +214,7 @@ def draw_scenarios(
     """
     if len(group.members) < 3:
         return ()
-    names = [name for name in SCENARIOS if name != overlooked_promise.__name__]
-    if group.has_lease:
-        names += [overlooked_promise.__name__] * LEASE_WEIGHT
+    names = [name for name in SCENARIOS for _ in range(_weight(name, group))]
     count = draw.randint(1, SCENARIOS_MAX)
     latest_ms = max(from_ms, until_ms - LATEST_MS)
     starts = sorted(draw.randint(from_ms, latest_ms) for _ in range(count))
@@ -230,6 +228,15 @@ def draw_scenarios(
             break
         faults += [_kept(fault, ack) for fault in found]
     return tuple(sorted(faults, key=lambda fault: fault.start_ms))
+
+
+def _weight(name: str, group: Group) -> int:
+    """How often a scenario comes: what needs the most luck, or a certain group, oftener there."""
+    if name == overlooked_promise.__name__:
+        return 3 if group.has_lease else 0
+    if name == parted_change.__name__:
+        return 3 if len(group.members) >= PARTED_MIN else 0
+    return 2 if name == struck_candidate.__name__ else 1
 
 
 def _kept(fault: AnyFault, ack: str) -> AnyFault:
