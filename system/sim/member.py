@@ -31,12 +31,13 @@ from system.remoting.requests import SendRequest
 from system.sim.bounds import check_answered, check_bounds
 from system.sim.disk import SimDisk
 from system.sim.durable_words import check_campaign, check_said, check_stalled
+from system.sim.expiry import tell_disk_usage
 from system.sim.flush import Flush
 from system.sim.group_operator import REFUSED_CONNECTION
+from system.sim.process_ends import check_start
 from system.sim.run_trace import describe, numbers_of
-from system.sim.violation import Violated
 from system.store.broker_checkpoint import CheckpointFiles
-from system.store.commit_log import CommitLog, OutsideLog
+from system.store.commit_log import CommitLog
 from system.store.key_file import Sizes
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class SimMember:
             settings.index_file_bytes,
             NATIVE_FOLDER if settings.native_log else None,
         )
-        self._check_end_of_last(stopped_at)
+        check_start(self.log, self.name, stopped_at, must_be_aborted=self._must_be_aborted)
         writer = mutant.log_writer(self.log, world.ack)
         folder = f"{ROOT}/dledger-{self.name}"
         files = CheckpointFiles(
@@ -178,18 +179,6 @@ class SimMember:
     def _native(self) -> Callable[[], Iterable[Dispatch]] | None:
         log = self.log.native
         return None if log is None else lambda: native_dispatches(log.messages())
-
-    def _check_end_of_last(self, stopped_at: LogEnd | None) -> None:
-        """See whether the log knows how the last process ended. Raises Violated."""
-        log = self.log
-        if stopped_at is not None and log.was_aborted:
-            raise Violated("abort-marks-a-crash", "a stop in order is taken for a crash", self.name)
-        if stopped_at is not None and log.end != stopped_at:
-            raise Violated(
-                "stop-keeps-all", f"the log ends at {log.end}, was stopped at {stopped_at}"
-            )
-        if self._must_be_aborted and not log.was_aborted:
-            raise Violated("abort-marks-a-crash", "a crash is taken for a stop in order", self.name)
 
     def _new_core(self, snapshot: Snapshot | None) -> RaftCore:
         world, log = self.world, self.log
@@ -402,10 +391,5 @@ class SimMember:
         if not self.is_up or self.is_paused:
             return
         self.world.acting = self
-        try:
-            files = self._data_files.until(self.core.ledger.checkpoint_index)
-        except OutsideLog:
-            return  # the log is being replaced: next time
-        used_ratio = self.disk.used_ratio(ROOT)
-        self.broker.disk_usage(used_ratio, files, self.local_ms(), self.wall_ms() + older_by_ms)
-        self.pump()
+        if tell_disk_usage(self, ROOT, self._data_files, older_by_ms):
+            self.pump()

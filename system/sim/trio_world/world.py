@@ -19,14 +19,14 @@ from system.broker.expiry import ExpiryConfig
 from system.mutants import HEALTHY, Mutant
 from system.node.config import NodeConfig
 from system.raft.protocol import Message, Role, RoleChange
-from system.sim.clients import TOPIC_BYTES, stored_numbers
+from system.sim.clients import TOPIC_BYTES
 from system.sim.counts import Counts
 from system.sim.disk import PowerLoss
 from system.sim.draws import Draws
 from system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from system.sim.faults import DamageFile
 from system.sim.file_damage import ALWAYS_NOTICED, REBUILT, damage_file
-from system.sim.history import APPEND, OK, Operation, check_history, check_refusals
+from system.sim.history import Operation
 from system.sim.invariants import Invariants
 from system.sim.limits import raft_config
 from system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
@@ -37,10 +37,10 @@ from system.sim.trio_world.heap_clock import Deadlock, HeapClock
 from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
 from system.sim.trio_world.node_log import node_log_to
 from system.sim.trio_world.scheduler import run_seeded
+from system.sim.trio_world.settled import check_end
 from system.sim.trio_world.tcp_network import TcpNetwork
 from system.sim.trio_world.trio_operator import TrioOperator
 from system.sim.violation import Violated, Violation
-from system.sim.world import SETTLE_MS_MAX
 from system.store.disk import DiskFailed, DiskFull, StoreError
 from system.store.log_writer import AckPolicy
 
@@ -104,7 +104,7 @@ class TrioWorld:
         self.run_beside(trio.sleep_forever)
         if self.found is None:
             try:
-                self._check_end()
+                check_end(self)
             except Violated as found:
                 self.violated(found, found.node)
         return self.found
@@ -370,44 +370,6 @@ class TrioWorld:
         if source in self.members and target in self.members:
             return settings.link_delay_ms, settings.link_jitter_ms
         return settings.client_delay_ms, settings.client_delay_ms
-
-    # ---- the end ----------------------------------------------------------------------
-
-    def _check_end(self) -> None:
-        history = self.clients.history
-        check_history(history)
-        check_refusals(history, stored_numbers(self.native.newer(self.invariants.queues)))
-        self._check_live()
-
-    def _check_live(self) -> None:
-        """After the last fault is mended the group acknowledges, and everybody catches up."""
-        due_ms = self.healed_ms + SETTLE_MS_MAX
-        if due_ms > self.settings.run_ms - self.settings.idle_ms:
-            return  # a schedule that leaves no time to settle promises nothing
-        asked = [
-            operation
-            for operation in self.clients.history
-            if operation.kind == APPEND and self.healed_ms <= operation.invoke_ms <= due_ms
-        ]
-        if asked and not any(op.outcome == OK and op.end_ms <= due_ms for op in asked):
-            raise Violated(
-                "appends-succeed",
-                f"none was acknowledged within {SETTLE_MS_MAX:.0f} ms after the last fault",
-            )
-        self.operator.check_done()
-        committed = self.invariants.committed_index
-        for host in self.members.values():
-            if host.is_gone:
-                continue
-            if host.node is None:
-                raise Violated("everybody-runs", "still down at the end", host.name)
-            index = host.node.broker.applied_index
-            if index != committed:
-                raise Violated(
-                    "everybody-catches-up",
-                    f"applied {index} of {committed} committed entries at the end",
-                    host.name,
-                )
 
     def _count_up(self) -> None:
         counts = self.counts

@@ -1,0 +1,23 @@
+"""What a node's shell measures of its disk each second, for the broker to let files expire."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from system.node.data_files import DataFiles
+from system.store.segment_files import OutsideLog
+
+if TYPE_CHECKING:
+    from system.sim.member import SimMember
+
+
+def tell_disk_usage(member: SimMember, root: str, data_files: DataFiles, older_by_ms: int) -> bool:
+    """Tell the broker, as if `older_by_ms` had passed; False while the log is being replaced."""
+    try:
+        files = data_files.until(member.core.ledger.checkpoint_index)
+    except OutsideLog:
+        return False  # next time
+    used_ratio = member.disk.used_ratio(root)
+    wall_ms = member.wall_ms() + older_by_ms
+    member.broker.disk_usage(used_ratio, files, member.local_ms(), wall_ms)
+    return True
