@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from system.raft.core import RaftCore
 from system.raft.protocol import Message, PushResponse, Role, SaveState, VoteResponse, Write
-from system.sim.invariants import Shadow
+from system.sim.shadow import Shadow
 from system.sim.violation import Violated
 
 STALL_SLACK_MS = 500.0

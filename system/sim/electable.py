@@ -14,7 +14,7 @@ from system.raft.core import RaftCore
 from system.sim.violation import Violated
 
 if TYPE_CHECKING:
-    from system.sim.invariants import Shadow
+    from system.sim.shadow import Shadow
 
 
 def check_not_overtaken(shadows: Iterable[Shadow], core: RaftCore, index: int, crc: int) -> None:

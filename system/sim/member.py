@@ -41,7 +41,7 @@ from system.store.commit_log import CommitLog
 from system.store.key_file import Sizes
 
 if TYPE_CHECKING:
-    from system.sim.invariants import Shadow
+    from system.sim.shadow import Shadow
     from system.sim.world import World
 
 ROOT = "/store"
@@ -221,8 +221,9 @@ class SimMember:
 
     def stop(self, *, loses_power: bool) -> None:
         """End the process in order, as by SIGTERM. Raises DiskFailed, PowerLoss."""
+        self._must_be_aborted = False  # a crash behind the marker's removal is none to see
         self.shadow.in_flight = self.flush.finish()
-        self._stopped_at, self._must_be_aborted = self.log.end, False
+        self._stopped_at = self.log.end
         self._end(loses_unsynced=loses_power)
 
     def pause(self) -> None:

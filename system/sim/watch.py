@@ -28,10 +28,11 @@ from system.raft.protocol import (
 from system.sim.fault_actions import FaultActions
 from system.sim.faults import LEADER, AnyFault, LinkFault, NodeFault
 from system.sim.history import Operation
-from system.sim.invariants import Invariants, Shadow
+from system.sim.invariants import Invariants
 from system.sim.network import Network
 from system.sim.run_trace import Trace
 from system.sim.schedule import Schedule
+from system.sim.shadow import Shadow
 from system.sim.violation import Violation
 from system.sim.world import World
 from system.store.commit_log import CommitLog

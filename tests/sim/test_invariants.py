@@ -28,9 +28,10 @@ from system.sim.history import (
     check_history,
     check_refusals,
 )
-from system.sim.invariants import Invariants, Shadow
+from system.sim.invariants import Invariants
 from system.sim.run import run_seed
 from system.sim.schedule import Call, Options, Schedule, Settings
+from system.sim.shadow import Shadow
 from system.sim.violation import Violated
 from system.store.commit_log import CommitLog
 from system.store.disk import DiskFailed

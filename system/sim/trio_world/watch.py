@@ -14,7 +14,8 @@ from system.broker.effects import BrokerEffects
 from system.mutants import Mutant
 from system.raft.core import RaftCore
 from system.raft.protocol import Message, RoleChange, Write
-from system.sim.invariants import Invariants, Shadow
+from system.sim.invariants import Invariants
+from system.sim.shadow import Shadow
 from system.sim.violation import Violated
 from system.store.commit_log import CommitLog
 
