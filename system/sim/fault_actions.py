@@ -269,3 +269,4 @@ class FaultActions:
     def _end_full(self, member: SimMember) -> None:
         member.disk.platter.capacity_bytes = None
         self._world.restart(member)
+        member.measure_disk()  # a node looks each second, some worlds when files expire alone

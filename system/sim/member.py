@@ -389,8 +389,10 @@ class SimMember:
 
     def measure_disk(self, *, older_by_ms: int = 0) -> None:
         """Tell the broker how full the disk is and how old the files are; let them expire."""
-        if not self.is_up or self.is_paused:
-            return
+        if self.is_up and not self.postponed(self._measure, older_by_ms):
+            self._measure(older_by_ms)
+
+    def _measure(self, older_by_ms: int) -> None:
         self.world.acting = self
         if tell_disk_usage(self, ROOT, self._data_files, older_by_ms):
             self.pump()
