@@ -49,6 +49,7 @@ class Invariants:
         self.committed_crcs: list[int] = []
         self.queues: dict[Queue, list[bytes]] = {}
         """Every queue's committed messages as they are stored, by offset."""
+        self._committed_in: dict[int, int] = {}  # term -> the last index first committed in it
         self._ends: dict[tuple[int, int], tuple[Batch, int, int]] = {}
 
     @property
@@ -188,10 +189,14 @@ class Invariants:
             raise Violated(
                 "one-leader-a-term", f"{other} and {shadow.name} both lead term {change.term}"
             )
-        self._check_complete(shadow)
+        self._check_complete(shadow, change.term)
 
-    def _check_complete(self, shadow: Shadow) -> None:
-        last = self.committed_index
+    def _check_complete(self, shadow: Shadow, term: int) -> None:
+        """A leader has what was committed in earlier terms; of a later one it cannot know.
+
+        (A member that stood still may count its votes of a term that is long over.)
+        """
+        last = max((index for at, index in self._committed_in.items() if at < term), default=-1)
         if last >= 0 and not shadow.holds(last, self.committed_crcs[last]):
             raise Violated(
                 "leader-completeness",
@@ -232,6 +237,7 @@ class Invariants:
         assert core is not None
         self._check_durable(shadow, core, index)
         check_not_overtaken(self.shadows.values(), core, index, shadow.crc_at(index))
+        self._committed_in[core.term] = index
         first = len(self.committed_crcs)
         while first <= index:
             for batch in core.log.batches_from(first, _READ_BYTES):
@@ -244,7 +250,7 @@ class Invariants:
             if other is not shadow and other.is_up and other.core is not None:
                 leads = other.core.role is Role.LEADER
                 if leads and other.core.term > core.term:
-                    self._check_complete(other)
+                    self._check_complete(other, other.core.term)
 
     def _extend_by(self, batch: Batch) -> None:
         data, start = batch.data, batch.position
