@@ -33,7 +33,8 @@ def draw_store_settings(draw: Stream, settings: Settings) -> Settings:
     if draw.chance(_KEYED):
         settings = msgspec.structs.replace(
             settings,
-            key_items_max=draw.choice((60, 400, 2_000)),
+            # Not fewer: a new member takes a checkpoint for each so many entries of a whole log.
+            key_items_max=draw.choice((250, 400, 2_000)),
             key_slots=draw.choice((31, 200, 3_000)),
             key_file_items=draw.choice((50, 300, 2_000)),
             keyed=draw.choice((0.05, 0.3, 1.0)),

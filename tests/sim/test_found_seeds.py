@@ -12,6 +12,7 @@ FOUND = {
     113: "a queue that had wholly expired before an upgrade was expected to go on at its old end",
     134: "bit rot that found nothing to rot left its node down for good",
     161: "an invariant read the log of a member that had been stopped in order",
+    519: "a new member with room for 60 keys took too many checkpoints to catch up in time",
     726: "a member that stood still and then won a term long over was asked for what came later",
     20005: "a failing fsync while bits rotted ended the whole campaign",
     30018: "a restarted member was compared with the failed log of its last process",
