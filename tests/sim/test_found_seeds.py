@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from system.sim.run import run_seed
+from system.sim.trio_world.run import run_seed as run_node_seed
 
 FOUND = {
     65: "a crash behind the removal of the abort marker was taken for one that left no marker",
@@ -22,3 +23,14 @@ FOUND = {
 @pytest.mark.parametrize("seed", FOUND, ids=str)
 def test_a_seed_that_was_mended_stays_clean(seed: int) -> None:
     assert run_seed(seed).violation is None, FOUND[seed]
+
+
+FOUND_IN_WHOLE_NODES = {
+    3: "a cut held the reset of a closed socket for ever, so that nobody connected anew",
+    48: "the same, with the end of a crashed process",
+}
+
+
+@pytest.mark.parametrize("seed", FOUND_IN_WHOLE_NODES, ids=str)
+def test_a_seed_of_whole_nodes_that_was_mended_stays_clean(seed: int) -> None:
+    assert run_node_seed(seed).violation is None, FOUND_IN_WHOLE_NODES[seed]

@@ -81,6 +81,8 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         self._listeners: dict[Address, SimSocket] = {}
         self._sockets: dict[int, SimSocket] = {}
         self._pairs: dict[int, SimSocket] = {}  # a connected socket's number: the other side
+        self._of_closed: list[Pipe] = []
+        """Where closed sockets sent: a cut may hold their end, or a reset for whoever still asks."""
         self._numbers = 0
 
     # ---- hosts and links ------------------------------------------------------------------
@@ -113,6 +115,9 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
                 self._pairs[number].reset()
                 sock.reset()
             else:
+                pipe.release()
+        for pipe in self._of_closed:
+            if pipe.link is link and pipe.held:
                 pipe.release()
 
     def held(self, source: str, target: str) -> tuple[int, int]:
@@ -191,8 +196,9 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         self._send_syn(sock, 0)
 
     def forget(self, sock: SimSocket) -> None:
-        """A socket is closed."""
-        self._sockets.pop(sock.number, None)
+        """A socket is closed; its machine goes on sending what is under way."""
+        if self._sockets.pop(sock.number, None) is not None and sock.outgoing is not None:
+            self._of_closed.append(sock.outgoing)
         if self._listeners.get(sock.local) is sock:
             del self._listeners[sock.local]
 
