@@ -82,7 +82,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         self._sockets: dict[int, SimSocket] = {}
         self._pairs: dict[int, SimSocket] = {}  # a connected socket's number: the other side
         self._of_closed: list[Pipe] = []
-        """Where closed sockets sent: a cut may hold their end, or a reset for whoever still asks."""
+        """Where closed sockets sent: a cut may hold their end, or a reset for who still asks."""
         self._numbers = 0
 
     # ---- hosts and links ------------------------------------------------------------------
