@@ -235,6 +235,7 @@ def _value_json(event: Event) -> str | None:
             ("input", event.input),
             ("output", event.output),
             ("offset", event.offset),
+            ("expected", event.expected),
             ("extra", event.extra),
         )
         if value is not None
@@ -252,6 +253,7 @@ def _operations_table(operations: Sequence[Paired]) -> pa.Table:
         "f": [operation.invoke.f for operation in ordered],
         "key": [operation.invoke.key for operation in ordered],
         "input": [operation.invoke.input for operation in ordered],
+        "expected": [operation.invoke.expected for operation in ordered],
         "output": [end.output if end else None for end in ends],
         "offset": [_offset(operation) for operation in ordered],
         "call_ns": [operation.invoke.time_ns for operation in ordered],

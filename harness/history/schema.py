@@ -33,7 +33,8 @@ OPERATIONS = pa.schema(
         ("process", pa.int64()),
         ("f", pa.string()),
         ("key", pa.string()),
-        ("input", pa.int64()),  # the value to append; null where f takes none
+        ("input", pa.int64()),  # the value to append or write; null where f takes none
+        ("expected", pa.int64()),  # cas: the value that must stand there; null elsewhere
         ("output", pa.int64()),  # the value read, or the end offset; null where none was
         ("offset", pa.int64()),  # append: the offset given (ok only); read: the offset asked for
         ("call_ns", pa.int64()),
@@ -41,9 +42,12 @@ OPERATIONS = pa.schema(
         ("outcome", pa.string()),  # ok | fail | info
         ("error", pa.string()),
         ("node", pa.string()),
-        ("extra", pa.string()),  # JSON; null where the columns say everything
+        ("extra", pa.string()),  # JSON; null where the columns say everything, see below
     ]
 )
+"""What is no int64 stands in `extra`, a JSON object: its "input" and "output" take the place of
+the columns of those names, which are null then (texts of a key-value store, the list that a set's
+read returns, the micro-operations of a transaction)."""
 
 ENTRIES = pa.schema(
     [

@@ -44,7 +44,7 @@ _CLOSE_BYTES = _FRAME.size + _COUNT.size
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One event as recorded. What schema.EVENTS holds as JSON stands in columns here.
 
-    `input`, `output` and `offset` are what the OPERATIONS columns of those names get;
+    `input`, `output`, `offset`, `expected` are what the OPERATIONS columns of those names get;
     `extra` is JSON text (the whole value of a nemesis event). `time_ns` counts from the
     run's start.
     """
@@ -60,6 +60,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     error: str | None = None
     node: str | None = None
     extra: str | None = None
+    expected: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

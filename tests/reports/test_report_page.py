@@ -184,7 +184,8 @@ def test_a_long_run_stays_a_small_page(make_folder: Any, clean_run: Any) -> None
         {
             "op": ops, "process": pa.array([n % 12 for n in range(count)], pa.int64()),
             "f": ["append"] * count, "key": [f"shaketable/{n % 4}" for n in range(count)],
-            "input": ops, "output": pa.nulls(count, pa.int64()), "offset": ops, "call_ns": calls,
+            "input": ops, "expected": pa.nulls(count, pa.int64()),
+            "output": pa.nulls(count, pa.int64()), "offset": ops, "call_ns": calls,
             "return_ns": returns, "outcome": ["ok"] * count, "error": pa.nulls(count, pa.string()),
             "node": ["n0"] * count, "extra": pa.nulls(count, pa.string()),
         }

@@ -1,0 +1,1 @@
+"""The general linearizability search: what it is asked, how it is driven, what it answers."""

@@ -1,0 +1,103 @@
+"""What the search is asked: the history of one object, as arrays, and the steps of its model.
+
+A model turns one partition of the operations table into a Problem; the search knows nothing of
+tables, processes or files. Source: Herlihy & Wing 1990 for the question; CHECKERS.md section 2.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+NEVER = int(np.iinfo(np.int64).max)
+"""The time of return of an operation whose outcome is unknown: it may take effect at any time
+after its call, or never."""
+
+State = Hashable
+"""An object's state in a model's own terms; equal states must compare and hash equal."""
+
+Step = Callable[[State, int], "State | None"]
+"""(state, kind) -> the state after an operation of that kind, None where it cannot happen."""
+
+
+class Family(enum.IntEnum):
+    """Which compiled code knows how the states go on."""
+
+    TABLE = 0
+    """None: `Problem.step` is asked for each new pair of state and kind, and remembered."""
+    VALUE = 1
+    """One value, numbered 0 .. `Problem.values` - 1: the codes of Access."""
+
+
+class Access(enum.IntEnum):
+    """What a kind does to the one value of Family.VALUE; `a` and `b` are its numbers."""
+
+    READ = 0
+    """Possible where the value is `a`; changes nothing."""
+    NOT = 1
+    """Possible where the value is not `a` (a cas that answered "no"); changes nothing."""
+    WRITE = 2
+    """Always possible; the value is `b` then."""
+    CAS = 3
+    """Possible where the value is `a`; it is `b` then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """The distinct operations of a problem: two of the same kind differ in their times alone.
+
+    Arrays with an element for each kind.
+
+    Attributes:
+        code: what it does, in the terms of the problem's family (Access for VALUE).
+        a: first argument of that code.
+        b: second argument.
+        observes: True if it never changes any state.
+        overwrites: True if it is possible in every state and leads to one and the same from all.
+    """
+
+    code: Ints
+    a: Ints
+    b: Ints
+    observes: Bools
+    overwrites: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One object's history. Arrays with an element for each operation, in any order.
+
+    Operations that certainly did not happen, and those of unknown outcome that could change
+    nothing, are left out by who makes the problem.
+
+    Attributes:
+        family: which compiled code steps through the states.
+        initial: the first state: a value's number for VALUE, unused for TABLE.
+        values: how many values there are (VALUE), 0 for TABLE.
+        kind: which of `kinds` it is.
+        call_ns: when it was called.
+        return_ns: when it returned; NEVER where the outcome is unknown. Intervals are closed:
+            at equal times calls come before returns.
+        op: its id in the history.
+        kinds: what the kinds do.
+        start: the first state in the model's own terms.
+        step: the model itself, by kind: what a witness is replayed on, whatever the family.
+    """
+
+    family: Family
+    initial: int
+    values: int
+    kind: npt.NDArray[np.int32]
+    call_ns: Ints
+    return_ns: Ints
+    op: Ints
+    kinds: Kinds
+    start: State
+    step: Step
