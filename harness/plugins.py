@@ -5,7 +5,7 @@ their package (module attribute `PLUGIN`), external ones by the entry-point grou
 shaketable.targets, .faults, .workloads and .checkers.
 
 Source: jepsen.db, jepsen.nemesis, jepsen.generator, jepsen.checker; DESIGN.md
-sections 1 and 2 (decisions 5, 10, 11, 13).
+sections 1 and 2 (decisions 5, 10, 11, 13). The checkers' side stands in harness.checker.
 """
 
 from __future__ import annotations
@@ -16,10 +16,31 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
+from harness.checker import CheckContext, Checker, FaultWindow, SearchBudget
+
 if TYPE_CHECKING:  # client workers import this module, and start far faster without pyarrow
     import pyarrow as pa
 
-    from harness.verdict import Verdict
+__all__ = [
+    "UNTOUCHED",
+    "Address",
+    "CheckContext",
+    "Checker",
+    "Evidence",
+    "Fault",
+    "FaultWindow",
+    "Json",
+    "Launch",
+    "NodeLayout",
+    "NodeStatus",
+    "Operation",
+    "Promises",
+    "SearchBudget",
+    "Target",
+    "TargetClient",
+    "Workload",
+    "World",
+]
 
 Json = dict[str, Any]
 """A JSON object: what plans, undos and options are made of."""
@@ -319,68 +340,4 @@ class Workload(Protocol):
 
     def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
         """The least end of the queue that this answer proves; 0 where it proves nothing."""
-        ...
-
-
-# ---- checkers ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class FaultWindow:
-    """One fault as it was done: from when it was applied to when it was undone (ns).
-
-    `began_ns` is just before it was applied (the SIGKILL sent, the leader asked); None where
-    the history does not say. `start_ns` is when that was done.
-    """
-
-    fault: int
-    name: str
-    description: str
-    start_ns: int
-    stop_ns: int
-    bit: bool
-    evidence: str
-    began_ns: int | None = None
-
-    @property
-    def from_ns(self) -> int:
-        """When the fault began to be applied, as early as is known."""
-        return self.start_ns if self.began_ns is None else self.began_ns
-
-
-@dataclass(frozen=True, slots=True)
-class CheckContext:
-    """What every partition of a check needs to know; small, sent to every executor.
-
-    `committed` maps each node that answered while draining to its committed index; a
-    node that did not answer is absent. `incomplete` says, in words, why the history is
-    known to lack events, if it is: then no verdict may be VALID or rest on absence.
-    """
-
-    nodes: tuple[str, ...]
-    committed: Mapping[str, int]
-    promises: Promises
-    windows: tuple[FaultWindow, ...] = ()
-    faults_asked: tuple[str, ...] = ()
-    incomplete: str | None = None
-
-
-class Checker(Protocol):
-    """A pure function of Arrow tables, applied to each partition, then a conclusion.
-
-    `tables` names what it reads: "operations" and/or "entries". `partition` is the
-    column expression by which both are split: "key" (the queue) or "bucket" (entries
-    by ranges of their log index, see checkers.engine).
-    """
-
-    name: str
-    tables: tuple[str, ...]
-    partition: str
-
-    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
-        """Check one partition; return rows of FINDINGS (kind "checked" rows carry counts)."""
-        ...
-
-    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
-        """Join the findings of all partitions into a verdict."""
         ...

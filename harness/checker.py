@@ -1,0 +1,105 @@
+"""What a checker implements, and what it is told of the run: the contracts of judging.
+
+`harness.plugins` hands all of it on, beside the protocols of the other plug-ins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:  # client workers import this module, and start far faster without pyarrow
+    import pyarrow as pa
+
+    from harness.plugins import Promises
+    from harness.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class FaultWindow:
+    """One fault as it was done: from when it was applied to when it was undone (ns).
+
+    `began_ns` is just before it was applied (the SIGKILL sent, the leader asked); None where
+    the history does not say. `start_ns` is when that was done.
+    """
+
+    fault: int
+    name: str
+    description: str
+    start_ns: int
+    stop_ns: int
+    bit: bool
+    evidence: str
+    began_ns: int | None = None
+
+    @property
+    def from_ns(self) -> int:
+        """When the fault began to be applied, as early as is known."""
+        return self.start_ns if self.began_ns is None else self.began_ns
+
+
+@dataclass(frozen=True, slots=True)
+class SearchBudget:
+    """What the search of one partition may spend, and when the whole check has to end.
+
+    `time_s` and `memory_bytes` are for each partition. `deadline_unix_s` is one moment for
+    all of them, in seconds of Unix time, since executors share no other clock. Past any of
+    these what is open is undecided: a checker says so and never guesses.
+    """
+
+    time_s: float = 60.0
+    memory_bytes: int = 1 << 30
+    deadline_unix_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckContext:
+    """What every partition of a check needs to know; small, sent to every executor.
+
+    `committed` maps each node that answered while draining to its committed index; a
+    node that did not answer is absent. `incomplete` says, in words, why the history is
+    known to lack events, if it is: then no verdict may be VALID or rest on absence.
+    `search` is what a search may spend. `clock_unix_s` is the only clock of a checker, put in
+    by the engine (importable, so that it can be sent to executors); without one, as in a
+    test of one checker, time never runs out.
+    """
+
+    nodes: tuple[str, ...]
+    committed: Mapping[str, int]
+    promises: Promises
+    windows: tuple[FaultWindow, ...] = ()
+    faults_asked: tuple[str, ...] = ()
+    incomplete: str | None = None
+    search: SearchBudget = SearchBudget()
+    clock_unix_s: Callable[[], float] | None = None
+
+    def begin_search(self) -> Callable[[], bool]:
+        """Start the time of one partition's search; the answer says, when asked, if it is over."""
+        clock, deadline = self.clock_unix_s, self.search.deadline_unix_s
+        if clock is None:
+            return lambda: False
+        end = clock() + self.search.time_s
+        until = end if deadline is None else min(end, deadline)
+        return lambda: clock() >= until
+
+
+class Checker(Protocol):
+    """A pure function of Arrow tables, applied to each partition, then a conclusion.
+
+    `tables` names what it reads: "operations" and/or "entries". `partition` is the
+    column expression by which both are split: "key" (the queue) or "bucket" (entries
+    by ranges of their log index, see checkers.engine).
+    """
+
+    name: str
+    tables: tuple[str, ...]
+    partition: str
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Check one partition; return rows of FINDINGS (kind "checked" rows carry counts)."""
+        ...
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the findings of all partitions into a verdict."""
+        ...
