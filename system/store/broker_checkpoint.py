@@ -27,7 +27,7 @@ from system.store.segment_files import OutsideLog
 STORE_CHECKPOINT_BYTES = 4096
 """RocketMQ's `checkpoint` is one page."""
 
-_FORMAT = 1
+_FORMAT = 2
 _MAGIC_AND_CRC = struct.Struct(">8sI")
 _MAGIC = b"applied\0"
 _STORE_TIMES = struct.Struct(">qqq")

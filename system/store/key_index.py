@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import NamedTuple
 
 from system.store.disk import Disk, DiskFailed
@@ -40,16 +39,21 @@ KeyItem = tuple[bytes, bytes, int, int]
 
 
 class KeyFile(NamedTuple):
-    """An index file by the time in its name, ms since the epoch, and its header."""
+    """An index file by the time in its name, ms since the epoch, and its header.
+
+    `earliest_ms` is the earliest store time in it: before the first message's where a later
+    leader's clock was behind. The items' seconds cannot say that, as in RocketMQ.
+    """
 
     name_ms: int
     header: Header
+    earliest_ms: int
 
 
 class KeyIndex:
     """The index files under `<root>/index`.
 
-    One thread writes (all but `candidates` and `query`), another may query at the same time: it
+    One thread writes (all but `candidates`), another may query at the same time: it
     finds what the last `flush` made durable.
     """
 
@@ -60,19 +64,14 @@ class KeyIndex:
         self._read = OpenFiles(disk, OPEN_FILES_MAX)
         self._writer: KeyFileWriter | None = None
         self._done: tuple[KeyFile, ...] = ()  # full files, oldest first
-        self._writer_ms = 0
+        self._writer_ms = self._writer_earliest_ms = 0
         self._flushed: tuple[KeyFile, ...] = ()
         self._forgotten: list[KeyFile] = []
         self._generation = 0  # rises when a file may be another one of the same name
         self._read_generation = 0
 
-    @property
-    def files(self) -> tuple[KeyFile, ...]:
-        """The files as the last `flush` left them, oldest first: what a checkpoint says."""
-        return self._flushed
-
     def restore(self, files: Sequence[KeyFile]) -> bool:
-        """Go back to what a checkpoint says; remove every other file and item.
+        """Go back to what a checkpoint says (`flush`); remove every other file and item.
 
         Returns False, and is empty then, if a file is missing or damaged: to be put anew from
         the log's begin. Raises DiskFull, DiskFailed.
@@ -105,12 +104,16 @@ class KeyIndex:
         if writer is None or writer.is_full:
             writer = self._next_file(store_ms)
         writer.put(key_hash(topic, key), position, store_ms)
+        self._writer_earliest_ms = min(self._writer_earliest_ms, store_ms)
 
     def flush(self) -> tuple[KeyFile, ...]:
-        """Make every item durable and findable; return `files`. Raises DiskFull, DiskFailed."""
+        """Make every item durable and findable; return the files, oldest first.
+
+        That is what a checkpoint says. Raises DiskFull, DiskFailed.
+        """
         if self._writer is not None:
             self._writer.flush()
-            self._flushed = (*self._done, KeyFile(self._writer_ms, self._writer.header))
+            self._flushed = (*self._done, self._written(self._writer))
         return self._flushed
 
     def forget_below(self, position: int) -> None:
@@ -129,12 +132,6 @@ class KeyIndex:
             self._disk.unlink(self._path(file))
         self._forgotten = []
 
-    def query(
-        self, topic: bytes, key: bytes, count_max: int, begin_ms: int, end_ms: int
-    ) -> list[int]:
-        """Return at most `count_max` candidates, see `candidates`."""
-        return list(islice(self.candidates(topic, key, begin_ms, end_ms), count_max))
-
     def candidates(self, topic: bytes, key: bytes, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield positions of messages that may have the key, newest first, each once.
 
@@ -148,8 +145,9 @@ class KeyIndex:
         steps_left = QUERY_STEPS_MAX
         last = -1  # a message may stand twice, one item behind the other: as UNIQ_KEY and in KEYS
         for file in reversed(self._flushed):
-            if file.header.begin_ms > end_ms or file.header.end_ms < begin_ms:
+            if file.earliest_ms > end_ms or file.header.end_ms < begin_ms:
                 continue
+            has_earlier = file.earliest_ms < file.header.begin_ms  # with 0 as their seconds
             number = self._slot(file, hash_wanted % self.sizes.slots)
             while number > 0 and steps_left:
                 steps_left -= 1
@@ -158,7 +156,9 @@ class KeyIndex:
                     break
                 hash_found, position, seconds, older = ITEM.unpack(item)
                 stored_ms = file.header.begin_ms + seconds * 1000
-                is_in_time = stored_ms <= end_ms and begin_ms < stored_ms + 1000
+                may_be_earlier = has_earlier and not seconds
+                is_early_enough = may_be_earlier or stored_ms <= end_ms
+                is_in_time = is_early_enough and begin_ms < stored_ms + 1000
                 is_flushed = number < file.header.item_count
                 if is_flushed and hash_found == hash_wanted and is_in_time and position != last:
                     last = position
@@ -185,20 +185,25 @@ class KeyIndex:
             if not writer.cut():
                 writer.close()
                 return False
-            self._writer, self._writer_ms = writer, file.name_ms
+            self._writer = writer
+            self._writer_ms, self._writer_earliest_ms = file.name_ms, file.earliest_ms
         return True
+
+    def _written(self, writer: KeyFileWriter) -> KeyFile:
+        return KeyFile(self._writer_ms, writer.header, self._writer_earliest_ms)
 
     def _next_file(self, store_ms: int) -> KeyFileWriter:
         """Start the next file, named by its first message's time, later than the one before."""
+        earliest_ms = store_ms
         if self._writer is not None:
             self._writer.flush()
             self._writer.close()
-            self._done = (*self._done, KeyFile(self._writer_ms, self._writer.header))
+            self._done = (*self._done, self._written(self._writer))
             store_ms = max(store_ms, self._writer_ms + 1)
             self._writer = None
         path = f"{self._folder}/{file_name(store_ms)}"
         self._writer = KeyFileWriter.create(self._disk, path, self.sizes)
-        self._writer_ms = store_ms
+        self._writer_ms, self._writer_earliest_ms = store_ms, earliest_ms
         self._disk.sync_dir(self._folder)
         return self._writer
 
