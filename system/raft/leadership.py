@@ -110,11 +110,6 @@ class Leadership:
     # ---- reads ----------------------------------------------------------------------------
 
     @property
-    def read_round(self) -> int:
-        """The latest round, carried by every push."""
-        return self.reads.round
-
-    @property
     def reads_waiting(self) -> int:
         """Reads asked for and not yet confirmed."""
         return self.reads.waiting

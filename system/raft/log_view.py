@@ -52,11 +52,6 @@ class LogView:
         """Term of the last entry; the begin's (-1 for a new log) where none is kept."""
         return self._terms[-1]
 
-    @property
-    def term_count(self) -> int:
-        """How many terms begin behind the log's begin."""
-        return len(self._terms) - 1
-
     def term_starts_after(self, index: int) -> int:
         """How many terms begin behind entry `index`, which is at or behind the begin."""
         return len(self._firsts) - bisect_right(self._firsts, index)

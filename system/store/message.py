@@ -182,12 +182,6 @@ def encode_properties(properties: dict[str, str]) -> bytes:
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]).encode()
 
 
-def decode_properties(data: bytes) -> dict[str, str]:
-    """Read properties; parts that are no name with a value are left out (MessageDecoder)."""
-    pairs = [part.split("\x01") for part in data.decode(errors="replace").split("\x02")]
-    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
-
-
 def host_bytes(ip: str, port: int) -> bytes:
     """Return an IPv4 address and port as the 8 bytes of a stored host."""
     return ipaddress.IPv4Address(ip).packed + _I32.pack(port)

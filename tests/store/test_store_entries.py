@@ -23,9 +23,7 @@ from system.store.message import (
     DamagedMessage,
     Message,
     decode_message,
-    decode_properties,
     encode_message,
-    encode_properties,
     host_bytes,
     offset_message_id,
     walk_messages,
@@ -98,12 +96,6 @@ def test_the_stored_layout_is_the_documented_one():
     assert raw[84:88] == struct.pack(">i", 5)
     assert raw[88:] == b"value" + b"\x09TopicTest" + b"\x00\x07TAGS\x01a\x02"
     assert offset_message_id(message.store_host, 48) == b"7F000001000078BF0000000000000030"
-
-
-def test_properties_come_back_and_odd_parts_are_left_out():
-    properties = {"KEYS": "k1 k2", "TAGS": "a", "EMPTY": ""}
-    assert decode_properties(encode_properties(properties)) == properties
-    assert decode_properties(b"A\x01b\x02noise\x02C\x01d") == {"A": "b", "C": "d"}
 
 
 MESSAGE = st.tuples(TOPIC, st.integers(0, 9), st.integers(0, 99), st.binary(max_size=300))
