@@ -1,0 +1,88 @@
+"""What the search answers: a verdict with its proof, or what stayed open and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from checkers.search.problem import Ints, State
+from harness.verdict import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Operations in an order in which they could have happened one by one.
+
+    Attributes:
+        op: their ids in that order, shape (n,).
+        state: the number of the state after each, shape (n,).
+        states: the states by number, in the model's own terms.
+    """
+
+    op: Ints
+    state: Ints
+    states: tuple[State, ...]
+
+    def __len__(self) -> int:
+        """How many operations it holds."""
+        return self.op.size
+
+    def steps(self, last: int | None = None) -> Iterator[tuple[int, State]]:
+        """Yield (op id, state after it) of the last `last` operations, of all by default."""
+        begin = 0 if last is None else max(0, len(self) - last)
+        for op, state in zip(self.op[begin:].tolist(), self.state[begin:].tolist(), strict=True):
+            yield op, self.states[state]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of the history that cannot be passed, or that could not be decided.
+
+    Attributes:
+        method: "search" (every order was tried from the history's begin) or "window" (every
+            state that matters was tried at the part's begin); how the part was reached where
+            it is open.
+        first_ns: the time at which the part begins.
+        last_ns: when `stuck` returned.
+        operations: ids of the operations that were open at some time of the part, unknown
+            outcomes left out, in the order of their calls.
+        unknown: ids of the operations of unknown outcome that were called before its end.
+        prefix: the longest linearizable prefix inside the part that was found. It starts from
+            `prefix_start`, and does not name operations that took effect before the part.
+        prefix_start: the state from which `prefix` starts.
+        stuck: id of the operation whose return could not be passed.
+        before: how many operations had returned before the part begins.
+        states: how the object could have stood at the part's begin.
+    """
+
+    method: str
+    first_ns: int
+    last_ns: int
+    operations: Ints
+    unknown: Ints
+    prefix: Witness
+    prefix_start: State
+    stuck: int
+    before: int
+    states: tuple[State, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer to one problem.
+
+    Attributes:
+        outcome: VALID, INVALID, or UNKNOWN where a budget was used up first.
+        nodes: configurations that were looked at.
+        bytes_max: the most memory that the search held at a time.
+        witness: for VALID, and already replayed through Problem.step; None otherwise.
+        part: for INVALID the part that cannot be linearized, for UNKNOWN the open one.
+        why: for UNKNOWN which budget was used up: "time" or "memory"; "" otherwise.
+    """
+
+    outcome: Outcome
+    nodes: int
+    bytes_max: int
+    witness: Witness | None = None
+    part: Part | None = None
+    why: str = ""
