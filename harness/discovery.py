@@ -1,8 +1,8 @@
 """Finds the plug-ins: built-ins by a scan of their package, others by entry points.
 
-A built-in is a module of harness.targets, harness.faults, workloads or checkers with an
-attribute `PLUGIN`; an external one is an entry point of the group shaketable.<kind>
-that names such an object.
+A built-in is a module of harness.targets, harness.faults, workloads, checkers or
+checkers.models with an attribute `PLUGIN`; an external one is an entry point of the
+group shaketable.<kind> that names such an object.
 
 Source: DESIGN.md section 1 ("Plug-ins").
 """
@@ -27,6 +27,7 @@ PACKAGES: Final[Mapping[str, str]] = {
     "faults": "harness.faults",
     "workloads": "workloads",
     "checkers": "checkers",
+    "models": "checkers.models",
 }
 PROTOCOLS: Final[Mapping[str, type]] = {
     "targets": plugins.Target,
@@ -34,12 +35,16 @@ PROTOCOLS: Final[Mapping[str, type]] = {
     "workloads": plugins.Workload,
     "checkers": plugins.Checker,
 }
+PROTOCOLS_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
+    "models": ("checkers.models.model", "Model"),
+}
+"""Protocols of packages that this one must not import before it is asked: module and name."""
 ENTRY_POINT_GROUP: Final = "shaketable.{kind}"
 
 
 @functools.cache
 def find(kind: str) -> Mapping[str, Any]:
-    """Return all plug-ins of a kind ("targets", "faults", "workloads", "checkers") by name.
+    """Return all plug-ins of a kind by name; the kinds are those of PACKAGES.
 
     Raises:
         HarnessError: a plug-in cannot be imported or breaks its protocol: one line that
@@ -138,9 +143,17 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
+def _protocol(kind: str) -> type:
+    if kind in PROTOCOLS:
+        return PROTOCOLS[kind]
+    module, name = PROTOCOLS_ELSEWHERE[kind]
+    protocol: type = getattr(_imported(module), name)
+    return protocol
+
+
 def _conform(kind: str, source: str, plugin: Any) -> None:
     """Check that a plug-in has every member of its protocol, methods callable."""
-    protocol = PROTOCOLS[kind]
+    protocol = _protocol(kind)
     fields = list(protocol.__annotations__)
     methods = [name for name in vars(protocol) if not name.startswith("_") and name not in fields]
     lacking = [name for name in fields + methods if not hasattr(plugin, name)]

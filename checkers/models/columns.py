@@ -1,0 +1,272 @@
+"""One partition's operations as numbered columns: what models make their problems from.
+
+Everything that a search never has to place is left out here: operations that certainly did
+not happen, and those of unknown outcome that change nothing. Values of all columns share one
+numbering, so equal values have equal numbers, whether they are whole numbers or texts. All is
+done column by column; rows that carry `extra` cost a JSON decoding for each distinct text.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.models.model import UNKNOWN, Call
+from checkers.search.problem import NEVER, Bools, Ints
+from harness.errors import UsageError
+
+ABSENT = -1
+"""The number of an output that nobody saw: Call.output is UNKNOWN there."""
+NOTHING = 0
+"""The number of None."""
+VALUE_COLUMNS = ("input", "expected", "output")
+
+
+class Named(Protocol):
+    """What of a model these functions need."""
+
+    name: str
+    fs: frozenset[str]
+    observers: frozenset[str]
+
+
+class Values:
+    """The distinct values of a partition, each with its number: 0 is None."""
+
+    def __init__(self, whole: Ints) -> None:
+        """Number `whole`, distinct whole numbers, from 1 on."""
+        self._whole = whole
+        self._others: list[Any] = []
+        self._numbers: dict[Any, int] | None = None
+
+    def __len__(self) -> int:
+        return 1 + len(self._whole) + len(self._others)
+
+    def __getitem__(self, number: int) -> Any:
+        """Return the value of that number; UNKNOWN for ABSENT."""
+        if number == ABSENT:
+            return UNKNOWN
+        if number == NOTHING:
+            return None
+        place = number - 1
+        if place < len(self._whole):
+            return int(self._whole[place])
+        return self._others[place - len(self._whole)]
+
+    def number(self, value: Any) -> int:
+        """Return the number of a value, a new one if it has none yet."""
+        if value is None:
+            return NOTHING
+        if self._numbers is None:
+            if type(value) is int:
+                found = np.flatnonzero(self._whole == value)
+                if len(found):
+                    return int(found[0]) + 1
+            self._numbers = {v: n for n, v in enumerate(self._whole.tolist(), 1)}
+        if value not in self._numbers:
+            self._numbers[value] = len(self)
+            self._others.append(value)
+        return self._numbers[value]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The operations that a search may have to place, in the order of their ids.
+
+    `input`, `expected` and `output` are numbers of `values`; `output` is ABSENT where the
+    outcome is unknown. `f` is the place of the operation's name in `names`.
+    """
+
+    names: tuple[str, ...]
+    values: Values
+    op: Ints
+    call_ns: Ints
+    return_ns: Ints
+    is_ok: Bools
+    f: Ints
+    input: Ints
+    expected: Ints
+    output: Ints
+    offset: Ints
+    has_offset: Bools
+
+    def is_f(self, name: str) -> Bools:
+        """Return where the operation is of that name."""
+        return np.asarray(self.f == self.names.index(name))
+
+    def call(self, row: int) -> Call:
+        """Return the operation in that row as a model sees it."""
+        return Call(
+            self.names[int(self.f[row])],
+            self.values[int(self.input[row])],
+            self.values[int(self.output[row])],
+            self.values[int(self.expected[row])],
+            int(self.offset[row]) if self.has_offset[row] else None,
+        )
+
+    def require(self, lacks: Bools, what: str) -> None:
+        """Refuse operations that lack what they need.
+
+        Raises:
+            UsageError: `lacks` holds somewhere.
+        """
+        if lacks.any():
+            row = int(np.flatnonzero(lacks)[0])
+            f = self.names[int(self.f[row])]
+            raise UsageError(f"operation {self.op[row]} ({f}) has no {what}")
+
+
+def load_columns(model: Named, operations: pa.Table) -> Columns:
+    """Number the values of one partition of OPERATIONS and leave out what needs no place.
+
+    Raises:
+        UsageError: an operation is none that the model knows, has no time, or returns before
+            it is called: one line says which.
+    """
+    table = _in_order(operations)
+    names = tuple(sorted(model.fs))
+    f = _names_of(model, table, names)
+    is_ok = _equal(table, "outcome", "ok")
+    observers = [names.index(name) for name in model.observers]
+    keep = is_ok | ~(_equal(table, "outcome", "fail") | np.isin(f, observers))
+    if not keep.all():
+        table = table.filter(pa.array(keep))
+        f, is_ok = f[keep], is_ok[keep]
+    _check_times(table, is_ok)
+    values, numbers = _number_values(table)
+    return Columns(
+        names=names,
+        values=values,
+        op=_ints(table, "op"),
+        call_ns=_ints(table, "call_ns"),
+        return_ns=np.where(is_ok, _ints(table, "return_ns"), NEVER),
+        is_ok=is_ok,
+        f=f,
+        input=numbers["input"],
+        expected=numbers["expected"],
+        output=np.where(is_ok, numbers["output"], ABSENT),
+        offset=_ints(table, "offset"),
+        has_offset=np.asarray(pc.is_valid(table["offset"]).to_numpy(), dtype=np.bool_),
+    )
+
+
+def call_of(row: Mapping[str, Any]) -> Call:
+    """Return one row of OPERATIONS (a dict) as a model sees it."""
+    extra = json.loads(row["extra"]) if row.get("extra") else {}
+    found = {
+        name: freeze(extra[name]) if name in extra else row.get(name) for name in VALUE_COLUMNS
+    }
+    output = found["output"] if row["outcome"] == "ok" else UNKNOWN
+    return Call(row["f"], found["input"], output, found["expected"], row.get("offset"))
+
+
+def freeze(value: Any) -> Any:
+    """Make a decoded JSON value hashable: lists become tuples, objects tuples of pairs."""
+    if isinstance(value, list):
+        return tuple(freeze(each) for each in value)
+    if isinstance(value, dict):
+        return tuple((name, freeze(value[name])) for name in sorted(value))
+    return value
+
+
+def distinct(*columns: Ints) -> tuple[npt.NDArray[np.int32], Ints]:
+    """Number the distinct rows of some columns in the order of their first appearance.
+
+    Returns the number of each row, and for each number the first row that has it.
+    """
+    size = len(columns[0])
+    number, count = np.zeros(size, dtype=np.int64), 1
+    for column in columns:
+        if size and (column == column[0]).all():
+            continue
+        codes, width = _dense(column)
+        number, count = _dense(number * width + codes)
+    first = np.empty(count if size else 0, dtype=np.int64)
+    first[number[::-1]] = np.arange(size - 1, -1, -1)
+    return number.astype(np.int32), first
+
+
+def _dense(column: Ints) -> tuple[Ints, int]:
+    encoded = pa.array(column).dictionary_encode()
+    return np.asarray(encoded.indices.to_numpy(), dtype=np.int64), len(encoded.dictionary)
+
+
+def _in_order(operations: pa.Table) -> pa.Table:
+    op = np.asarray(operations["op"].to_numpy())
+    is_sorted = bool((op[1:] >= op[:-1]).all())
+    return (operations if is_sorted else operations.sort_by("op")).combine_chunks()
+
+
+def _names_of(model: Named, table: pa.Table, names: tuple[str, ...]) -> Ints:
+    """Return the place of each operation's name in `names`."""
+    found = pc.index_in(table["f"], pa.array(names, pa.string()))
+    if found.null_count:
+        row = int(np.flatnonzero(np.asarray(pc.is_null(found).to_numpy()))[0])
+        f, op = table["f"][row].as_py(), table["op"][row].as_py()
+        nearest = difflib.get_close_matches(str(f), names, n=1, cutoff=0.5)
+        meant = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        raise UsageError(
+            f"operation {op} is a {f!r}, which the model {model.name} does not know{meant}"
+            f" (it knows: {', '.join(names)})"
+        )
+    return np.asarray(found.to_numpy(), dtype=np.int64)
+
+
+def _check_times(table: pa.Table, is_ok: Bools) -> None:
+    lacks = np.asarray(pc.is_null(table["call_ns"]).to_numpy(), dtype=np.bool_)
+    lacks = lacks | (is_ok & np.asarray(pc.is_null(table["return_ns"]).to_numpy()))
+    if lacks.any():
+        op = table["op"][int(np.flatnonzero(lacks)[0])].as_py()
+        raise UsageError(f"operation {op} is ok, but has no time of call or return")
+    turned = is_ok & (_ints(table, "return_ns") < _ints(table, "call_ns"))
+    if turned.any():
+        op = table["op"][int(np.flatnonzero(turned)[0])].as_py()
+        raise UsageError(f"operation {op} returned before it was called")
+
+
+def _number_values(table: pa.Table) -> tuple[Values, dict[str, Ints]]:
+    """Number the values of the three columns together; `extra` takes a column's place."""
+    chunks = [chunk for name in VALUE_COLUMNS for chunk in table[name].chunks]
+    joined = pa.concat_arrays(chunks or [pa.array([], pa.int64())]).dictionary_encode()
+    numbers = np.asarray(joined.indices.fill_null(-1).to_numpy(), dtype=np.int64) + 1
+    values = Values(np.asarray(joined.dictionary.to_numpy(), dtype=np.int64))
+    size = table.num_rows
+    columns = {
+        name: numbers[place * size : (place + 1) * size] for place, name in enumerate(VALUE_COLUMNS)
+    }
+    if table["extra"].null_count == size:
+        return values, columns
+    extra = table["extra"].combine_chunks().dictionary_encode()
+    which = np.asarray(extra.indices.fill_null(-1).to_numpy(), dtype=np.int64)
+    decoded = [_decode(text) for text in extra.dictionary.to_pylist()]
+    for name in VALUE_COLUMNS:
+        instead = [values.number(freeze(d[name])) if name in d else ABSENT for d in decoded]
+        by_row = np.asarray([*instead, ABSENT], dtype=np.int64)[which]
+        columns[name] = np.where(by_row == ABSENT, columns[name], by_row)
+    return values, columns
+
+
+def _decode(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"extra is no JSON: {text[:60]!r}: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"extra is no JSON object: {text[:60]!r}")
+    return found
+
+
+def _ints(table: pa.Table, name: str) -> Ints:
+    return np.asarray(table[name].fill_null(0).to_numpy(), dtype=np.int64)
+
+
+def _equal(table: pa.Table, name: str, value: str) -> Bools:
+    return np.asarray(pc.equal(table[name], value).fill_null(False).to_numpy(), dtype=np.bool_)

@@ -1,0 +1,152 @@
+"""Makes the search's problems out of numbered columns, for models of one value and all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from checkers.models.columns import Columns, distinct, load_columns
+from checkers.models.model import Call
+from checkers.search.problem import Access, Bools, Family, Ints, Kinds, Problem, State, Step
+
+
+class Stepping(Protocol):
+    """What of a model these functions need."""
+
+    name: str
+    fs: frozenset[str]
+    observers: frozenset[str]
+    overwriters: frozenset[str]
+
+    def step(self, state: State, call: Call) -> State | None:
+        """Return the state after `call`, None where it cannot happen."""
+        ...
+
+
+def encode_calls(model: Stepping, operations: pa.Table, initial: State) -> Problem:
+    """Encode one partition for a model that says everything by its `step`.
+
+    What a model of one's own needs; the built-in ones look at the columns first.
+
+    Raises:
+        UsageError: as for `load_columns`.
+    """
+    return table_problem(model, load_columns(model, operations), initial)
+
+
+def table_problem(
+    model: Stepping, columns: Columns, initial: State, observes: Bools | None = None
+) -> Problem:
+    """Make a problem whose states are the model's own (Family.TABLE).
+
+    Args:
+        model: the model, asked for each new pair of state and kind.
+        columns: the operations.
+        initial: the first state.
+        observes: where an operation changes nothing though its name is none of `observers`
+            (a dequeue that found nothing).
+
+    The kinds' `code` is the place of the operation's name in sorted(model.fs), `a` and `b` are
+    the numbers of its input and output (ABSENT for one that nobody saw, NOTHING for None).
+    """
+    offset = np.where(columns.has_offset, columns.offset, 0)
+    has_offset = columns.has_offset.astype(np.int64)
+    kind, first = distinct(
+        columns.f, columns.input, columns.expected, columns.output, offset, has_offset
+    )
+    f = columns.f[first]
+    watches = np.isin(f, [columns.names.index(name) for name in model.observers])
+    if observes is not None:
+        watches = watches | observes[first]
+    kinds = Kinds(
+        code=f,
+        a=columns.input[first],
+        b=columns.output[first],
+        observes=watches,
+        overwrites=np.isin(f, [columns.names.index(name) for name in model.overwriters]),
+    )
+    return Problem(
+        family=Family.TABLE,
+        initial=0,
+        values=0,
+        kind=kind,
+        call_ns=columns.call_ns,
+        return_ns=columns.return_ns,
+        op=columns.op,
+        kinds=kinds,
+        start=initial,
+        step=_step_by_kind(model.step, columns, first),
+    )
+
+
+def value_problem(
+    model: Stepping, columns: Columns, initial: State, access: Ints, a: Ints, b: Ints
+) -> Problem:
+    """Make a problem about one value (Family.VALUE).
+
+    Args:
+        model: the model, for the witness.
+        columns: the operations.
+        initial: the first value; must be one of `columns.values`.
+        access: what each operation does, in codes of Access.
+        a: the number of the value that it needs, where it needs one.
+        b: the number of the value that it leaves, where it changes any.
+
+    A cas to the value that it expects is a read, and is left out where its outcome is unknown.
+    """
+    access = np.where((access == Access.CAS) & (a == b), Access.READ, access)
+    observes = (access == Access.READ) | (access == Access.NOT)
+    keep = columns.is_ok | ~observes
+    rows = np.flatnonzero(keep)
+    kind, first = distinct(access[rows], a[rows], b[rows])
+    first = rows[first]
+    kinds = Kinds(
+        code=access[first],
+        a=a[first],
+        b=b[first],
+        observes=observes[first],
+        overwrites=access[first] == Access.WRITE,
+    )
+    return Problem(
+        family=Family.VALUE,
+        initial=columns.values.number(initial),
+        values=len(columns.values),
+        kind=kind,
+        call_ns=columns.call_ns[rows],
+        return_ns=columns.return_ns[rows],
+        op=columns.op[rows],
+        kinds=kinds,
+        start=initial,
+        step=_step_by_kind(model.step, columns, first),
+    )
+
+
+def _step_by_kind(
+    step: Callable[[State, Call], State | None], columns: Columns, first: Ints
+) -> Step:
+    """Return the model's step by kind; a kind's call is made when it is first asked for."""
+    calls: dict[int, Call] = {}
+
+    def step_kind(state: State, kind: int) -> State | None:
+        call = calls.get(kind)
+        if call is None:
+            call = calls[kind] = columns.call(int(first[kind]))
+        return step(state, call)
+
+    return step_kind
+
+
+def words(value: Any) -> str:
+    """Say a value in words: 3, "text", nothing."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, str):
+        return f'"{value}"' if len(value) <= SHOWN_MAX else f'"{value[:SHOWN_MAX]}…"'
+    return str(value)
+
+
+SHOWN_MAX = 60
+"""Characters of a text that a description shows."""

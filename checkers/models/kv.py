@@ -1,0 +1,71 @@
+"""One key of a store of texts: get, put and append; a key that is not there reads as "".
+
+Source: porcupine's kv model (MIT 6.824); each key is a partition of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from checkers.models.columns import load_columns
+from checkers.models.encoding import table_problem, words
+from checkers.models.model import UNKNOWN, Call
+from checkers.search.problem import Problem, State
+
+
+def _text(value: Any) -> str:
+    """Return a value as the text that the store holds; nothing reads as the empty text."""
+    return "" if value is None else str(value)
+
+
+class Kv:
+    """One key of a store of texts: f is get (output), put or append (input)."""
+
+    name = "kv"
+    fs = frozenset(("get", "put", "append"))
+    observers = frozenset(("get",))
+    overwriters = frozenset(("put",))
+
+    def initial(self, text: str | None) -> State:
+        """Return the first text: empty by default."""
+        return _text(text)
+
+    def step(self, state: Any, call: Call) -> State | None:
+        """Return the text after `call`; None for a get of another text."""
+        if call.f == "put":
+            return _text(call.input)
+        if call.f == "append":
+            return str(state) + _text(call.input)
+        is_seen = call.output is UNKNOWN or _text(call.output) == state
+        return str(state) if is_seen else None
+
+    def encode(self, operations: pa.Table, initial: State) -> Problem:
+        """Encode one key's operations."""
+        return table_problem(self, load_columns(self, operations), initial)
+
+    def describe_state(self, state: Any) -> str:
+        """Say which text the key holds."""
+        return words(str(state))
+
+    def describe_call(self, call: Call) -> str:
+        """Say what was called and answered: 'append "x"', 'get "xy"'."""
+        if call.f == "get":
+            return "get: ?" if call.output is UNKNOWN else f"get {words(_text(call.output))}"
+        return f"{call.f} {words(_text(call.input))}{': ?' if call.output is UNKNOWN else ''}"
+
+    def why_not(self, state: Any, call: Call) -> str:
+        """Say why a get cannot happen, and from where on the texts differ."""
+        held, got = str(state), _text(call.output)
+        same = next((n for n, (x, y) in enumerate(zip(held, got, strict=False)) if x != y), None)
+        where = min(len(held), len(got)) if same is None else same
+        if where <= len(words(held)) - 2 and len(held) <= 60:
+            return f"it got {words(got)}, the key holds {words(held)}"
+        return (
+            f"it got {len(got)} characters, the key holds {len(held)}; from character {where}"
+            f" it got {words(got[where:])}, the key holds {words(held[where:])}"
+        )
+
+
+PLUGIN = Kv()
