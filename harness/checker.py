@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # client workers import this module, and start far faster without pyarrow
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
     from harness.plugins import Promises
@@ -102,4 +104,30 @@ class Checker(Protocol):
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
         """Join the findings of all partitions into a verdict."""
+        ...
+
+
+@runtime_checkable
+class KeysChecker(Protocol):
+    """What a checker of operations by key may offer beside `check`: many small keys in one call.
+
+    A partition of its own costs a call some hundred microseconds before anything is judged,
+    more than a kernel needs for a thousand operations. Engines call `check_keys` for whole
+    files of keys, and `check` key by key where that raised, so that a crash costs one key.
+    """
+
+    def check_keys(
+        self, operations: pa.Table, bounds: npt.NDArray[np.int64], context: CheckContext
+    ) -> pa.Table:
+        """Check all keys of `operations`; return the findings of all.
+
+        Conclusions must not depend on which keys came together: the rows are those that
+        `check` gives for each key, but "checked" rows may be added up into one.
+
+        Args:
+            operations: rows of schema.OPERATIONS_CODED, sorted by key and then by call_ns, each
+                column in one chunk. Key n has the rows bounds[n] to bounds[n + 1].
+            bounds: one element more than there are keys; rises strictly.
+            context: as for `check`.
+        """
         ...

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
-from harness.checker import CheckContext, Checker, FaultWindow, SearchBudget
+from harness.checker import CheckContext, Checker, FaultWindow, KeysChecker, SearchBudget
 
 if TYPE_CHECKING:  # client workers import this module, and start far faster without pyarrow
     import pyarrow as pa
@@ -30,6 +30,7 @@ __all__ = [
     "Fault",
     "FaultWindow",
     "Json",
+    "KeysChecker",
     "Launch",
     "NodeLayout",
     "NodeStatus",
@@ -56,6 +57,8 @@ class Promises:
     `durable_under`: names of faults that an acknowledged append survives.
     `linearizable`: operation names (f) that are linearizable together, for each key.
     `committed_prefix`: committed log prefixes are equal on all nodes.
+    `excludes`: anomalies (docs/anomalies.md) that it promises never to show, beside those
+    that its linearizable operations cannot show.
     `note`: one sentence for the report.
     """
 
@@ -63,6 +66,7 @@ class Promises:
     linearizable: frozenset[str] = frozenset()
     committed_prefix: bool = False
     note: str = ""
+    excludes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

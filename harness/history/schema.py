@@ -49,6 +49,16 @@ OPERATIONS = pa.schema(
 the columns of those names, which are null then (texts of a key-value store, the list that a set's
 read returns, the micro-operations of a transaction)."""
 
+OPERATIONS_CODED = pa.schema(
+    [
+        pa.field(field.name, pa.dictionary(pa.int32(), pa.string()))
+        if field.type == pa.string()
+        else field
+        for field in OPERATIONS
+    ]
+)
+"""OPERATIONS with its texts as codes of a dictionary: compared and grouped without touching them."""
+
 ENTRIES = pa.schema(
     [
         ("node", pa.string()),
