@@ -57,7 +57,7 @@ OPERATIONS_CODED = pa.schema(
         for field in OPERATIONS
     ]
 )
-"""OPERATIONS with its texts as codes of a dictionary: compared and grouped without touching them."""
+"""OPERATIONS with its texts as codes of a dictionary, to be grouped without being touched."""
 
 ENTRIES = pa.schema(
     [
