@@ -233,10 +233,10 @@ def draw_scenarios(
 def _weight(name: str, group: Group) -> int:
     """How often a scenario comes: what needs the most luck, or a certain group, oftener there."""
     if name == overlooked_promise.__name__:
-        return 3 if group.has_lease else 0
+        return 6 if group.has_lease else 0
     if name == parted_change.__name__:
         return 3 if len(group.members) >= PARTED_MIN else 0
-    return 2 if name == struck_candidate.__name__ else 1
+    return 4 if name == struck_candidate.__name__ else 1
 
 
 def _kept(fault: AnyFault, ack: str) -> AnyFault:
