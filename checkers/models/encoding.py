@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 from checkers.models.columns import Columns, distinct, load_columns
 from checkers.models.model import Call
 from checkers.search.problem import Access, Bools, Family, Ints, Kinds, Problem, State, Step
+from harness.errors import UsageError
 
 
 class Stepping(Protocol):
@@ -83,17 +85,27 @@ def table_problem(
 
 
 def value_problem(
-    model: Stepping, columns: Columns, initial: State, access: Ints, a: Ints, b: Ints
+    model: Stepping,
+    columns: Columns,
+    initial: State,
+    access: Ints,
+    a: Ints,
+    b: Ints,
+    *,
+    number: int,
+    values: int,
 ) -> Problem:
     """Make a problem about one value (Family.VALUE).
 
     Args:
         model: the model, for the witness.
         columns: the operations.
-        initial: the first value; must be one of `columns.values`.
+        initial: the first state.
         access: what each operation does, in codes of Access.
         a: the number of the value that it needs, where it needs one.
         b: the number of the value that it leaves, where it changes any.
+        number: the number of the first value.
+        values: how many values there are.
 
     A cas to the value that it expects is a read, and is left out where its outcome is unknown.
     """
@@ -112,8 +124,8 @@ def value_problem(
     )
     return Problem(
         family=Family.VALUE,
-        initial=columns.values.number(initial),
-        values=len(columns.values),
+        initial=number,
+        values=values,
         kind=kind,
         call_ns=columns.call_ns[rows],
         return_ns=columns.return_ns[rows],
@@ -148,5 +160,40 @@ def words(value: Any) -> str:
     return str(value)
 
 
+def listed(values: Iterable[Any], *, in_order: bool = False) -> str:
+    """List values in words, up to LISTED_MAX of them: "1, 2 … (12 in all)"."""
+    all_of_them = list(values)
+    if not in_order:
+        all_of_them.sort(key=lambda value: (type(value) is not int, *_sortable(value)))
+    shown = ", ".join(words(value) for value in all_of_them[:LISTED_MAX])
+    more = f" … ({len(all_of_them)} in all)" if len(all_of_them) > LISTED_MAX else ""
+    return shown + more
+
+
+def _sortable(value: Any) -> tuple[int, str]:
+    return (value, "") if type(value) is int else (0, str(value))
+
+
+def first_values(model: str, text: str | None) -> tuple[Any, ...]:
+    """Read the first contents of a collection: a JSON list of whole numbers and texts.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not text:
+        return ()
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError:
+        values = None
+    if isinstance(values, list) and all(type(v) is int or isinstance(v, str) for v in values):
+        return tuple(values)
+    raise UsageError(
+        f"{text!r} gives the model {model} no first values: it takes a JSON list, such as [1, 2]"
+    )
+
+
+LISTED_MAX = 8
+"""Values that a description lists."""
 SHOWN_MAX = 60
 """Characters of a text that a description shows."""

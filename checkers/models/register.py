@@ -76,7 +76,10 @@ class Register:
         b = np.where(access == Access.READ, 0, b)
         if "cas" in self.fs:
             access, a, b = self._encode_cas(columns, access, a, b)
-        return value_problem(self, columns, initial, access, a, b)
+        number = columns.values.number(initial[0])
+        return value_problem(
+            self, columns, initial, access, a, b, number=number, values=len(columns.values)
+        )
 
     def describe_state(self, state: Any) -> str:
         """Say what the register holds."""

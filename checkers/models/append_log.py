@@ -1,0 +1,85 @@
+"""A log: append a value and learn its offset, read at an offset, ask where the log ends.
+
+Source: CHECKERS.md section 3; Jepsen's kafka workload for the operations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from checkers.models.columns import NOTHING, load_columns
+from checkers.models.encoding import first_values, listed, table_problem, words
+from checkers.models.model import UNKNOWN, Call
+from checkers.search.problem import Problem, State
+
+
+class AppendLog:
+    """A log: f is append (input, offset given), read (offset, output) or end (output).
+
+    A read whose output is null found the log's end at or before its offset. `end` answers
+    the offset that the next append would get.
+    """
+
+    name = "append-log"
+    fs = frozenset(("append", "read", "end"))
+    observers = frozenset(("read", "end"))
+    overwriters: frozenset[str] = frozenset()
+
+    def initial(self, text: str | None) -> State:
+        """Return the first log: empty by default, or a JSON list, offset 0 first."""
+        return first_values(self.name, text)
+
+    def step(self, state: Any, call: Call) -> State | None:
+        """Return the log (a tuple) after `call`."""
+        log: tuple[Any, ...] = state
+        if call.f == "append":
+            fits = call.output is UNKNOWN or call.offset == len(log)
+            return (*log, call.input) if fits else None
+        if call.output is UNKNOWN:
+            return log
+        if call.f == "end":
+            return log if call.output == len(log) else None
+        return log if call.output == _at(log, call.offset) else None
+
+    def encode(self, operations: pa.Table, initial: State) -> Problem:
+        """Encode one log's operations."""
+        columns = load_columns(self, operations)
+        is_append, is_end = columns.is_f("append"), columns.is_f("end")
+        columns.require(is_append & (columns.input == NOTHING), "value to append")
+        columns.require(~is_end & columns.is_ok & ~columns.has_offset, "offset")
+        columns.require(is_end & (columns.output == NOTHING), "offset that it answered")
+        return table_problem(self, columns, initial)
+
+    def describe_state(self, state: Any) -> str:
+        """Say how long the log is and how it ends."""
+        shown = listed(state[-3:], in_order=True)
+        return f"a log of {len(state)}, the last {shown}" if state else "the empty log"
+
+    def describe_call(self, call: Call) -> str:
+        """Say what was called and answered: "append 7 at 3", "read at 3: nothing", "end 4"."""
+        if call.f == "append":
+            where = ": ?" if call.output is UNKNOWN else f" at {call.offset}"
+            return f"append {words(call.input)}{where}"
+        answered = "?" if call.output is UNKNOWN else words(call.output)
+        return f"end {answered}" if call.f == "end" else f"read at {call.offset}: {answered}"
+
+    def why_not(self, state: Any, call: Call) -> str:
+        """Say why `call` cannot happen: "it got offset 3, the log ends at 2"."""
+        if call.f == "append":
+            return f"it got offset {call.offset}, the log ends at {len(state)}"
+        if call.f == "end":
+            return f"it answered {call.output}, the log ends at {len(state)}"
+        there = words(_at(state, call.offset))
+        return f"it read {words(call.output)} at {call.offset}, {there} stands there"
+
+
+def _at(log: tuple[Any, ...], offset: int | None) -> Any:
+    """Return the value at an offset, None behind the log's end; negative ones hold nothing ever."""
+    if offset is None or offset < 0:
+        return UNKNOWN
+    return log[offset] if offset < len(log) else None
+
+
+PLUGIN = AppendLog()

@@ -1,0 +1,80 @@
+"""A queue that gives out first what was put in first.
+
+Source: knossos.model FIFOQueue; Herlihy & Wing 1990, section 3.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from checkers.models.columns import NOTHING, load_columns
+from checkers.models.encoding import first_values, listed, table_problem, words
+from checkers.models.model import UNKNOWN, Call
+from checkers.search.problem import Problem, State
+
+
+class FifoQueue:
+    """A FIFO queue: f is enqueue (input) or dequeue (output; null: it found the queue empty).
+
+    A dequeue of unknown outcome may have taken the value at the head, at any later time.
+    """
+
+    name = "fifo-queue"
+    fs = frozenset(("enqueue", "dequeue"))
+    observers: frozenset[str] = frozenset()
+    overwriters: frozenset[str] = frozenset()
+
+    def initial(self, text: str | None) -> State:
+        """Return the first queue: empty by default, or a JSON list, its head first."""
+        return first_values(self.name, text)
+
+    def step(self, state: Any, call: Call) -> State | None:
+        """Return the queue (a tuple, head first) after `call`."""
+        held: tuple[Any, ...] = state
+        if call.f == "enqueue":
+            return (*held, call.input)
+        if call.output is None:
+            return None if held else held
+        if not held:
+            return None
+        return held[1:] if call.output is UNKNOWN or call.output == held[0] else None
+
+    def encode(self, operations: pa.Table, initial: State) -> Problem:
+        """Encode one queue's operations."""
+        columns = load_columns(self, operations)
+        is_enqueue = columns.is_f("enqueue")
+        columns.require(is_enqueue & (columns.input == NOTHING), "value to enqueue")
+        found_nothing = ~is_enqueue & (columns.output == NOTHING)
+        return table_problem(self, columns, initial, observes=found_nothing)
+
+    def describe_state(self, state: Any) -> str:
+        """Say what the queue holds, head first."""
+        return f"the queue {listed(state, in_order=True)}" if state else "the empty queue"
+
+    def describe_call(self, call: Call) -> str:
+        """Say what was called and answered: "enqueue 1", "dequeue: empty"."""
+        return describe_queue_call(call)
+
+    def why_not(self, state: Any, call: Call) -> str:
+        """Say why a dequeue cannot happen: "it took 2, the head is 1"."""
+        if not state:
+            return f"it took {words(call.output)}, the queue is empty"
+        head = words(state[0])
+        if call.output is None:
+            return f"it found the queue empty, {len(state)} wait there, {head} at the head"
+        behind = "" if call.output in state else f", and {words(call.output)} is not in the queue"
+        return f"it took {words(call.output)}, the head is {head}{behind}"
+
+
+def describe_queue_call(call: Call) -> str:
+    """Say what was put into a queue or taken out of it."""
+    if call.f == "enqueue":
+        return f"enqueue {words(call.input)}{': ?' if call.output is UNKNOWN else ''}"
+    if call.output is UNKNOWN:
+        return "dequeue: ?"
+    return "dequeue: empty" if call.output is None else f"dequeue {words(call.output)}"
+
+
+PLUGIN = FifoQueue()

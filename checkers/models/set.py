@@ -1,0 +1,90 @@
+"""A set: add an element, remove one, or read all of them.
+
+Source: knossos.model Set; Jepsen's set workloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+
+from checkers.models.columns import NOTHING, Columns, load_columns
+from checkers.models.encoding import first_values, listed, table_problem, words
+from checkers.models.model import UNKNOWN, Call
+from checkers.search.problem import Problem, State
+from harness.errors import UsageError
+
+
+def elements_of(output: Any) -> frozenset[Any]:
+    """Return what a read saw as a set; a read of nothing saw the empty set."""
+    return frozenset(output or ())
+
+
+class Set:
+    """A set: f is add (input), remove (input) or read (output: the list of all elements)."""
+
+    name = "set"
+    fs = frozenset(("add", "remove", "read"))
+    observers = frozenset(("read",))
+    overwriters: frozenset[str] = frozenset()
+
+    def initial(self, text: str | None) -> State:
+        """Return the first elements: none by default, or a JSON list."""
+        return frozenset(first_values(self.name, text))
+
+    def step(self, state: Any, call: Call) -> State | None:
+        """Return the set after `call`; None for a read of another one."""
+        held: frozenset[Any] = state
+        if call.f == "add":
+            return held if call.input in held else held | {call.input}
+        if call.f == "remove":
+            return held - {call.input} if call.input in held else held
+        if call.output is UNKNOWN:
+            return held
+        return held if elements_of(call.output) == held else None
+
+    def encode(self, operations: pa.Table, initial: State) -> Problem:
+        """Encode one set's operations."""
+        columns = load_columns(self, operations)
+        is_read = columns.is_f("read")
+        columns.require(~is_read & (columns.input == NOTHING), "element")
+        _require_lists(columns)
+        return table_problem(self, columns, initial)
+
+    def describe_state(self, state: Any) -> str:
+        """Say what the set holds, up to a few dozen characters."""
+        return f"{{{listed(state)}}}" if state else "the empty set"
+
+    def describe_call(self, call: Call) -> str:
+        """Say what was called and answered: "add 1", "read {1, 2}"."""
+        if call.f == "read":
+            known = call.output is not UNKNOWN
+            return f"read {self.describe_state(elements_of(call.output))}" if known else "read: ?"
+        return f"{call.f} {words(call.input)}{': ?' if call.output is UNKNOWN else ''}"
+
+    def why_not(self, state: Any, call: Call) -> str:
+        """Say what a read lacks or has too many of."""
+        seen = elements_of(call.output)
+        parts = [
+            f"{what} {listed(some)}"
+            for what, some in (("it lacks", state - seen), ("nobody had added", seen - state))
+            if some
+        ]
+        return f"{' and '.join(parts)}; the set holds {self.describe_state(state)}"
+
+
+def _require_lists(columns: Columns) -> None:
+    """Refuse reads whose output is one value: a set's read returns the list of its elements."""
+    read = columns.is_f("read") & columns.is_ok
+    for number in sorted(set(columns.output[read].tolist())):
+        value: Collection[Any] | None = columns.values[number]
+        if value is not None and not isinstance(value, tuple):
+            row = int((read & (columns.output == number)).argmax())
+            raise UsageError(
+                f"operation {columns.op[row]} (read) returned {value!r}, not a list of elements"
+            )
+
+
+PLUGIN = Set()

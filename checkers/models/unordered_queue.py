@@ -1,0 +1,107 @@
+"""A queue that gives out what was put in, in any order.
+
+Source: knossos.model UnorderedQueue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from checkers.models.columns import ABSENT, NOTHING, load_columns
+from checkers.models.encoding import first_values, listed, table_problem, words
+from checkers.models.fifo_queue import describe_queue_call
+from checkers.models.model import UNKNOWN, Call
+from checkers.search.problem import Problem, State
+
+
+@dataclass(frozen=True, slots=True)
+class Bag:
+    """What waits in the queue, and how many of it may be gone.
+
+    A dequeue of unknown outcome may have taken any one value. Which one shows only when the
+    queue is found empty: all that waits must have been taken then. As such a dequeue has no
+    end, it can be held back until then: `debts` counts those that began and took nothing yet.
+    """
+
+    held: frozenset[tuple[Any, int]] = frozenset()  # values, each with how often it waits
+    size: int = 0
+    debts: int = 0
+
+    def put(self, value: Any) -> Bag:
+        """Return the queue with one more `value`."""
+        before = self.count(value)
+        held = self.held - {(value, before)} | {(value, before + 1)}
+        return Bag(held, self.size + 1, self.debts)
+
+    def take(self, value: Any) -> Bag | None:
+        """Return the queue with one `value` less, None if there is none."""
+        before = self.count(value)
+        if not before:
+            return None
+        rest = {(value, before - 1)} if before > 1 else frozenset()
+        return Bag(self.held - {(value, before)} | rest, self.size - 1, self.debts)
+
+    def count(self, value: Any) -> int:
+        """Return how often `value` waits."""
+        if (value, 1) in self.held:  # nearly always, where values are unique
+            return 1
+        return next((count for each, count in self.held if each == value), 0)
+
+
+class UnorderedQueue:
+    """An unordered queue: f is enqueue (input) or dequeue (output; null: it was empty)."""
+
+    name = "unordered-queue"
+    fs = frozenset(("enqueue", "dequeue"))
+    observers: frozenset[str] = frozenset()
+    overwriters: frozenset[str] = frozenset()
+
+    def initial(self, text: str | None) -> State:
+        """Return the first queue: empty by default, or a JSON list."""
+        values = first_values(self.name, text)
+        return Bag(frozenset(Counter(values).items()), len(values))
+
+    def step(self, state: Any, call: Call) -> State | None:
+        """Return the queue after `call`."""
+        bag: Bag = state
+        if call.f == "enqueue":
+            return bag.put(call.input)
+        if call.output is UNKNOWN:
+            return Bag(bag.held, bag.size, bag.debts + 1)
+        if call.output is not None:
+            return bag.take(call.output)
+        return Bag(debts=bag.debts - bag.size) if bag.size <= bag.debts else None
+
+    def encode(self, operations: pa.Table, initial: State) -> Problem:
+        """Encode one queue's operations."""
+        columns = load_columns(self, operations)
+        is_enqueue = columns.is_f("enqueue")
+        columns.require(is_enqueue & (columns.input == NOTHING), "value to enqueue")
+        found_nothing = ~is_enqueue & (columns.output == NOTHING)
+        if bool((~is_enqueue & (columns.output == ABSENT)).any()):
+            found_nothing[:] = False  # to find the queue empty settles debts then
+        return table_problem(self, columns, initial, observes=found_nothing)
+
+    def describe_state(self, state: Any) -> str:
+        """Say what waits in the queue."""
+        bag: Bag = state
+        held = listed([value for value, count in bag.held for _ in range(count)])
+        gone = f", of which {bag.debts} may be gone" if bag.debts and bag.size else ""
+        return f"a queue of {held}{gone}" if bag.size else "the empty queue"
+
+    def describe_call(self, call: Call) -> str:
+        """Say what was called and answered: "enqueue 1", "dequeue: empty"."""
+        return describe_queue_call(call)
+
+    def why_not(self, state: Any, call: Call) -> str:
+        """Say why a dequeue cannot happen."""
+        if call.output is None:
+            return f"it found the queue empty, there was {self.describe_state(state)}"
+        return f"it took {words(call.output)}, there was {self.describe_state(state)}"
+
+
+PLUGIN = UnorderedQueue()
