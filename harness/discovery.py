@@ -29,6 +29,8 @@ PACKAGES: Final[Mapping[str, str]] = {
     "checkers": "checkers",
     "models": "checkers.models",
 }
+PACKAGES_BELOW: Final[Mapping[str, tuple[str, ...]]] = {"checkers": ("checkers.anomalies",)}
+"""Packages that hold plug-ins of a kind beside its own."""
 PROTOCOLS: Final[Mapping[str, type]] = {
     "targets": plugins.Target,
     "faults": plugins.Fault,
@@ -68,12 +70,14 @@ def get(kind: str, name: str) -> Any:
         UsageError: there is none of that name; names the nearest one and all there are.
         HarnessError: as for `find`.
     """
-    module = f"{PACKAGES[kind]}.{name.replace('-', '_')}"
-    if module.rpartition(".")[2].isidentifier() and _is_built_in(kind, module):
-        plugin = getattr(_imported(module), "PLUGIN", None)
-        if plugin is not None and getattr(plugin, "name", None) == name:
-            _conform(kind, module, plugin)
-            return plugin
+    last = name.replace("-", "_")
+    for package in _packages(kind):
+        module = f"{package}.{last}"
+        if last.isidentifier() and last in _module_names(_imported(package)):
+            plugin = getattr(_imported(module), "PLUGIN", None)
+            if plugin is not None and getattr(plugin, "name", None) == name:
+                _conform(kind, module, plugin)
+                return plugin
     found = find(kind)
     if name not in found:
         raise UsageError(unknown(kind.removesuffix("s"), name, found))
@@ -98,16 +102,16 @@ def summary(plugin: Any) -> str:
     return own.strip().partition("\n")[0]
 
 
-def _is_built_in(kind: str, module: str) -> bool:
-    """True if the kind's package has that module. Imports the package, not the module."""
-    package = _imported(PACKAGES[kind])
-    last = module.rpartition(".")[2]
-    return last in _module_names(package)
+def _packages(kind: str) -> tuple[str, ...]:
+    return (PACKAGES[kind], *PACKAGES_BELOW.get(kind, ()))
 
 
 def _built_in(kind: str) -> list[tuple[str, Any]]:
-    package = _imported(PACKAGES[kind])
-    modules = [f"{package.__name__}.{name}" for name in _module_names(package)]
+    modules = [
+        f"{package}.{name}"
+        for package in _packages(kind)
+        for name in _module_names(_imported(package))
+    ]
     plugins_found = [(module, getattr(_imported(module), "PLUGIN", None)) for module in modules]
     return [(module, plugin) for module, plugin in plugins_found if plugin is not None]
 

@@ -99,6 +99,7 @@ def _promises(promises: Promises) -> dict[str, Any]:
         "durable_under": sorted(promises.durable_under),
         "linearizable": sorted(promises.linearizable),
         "committed_prefix": promises.committed_prefix,
+        "excludes": sorted(promises.excludes),
         "note": promises.note,
     }
 

@@ -203,6 +203,8 @@ def _promises(promises: object) -> tuple[str, ...]:
         sentences.append(f"{', '.join(sorted(linearizable))} are linearizable on each queue")
     if stated.get("committed_prefix"):
         sentences.append("committed log prefixes are equal on all nodes")
+    if excludes := _words(stated.get("excludes")):
+        sentences.append(f"never shows {', '.join(sorted(excludes))}")
     if note := stated.get("note"):
         sentences.append(str(note).rstrip("."))
     return tuple(sentences)

@@ -73,6 +73,7 @@ def describe(campaign: Campaign, promises: Promises, command: Sequence[str]) -> 
             "durable_under": sorted(promises.durable_under),
             "linearizable": sorted(promises.linearizable),
             "committed_prefix": promises.committed_prefix,
+            "excludes": sorted(promises.excludes),
             "note": promises.note,
         },
     }

@@ -1,0 +1,66 @@
+"""One value that stands at two offsets of a log.
+
+Source: jepsen.tests.kafka "duplicate".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from checkers.anomalies.inconsistent_offsets import Sightings
+from checkers.anomalies.log_rules import check_log, conclude_log, details, finding
+from checkers.anomalies.observations import Log
+from checkers.findings import Findings
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Verdict
+
+NAME = "duplicate"
+
+
+class Duplicate:
+    """One value, sent once, was seen at two offsets of the same log."""
+
+    name = NAME
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Compare the offsets that acknowledgements and answers name for each value."""
+        return check_log((duplicates,), tables["operations"], context, needs_unique=True)
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the logs' findings."""
+        clean = "no value was seen at two offsets"
+        what = ("sends_acknowledged", "messages_read")
+        return conclude_log(NAME, findings, context, clean=clean, what=what)
+
+
+PLUGIN = Duplicate()
+
+
+def duplicates(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
+    """Add a finding for each value that was seen at more than one offset."""
+    seen = Sightings(log)
+    known = seen.row[~np.isin(seen.value, log.repeated)]
+    order = known[np.lexsort((known, seen.offset[known], seen.value[known]))]
+    offset, value = seen.offset[order], seen.value[order]
+    is_new = np.ones(len(order), dtype=np.bool_)
+    is_new[1:] = (offset[1:] != offset[:-1]) | (value[1:] != value[:-1])
+    firsts = order[is_new]
+    values, begins, counts = np.unique(seen.value[firsts], return_index=True, return_counts=True)
+    twice = np.flatnonzero(counts > 1)
+
+    def describe(n: int) -> Finding:
+        rows = firsts[begins[n] : begins[n] + counts[n]]
+        told = [f"{seen.offset[row]} ({seen.told(int(row))})" for row in rows]
+        message = f"{values[n]} stands at {len(rows)} offsets: {' and '.join(told)}"
+        last = max(rows.tolist(), key=lambda row: int(seen.call[row]))
+        places = seen.offset[rows].tolist()
+        more = details(context, int(seen.call[last]), value=values[n], offsets=places)
+        return finding(NAME, log, places[0], seen.op[rows].tolist(), message, more)
+
+    findings.add(NAME, twice.tolist(), describe)
+    return {}

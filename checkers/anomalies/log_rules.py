@@ -1,0 +1,119 @@
+"""What the checkers of one log have in common: rules over a `Log`, put into findings and words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from checkers.anomalies.observations import NEVER, NOWHERE, Log, Reads, load_log
+from checkers.anomalies.promises import NEEDS_ALL_EVENTS, why_not_promised
+from checkers.findings import Findings, gather, name_of, settle, windows_at
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Verdict
+
+REPEATED_SHOWN_MAX: Final = 5
+"""Repeated values of one log that the verdict names."""
+
+Rule = Callable[[Log, Findings, CheckContext], Mapping[str, int]]
+"""Adds what it finds in a log to the findings; returns counts that add up over logs."""
+
+
+def check_log(
+    rules: Sequence[Rule], operations: pa.Table, context: CheckContext, *, needs_unique: bool
+) -> pa.Table:
+    """Apply rules to one log's operations; return rows of FINDINGS.
+
+    `needs_unique`: the rules know a message by its value, so values sent twice are left out of
+    them, and the verdict cannot be VALID.
+
+    Raises:
+        ValueError: an operation lacks what its outcome needs, or is a whole transaction.
+    """
+    log = load_log(operations)
+    findings = Findings()
+    counts: dict[str, Any] = {
+        "logs": 1,
+        "sends_acknowledged": int(log.sends.is_ok.sum()),
+        "sends_unknown": int((~log.sends.is_ok & ~log.sends.is_failed).sum()),
+        "messages_read": len(log.reads.op),
+    }
+    for rule in rules:
+        counts |= rule(log, findings, context)
+    if needs_unique and len(log.repeated):
+        counts["values_repeated"] = len(log.repeated)
+        shown = log.repeated[:REPEATED_SHOWN_MAX].tolist()
+        counts["repeated"] = [f"{value} in {log.key}" for value in shown]
+    return findings.table(counts)
+
+
+def conclude_log(
+    name: str, findings: pa.Table, context: CheckContext, *, clean: str, what: Collection[str]
+) -> Verdict:
+    """Join the logs' findings into the verdict of checker `name`.
+
+    `clean` says what holds where nothing was found; without a single one of the counts `what`
+    nothing was looked at, and the verdict is UNKNOWN.
+    """
+    gathered = gather(findings)
+    counts = gathered.sums()
+    doubts = []
+    if not any(counts.get(each) for each in what):
+        doubts.append("nothing of known outcome to look at")
+    repeated = [value for checked in gathered.checked for value in checked.get("repeated", ())]
+    if repeated:
+        shown = ", ".join(repeated[:REPEATED_SHOWN_MAX])
+        doubts.append(
+            f"{counts['values_repeated']} values were sent more than once, so messages cannot be"
+            f" told apart by them: {shown}"
+        )
+    return settle(
+        name,
+        gathered,
+        context,
+        clean=clean,
+        doubts=doubts,
+        doubtful=NEEDS_ALL_EVENTS,
+        observed=lambda kind: why_not_promised(kind, context),
+    )
+
+
+def told_send(log: Log, row: int) -> str:
+    """Name a send: "the send of 5 at offset 3 by process 0 (op 12)"."""
+    sends = log.sends
+    at = "" if sends.offset[row] == NOWHERE else f" at offset {sends.offset[row]}"
+    return (
+        f"the send of {sends.value[row]}{at} by process {sends.process[row]} (op {sends.op[row]})"
+    )
+
+
+def told_read(reads: Reads, row: int) -> str:
+    """Name an answer with a value: "the poll by process 2 (op 17)"."""
+    what = "poll" if reads.is_poll[row] else "read"
+    return f"the {what} by process {reads.process[row]} (op {reads.op[row]})"
+
+
+def details(context: CheckContext, time_ns: int, **more: Any) -> dict[str, Any]:
+    """Return a finding's details: `more`, and the faults in force at that time."""
+    told = {
+        name: int(each) if isinstance(each, np.integer) else each for name, each in more.items()
+    }
+    if time_ns != NEVER and (inside := windows_at(context, int(time_ns))):
+        told["faults"] = [name_of(window) for window in inside]
+    return told
+
+
+def finding(
+    kind: str,
+    log: Log,
+    offset: int,
+    operations: Sequence[int],
+    message: str,
+    told: Mapping[str, Any],
+) -> Finding:
+    """Return a finding about a place in a log; `message` is a sentence without its full stop."""
+    place = None if offset == NOWHERE else int(offset)
+    ids = tuple(dict.fromkeys(int(op) for op in operations))
+    return Finding(kind, f"{log.key}: {message}.", log.key, place, ids, dict(told))

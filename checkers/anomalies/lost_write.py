@@ -1,0 +1,155 @@
+"""A message that was put, passed by, and never read.
+
+Source: jepsen.tests.kafka "lost-write".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from checkers.anomalies.log_rules import (
+    check_log,
+    conclude_log,
+    details,
+    finding,
+    told_read,
+    told_send,
+)
+from checkers.anomalies.observations import NEVER, NOWHERE, Ints, Log
+from checkers.findings import Findings
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Verdict
+
+NAME = "lost-write"
+
+
+class LostWrite:
+    """A value known to stand in the log was passed by those who read, and never read."""
+
+    name = NAME
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Look for each known send among the values read, where reading has passed it."""
+        return check_log((lost_writes,), tables["operations"], context, needs_unique=True)
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the logs' findings."""
+        clean = "no acknowledged send that reading had reached was missed"
+        return conclude_log(NAME, findings, context, clean=clean, what=("sends_acknowledged",))
+
+
+PLUGIN = LostWrite()
+
+
+@dataclass(frozen=True, slots=True)
+class Fates:
+    """What became of the sends that are known to have happened but that nobody read.
+
+    `lost` and `unseen` are rows of the sends; `passed` and `blank` say for each which row of the
+    reads, or of the blanks, shows it. `open` counts those that nobody looked for.
+    """
+
+    lost: Ints
+    passed: Ints
+    unseen: Ints
+    blank: Ints
+    open: int
+
+
+def lost_writes(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
+    """Add a finding for each send that reading passed by."""
+    fates = fates_of(log)
+
+    def describe(n: int) -> Finding:
+        row, read = int(fates.lost[n]), int(fates.passed[n])
+        place = int(log.reads.offset[read])
+        here = place == log.sends.offset[row]
+        what = f"found {log.reads.value[read]} there" if here else f"read offset {place}"
+        message = (
+            f"{told_send(log, row)} was never read, although {told_read(log.reads, read)} {what}"
+        )
+        sends = log.sends
+        more = details(context, int(sends.end[row]), value=sends.value[row])
+        operations = (sends.op[row], log.reads.op[read])
+        return finding(NAME, log, int(sends.offset[row]), operations, message, more)
+
+    findings.add(NAME, range(len(fates.lost)), describe)
+    return {}
+
+
+def fates_of(log: Log) -> Fates:
+    """Sort the sends that nobody read by what shows that somebody should have.
+
+    A consumer polls from the log's begin, or from where it said it starts, so a value at or
+    below the highest offset polled should have been read by somebody. A read looks at one place:
+    it passes a value by only if it found another one there. An answer that the log ended at or
+    before a send's offset, asked for after the send was acknowledged, leaves it unseen.
+    """
+    sends, reads = log.sends, log.reads
+    # Of unknown outcome and yet seen: another message of the same transaction was read.
+    seen_values = np.isin(sends.value, reads.value)
+    is_seen = np.isin(sends.op, sends.op[seen_values & ~sends.is_failed])
+    is_known = (sends.offset >= 0) & (sends.is_ok | (~sends.is_failed & is_seen))
+    is_known &= ~np.isin(sends.value, log.repeated)
+    unread = np.flatnonzero(is_known & ~seen_values)
+
+    polled = np.flatnonzero(reads.is_poll)
+    polled = polled[np.argsort(reads.offset[polled], kind="stable")]
+    above = np.searchsorted(reads.offset[polled], sends.offset[unread], side="left")
+    is_polled_past = (above < len(polled)) & (sends.offset[unread] >= _first_expected(log))
+    order = np.argsort(reads.offset, kind="stable")
+    at = np.searchsorted(reads.offset[order], sends.offset[unread], side="left")
+    shows = np.append(order, NOWHERE)[at]
+    is_replaced = (shows != NOWHERE) & (
+        np.append(reads.offset, NOWHERE)[shows] == sends.offset[unread]
+    )
+    passed = np.where(is_replaced, shows, np.append(polled, NOWHERE)[above])
+    is_lost = is_polled_past | is_replaced
+    left = unread[~is_lost]
+    blank = _blank_behind(log, left)
+    is_unseen = blank != NOWHERE
+    return Fates(
+        lost=unread[is_lost],
+        passed=passed[is_lost],
+        unseen=left[is_unseen],
+        blank=blank[is_unseen],
+        open=int((~is_unseen).sum()),
+    )
+
+
+def _first_expected(log: Log) -> int:
+    """Return the lowest offset that some consumer set out to poll."""
+    pollers = np.unique(log.reads.process[log.reads.is_poll])
+    if not len(pollers) or not np.isin(pollers, log.starts.process).all():
+        return 0
+    return max(0, int(log.starts.offset.min()))
+
+
+def _blank_behind(log: Log, rows: Ints) -> Ints:
+    """Return for each send the last blank called after it returned that says it is not there."""
+    sends, blanks = log.sends, log.blanks
+    # A poll's blank is about all that is behind its consumer: it counts for every offset.
+    floor = np.where(blanks.offset == NOWHERE, 0, blanks.offset)
+    order = np.lexsort((blanks.call, floor))
+    if not len(order):
+        return np.full(len(rows), NOWHERE, dtype=np.int64)
+    latest = order[_running_latest(blanks.call[order])]
+    upto = np.searchsorted(floor[order], sends.offset[rows], side="right") - 1
+    witness = latest[np.maximum(upto, 0)]
+    end = sends.end[rows]
+    is_after = (upto >= 0) & (end != NEVER) & (blanks.call[witness] > end)
+    return np.where(is_after, witness, NOWHERE)
+
+
+def _running_latest(times: Ints) -> Ints:
+    """Return, for each position, the position of the greatest time up to there."""
+    greatest = np.maximum.accumulate(times)
+    is_new = np.ones(len(times), dtype=np.bool_)
+    is_new[1:] = times[1:] > greatest[:-1]
+    return np.maximum.accumulate(np.where(is_new, np.arange(len(times)), 0))

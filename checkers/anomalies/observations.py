@@ -1,0 +1,264 @@
+"""One log's operations as columns: what was sent, what was read, who moved where.
+
+Pure. How operations stand in the table: `checkers.anomalies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.anomalies.promises import READS, SENDS
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+NEVER: Final = int(np.iinfo(np.int64).max)
+"""The return of an operation whose outcome is unknown."""
+NOWHERE: Final = -1
+"""In a column of offsets or rows: there is none."""
+
+STARTS: Final = frozenset(("assign", "subscribe", "seek"))
+TRANSACTION: Final = "txn"
+
+
+class _Extra(msgspec.Struct):
+    output: list[tuple[int, int]] | None = None
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """Attempts to put a value, in the order of (process, op, place). `offset` may be NOWHERE."""
+
+    op: Ints
+    place: Ints
+    process: Ints
+    value: Ints
+    offset: Ints
+    call: Ints
+    end: Ints  # NEVER where the outcome is unknown
+    is_ok: Bools
+    is_failed: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Values that answers carried, a row a message, in the order of (process, op, place)."""
+
+    op: Ints
+    place: Ints
+    process: Ints
+    value: Ints
+    offset: Ints
+    call: Ints
+    end: Ints
+    is_poll: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Blanks:
+    """Answers that carried nothing: the log ended at or before `offset`.
+
+    `offset` is NOWHERE for a poll: nothing was behind where that consumer stood.
+    """
+
+    op: Ints
+    process: Ints
+    offset: Ints
+    call: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """A consumer goes on elsewhere: at `offset`, NOWHERE if nobody knows where."""
+
+    op: Ints
+    process: Ints
+    offset: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One log as its clients saw it; `repeated` are values that several sends may have put."""
+
+    key: str
+    sends: Sends
+    reads: Reads
+    blanks: Blanks
+    starts: Starts
+    repeated: Ints
+
+
+def load_log(operations: pa.Table) -> Log:
+    """Take one log's operations apart; rows of other functions are left out.
+
+    Raises:
+        ValueError: an operation lacks what its outcome needs, or is a whole transaction.
+    """
+    functions = pa.array(sorted(SENDS | READS | STARTS | {TRANSACTION}))
+    table = operations.filter(pc.is_in(operations["f"], functions))
+    if pc.any(pc.equal(table["f"], TRANSACTION)).as_py():
+        op = table.filter(pc.equal(table["f"], TRANSACTION))["op"][0]
+        raise ValueError(f"operation {op} is a whole transaction: explode it first")
+    columns = _Columns(table)
+    sends = _sends(columns)
+    return Log(
+        key=(table["key"][0].as_py() or "") if table.num_rows else "",
+        sends=sends,
+        reads=_reads(columns),
+        blanks=_blanks(columns),
+        starts=_starts(columns),
+        repeated=_repeated(sends.value[~sends.is_failed]),
+    )
+
+
+class _Columns:
+    """The columns that all parts are cut from, in the order of (process, op, place)."""
+
+    def __init__(self, table: pa.Table) -> None:
+        extras = _extras(table["extra"])
+        places = np.zeros(table.num_rows, dtype=np.int64)
+        for row, extra in extras.items():
+            places[row] = extra.place
+        order = np.lexsort((places, whole_numbers(table["op"]), whole_numbers(table["process"])))
+        self._table = table = table.drop_columns(["extra", "error", "node"]).take(pa.array(order))
+        self.place = places[order]
+        self.process, self.op = whole_numbers(table["process"]), whole_numbers(table["op"])
+        self.is_ok = _equal(table["outcome"], "ok")
+        self.is_failed = _equal(table["outcome"], "fail")
+        self.call = whole_numbers(table["call_ns"])
+        self.end = np.where(self.is_ok, whole_numbers(table["return_ns"]), NEVER)
+        self.input, self.output = whole_numbers(table["input"]), whole_numbers(table["output"])
+        self.has_output, self.has_offset = is_valid(table["output"]), is_valid(table["offset"])
+        self.offset = np.where(self.has_offset, whole_numbers(table["offset"]), NOWHERE)
+        self.messages: dict[int, list[tuple[int, int]]] = {}
+        if extras:
+            at = np.empty_like(order)
+            at[order] = np.arange(len(order))
+            for row, extra in extras.items():
+                if extra.output is not None:
+                    self.messages[int(at[row])] = extra.output
+        lacks = self.is_ok & ~is_valid(table["return_ns"])
+        lacks |= self.is_(SENDS) & ~is_valid(table["input"])
+        lacks |= self.is_ok & self.is_({"read"}) & ~self.has_offset
+        lacks |= self.is_ok & self.is_({"poll"}) & self.has_output & ~self.has_offset
+        self.require(~lacks, "lacks its offset, value or return")
+
+    def is_(self, functions: Iterable[str]) -> Bools:
+        names = pa.array(sorted(functions), pa.string())
+        return np.asarray(pc.is_in(self._table["f"], names).to_numpy(), dtype=np.bool_)
+
+    def require(self, holds: Bools, problem: str) -> None:
+        if not holds.all():
+            row = int(np.flatnonzero(~holds)[0])
+            raise ValueError(f"operation {self.op[row]} ({self._table['f'][row]}) {problem}")
+
+
+def _sends(columns: _Columns) -> Sends:
+    rows = np.flatnonzero(columns.is_(SENDS))
+    return Sends(
+        columns.op[rows],
+        columns.place[rows],
+        columns.process[rows],
+        columns.input[rows],
+        columns.offset[rows],
+        columns.call[rows],
+        columns.end[rows],
+        columns.is_ok[rows],
+        columns.is_failed[rows],
+    )
+
+
+def _reads(columns: _Columns) -> Reads:
+    """Join the rows that carry one message with those that carry a list of them."""
+    is_read = columns.is_(READS) & columns.is_ok
+    single = np.flatnonzero(is_read & columns.has_output)
+    listed = [row for row in sorted(columns.messages) if is_read[row]]
+    counts = [len(columns.messages[row]) for row in listed]
+    pairs = list(chain.from_iterable(columns.messages[row] for row in listed))
+    flat = np.array(pairs, dtype=np.int64).reshape(len(pairs), 2)
+    many = np.repeat(np.array(listed, dtype=np.int64), counts)
+    rows = np.concatenate((single, many))
+    offset = np.concatenate((columns.offset[single], flat[:, 0]))
+    value = np.concatenate((columns.output[single], flat[:, 1]))
+    order = np.argsort(rows, kind="stable")
+    rows = rows[order]
+    return Reads(
+        columns.op[rows],
+        columns.place[rows],
+        columns.process[rows],
+        value[order],
+        offset[order],
+        columns.call[rows],
+        columns.end[rows],
+        columns.is_({"poll"})[rows],
+    )
+
+
+def _blanks(columns: _Columns) -> Blanks:
+    is_blank = columns.is_(READS) & columns.is_ok & ~columns.has_output
+    for row, messages in columns.messages.items():
+        is_blank[row] &= not messages
+    rows = np.flatnonzero(is_blank)
+    offset = np.where(columns.is_({"poll"}), NOWHERE, columns.offset)[rows]
+    return Blanks(columns.op[rows], columns.process[rows], offset, columns.call[rows])
+
+
+def _starts(columns: _Columns) -> Starts:
+    rows = np.flatnonzero(columns.is_(STARTS) & ~columns.is_failed)
+    return Starts(columns.op[rows], columns.process[rows], columns.offset[rows])
+
+
+def _repeated(values: Ints) -> Ints:
+    distinct, counts = np.unique(values, return_counts=True)
+    return np.asarray(distinct[counts > 1], dtype=np.int64)
+
+
+def _extras(column: pa.ChunkedArray) -> dict[int, _Extra]:
+    decoder = msgspec.json.Decoder(_Extra)
+    rows = np.flatnonzero(is_valid(column))
+    texts = column.drop_null().to_pylist()
+    try:
+        return {int(row): decoder.decode(text) for row, text in zip(rows, texts, strict=True)}
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"extra of an operation: {error}") from error
+
+
+def _equal(column: pa.ChunkedArray, value: str) -> Bools:
+    return np.asarray(pc.equal(column, value).to_numpy(), dtype=np.bool_)
+
+
+def whole_numbers(column: pa.ChunkedArray) -> Ints:
+    """Return a column of int64, 0 where it is null."""
+    return np.asarray(column.fill_null(0).to_numpy(), dtype=np.int64)
+
+
+def is_valid(column: pa.ChunkedArray) -> Bools:
+    """Return where a column is not null."""
+    return np.asarray(pc.is_valid(column).to_numpy(), dtype=np.bool_)
+
+
+def find(sorted_values: Ints, rows: Ints, wanted: Ints) -> Ints:
+    """Return for each of `wanted` the row that has it, NOWHERE if none has.
+
+    `sorted_values` belong to `rows`; of equal ones the first is taken.
+    """
+    if not len(rows):
+        return np.full(len(wanted), NOWHERE, dtype=np.int64)
+    at = np.minimum(np.searchsorted(sorted_values, wanted), len(rows) - 1)
+    return np.where(sorted_values[at] == wanted, rows[at], NOWHERE)
+
+
+def senders(log: Log, rows: Ints, values: Ints) -> Ints:
+    """Return for each value the one of the sends `rows` that carried it, or NOWHERE."""
+    order = rows[np.argsort(log.sends.value[rows], kind="stable")]
+    return find(log.sends.value[order], order, values)

@@ -1,0 +1,61 @@
+"""A message that was acknowledged and is not there for those who look at the end.
+
+Source: jepsen.tests.kafka "unseen".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from checkers.anomalies.log_rules import check_log, conclude_log, details, finding, told_send
+from checkers.anomalies.lost_write import fates_of
+from checkers.anomalies.observations import NOWHERE, Log
+from checkers.findings import Findings
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Verdict
+
+NAME = "unseen"
+
+
+class Unseen:
+    """A value was acknowledged, and the log was later said to end before it."""
+
+    name = NAME
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Look for acknowledged values that nobody read, though somebody found the log's end."""
+        return check_log((unseen,), tables["operations"], context, needs_unique=True)
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the logs' findings; values that nobody looked for are counted as not_read."""
+        clean = "nobody found the log's end before an acknowledged send"
+        return conclude_log(NAME, findings, context, clean=clean, what=("sends_acknowledged",))
+
+
+PLUGIN = Unseen()
+
+
+def unseen(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
+    """Add a finding for each acknowledged value that an answer said was not there."""
+    fates = fates_of(log)
+    sends, blanks = log.sends, log.blanks
+
+    def describe(n: int) -> Finding:
+        row, blank = int(fates.unseen[n]), int(fates.blank[n])
+        asked = blanks.offset[blank]
+        what = "the poll" if asked == NOWHERE else f"the read at offset {asked}"
+        message = (
+            f"{told_send(log, row)} was never read, although {what} by process"
+            f" {blanks.process[blank]} (op {blanks.op[blank]}), called after it was acknowledged,"
+            " found nothing"
+        )
+        more = details(context, int(sends.end[row]), value=sends.value[row])
+        operations = (sends.op[row], blanks.op[blank])
+        return finding(NAME, log, int(sends.offset[row]), operations, message, more)
+
+    findings.add(NAME, range(len(fates.unseen)), describe)
+    return {"not_read": fates.open}

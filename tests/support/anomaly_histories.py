@@ -1,0 +1,89 @@
+"""Histories of every kind of object as text, for the checkers of anomalies.
+
+# CHECKER OUTCOME KIND...                      what is expected of which checker
+0..10  p0 send q/0 7 -> ok 3                   call..return, process, function, key, argument
+11..20 p1 poll q/0 -> ok 3:7 4:8               offset:value, a message each
+&      p1 send q/1 9 -> ok 0                   the same invocation as the line before
+21..?  p2 add s 4 -> info                      `?`: it never returned
+22..30 p3 read s -> ok [1 2 4]                 a list
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from checkers.anomalies.promises import ANOMALIES
+from checkers.engine.local import run_local
+from harness import discovery
+from harness.plugins import Promises
+from harness.verdict import Verdict
+from tests.support.checker_histories import Op, job, op
+
+ROOT = Path(__file__).parent.parent / "histories" / "anomalies"
+EVERYTHING = Promises(excludes=ANOMALIES)
+
+_LINE = re.compile(
+    r"(?:(?P<call>\d+)\.\.(?P<end>\d+|\?)|(?P<same>&))\s+p(?P<process>\d+)\s+(?P<f>[a-z]+)\s+"
+    r"(?P<key>\S+)(?:\s+(?P<argument>-?\d+))?\s+->\s+(?P<outcome>ok|fail|info)"
+    r"(?:\s+(?P<result>.+))?"
+)
+PUTS = {"append", "send", "enqueue", "add", "commit", "write"}
+PLACES = {"read", "assign", "subscribe", "seek"}
+
+
+def parse(text: str) -> list[Op]:
+    """Return rows of OPERATIONS."""
+    rows: list[Op] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.partition("#")[0].strip()
+        if not line:
+            continue
+        match = _LINE.fullmatch(line)
+        assert match, f"line {number}: {line!r} is no operation"
+        rows.append(_row(match, number, rows))
+    return rows
+
+
+def _row(match: re.Match[str], number: int, rows: list[Op]) -> Op:
+    f, outcome, extra = match["f"], match["outcome"], {}
+    if match["same"]:
+        before = rows[-1]
+        extra["place"] = json.loads(before["extra"] or "{}").get("place", 0) + 1
+        row = op(before["op"], f, before["call_ns"], before["return_ns"], outcome)
+        assert outcome == before["outcome"], f"line {number}: an invocation has one outcome"
+    else:
+        end = None if match["end"] == "?" else int(match["end"])
+        assert (end is None) == (outcome == "info"), f"line {number}: info returns at ?"
+        row = op(rows[-1]["op"] + 1 if rows else 0, f, int(match["call"]), end, outcome)
+    row.update(process=int(match["process"]), key=match["key"], node="n0")
+    if match["argument"] is not None:
+        row["offset" if f in PLACES else "input"] = int(match["argument"])
+    extra |= _answer(row, f, match["result"])
+    row["extra"] = json.dumps(extra) if extra else None
+    return row
+
+
+def _answer(row: Op, f: str, result: str | None) -> dict[str, Any]:
+    if result in (None, "nothing"):
+        return {"output": []} if f == "poll" and result else {}
+    if ":" in result:
+        return {"output": [[int(n) for n in pair.split(":")] for pair in result.split()]}
+    if result.startswith("["):
+        return {"output": [int(n) for n in result[1:-1].split()]}
+    if not result.lstrip("-").isdigit():
+        return {"output": result}
+    row["offset" if f in {"append", "send"} else "output"] = int(result)
+    return {}
+
+
+def judge(tmp_path: Path, rows: list[Op], name: str, **more: Any) -> Verdict:
+    """Return the verdict of the checker of that name, of a system that promises everything."""
+    checker = discovery.get("checkers", name)
+    return run_local(job(tmp_path, rows, [checker], **{"promises": EVERYTHING, **more}))[0]
+
+
+def kinds_of(verdict: Verdict) -> list[str]:
+    return sorted({finding.kind for finding in verdict.findings})
