@@ -1,0 +1,225 @@
+"""Collects operations column by column, and pairs the events of a foreign history. Pure.
+
+A pair is an invoke and the next completion of its process. An invoke without one stays open:
+its outcome is unknown. So does one whose process invokes again (old recordings go on under the
+same number after a timeout that they do not write). A process that ended in `info` may go on
+under a new number or its old one.
+
+Source: jepsen.history (pair-index); CHECKERS.md section 5.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.history.foreign.edn import Keyword
+from harness.history.foreign.meaning import (
+    COLUMNS,
+    Asked,
+    answered,
+    asked,
+    is_columns,
+    plain,
+    show,
+)
+from harness.history.schema import OPERATIONS
+
+INT64_MAX: Final = 2**63 - 1
+INT64_MIN: Final = -(2**63)
+NO_RETURN: Final = INT64_MIN
+"""Stands in `return_ns` for an operation that has none."""
+
+NAMED_FROM: Final = 1_000_000
+"""Processes that bear names instead of numbers are numbered from here."""
+
+OUTCOMES: Final = ("ok", "fail", "info")
+
+
+class Columns:
+    """Operations in the making."""
+
+    def __init__(self) -> None:
+        self.op = array("q")
+        self.process = array("q")
+        self.f: list[str] = []
+        self.key: list[str | None] = []
+        self.input: list[int | None] = []
+        self.expected: list[int | None] = []
+        self.output: list[int | None] = []
+        self.offset: list[int | None] = []
+        self.call_ns = array("q")
+        self.return_ns = array("q")
+        self.outcome: list[str] = []
+        self.error: list[str | None] = []
+        self.node: list[str | None] = []
+        self._extra: dict[int, dict[str, Any]] = {}
+        self._names: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    def call(self, op: int, process: int, f: str, key: str | None, call_ns: int) -> int:
+        """Add an operation that was called and has not returned; return its row."""
+        self.op.append(op)
+        self.process.append(process)
+        self.f.append(f)
+        self.key.append(key)
+        self.call_ns.append(call_ns)
+        self.return_ns.append(NO_RETURN)
+        self.outcome.append("info")
+        for column in (self.input, self.expected, self.output, self.offset):
+            column.append(None)
+        self.error.append(None)
+        self.node.append(None)
+        return len(self.op) - 1
+
+    def put(self, row: int, name: str, value: Any) -> None:
+        """Set input, expected, output or offset: a whole number in its column, all else in extra.
+
+        Raises:
+            ValueError: an offset is no whole number.
+        """
+        if value is None:
+            return
+        if value.__class__ is int and INT64_MIN <= value <= INT64_MAX:
+            getattr(self, name)[row] = value
+        elif name == "offset":
+            raise ValueError(f"an offset is a whole number, not {show(value)}")
+        else:
+            self._extra.setdefault(row, {})[name] = plain(value)
+
+    def add_extra(self, row: int, extra: Any) -> None:
+        """Add what a recording itself holds as extra: an object, or its JSON text."""
+        if isinstance(extra, str):
+            extra = msgspec.json.decode(extra)
+        if isinstance(extra, dict):
+            self._extra.setdefault(row, {}).update(extra)
+
+    def finish(self, row: int, outcome: str, return_ns: int) -> None:
+        """Say how an operation ended."""
+        self.outcome[row] = outcome
+        if outcome != "info":
+            self.return_ns[row] = return_ns
+
+    def number_of(self, process: Any) -> int:
+        """Return a process as a number: its own, or one for its name.
+
+        Raises:
+            ValueError: it is neither a number nor a name.
+        """
+        if process.__class__ is int:
+            return int(process)
+        if isinstance(process, str) and process:
+            return self._names.setdefault(process, NAMED_FROM + len(self._names))
+        raise ValueError(f"a process is a number or a name, not {show(process)}")
+
+    def table(self) -> pa.Table:
+        """Return OPERATIONS, by (key, call_ns)."""
+        extra: list[str | None] = [None] * len(self.op)
+        for row, what in self._extra.items():
+            extra[row] = msgspec.json.encode(what).decode()
+        returns = pa.array(self.return_ns, pa.int64())
+        columns: dict[str, Any] = {name: getattr(self, name) for name in OPERATIONS.names[:-1]}
+        columns["return_ns"] = pc.if_else(pc.equal(returns, NO_RETURN), None, returns)
+        columns["extra"] = extra
+        table = pa.table(
+            [pa.array(columns[field.name], field.type) for field in OPERATIONS], schema=OPERATIONS
+        )
+        order = [("key", "ascending"), ("call_ns", "ascending"), ("op", "ascending")]
+        return table.sort_by(order)
+
+
+class Pairing:
+    """Turns events, one after the other, into operations.
+
+    `unit` is what messages count places in: "line" or "event".
+    """
+
+    def __init__(self, unit: str) -> None:
+        self.columns = Columns()
+        self.unit = unit
+        self._open: dict[int, tuple[int, Any]] = {}  # process -> row and value of its open invoke
+        self._lone = 0
+        self._first_lone = ""
+        self._again = 0
+
+    def invoke(
+        self, op: int, process: int, f: str, key: str | None, value: Any, time_ns: int
+    ) -> None:
+        """Take an invoke.
+
+        Raises:
+            ValueError: its value is not what its f needs.
+        """
+        by_column = is_columns(value)
+        called = Asked() if by_column else asked(f, value)  # a refused event leaves no row
+        self._again += process in self._open
+        row = self.columns.call(op, process, f, key, time_ns)
+        self._open[process] = (row, value)
+        if by_column:
+            self._put_columns(row, value)
+            return
+        self.columns.put(row, "input", called.input)
+        self.columns.put(row, "expected", called.expected)
+
+    def complete(
+        self, kind: str, process: int, f: str, value: Any, time_ns: int, place: int
+    ) -> int | None:
+        """Take an ok, fail or info; return the row of its operation, None if it has none.
+
+        Raises:
+            ValueError: it returned before it was called, or its value is not what its f needs.
+        """
+        opened = self._open.get(process)
+        if opened is None or self.columns.f[opened[0]] != f:
+            self._lone += 1
+            where = f"{self.unit} {place}: the {kind} of {f} by process {process}"
+            self._first_lone = self._first_lone or where
+            return None
+        row, call = opened
+        if time_ns < self.columns.call_ns[row]:
+            raise ValueError(f"{f} by process {process} returned before it was called")
+        if kind == "ok" and is_columns(value):
+            self._put_columns(row, value)
+        elif kind == "ok":
+            self.columns.put(row, "output", answered(f, call, value))
+        elif isinstance(value, Keyword):
+            self.columns.error[row] = str(value)
+        del self._open[process]
+        self.columns.finish(row, kind, time_ns)
+        return row
+
+    def key_of(self, process: int) -> str | None:
+        """Return the key of the open operation of a process."""
+        opened = self._open.get(process)
+        return None if opened is None else self.columns.key[opened[0]]
+
+    @property
+    def problem(self) -> str | None:
+        """What shows that events are missing; None if nothing does."""
+        if not self._lone:
+            return None
+        more = f" ({self._lone - 1} more like it)" if self._lone > 1 else ""
+        return f"{self._first_lone} has no invoke before it{more}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know about the pairs."""
+        if not self._again:
+            return ()
+        return (
+            f"{self._again} operations have no end though their process went on: their outcome"
+            " is taken as unknown",
+        )
+
+    def _put_columns(self, row: int, value: dict[str, Any]) -> None:
+        for name in sorted(value.keys() & COLUMNS):
+            if name == "extra":
+                self.columns.add_extra(row, value[name])
+            else:
+                self.columns.put(row, name, value[name])

@@ -1,0 +1,280 @@
+"""Reads Jepsen's histories: EDN (a vector, a list or one map a line) and console logs.
+
+The order of the events in the file is the order in which they happened; their times are kept
+as far as they agree with it, and pushed on by a nanosecond where they do not. porcupine's kv
+test data is EDN, one map a line, with the key in the field `:key`.
+
+Source: jepsen.store (history.edn, history.txt), jepsen.util/log-op; jepsen.independent for
+tuples [key value].
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from harness.history.foreign import edn
+from harness.history.foreign.columns import OUTCOMES, Columns, Pairing
+from harness.history.foreign.edn import CutError, EdnError, Keyword
+from harness.history.foreign.history import Damage
+from harness.history.foreign.meaning import key_text, show, split_key
+from harness.history.schema import NEMESIS_PROCESS
+
+CHUNK_BYTES: Final = 1 << 20
+EVENT_CHARACTERS_MAX: Final = 1 << 26
+"""Longest event; what is longer has lost its closing bracket."""
+REMEMBERED_MAX: Final = 1 << 16
+"""Values of which the text was seen before, and need not be parsed again."""
+NEMESIS: Final = "nemesis"
+INVOKE: Final = "invoke"
+NO_EVENT: Final = "no event (it needs :process, :type and :f)"
+
+_PLAIN = r"[^\s,;()\[\]{}\"#^\\]++"
+_IN_VECTOR = r"[^\[\]{}\"#;()^\\]*+"
+_VALUE = rf'(?:{_PLAIN}|\[{_IN_VECTOR}(?:\[{_IN_VECTOR}\]{_IN_VECTOR})*+\]|"[^"\\]*+")'
+_FLAT = re.compile(rf"\{{\s*+(?::[\w.-]++\s++{_VALUE}[\s,]*+)*+\}}")
+"""A map of simple values, as nearly all events are: read by two passes of one expression."""
+_PAIR = re.compile(rf":([\w.-]++)\s++({_VALUE})")
+_NEXT_EVENT = re.compile(r"\n\s*[\[(]?\s*(?=(?:#[\w.]+\s*)?\{)")
+_RECORD: Final = "#jepsen.history.Op"
+CONSOLE_LINE: Final = re.compile(
+    r"(?:^|.*?\s)(-?\d+|:[\w.-]+)\s+:(invoke|ok|fail|info)\s+:(\S+)(?:\s+(\S.*?))?\s*$"
+)
+
+
+class Recorder:
+    """Takes the events of a Jepsen history in order, and pairs them."""
+
+    def __init__(self, unit: str, *, splits_keys: bool) -> None:
+        self.pairing = Pairing(unit)
+        self.is_timed = False
+        self.is_ordered = True
+        self.pairs = 0
+        self.asking = 0
+        self.splits_keys = splits_keys
+        self.events = 0
+        self._now = -1
+
+    @property
+    def columns(self) -> Columns:
+        """The operations so far."""
+        return self.pairing.columns
+
+    def take(self, event: dict[Any, Any], place: int) -> None:
+        """Take one event.
+
+        Raises:
+            ValueError: it is none, or its value is not what it should be.
+        """
+        index = self.events
+        self.events += 1
+        try:
+            process, kind, f = event["process"], event["type"], event["f"]
+        except (KeyError, TypeError):
+            raise ValueError(NO_EVENT) from None
+        time = event.get("time")
+        if time is not None and time.__class__ is int:
+            self.is_timed = True
+            self._now = max(self._now + 1, time)
+        else:
+            self._now += 1
+        if process in (NEMESIS, NEMESIS_PROCESS):
+            return
+        number = self.columns.number_of(process)
+        f, value, key = str(f), event.get("value"), event.get("key")
+        key = None if key is None else key_text(key)
+        if kind == INVOKE:
+            self.asking += 1
+            pair = split_key(value) if key is None else None
+            self.pairs += pair is not None
+            if self.splits_keys and key is None:
+                if pair is None:
+                    raise ValueError(f"no [key value] to split by: {show(value)}")
+                key, value = pair
+            self.pairing.invoke(index, number, f, key, value, self._now)
+            return
+        if kind not in OUTCOMES:
+            raise ValueError(f"no type of an event: {show(kind)}")
+        if self.splits_keys and key is None:
+            pair = split_key(value)
+            value = value if pair is None else pair[1]
+        row = self.pairing.complete(kind, number, f, value, self._now, place)
+        if row is not None:
+            self._say_more(row, event)
+
+    def _say_more(self, row: int, event: dict[Any, Any]) -> None:
+        columns = self.columns
+        if (error := event.get("error")) is not None:
+            columns.error[row] = error if isinstance(error, str) else show(error)
+        if (node := event.get("node")) is not None:
+            columns.node[row] = str(node)
+
+
+class Remembered(dict[str, Any]):
+    """The values of texts; histories repeat few of them."""
+
+    def __missing__(self, text: str) -> Any:
+        if text.isdigit():
+            return int(text)
+        value, end = edn.parse(text)
+        if edn.skip(text, end) != len(text):
+            raise EdnError(f"more than one value: {show(text)}", end)
+        if len(self) >= REMEMBERED_MAX:
+            self.clear()
+        self[text] = value
+        return value
+
+
+def read_edn(path: Path, recorder: Recorder) -> tuple[list[Damage], Damage | None]:
+    """Read a history in EDN; return what is unreadable, and where its end is missing.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        text = _Text(file)
+        damage: list[Damage] = []
+        for number, (event, at) in enumerate(_forms(text, damage), 1):
+            try:
+                recorder.take(event, number)
+            except ValueError as error:
+                damage.append(text.damage(at, str(error)))
+    return damage, text.cut
+
+
+def read_console(path: Path, recorder: Recorder) -> tuple[list[Damage], Damage | None]:
+    """Read the events among the lines of a console log; return as `read_edn` does.
+
+    A last line without its newline may lack the end of a number: it counts as cut.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    values = Remembered()
+    damage: list[Damage] = []
+    at = 0
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            if not raw.endswith(b"\n"):
+                return damage, Damage(number, at, "the last line has no end")
+            match = CONSOLE_LINE.match(raw.decode(errors="replace"))
+            if match is not None:
+                try:
+                    recorder.take(_console_event(match, values), number)
+                except ValueError as error:
+                    damage.append(Damage(number, at, str(error)))
+            at += len(raw)
+    return damage, None
+
+
+def _console_event(match: re.Match[str], values: Remembered) -> dict[str, Any]:
+    process, kind, f, text = match.groups()
+    event = {"process": values[process], "type": kind, "f": f}
+    if text is None:
+        return event
+    try:
+        event["value"] = values[text]
+    except EdnError:  # a value, and an error behind it
+        event["value"], at = edn.parse(text)
+        event["error"] = text[at:].strip()
+    return event
+
+
+class _Text:
+    """A file's text, chunk by chunk: whole lines, where it has lines."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.text = ""
+        self.is_all = False
+        self.cut: Damage | None = None
+        self._file = file
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._line = 1
+        self._byte = 0
+
+    def more(self, at: int) -> bool:
+        """Forget what stands before `at` and read on; False at the end of the file."""
+        if self.is_all:
+            return False
+        data = self._file.read(max(CHUNK_BYTES, len(self.text) - at))
+        if data:
+            data += self._file.readline(CHUNK_BYTES)
+        self._line += self.text.count("\n", 0, at)
+        self._byte += len(self.text[:at].encode())
+        self.text = self.text[at:] + self._decode(data, not data)
+        self.is_all = not data
+        return True
+
+    def damage(self, at: int, why: str) -> Damage:
+        """Name the place `at` in the present chunk."""
+        return Damage(
+            self._line + self.text.count("\n", 0, at),
+            self._byte + len(self.text[:at].encode()),
+            why,
+        )
+
+
+def _forms(text: _Text, damage: list[Damage]) -> Iterator[tuple[Any, int]]:
+    """Yield the events with where they begin in the present chunk; note damage on the way."""
+    values = Remembered()
+    at, closing, begin = 0, "", None
+    text.more(0)
+    while True:
+        at = edn.skip(text.text, at)
+        if at >= len(text.text):
+            if text.more(at):
+                at = 0
+                continue
+            break
+        character = text.text[at]
+        if begin is None and character in "[(":
+            closing, begin = "]" if character == "[" else ")", at
+            at += 1
+            continue
+        begin = at if begin is None else begin
+        if closing and character == closing:
+            at, closing = at + 1, ""
+            continue
+        try:
+            event, end = _form(text.text, at, values)
+        except CutError as error:
+            too_long = len(text.text) - at > EVENT_CHARACTERS_MAX
+            if not too_long and text.more(at):
+                at = 0
+                continue
+            text.cut = text.damage(at, f"cut: {error.why}")
+            return
+        except EdnError as error:
+            damage.append(text.damage(max(error.at, at), error.why))
+            at = _resume(text, at)
+            continue
+        yield event, at
+        at = end
+    if closing:
+        text.cut = text.damage(at, f"cut: nothing closes the history with {closing!r}")
+
+
+def _form(text: str, at: int, values: Remembered) -> tuple[Any, int]:
+    if text.startswith(_RECORD, at):
+        at += len(_RECORD)
+    match = _FLAT.match(text, at)
+    if match is None:
+        event, end = edn.parse(text, at)
+        if isinstance(event, (dict, Keyword)):
+            return event, end
+        raise EdnError(f"no event: {show(event)}", at)
+    return {name: values[value] for name, value in _PAIR.findall(match[0])}, match.end()
+
+
+def _resume(text: _Text, at: int) -> int:
+    """Find where the next event begins behind a damaged one."""
+    while True:
+        match = _NEXT_EVENT.search(text.text, at + 1)
+        if match is not None:
+            return match.end()
+        if not text.more(max(at, len(text.text) - 1)):
+            return len(text.text)
+        at = 0

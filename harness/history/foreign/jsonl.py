@@ -1,0 +1,207 @@
+"""Reads JSON lines: events (ours, or anybody's), and operations.
+
+An event: {"process", "type", "f", "key", "value", "time_ns" (or "time"), "index", "error",
+"node"}; the first three are needed. Where the events have times these are the truth, and at
+equal times an invoke comes first; else the order of the lines is. "value" is as in Jepsen, or
+an object of columns: {"input": 3, "output": 4, "offset": 7, "expected": 2}.
+
+An operation: {"process", "f", "call_ns", "return_ns", "outcome", "key", "input", "expected",
+"output", "offset", "error", "node", "op"}; the first three are needed. Without "return_ns" its
+outcome is unknown, with it ok, unless "outcome" says fail.
+
+Source: DESIGN.md section 3 ("Event"); harness.history.schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.history.foreign.columns import OUTCOMES, Columns, Pairing
+from harness.history.foreign.history import Damage
+from harness.history.foreign.jepsen import INVOKE, NEMESIS
+from harness.history.foreign.meaning import key_text, show, split_key
+from harness.history.schema import NEMESIS_PROCESS
+
+
+class EventLine(msgspec.Struct, gc=False):
+    """One event of a JSON-lines history."""
+
+    process: int | str
+    type: str
+    f: str
+    key: str | int | None = None
+    value: Any = None
+    time_ns: int | None = None
+    time: int | None = None
+    index: int | None = None
+    error: Any = None
+    node: str | None = None
+
+
+class OperationLine(msgspec.Struct, gc=False):
+    """One operation of a JSON-lines history."""
+
+    process: int | str
+    f: str
+    call_ns: int
+    return_ns: int | None = None
+    outcome: str | None = None
+    key: str | int | None = None
+    input: Any = None
+    expected: Any = None
+    output: Any = None
+    offset: int | None = None
+    error: Any = None
+    node: str | None = None
+    op: int | None = None
+    extra: Any = None
+
+
+class EventReader:
+    """Takes the lines of events."""
+
+    def __init__(self, *, splits_keys: bool) -> None:
+        self.pairing = Pairing("line")
+        self.is_timed = False
+        self.is_ordered = True
+        self.pairs = 0
+        self.asking = 0
+        self.splits_keys = splits_keys
+        self.events = 0
+        self._latest_ns = 0
+        self._decode = msgspec.json.Decoder(EventLine).decode
+
+    @property
+    def columns(self) -> Columns:
+        """The operations so far."""
+        return self.pairing.columns
+
+    def take(self, line: bytes, place: int) -> None:
+        """Take one line.
+
+        Raises:
+            ValueError: it is no event, or its value is not what it should be.
+        """
+        event = self._decode(line)
+        index = self.events
+        self.events += 1
+        time_ns = self._time(event, index)
+        if event.process in (NEMESIS, NEMESIS_PROCESS):
+            return
+        number = self.columns.number_of(event.process)
+        key, value = event.key, event.value
+        pair = split_key(value) if key is None else None
+        if event.type == INVOKE:
+            self.asking += 1
+            self.pairs += pair is not None
+            if self.splits_keys and key is None:
+                if pair is None:
+                    raise ValueError(f"no [key, value] to split by: {show(value)}")
+                key, value = pair
+            text = None if key is None else key_text(key)
+            op = index if event.index is None else event.index
+            self.pairing.invoke(op, number, event.f, text, value, time_ns)
+            return
+        if event.type not in OUTCOMES:
+            raise ValueError(f"no type of an event: {show(event.type)}")
+        if self.splits_keys and pair is not None:
+            value = pair[1]
+        row = self.pairing.complete(event.type, number, event.f, value, time_ns, place)
+        if row is not None:
+            _say_more(self.columns, row, event)
+
+    def _time(self, event: EventLine, index: int) -> int:
+        time_ns = event.time_ns if event.time_ns is not None else event.time
+        if index == 0:
+            self.is_timed = time_ns is not None
+        if (time_ns is not None) != self.is_timed:
+            raise ValueError("some events have a time and some have none")
+        if time_ns is None:
+            return index
+        self.is_ordered &= time_ns >= self._latest_ns or index == 0
+        self._latest_ns = time_ns
+        return time_ns
+
+
+class OperationReader:
+    """Takes the lines of operations."""
+
+    is_timed = True
+    is_ordered = False
+    """What a cut file lacks may have been called at any time."""
+
+    def __init__(self) -> None:
+        self.columns = Columns()
+        self.events = 0
+        self._decode = msgspec.json.Decoder(OperationLine).decode
+
+    def take(self, line: bytes, place: int) -> None:
+        """Take one line.
+
+        Raises:
+            ValueError: it is no operation.
+        """
+        given = self._decode(line)
+        self.events += 1
+        outcome = given.outcome or ("info" if given.return_ns is None else "ok")
+        if outcome not in OUTCOMES:
+            raise ValueError(f"no outcome of an operation: {show(given.outcome)}")
+        if outcome != "info":
+            if given.return_ns is None:
+                raise ValueError(f"an outcome {outcome} without return_ns")
+            if given.return_ns < given.call_ns:
+                raise ValueError("it returned before it was called")
+        columns = self.columns
+        number = columns.number_of(given.process)
+        key = None if given.key is None else key_text(given.key)
+        op = place - 1 if given.op is None else given.op
+        row = columns.call(op, number, given.f, key, given.call_ns)
+        columns.finish(row, outcome, given.return_ns or 0)
+        for name in ("input", "expected", "output", "offset"):
+            columns.put(row, name, getattr(given, name))
+        columns.add_extra(row, given.extra)
+        _say_more(columns, row, given)
+
+
+def read_lines(
+    path: Path, take: Callable[[bytes, int], None]
+) -> tuple[list[Damage], Damage | None]:
+    """Hand each line and its number to `take`; return what is unreadable, and a cut last line.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    damage: list[Damage] = []
+    last: Damage | None = None
+    for number, at, line in _lines(path):
+        if last is not None:
+            damage.append(last)
+            last = None
+        try:
+            take(line, number)
+        except msgspec.ValidationError as error:
+            damage.append(Damage(number, at, f"no event and no operation: {error}"))
+        except msgspec.DecodeError as error:
+            last = Damage(number, at, f"no JSON: {error}")
+        except ValueError as error:
+            damage.append(Damage(number, at, str(error)))
+    return damage, last
+
+
+def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    at = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.isspace():
+                yield number, at, line
+            at += len(line)
+
+
+def _say_more(columns: Columns, row: int, line: EventLine | OperationLine) -> None:
+    if line.error is not None:
+        columns.error[row] = line.error if isinstance(line.error, str) else show(line.error)
+    columns.node[row] = line.node

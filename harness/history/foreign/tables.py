@@ -1,0 +1,112 @@
+"""Reads operations that are a table already: Parquet files, and the runs of this program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from harness.errors import UsageError
+from harness.history.schema import OPERATIONS
+
+NEEDED: Final = ("process", "f", "call_ns", "return_ns", "outcome")
+"""Columns without which there is no operation; the others are null where they lack."""
+
+
+def parquet_files(path: Path) -> tuple[Path, ...]:
+    """Return the Parquet files of a file, folder or run, in order."""
+    if path.is_file():
+        return (path,)
+    inside = path / "history" / "operations"
+    return tuple(sorted((inside if inside.is_dir() else path).glob("**/*.parquet")))
+
+
+def is_operations(path: Path) -> bool:
+    """True if a Parquet file has exactly the columns of OPERATIONS.
+
+    Raises:
+        UsageError: it is no Parquet, or cut.
+    """
+    schema = _opened(path).schema_arrow
+    return bool(schema.remove_metadata().equals(OPERATIONS))
+
+
+def row_count(paths: Iterable[Path]) -> int:
+    """Count the operations of Parquet files by their metadata.
+
+    Raises:
+        UsageError: one is no Parquet, or cut.
+    """
+    return sum(_opened(path).metadata.num_rows for path in paths)
+
+
+def read_parquet(paths: Iterable[Path]) -> pa.Table:
+    """Read operations from Parquet files; columns that lack are null, others are left out.
+
+    Raises:
+        UsageError: a file is no Parquet, is cut, or holds no operations.
+    """
+    parts = [OPERATIONS.empty_table()]
+    rows = 0
+    for path in paths:
+        part = _read(path, rows)
+        rows += part.num_rows
+        parts.append(part)
+    table = pa.concat_tables(parts)
+    return table.sort_by([("key", "ascending"), ("call_ns", "ascending"), ("op", "ascending")])
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except (OSError, pa.ArrowException) as error:
+        why = " ".join(str(error).split())
+        raise UsageError(f"{path}: cut or no Parquet: {why}") from error
+
+
+def _read(path: Path, rows_before: int) -> pa.Table:
+    file = _opened(path)
+    names = set(file.schema_arrow.names)
+    if lacking := [name for name in NEEDED if name not in names]:
+        what = "events; give the run's folder" if "time_ns" in names else "no operations"
+        raise UsageError(f"{path}: {what} (no column {', '.join(lacking)})")
+    try:
+        given = file.read(columns=[name for name in OPERATIONS.names if name in names])
+        columns = []
+        for field in OPERATIONS:
+            if field.name in names:
+                columns.append(given[field.name].cast(field.type))
+            elif field.name == "op":
+                ids = range(rows_before, rows_before + given.num_rows)
+                columns.append(pa.chunked_array([pa.array(ids, pa.int64())]))
+            else:
+                columns.append(pa.chunked_array([pa.nulls(given.num_rows, field.type)]))
+        table = pa.table(columns, schema=OPERATIONS)
+    except (OSError, pa.ArrowException) as error:
+        why = " ".join(str(error).split())
+        raise UsageError(f"{path}: cut or damaged: {why}") from error
+    _require_sound(path, table)
+    return table
+
+
+def _require_sound(path: Path, table: pa.Table) -> None:
+    """Refuse rows that say nothing a checker could use.
+
+    Raises:
+        UsageError: one line.
+    """
+    outcomes = pc.is_in(table["outcome"], pa.array(("ok", "fail", "info")))
+    if not pc.all(outcomes, min_count=0).as_py():
+        raise UsageError(f"{path}: an outcome is none of ok, fail, info")
+    for name in ("process", "f", "call_ns"):
+        if table[name].null_count:
+            raise UsageError(f"{path}: {name} is null in {table[name].null_count} rows")
+    returns = pc.or_(pc.is_valid(table["return_ns"]), pc.not_equal(table["outcome"], "ok"))
+    if not pc.all(returns, min_count=0).as_py():
+        raise UsageError(f"{path}: an operation is ok and has no return_ns")
+    if pc.any(pc.less(table["return_ns"], table["call_ns"]), min_count=0).as_py():
+        raise UsageError(f"{path}: an operation returned before it was called")
