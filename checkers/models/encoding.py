@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from checkers.models.columns import Columns, distinct, load_columns
 from checkers.models.model import Call
-from checkers.search.problem import Access, Bools, Family, Ints, Kinds, Problem, State, Step
+from checkers.search.problem import Access, Bools, Family, Ints, Kinds, Problem, State
 from harness.errors import UsageError
 
 
@@ -80,7 +80,7 @@ def table_problem(
         op=columns.op,
         kinds=kinds,
         start=initial,
-        step=_step_by_kind(model.step, columns, first),
+        step=StepByKind(model.step, columns, first),
     )
 
 
@@ -132,23 +132,30 @@ def value_problem(
         op=columns.op[rows],
         kinds=kinds,
         start=initial,
-        step=_step_by_kind(model.step, columns, first),
+        step=StepByKind(model.step, columns, first),
     )
 
 
-def _step_by_kind(
-    step: Callable[[State, Call], State | None], columns: Columns, first: Ints
-) -> Step:
-    """Return the model's step by kind; a kind's call is made when it is first asked for."""
-    calls: dict[int, Call] = {}
+class StepByKind:
+    """A model's step by kind: what Problem.step is. A kind's call is made when first needed."""
 
-    def step_kind(state: State, kind: int) -> State | None:
-        call = calls.get(kind)
+    def __init__(
+        self, step: Callable[[State, Call], State | None], columns: Columns, first: Ints
+    ) -> None:
+        """Take the model's step, the operations, and a row of each kind."""
+        self._step, self._columns, self._first = step, columns, first
+        self._calls: dict[int, Call] = {}
+
+    def __call__(self, state: State, kind: int) -> State | None:
+        """Return the state after an operation of that kind, None where it cannot happen."""
+        return self._step(state, self.call(kind))
+
+    def call(self, kind: int) -> Call:
+        """Return what an operation of that kind asked and was answered."""
+        call = self._calls.get(kind)
         if call is None:
-            call = calls[kind] = columns.call(int(first[kind]))
-        return step(state, call)
-
-    return step_kind
+            call = self._calls[kind] = self._columns.call(int(self._first[kind]))
+        return call
 
 
 def words(value: Any) -> str:

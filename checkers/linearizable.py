@@ -1,0 +1,168 @@
+"""Is a history linearizable with respect to a model? Each key is decided by itself.
+
+A partition is encoded by its model, decided by a special case where one applies, and by the
+search under the context's budget elsewhere. What the budget did not suffice for is UNKNOWN,
+with the open part named. How a refutation is written down stands in checkers.refutation.
+
+Source: Herlihy & Wing 1990 (linearizability is local, so keys can be judged one by one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from checkers.findings import Findings, Gathered, gather, settle
+from checkers.models.model import Model
+from checkers.refutation import (
+    NOT_LINEARIZABLE,
+    UNDECIDED,
+    Operations,
+    explain_accusation,
+    explain_open_part,
+    explain_part,
+)
+from checkers.search.driver import search
+from checkers.search.found import Found
+from checkers.search.problem import NEVER, Problem, State
+from checkers.special.choice import decide
+from harness.errors import UsageError
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Outcome, Verdict
+
+NAME = "linearizable"
+UNFIT = "unfit"
+"""Kind of the finding that says that a partition's operations are none of the model's."""
+OPEN = frozenset((UNFIT, UNDECIDED))
+"""Kinds of findings that leave a verdict open."""
+DOUBTS_SHOWN_MAX = 3
+"""Partitions that a summary names for each kind of doubt."""
+
+IsOver = Callable[[], bool]
+
+
+class Linearizable:
+    """Checker "linearizable": each key's operations against a sequential model.
+
+    A history without operations of known outcome is no proof of anything: UNKNOWN.
+    """
+
+    name = NAME
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def __init__(
+        self, model: Model, initial: str | None = None, *, use_special_cases: bool = True
+    ) -> None:
+        """Take the model and the text of the first state, as `--initial` gives it.
+
+        Raises:
+            UsageError: the text names no state of the model.
+        """
+        self.model = model
+        self.initial: State = model.initial(initial)
+        self.use_special_cases = use_special_cases
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Decide one partition; return a row "checked", and one that says what is wrong."""
+        is_over = context.begin_search()
+        operations = tables["operations"]
+        findings = Findings()
+        key = operations["key"][0].as_py() if operations.num_rows else None
+        try:
+            problem = self.model.encode(operations, self.initial)
+        except UsageError as error:
+            finding = Finding(UNFIT, f"{_begin(key)}{error}", key)
+            findings.add(UNFIT, [0], lambda _row: finding)
+            return findings.table({"partitions": 1})
+        method, found = self._decide(problem, Operations(operations, self.model), context, is_over)
+        if found is not None:
+            named = replace(found, key=key, message=f"{_begin(key)}{found.message}")
+            findings.add(named.kind, [0], lambda _row: named)
+        is_known = problem.return_ns != NEVER
+        counts = {
+            "partitions": 1,
+            "operations": int(is_known.sum()),
+            "unknown_outcomes": int((~is_known).sum()),
+            f"by_{method}": 1,
+        }
+        return findings.table(counts)
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the partitions: INVALID if one is not linearizable, UNKNOWN if one is open."""
+        gathered = gather(findings)
+        counts = gathered.sums()
+        doubts = [*_told(gathered, UNFIT, "unfit"), *_told(gathered, UNDECIDED, "undecided")]
+        if not doubts and not counts.get("operations"):
+            doubts.append("no operation of known outcome in the history")
+        counts |= {kind: total for kind, total in gathered.totals.items() if kind in OPEN}
+        partitions = counts.get("partitions", 0)
+        verdict = settle(
+            NAME,
+            _without_doubts(gathered),
+            context,
+            clean=f"{_count(partitions, 'partition')} linearizable as {self.model.name}:"
+            f" {_count(counts.get('operations', 0), 'operation')}",
+            doubts=doubts,
+            doubtful=(NOT_LINEARIZABLE,),  # a missing operation may be what explains the others
+            counts=counts,
+        )
+        open_parts = [
+            {"key": finding.key, "message": finding.message, **finding.details}
+            for finding in gathered.kept
+            if finding.kind == UNDECIDED
+        ]
+        if not open_parts:
+            return verdict
+        return replace(verdict, data={**verdict.data, "undecided": open_parts})
+
+    def _decide(
+        self, problem: Problem, operations: Operations, context: CheckContext, is_over: IsOver
+    ) -> tuple[str, Finding | None]:
+        """Return which method decided, and what is wrong if anything is."""
+
+        def search_one(one: Problem) -> Found:
+            return search(one, is_over=is_over, memory_bytes_max=context.search.memory_bytes)
+
+        if not problem.kind.size:
+            return "nothing", None
+        decision = decide(self.model.name, problem) if self.use_special_cases else None
+        if decision is not None:
+            if decision.accusation is None:
+                return decision.method, None
+            accusation = decision.accusation
+            return decision.method, explain_accusation(
+                decision, accusation, problem, operations, search_one
+            )
+        found = search_one(problem)
+        if found.outcome is Outcome.VALID:
+            return "search", None
+        assert found.part is not None, "a search that does not end VALID names a part"
+        if found.outcome is Outcome.INVALID:
+            return "search", explain_part(found.part, problem, operations)
+        return "search", explain_open_part(found.part, found.why, operations)
+
+
+def _begin(key: str | None) -> str:
+    return "" if key is None else f"{key}: "
+
+
+def _count(number: float, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _told(gathered: Gathered, kind: str, what: str) -> list[str]:
+    """Return the doubts that findings of a kind stand for: a few in full, the rest counted."""
+    told = [finding.message for finding in gathered.kept if finding.kind == kind]
+    doubts = sorted(told)[:DOUBTS_SHOWN_MAX]
+    more = gathered.totals.get(kind, 0) - len(doubts)
+    return [*doubts, f"and {_count(more, f'more {what} partition')}"] if more > 0 else doubts
+
+
+def _without_doubts(gathered: Gathered) -> Gathered:
+    """Return what was found, without what only leaves the verdict open."""
+    kept = tuple(finding for finding in gathered.kept if finding.kind not in OPEN)
+    totals = {kind: total for kind, total in gathered.totals.items() if kind not in OPEN}
+    return Gathered(kept, totals, gathered.checked)

@@ -1,0 +1,200 @@
+"""Writes a refutation down: the shortest failing part of a history as JSON-able evidence.
+
+`details` of a finding "not-linearizable" or "undecided":
+
+- model, method: which model, and what decided ("search", "window", "zones", "fifo" ...).
+- operations: {op, process, call, call_ns, return_ns, outcome} of the failing part, at most
+  OPERATIONS_MAX, in the order of their calls; return_ns is null where the outcome is unknown.
+- prefix: {op, state} of the longest linearizable prefix inside the part, its last PREFIX_MAX.
+- stuck: id of the operation whose return cannot be passed; could_not: {op, why} for it and for
+  those that were open then; before: how many operations had returned before the part.
+- states: how the object could stand at the part's begin.
+- why (undecided only): the budget that was used up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.models.columns import call_of
+from checkers.models.model import Call, Model
+from checkers.search.found import Found, Part
+from checkers.search.problem import NEVER, Problem
+from checkers.special.decision import Accusation, Decision
+from harness.verdict import Finding, Outcome
+
+NOT_LINEARIZABLE = "not-linearizable"
+UNDECIDED = "undecided"
+OPERATIONS_MAX = 200
+PREFIX_MAX = 200
+STATES_MAX = 20
+NS_PER_S = 1e9
+
+Json = dict[str, Any]
+
+
+class Operations:
+    """One partition's operations, told in words by their model."""
+
+    def __init__(self, table: pa.Table, model: Model) -> None:
+        """Take rows of OPERATIONS."""
+        self.table, self.model = table, model
+
+    def rows(self, ops: Iterable[int]) -> dict[int, Json]:
+        """Return the rows of these operations by id."""
+        ids = pa.array(sorted(set(ops)), pa.int64())
+        found = self.table.filter(pc.is_in(self.table["op"], ids))
+        return {row["op"]: row for row in found.to_pylist()}
+
+    def shown(self, ops: Sequence[int]) -> list[Json]:
+        """Return what a report shows of these operations, in the order of their calls."""
+        rows = sorted(self.rows(ops).values(), key=lambda row: (row["call_ns"], row["op"]))
+        return [
+            {
+                "op": row["op"],
+                "process": row["process"],
+                "call": self.model.describe_call(call_of(row)),
+                "call_ns": row["call_ns"],
+                "return_ns": row["return_ns"] if row["outcome"] == "ok" else None,
+                "outcome": row["outcome"],
+            }
+            for row in rows
+        ]
+
+    def name(self, op: int) -> str:
+        """Name an operation: "read 3 by process 2 (op 88)"."""
+        row = self.rows([op])[op]
+        call = self.model.describe_call(call_of(row))
+        return f"{call} by process {row['process']} (op {op})"
+
+
+def explain_part(
+    part: Part, problem: Problem, operations: Operations, method: str | None = None
+) -> Finding:
+    """Say which part of the history cannot be linearized, and what could not come next."""
+    details = _details(part, operations) | {"method": method or part.method}
+    stuck = details["could_not"][0]["why"] if details["could_not"] else "no order allows it"
+    message = f"{operations.name(part.stuck)} cannot take effect before it returns: {stuck}."
+    return Finding(NOT_LINEARIZABLE, message, None, None, _ids(part), details)
+
+
+def explain_open_part(part: Part, why: str, operations: Operations) -> Finding:
+    """Say which part of the history could not be decided within the budget."""
+    details = _details(part, operations) | {"why": why}
+    known = part.operations.tolist()
+    first, last = (known[0], part.stuck) if known else (part.stuck, part.stuck)
+    message = (
+        f"undecided when the budget of {why} was used up; open from operation {first}"
+        f" ({part.first_ns / NS_PER_S:.3f} s) to operation {last}"
+        f" ({part.last_ns / NS_PER_S:.3f} s), {part.before} operations before it."
+    )
+    details |= {"first": first, "last": last, "first_ns": part.first_ns, "last_ns": part.last_ns}
+    return Finding(UNDECIDED, message, None, None, _ids(part), details)
+
+
+def explain_accusation(
+    decision: Decision,
+    accusation: Accusation,
+    problem: Problem,
+    operations: Operations,
+    decide: Callable[[Problem], Found],
+) -> Finding:
+    """Say what a special case found.
+
+    Where the accused operations alone are already impossible, the search is asked to show it:
+    that finds the longest prefix, and holds the special case to its word.
+    """
+    why = accusation.why.format(*(operations.name(op) for op in accusation.ops))
+    ops = accusation.ops[:OPERATIONS_MAX]
+    if accusation.closed:
+        found = decide(only(problem, accusation.ops))
+        assert found.outcome is not Outcome.VALID, f"{decision.method} accuses what is valid: {why}"
+        if found.part is not None and found.outcome is Outcome.INVALID:
+            shown = explain_part(found.part, problem, operations, decision.method)
+            details = shown.details | {"operations": operations.shown(ops)}
+            return replace(shown, message=f"{why}.", operations=ops, details=details)
+    details = {
+        "model": operations.model.name,
+        "method": decision.method,
+        "operations": operations.shown(ops),
+        "prefix": [],
+        "stuck": ops[0],
+        "could_not": [{"op": ops[0], "why": why}],
+        "before": int((problem.return_ns < _call_of(problem, ops[0])).sum()),
+        "states": [],
+    }
+    return Finding(NOT_LINEARIZABLE, f"{why}.", None, None, ops, details)
+
+
+def only(problem: Problem, ops: Sequence[int]) -> Problem:
+    """Return the problem with these operations alone."""
+    rows = np.flatnonzero(np.isin(problem.op, np.asarray(ops, dtype=np.int64)))
+    return replace(
+        problem,
+        kind=problem.kind[rows],
+        call_ns=problem.call_ns[rows],
+        return_ns=problem.return_ns[rows],
+        op=problem.op[rows],
+    )
+
+
+def _call_of(problem: Problem, op: int) -> int:
+    return int(problem.call_ns[np.flatnonzero(problem.op == op)[0]])
+
+
+def _ids(part: Part) -> tuple[int, ...]:
+    """Return the part's operations of known outcome that a finding names, the stuck one first."""
+    known = [op for op in part.operations[-OPERATIONS_MAX:].tolist() if op != part.stuck]
+    return (part.stuck, *known[: OPERATIONS_MAX - 1])
+
+
+def _details(part: Part, operations: Operations) -> Json:
+    """Return what both kinds of findings carry of a part."""
+    steps = list(part.prefix.steps(PREFIX_MAX))
+    unknown = set(part.unknown.tolist())
+    used = [op for op, _ in steps if op in unknown]
+    known = [op for op in part.operations.tolist() if op != part.stuck]
+    # Those that a person needs most: the stuck one, unknown ones that were used, the last ones.
+    chosen = [part.stuck, *used, *known[::-1]]
+    chosen = list(dict.fromkeys(chosen))[:OPERATIONS_MAX]
+    model = operations.model
+    return {
+        "model": model.name,
+        "method": part.method,
+        "operations": operations.shown(chosen),
+        "prefix": [{"op": op, "state": model.describe_state(state)} for op, state in steps],
+        "stuck": part.stuck,
+        "could_not": _could_not(part, operations),
+        "before": part.before,
+        "states": [model.describe_state(state) for state in part.states[:STATES_MAX]],
+    }
+
+
+def _could_not(part: Part, operations: Operations) -> list[Json]:
+    """Say why the stuck operation, and others open at its return, cannot follow the prefix."""
+    model = operations.model
+    steps = list(part.prefix.steps())
+    state = steps[-1][1] if steps else part.prefix_start
+    done = {op for op, _ in steps}
+    rows = operations.rows([part.stuck, *part.operations.tolist()[-OPERATIONS_MAX:]])
+    calls: dict[int, Call] = {op: call_of(row) for op, row in rows.items()}
+    still = [
+        op
+        for op, row in rows.items()
+        if op != part.stuck and op not in done and row["call_ns"] <= part.last_ns <= _end(row)
+    ]
+    return [
+        {"op": op, "why": model.why_not(state, calls[op])}
+        for op in [part.stuck, *sorted(still)]
+        if op not in done and model.step(state, calls[op]) is None
+    ]
+
+
+def _end(row: Json) -> int:
+    return int(row["return_ns"]) if row["outcome"] == "ok" else NEVER
