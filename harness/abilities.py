@@ -7,9 +7,14 @@ Source: jepsen.db (`Pause`, `Primary`), optional protocols of a database.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from harness.plugins import NodeLayout
+
+if TYPE_CHECKING:  # faults import this module, and client workers them
+    import pyarrow as pa
 
 
 @runtime_checkable
@@ -24,5 +29,26 @@ class TransfersLeadership(Protocol):
         Raises:
             DefiniteError: refused: leadership stays where it is.
             IndefiniteError: no answer: it may be handed over.
+        """
+        ...
+
+
+@runtime_checkable
+class SegmentedLog(Protocol):
+    """A target whose nodes' logs consist of parts that can be read apart, at the same time."""
+
+    def log_segments(self, directory: Path, node: str) -> tuple[str, ...]:
+        """Return the names of the parts, in the log's order.
+
+        Raises:
+            OSError: the files cannot be read.
+        """
+        ...
+
+    def read_segment(self, directory: Path, node: str, segment: str) -> Iterator[pa.RecordBatch]:
+        """Decode one part: all parts in their order give the rows of `Target.read_log`.
+
+        Raises:
+            OSError: the files cannot be read.
         """
         ...

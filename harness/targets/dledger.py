@@ -160,6 +160,20 @@ class DLedgerTarget:
 
         return read_entries(directory, node)
 
+    @staticmethod
+    def log_segments(directory: Path, node: str) -> tuple[str, ...]:
+        """Name a stopped node's data files."""
+        from harness.targets.dledger_files import log_segments  # noqa: PLC0415
+
+        return log_segments(directory, node)
+
+    @staticmethod
+    def read_segment(directory: Path, node: str, segment: str) -> Iterator[pa.RecordBatch]:
+        """Decode one of a stopped node's data files."""
+        from harness.targets.dledger_files import read_segment  # noqa: PLC0415
+
+        return read_segment(directory, node, segment)
+
 
 class _DamagedReadError(IndefiniteError):
     """A response that came and was damaged."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import struct
+import subprocess
+import sys
 import zlib
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from harness.history.schema import ENTRIES
-from harness.targets.dledger_files import read_entries
+from harness.targets.dledger_files import log_segments, read_entries, read_segment
+from harness.targets.dledger_kernels import crc32
+from tests.support.dledger_bulk import Bulk
 from tests.support.dledger_encoder import LogWriter, write_log
 
 
@@ -221,3 +227,100 @@ def test_body_that_lies_about_its_place(tmp_path):
     log.files[0][:] = head + chain + tail + body
     log.write(tmp_path, "n0")
     assert problems(read(tmp_path)) == {0: "PHYSICALOFFSET is 4711, not 48"}
+
+
+def apart(directory, node="n0", batch_rows=7):
+    """Read the files one by one, each by itself, the last one first."""
+    parts = {
+        name: list(read_segment(directory, node, name, batch_rows))
+        for name in reversed(log_segments(directory, node))
+    }
+    batches = [batch for name in sorted(parts) for batch in parts[name]]
+    return pa.Table.from_batches(batches, ENTRIES).to_pylist()
+
+
+def test_files_read_apart_give_the_same_rows(tmp_path, log):
+    log.write(tmp_path, "n0", spare_files=2)
+    assert len(log_segments(tmp_path, "n0")) == len(log.files) + 2
+    assert apart(tmp_path) == read(tmp_path)
+    assert log_segments(tmp_path, "n1") == ()
+    with pytest.raises(OSError, match="node n0 has no data file 7"):
+        list(read_segment(tmp_path, "n0", "7"))
+
+
+@pytest.mark.parametrize("file_bytes", [400, 2048])
+def test_damaged_files_read_apart_give_the_same_rows(tmp_path, file_bytes):
+    """How a file's entries are judged hangs on files before it, whatever is wrong there."""
+    log = LogWriter(file_bytes=file_bytes)
+    for value in range(40):
+        log.append(f"shaketable/{value % 2}", b"%d %s" % (value, b"x" * (value % 7)))
+        if value == 20:
+            log.index += 3
+    log.write(tmp_path / "whole", "n0", spare_files=1)
+    rng = random.Random(11)
+    differ = 0
+    for turn in range(120):
+        directory = tmp_path / str(turn)
+        data = directory / "store" / "dledger-n0" / "data"
+        shutil.copytree(tmp_path / "whole", directory)
+        for _ in range(rng.randint(1, 6)):
+            place = rng.choice(log.places)
+            start = place + rng.choice((0, 4, 8, 16, 24, 36, 40, 44, 60))
+            behind = min(start + rng.choice((1, 4, 300)), place // file_bytes * file_bytes + 200)
+            flip_all(data, {n: rng.randint(1, 255) for n in range(start, behind)}, file_bytes)
+        names = log_segments(directory, "n0")
+        if turn % 3 == 1:
+            (data / rng.choice(names)).unlink()
+        if turn % 3 == 2:
+            path = data / rng.choice(names)
+            path.write_bytes(bytes(len(path.read_bytes())))
+        rows = read(directory)
+        assert apart(directory) == rows
+        differ += bool(problems(rows))
+    assert differ > 100
+
+
+def test_thousand_queues_are_told_apart(tmp_path):
+    log = LogWriter(file_bytes=1 << 20)
+    keys = [f"topic-{n % 7}-{'x' * (n % 5)}/{n}" for n in range(1000)]
+    for key in (*keys, *reversed(keys)):
+        log.append(key, 1)
+    log.write(tmp_path, "n0")
+    assert [row["key"] for row in read(tmp_path)] == [*keys, *reversed(keys)]
+
+
+@pytest.mark.parametrize("size", [*range(40), 255, 1024])
+def test_compiled_crc_is_zlibs(size):
+    data = np.frombuffer(random.Random(size).randbytes(size + 3), np.uint8)
+    assert crc32(data, 3, size + 3, 0) == zlib.crc32(data[3:].tobytes())
+    assert crc32(data, 0, size, 77) == zlib.crc32(data[:size].tobytes(), 77)
+
+
+def test_bulk_logs_of_the_benchmarks_are_sound(tmp_path):
+    bulk = Bulk(5000, queues=3, body_bytes=30, file_bytes=1 << 18, term_every=1000)
+    bulk.write(tmp_path, "n0", {70: 123456})
+    rows = read(tmp_path)
+    assert problems(rows) == {}
+    assert [row["value"] for row in rows] == [123456 if n == 70 else n for n in range(5000)]
+    assert rows[-1]["key"] == f"bench/{4999 % 3}"
+    assert rows[-1]["offset"] == 4999 // 3
+    assert rows[-1]["term"] == 5
+    assert len(log_segments(tmp_path, "n0")) > 2
+
+
+def test_reader_works_where_no_cache_can_be_written(tmp_path, log):
+    log.write(tmp_path, "n0")
+    program = (
+        "import sys, numba, pathlib\n"
+        "from harness.targets import dledger_files\n"
+        "read = dledger_files.read_entries(pathlib.Path(sys.argv[1]), 'n0')\n"
+        "print(sum(batch.num_rows for batch in read))"
+    )
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(blocked / "cache")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == "40", done.stderr
