@@ -7,172 +7,45 @@ bit flipped on its way. What is broken is a copy: the run itself is over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from system.raft.batch import Batch, LogEnd
-from system.raft.membership import Membership
+from system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from system.sim import broken_files, broken_native
 from system.sim.disk import SimDisk
 from system.sim.draws import Stream
+from system.sim.folder_copy import Folder
 from system.sim.violation import Violated
-from system.store.commit_log import CommitLog
+from system.store.commit_log import CommitLog, OutsideLog
 from system.store.disk import StoreError
-from system.store.entry import DamagedEntry, verify_batch
-from system.store.entry_builder import EntryBuilder
-from system.store.group_events import MEMBERSHIP_CHANNEL, encode_membership
-from system.store.snapshot_file import load_snapshot, save_snapshot
+from system.store.entry import DamagedEntry, iter_messages, verify_batch
+from system.store.message import DamagedMessage, decode_message
 
 if TYPE_CHECKING:
     from system.sim.schedule import Settings
 
 FLIPS = 24
 """How many bits of a batch are flipped, one at a time, half of them in its first header."""
-BREAKS = 5
+BREAKS = 9
 """How many copies of a disk are broken."""
-_HEADER_BYTES = 48
+NATIVE_BREAKS = 3
+"""And how many more where there is a native log."""
+CUTS = 8
+"""How many ends a message is cut to."""
 _BATCH_BYTES_MAX = 2_000
-
-
-class Folder:
-    """A copy of a node's disk, to be broken, and what a start on it is given."""
-
-    def __init__(
-        self, disk: SimDisk, root: str, name: str, native: str, settings: Settings
-    ) -> None:
-        self.disk = SimDisk(deepcopy(disk.platter))
-        platter = self.disk.platter
-        platter.stop_at = platter.capacity_bytes = platter.on_operation = None
-        platter.is_failing, platter.sync_failures = False, 0
-        self.root = root
-        self.name = name
-        self.path = f"{root}/dledger-{name}"
-        self.native: str | None = native if settings.native_log else None
-        self.native_folder = native
-        self.data_file_bytes = settings.data_file_bytes
-        self.index_file_bytes = settings.index_file_bytes
-
-    def open(self) -> CommitLog:
-        """Start on it. Raises StoreError."""
-        return CommitLog.open(
-            self.disk,
-            self.root,
-            self.name,
-            self.data_file_bytes,
-            self.index_file_bytes,
-            self.native,
-        )
-
-    def forget(self, name: str) -> bool:
-        """Lose a file of the log's folder; False if there is none."""
-        path = f"{self.path}/{name}"
-        if not self.disk.exists(path):
-            return False
-        self.disk.platter.lose_file(path)
-        return True
-
-    def native_paths(self) -> list[str]:
-        """Paths of the native log's files that hold anything."""
-        platter = self.disk.platter
-        return [
-            f"{self.native_folder}/{name}"
-            for name in self.disk.names(self.native_folder)
-            if platter.written_size(f"{self.native_folder}/{name}")
-        ]
-
-
-def _other_file_size(folder: Folder) -> bool:
-    folder.data_file_bytes *= 2
-    return True
-
-
-def _no_snapshot(folder: Folder) -> bool:
-    return folder.open().begin.index >= 0 and folder.forget("snapshot")
-
-
-def _older_snapshot(folder: Folder) -> bool:
-    stored, begin = load_snapshot(folder.disk, folder.path), folder.open().begin
-    if stored is None or begin.index < 1:
-        return False
-    older = replace(stored.snapshot, end=LogEnd(begin.index - 1, begin.term, begin.position))
-    save_snapshot(folder.disk, folder.path, replace(stored, snapshot=older))
-    return True
-
-
-def _only_data(folder: Folder) -> bool:
-    for name in ("currterm", "checkpoint", "snapshot"):
-        folder.forget(name)
-    return folder.forget("syncedto") and bool(folder.disk.names(f"{folder.path}/data"))
-
-
-def _native_not_named(folder: Folder) -> bool:
-    if folder.native is None or folder.open().native is None:
-        return False
-    folder.native = None
-    return True
-
-
-def _native_gone(folder: Folder) -> bool:
-    if folder.native is None or (native := folder.open().native) is None:
-        return False
-    start = native.end - folder.data_file_bytes
-    folder.disk.platter.lose_file(f"{folder.native_folder}/{start:020}")
-    return True
-
-
-def _native_of_other_size(folder: Folder) -> bool:
-    if folder.native is None or folder.open().native is None:
-        return False
-    path = folder.native_paths()[0]
-    folder.disk.platter.cut_file(path, folder.data_file_bytes - 1)
-    return True
-
-
-def _native_damaged_before_its_upgrade(folder: Folder) -> bool:
-    """Damage the first message of a native log that is yet to be upgraded."""
-    if folder.native is None or folder.open().native is None:
-        return False
-    path = folder.native_paths()[0]
-    if folder.disk.platter.written_size(path) < 1000:
-        return False
-    folder.disk.platter.flip_bit(path, 5)
-    folder.disk.create(f"{folder.native_folder}/lock", 0).close()  # no file of the log
-    folder.name = "new"
-    return True
-
-
-def _membership_of_nobody(folder: Folder) -> bool:
-    """Append an entry that no leader would write: its CRCs fit, its membership does not."""
-    log = folder.open()
-    builder = EntryBuilder(log.end, max(log.end.term, 0), folder.data_file_bytes, bytes(8))
-    bodies = (encode_membership(Membership(())), b"{", b"")
-    body = bodies[log.end.index % len(bodies)]
-    builder.add(b"t", 1, 0, body, channel=MEMBERSHIP_CHANNEL)
-    for batch in builder.take():
-        log.append(batch)
-    log.close()
-    return True
-
-
-_WAYS: tuple[Callable[[Folder], bool], ...] = (
-    _other_file_size,
-    _no_snapshot,
-    _older_snapshot,
-    _only_data,
-    _native_not_named,
-    _native_gone,
-    _native_of_other_size,
-    _native_damaged_before_its_upgrade,
-    _membership_of_nobody,
-)
+_FIELDS_BYTES = 88
 
 
 def check_broken(disk: SimDisk, root: str, name: str, native: str, settings: Settings,
                  draw: Stream) -> int:  # fmt: skip
     """Start on broken copies of a node's disk; return how many there were. Raises Violated."""
     tried = 0
-    for way in draw.sample(_WAYS, BREAKS):
-        folder = Folder(disk, root, name, native, settings)
+    ways = draw.sample(broken_files.WAYS, BREAKS)
+    if settings.native_log:
+        ways += draw.sample(broken_native.WAYS, NATIVE_BREAKS)
+    for way in ways:
+        folder = Folder(disk, root, name, native, settings, draw)
         try:
             is_broken = way(folder)
         except StoreError:
@@ -181,13 +54,40 @@ def check_broken(disk: SimDisk, root: str, name: str, native: str, settings: Set
             continue
         tried += 1
         try:
-            folder.open()
+            folder.start()
         except StoreError as error:
             if "\n" in str(error) or len(str(error)) < len(root):
                 raise Violated("broken-is-refused", f"{error!r} is no clear line", name) from error
         else:
             raise Violated("broken-is-refused", f"a node starts in spite of {way.__name__}", name)
     return tried
+
+
+def check_outside(log: CommitLog) -> None:
+    """Ask a log for what it does not hold: it says so. Raises Violated."""
+    begin, end = log.begin, log.end
+    _check_outside(lambda: log.read(end.position - 1, 2))
+    _check_outside(lambda: log.read_entries(end.index + 1, 1))
+    _check_outside(lambda: log.read_entries(begin.index, 1))
+    _check_outside(lambda: log.log_end_at(end.index + 1))
+    _check_outside(lambda: log.log_end_at(begin.index - 1))
+    if log.native is not None:
+        native_end = log.native.end
+        _check_outside(lambda: log.read(native_end - 1, 2))
+    elif begin.position:
+        _check_outside(lambda: log.read(begin.position - 1, 1))
+    with suppress(OutsideLog):  # the file may be gone where the log's begin is another's end
+        log.read(begin.position, ENTRY_HEADER_BYTES)
+    if log.log_end_at(begin.index) != begin:
+        raise Violated("broken-is-refused", f"the log does not begin at {begin}")
+
+
+def _check_outside(ask: Callable[[], object]) -> None:
+    try:
+        found = ask()
+    except OutsideLog:
+        return
+    raise Violated("broken-is-refused", f"a log returns {found!r} from outside of it")
 
 
 def check_flips(log: CommitLog, draw: Stream) -> None:
@@ -199,7 +99,7 @@ def check_flips(log: CommitLog, draw: Stream) -> None:
     before = log.log_end_at(first - 1)
     verify_batch(batch, before)
     for number in range(FLIPS):
-        behind = min(_HEADER_BYTES, len(batch.data)) if number % 2 else len(batch.data)
+        behind = min(ENTRY_HEADER_BYTES, len(batch.data)) if number % 2 else len(batch.data)
         damaged = bytearray(batch.data)
         damaged[draw.randrange(behind)] ^= 1 << draw.randrange(8)
         _check_refused(replace(batch, data=bytes(damaged)), before)
@@ -208,6 +108,28 @@ def check_flips(log: CommitLog, draw: Stream) -> None:
     _check_refused(replace(batch, position=before.position - 1), before)
     _check_refused(replace(batch, first_index=batch.first_index + 1), None)
     _check_refused(replace(batch, data=batch.data[:-1]), before)
+    cut = batch.data[: draw.randint(1, ENTRY_HEADER_BYTES - 1)]
+    _check_refused(replace(batch, data=cut), before)
+    _check_messages(batch, draw)
+
+
+def _check_messages(batch: Batch, draw: Stream) -> None:
+    """Break the first message of a batch as one may be that is pulled. Raises Violated."""
+    _, _, position, size, _, _, _ = next(iter_messages(batch.data, batch.position))
+    at = position - batch.position
+    message = batch.data[at : at + size]
+    decode_message(message)
+    broken = [message[: draw.randrange(size)] for _ in range(CUTS)]
+    broken += [message + b"\0", message[:_FIELDS_BYTES], message[: _FIELDS_BYTES // 2]]
+    for byte in range(_FIELDS_BYTES - 4, _FIELDS_BYTES + 1):  # its body's length, and the body
+        if byte < size:
+            broken.append(message[:byte] + bytes([message[byte] ^ 0x80]) + message[byte + 1 :])
+    for data in broken:
+        try:
+            decode_message(data)
+        except DamagedMessage:
+            continue
+        raise Violated("broken-is-refused", f"a damaged message at {position} is taken")
 
 
 def _check_refused(batch: Batch, before: LogEnd | None) -> None:

@@ -29,7 +29,8 @@ class PowerLoss(Exception):  # noqa: N818 - what happens, no error
 class Platter:
     """What lies on a node's disk, and what is wrong with it.
 
-    `capacity_bytes` bounds what may be allotted (None: nothing does). `sync_failures` is how
+    `capacity_bytes` bounds what may be allotted (None: nothing does); with `copies_on_write`
+    each write needs a free block. `sync_failures` is how
     many of the next file syncs fail, each dropping the file's unsynced pages. `is_failing`:
     every operation is an I/O error. `stop_at` is the number of changing operations after which
     the incarnation stops in the middle, as by a power loss. `operations`, `syncs` and
@@ -38,6 +39,7 @@ class Platter:
 
     __slots__ = (
         "capacity_bytes",
+        "copies_on_write",
         "folders",
         "inodes",
         "is_failing",
@@ -55,6 +57,7 @@ class Platter:
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
         self.capacity_bytes = capacity_bytes
+        self.copies_on_write = False
         self.inodes: dict[str, Inode] = {}
         self.names_durable: dict[str, Inode] = {}
         self.name_changes: dict[str, list[tuple[str, Inode | None]]] = {}
@@ -255,6 +258,15 @@ class SimDisk:
         platter.used_bytes += more
         inode.allotted_bytes = blocks
 
+    def require_block(self) -> None:
+        """Raise DiskFull where not one block is free."""
+        platter = self.platter
+        if (
+            platter.capacity_bytes is not None
+            and platter.used_bytes + BLOCK_BYTES > platter.capacity_bytes
+        ):
+            raise DiskFull("no space left on device")
+
     def _put(self, path: str, inode: Inode | None, *, frees: bool = True) -> None:
         platter = self.platter
         folder = path.rpartition("/")[0]
@@ -292,6 +304,8 @@ class SimFile:
         behind = position + len(data)
         if behind > inode.allotted_bytes:
             disk.allot(inode, behind)
+        elif disk.platter.copies_on_write:
+            disk.require_block()
         disk.platter.written_bytes += len(data)
         inode.write(data, position)
 

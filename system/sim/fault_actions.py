@@ -247,6 +247,7 @@ class FaultActions:
             heap.push(fault.end_ms, self._end_eio, member)
         elif isinstance(fault, FullDisk):
             platter.capacity_bytes = platter.used_bytes + fault.spare_bytes
+            platter.copies_on_write = fault.copies_on_write
             heap.push(fault.end_ms, self._end_full, member)
 
     def _end_crash_at_operation(self, member: SimMember) -> None:
@@ -268,5 +269,6 @@ class FaultActions:
 
     def _end_full(self, member: SimMember) -> None:
         member.disk.platter.capacity_bytes = None
+        member.disk.platter.copies_on_write = False
         self._world.restart(member)
         member.measure_disk()  # a node looks each second, some worlds when files expire alone

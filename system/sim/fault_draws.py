@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from system.sim.draws import Draws, Stream
+from system.sim.fault_pairs import draw_beside, draw_first_strike
 from system.sim.faults import (
     EVERYBODY,
     FOLLOWER,
@@ -137,7 +138,11 @@ MAKERS: dict[str, Maker] = {
     "fail_fsync": lambda w, _, at, ms: FailFsync(start_ms=at, duration_ms=ms, node=w.node()),
     "eio": lambda w, _, at, ms: Eio(start_ms=at, duration_ms=ms, node=w.node()),
     "full_disk": lambda w, d, at, ms: FullDisk(
-        start_ms=at, duration_ms=ms, node=w.node(), spare_bytes=d.choice((0, 20_000, 200_000))
+        start_ms=at,
+        duration_ms=ms,
+        node=w.node(),
+        spare_bytes=d.choice((0, 20_000, 200_000)),
+        copies_on_write=d.random() < 0.4,
     ),
     "bit_rot": lambda w, d, at, ms: BitRot(
         start_ms=at, duration_ms=ms, node=w.node(), place=d.random(), bit=d.randrange(8)
@@ -170,8 +175,6 @@ STORMY = (
     "transfer",
 )
 """What a storm is made of: all that ends a leadership, or makes its messages late."""
-EXPIRES_BEHIND_A_BACK = 0.6
-"""How often a follower is away while files expire, so that it needs a snapshot."""
 SHARE_OF_KINDS = 0.45
 """Which part of the kinds a seed has at all."""
 MEMBERSHIP_GAP_MS = 5000
@@ -220,20 +223,21 @@ def draw_faults(
         duration_ms = min(draw.randrange(GRID_MS, longest, GRID_MS), until_ms - start_ms)
         where = Where(draw, names, leads=0.7 if is_storm else 0.45)
         fault = MAKERS[kind](where, draw, start_ms, duration_ms)
-        if kind == "expire" and draw.chance(EXPIRES_BEHIND_A_BACK):
-            faults.append(_absence(where, draw, fault))
-        if ack == "page-cache" and isinstance(fault, Crash | CrashAtOperation):
-            fault = msgspec.structs.replace(fault, loses_unsynced=False)
-        faults.append(fault)
-    return tuple(sorted(faults, key=lambda fault: fault.start_ms))
+        faults += [fault, *draw_beside(draw, fault, names)]
+    if members > 2:
+        faults += draw_first_strike(draws.stream("first_strike"))
+    in_time = [
+        _kept(fault, until_ms, ack)
+        for fault in faults
+        if (kinds is None or fault.kind in kinds) and fault.start_ms < until_ms
+    ]
+    return tuple(sorted(in_time, key=lambda fault: fault.start_ms))
 
 
-def _absence(where: Where, draw: Stream, fault: AnyFault) -> AnyFault:
-    """Return the fault of a node that is away from before `fault` until behind its end."""
-    start_ms = max(GRID_MS, fault.start_ms - draw.randrange(500, 2000, GRID_MS))
-    duration_ms = fault.end_ms - start_ms
-    node = FOLLOWER if draw.chance(0.5) else draw.choice(where.members)
-    if draw.chance(0.5):
-        return Crash(start_ms=start_ms, duration_ms=duration_ms, node=node, loses_unsynced=False)
-    links = ((node, EVERYBODY), (EVERYBODY, node))
-    return Cut(start_ms=start_ms, duration_ms=duration_ms, links=links)
+def _kept(fault: AnyFault, until_ms: int, ack: str) -> AnyFault:
+    """Return `fault` so that it is mended in time and takes nothing that nobody promised."""
+    if fault.end_ms > until_ms:
+        fault = msgspec.structs.replace(fault, duration_ms=until_ms - fault.start_ms)
+    if ack == "page-cache" and isinstance(fault, Crash | CrashAtOperation):
+        fault = msgspec.structs.replace(fault, loses_unsynced=False)
+    return fault

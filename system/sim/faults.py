@@ -128,9 +128,14 @@ class Eio(NodeFault, frozen=True, tag="eio"):
 
 
 class FullDisk(NodeFault, frozen=True, tag="full_disk"):
-    """The disk has `spare_bytes` left."""
+    """The disk has `spare_bytes` left.
+
+    With `copies_on_write` what is written again needs room, too, as on btrfs, ZFS or a thin
+    volume: there a file that was made whole can find no room.
+    """
 
     spare_bytes: int = 0
+    copies_on_write: bool = False
 
 
 class BitRot(NodeFault, frozen=True, tag="bit_rot"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from system.sim.draws import Draws
+from system.sim.draws import Draws, Stream
 from system.sim.violation import Violated
 from system.store.key_index import KeyIndex, has_key
 from system.store.message import decode_message
@@ -39,9 +39,17 @@ def properties_of(number: int, keyed: float) -> str:
         return f"KEYS\x01{group}\x02"
     if how == 1:
         return f"{unique}KEYS\x01{group} {number:08}\x02{tags}"
+    if how == 3:
+        return f"{unique}KEYS\x01{group}\x02KEYS\x01\x02"
     if how == 2:
         return f"{unique}MYKEYS\x01nothing\x02TAGS\x01\x02{tags}NOTAGS\x01nothing"
     return f"{tags}KEYS\x01{group}  k{number}\x02{unique}"
+
+
+def a_key(draw: Stream) -> bytes:
+    """Return one of the keys that many messages share."""
+    number = draw.randrange(GROUPS)
+    return f"{_UNIT_OF_GROUPS}{number}".encode() if number % 2 else b"group%d" % number
 
 
 class KeyQueries:
@@ -52,7 +60,7 @@ class KeyQueries:
         self._topic = topic
         self._queues = queues
         self._seen: dict[Queue, int] = {queue: len(held) for queue, held in queues.items()}
-        self._positions: dict[bytes, list[int]] = {}
+        self._places: dict[bytes, list[tuple[int, int]]] = {}  # (position, store time)
 
     def check(self, index: KeyIndex, begin_position: int, end_position: int) -> int:
         """Ask for some keys of messages between two places of the log; return how many.
@@ -60,7 +68,7 @@ class KeyQueries:
         Raises Violated where a message is not found by its key, or out of order.
         """
         self._learn()
-        keys = list(self._positions)
+        keys = list(self._places)
         asked = [self._draw.choice(keys) for _ in range(ASKED) if keys]
         asked += [b"group%d" % self._draw.randrange(GROUPS) for _ in range(ASKED)]
         asked.append(f"{_UNIT_OF_GROUPS}{self._draw.randrange(GROUPS)}".encode())
@@ -70,14 +78,24 @@ class KeyQueries:
                 raise Violated("keys-find-messages", f"{key!r} finds {found[:9]}, not newest first")
             lacking = {
                 position
-                for position in self._positions.get(key, ())
+                for position, _ in self._places.get(key, ())
                 if begin_position <= position < end_position
             }.difference(found)
             if lacking:
                 raise Violated(
                     "keys-find-messages", f"{key!r} does not find the message at {min(lacking)}"
                 )
+            for position, store_ms in self._draw_places(key, begin_position, end_position):
+                if position not in index.candidates(self._topic, key, store_ms, store_ms):
+                    raise Violated(
+                        "keys-find-messages", f"{key!r} does not find {position} by its time"
+                    )
         return len(asked)
+
+    def _draw_places(self, key: bytes, begin: int, end: int) -> list[tuple[int, int]]:
+        """Draw one of the messages with a key between two places of the log, if there is any."""
+        held = [place for place in self._places.get(key, ()) if begin <= place[0] < end]
+        return [self._draw.choice(held)] if held else []
 
     def _learn(self) -> None:
         for queue, messages in self._queues.items():
@@ -89,7 +107,8 @@ class KeyQueries:
                 message = decode_message(stored)
                 for key in _keys_of(message.properties):
                     if has_key(self._topic, key, message.topic, message.properties):
-                        self._positions.setdefault(key, []).append(message.physical_offset)
+                        place = (message.physical_offset, message.store_ms)
+                        self._places.setdefault(key, []).append(place)
 
 
 def _keys_of(properties: bytes) -> set[bytes]:

@@ -97,6 +97,10 @@ PROMISES: dict[str, Promise] = {
         "A start on files that do not belong together is refused, and so is a damaged batch.",
         "A node would go on with another history than the group's, and vote for it.",
     ),
+    "hints-are-checked": Promise(
+        "A start passes over checkpoints and a key index that do not fit the log.",
+        "Queues and queries would show what was never written, and leave out what was.",
+    ),
     "changes-are-checked": Promise(
         "A change of the membership that makes no sense is refused.",
         "A member that does not exist would count for the majority.",

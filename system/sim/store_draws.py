@@ -62,7 +62,13 @@ def draw_store_faults(
 
     What costs a node its log is drawn once at most, and not beside another fault that does.
     """
-    own = [kind for kind in STORE_KINDS if (kinds is None or kind in kinds) and draw.chance(0.5)]
+    is_alone = settings.members == 1
+    own = [
+        kind
+        for kind in STORE_KINDS
+        if (kinds is None or kind in kinds)
+        and (draw.chance(0.5) or (is_alone and kind == "refused_change"))
+    ]
     if not own or until_ms < _LEAST_MS:
         return faults
     may_lose = settings.members > 2 and all(fault.kind not in LOSES_A_DISK for fault in faults)
@@ -80,7 +86,9 @@ def _fault(
     draw: Stream, kind: str, settings: Settings, start_ms: int, duration_ms: int, *, may_lose: bool
 ) -> AnyFault:
     if kind == "refused_change":
+        # "unknown" asks a group of one to remove its only voter.
         why = draw.choice(("unknown", "present", "nameless", "no_voter"))
+        why = "unknown" if settings.members == 1 else why
         return RefusedChange(start_ms=start_ms, duration_ms=duration_ms, why=why)
     node = draw.choice(("leader", "follower", f"n{draw.randrange(settings.members)}"))
     if kind == "stop":

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 from system.mutants import HEALTHY, Mutant
 from system.raft.protocol import InvariantError, Message, Role
-from system.sim.broken_folders import check_broken, check_flips
+from system.sim.broken_folders import check_broken, check_flips, check_outside
+from system.sim.broken_hints import check_hints
 from system.sim.clients import TOPIC_BYTES, Clients, stored_numbers
 from system.sim.counts import Counts
 from system.sim.disk import PowerLoss
@@ -18,12 +19,13 @@ from system.sim.event_heap import EventHeap
 from system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from system.sim.faults import DamageFile
 from system.sim.file_damage import ALWAYS_NOTICED, REBUILT, damage_file
+from system.sim.folder_copy import Folder
 from system.sim.group_operator import Operator
 from system.sim.history import APPEND, OK, check_history, check_refusals
 from system.sim.invariants import Invariants
-from system.sim.key_queries import KeyQueries
+from system.sim.key_queries import KeyQueries, a_key
 from system.sim.limits import broker_config, raft_config
-from system.sim.member import NATIVE_FOLDER, ROOT, SimMember
+from system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES, ROOT, SimMember
 from system.sim.native_messages import NativeMessages
 from system.sim.network import Network
 from system.sim.run_trace import Trace
@@ -281,11 +283,13 @@ class World:
             member = draw.choice(up)
             try:
                 check_flips(member.log, draw)
+                check_outside(member.log)
             except DiskFailed:
                 return  # its disk is failing: nothing can be read
-            self.counts.broken += check_broken(
-                member.disk, ROOT, member.name, NATIVE_FOLDER, self.settings, draw
-            )
+            args = (member.disk, ROOT, member.name, NATIVE_FOLDER, self.settings, draw)
+            key = a_key(draw) if self.key_queries else None
+            self.counts.broken += check_broken(*args)
+            self.counts.broken += check_hints(Folder(*args), QUEUE_FILE_BYTES, key)
 
     def _check_live(self) -> None:
         """After the last fault is mended the group acknowledges, and everybody catches up."""

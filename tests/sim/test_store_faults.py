@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from system.raft import leadership, membership_change
-from system.sim import broken_folders
+from system.sim import broken_folders, broken_hints
 from system.sim.draws import Draws
-from system.sim.faults import AnyFault, DamageFile, RefusedChange, Stop
+from system.sim.faults import AnyFault, ClockOffset, DamageFile, RefusedChange, Stop
 from system.sim.file_damage import ALWAYS_NOTICED, REBUILT, WAYS
 from system.sim.group_operator import NOBODY
 from system.sim.native_messages import SHAPES
 from system.sim.run import SeedResult, run_seed
 from system.sim.schedule import Options, Schedule, Settings, draw_calls
 from system.store import commit_log, hard_state
+from system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
+from system.store.disk import DiskFailed
+from system.store.key_file import KeyFileWriter
 from system.store.key_index import KeyIndex
 
 KEYED = {"key_items_max": 100, "key_slots": 50, "key_file_items": 200, "keyed": 1.0}
@@ -141,3 +146,75 @@ def test_a_damaged_batch_that_is_taken_is_found(monkeypatch):
     assert run_seed(2, Options(run_ms=9000, operations_per_s=60)).violation is None
     monkeypatch.setattr(broken_folders, "verify_batch", lambda *_: None)
     assert broken_by() == "broken-is-refused"
+
+
+class Believer(CheckpointFiles):
+    """Goes on with what it has where nothing fits."""
+
+    def load(self, log):
+        return super().load(log) or BrokerCheckpoint(-1, 0, -1, b"")
+
+
+def hints_alone(monkeypatch: pytest.MonkeyPatch, way: str, queries: float = 0.0) -> None:
+    """Have but one way to break hints, at the end of every run."""
+    monkeypatch.setattr("system.sim.world.BROKEN", 1.0)
+    monkeypatch.setattr(broken_hints, "QUERIES", queries)
+    monkeypatch.setattr(broken_hints, "_WAYS", (getattr(broken_hints, f"_{way}"),))
+
+
+@pytest.mark.parametrize("way", [way.__name__[1:] for way in broken_hints._WAYS])
+def test_hints_that_do_not_fit_are_passed_over(monkeypatch, way):
+    hints_alone(monkeypatch, way)
+    assert run(**KEYED).violation is None
+    monkeypatch.setattr(broken_hints, "CheckpointFiles", Believer)
+    assert broken_by(**KEYED) == "hints-are-checked"
+
+
+@pytest.mark.parametrize("way", ["a_slot_of_no_item", "a_negative_slot", "a_short_key_file"])
+def test_a_damaged_key_file_that_is_gone_on_with_is_found(monkeypatch, way):
+    hints_alone(monkeypatch, way)
+    monkeypatch.setattr(KeyFileWriter, "cut", lambda _: True)
+    assert broken_by(**KEYED) == "hints-are-checked"
+
+
+def test_a_query_that_hides_a_failing_disk_is_found(monkeypatch):
+    hints_alone(monkeypatch, "a_lost_key_file", queries=1.0)
+    assert run(**KEYED).violation is None
+    right = KeyIndex._read_file
+
+    def hidden(self, *place):
+        with suppress(DiskFailed):
+            return right(self, *place)
+
+    monkeypatch.setattr(KeyIndex, "_read_file", hidden)
+    assert broken_by(**KEYED) == "hints-are-checked"
+
+
+def test_a_log_that_answers_from_outside_of_it_is_found(monkeypatch):
+    monkeypatch.setattr("system.sim.world.BROKEN", 1.0)
+    right = commit_log.CommitLog.read_entries
+
+    def clamped(self, first_index, bytes_max):
+        return right(self, min(max(first_index, self.begin_index), self.end.index), bytes_max)
+
+    monkeypatch.setattr(commit_log.CommitLog, "read_entries", clamped)
+    assert broken_by() == "broken-is-refused"
+
+
+def test_a_damaged_message_that_is_taken_is_found(monkeypatch):
+    monkeypatch.setattr("system.sim.world.BROKEN", 1.0)
+    monkeypatch.setattr(broken_folders, "decode_message", lambda *_: None)
+    assert broken_by() == "broken-is-refused"
+
+
+def test_what_a_clock_that_is_behind_stores_and_no_query_finds_is_found(monkeypatch):
+    back = ClockOffset(start_ms=2000, duration_ms=4000, node="leader", offset_ms=-60_000)
+    one_file = {**KEYED, "key_file_items": 2000}
+    assert run(back, **one_file).violation is None
+    right = KeyIndex._written
+    monkeypatch.setattr(
+        KeyIndex,
+        "_written",
+        lambda self, writer: right(self, writer)._replace(earliest_ms=writer.header.begin_ms),
+    )
+    assert broken_by(back, **one_file) == "keys-find-messages"
