@@ -1,0 +1,117 @@
+"""What the logs that the nodes left behind prove of a value: it stands, or it certainly does not.
+
+Pure. Why this is sound stands in checkers.evidence.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.plugins import CheckContext
+
+_Key = str | None
+_Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the nodes' logs hold of the values asked for.
+
+    `committed` maps (key, value) to (offset, node, index) where every node that had committed
+    that far agrees; `values` are all (key, value) of any log, committed or not; `whole` the keys
+    of which all nodes hold the same, from offset 0 on, without damage.
+    """
+
+    committed: dict[tuple[_Key, int], tuple[int, str, int]]
+    values: frozenset[tuple[_Key, int]]
+    whole: frozenset[_Key]
+
+    def entry(self, key: _Key, value: int) -> tuple[int, str, int] | None:
+        """Return where a value certainly stands: (offset, node, log index)."""
+        return self.committed.get((key, value))
+
+    def is_absent(self, key: _Key, value: int) -> bool:
+        """Say whether a value certainly stands nowhere."""
+        return key in self.whole and (key, value) not in self.values
+
+
+def held_in_logs(entries: pa.Table, context: CheckContext, wanted: _Ints) -> Held:
+    """Look the values `wanted` up in the nodes' ENTRIES of some keys."""
+    is_damaged = pc.is_valid(entries["problem"])
+    has_offset, has_value = pc.is_valid(entries["offset"]), pc.is_valid(entries["value"])
+    nameless = pc.and_(has_offset, pc.invert(has_value))
+    spoilt = frozenset(entries.filter(pc.or_(is_damaged, nameless))["key"].to_pylist())
+    sound = pc.and_(pc.and_(has_offset, has_value), pc.invert(is_damaged))
+    rows = entries.filter(sound)
+    found = rows.filter(pc.is_in(rows["value"], pa.array(wanted, pa.int64())))
+    # Whoever else stands at their offsets speaks against them.
+    beside = rows.filter(pc.is_in(rows["offset"], pc.unique(found["offset"])))
+    pairs = zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True)
+    return Held(
+        committed=_committed(beside, context, spoilt),
+        values=frozenset(pairs),
+        whole=_whole(rows, context) - spoilt,
+    )
+
+
+def _committed(
+    rows: pa.Table, context: CheckContext, spoilt: frozenset[_Key]
+) -> dict[tuple[_Key, int], tuple[int, str, int]]:
+    """Return the committed entries about which the nodes agree, of keys without damage."""
+    holders: dict[tuple[_Key, int], dict[str, set[tuple[int, int]]]] = {}
+    at: dict[tuple[_Key, int], set[int]] = defaultdict(set)
+    columns = (rows[name].to_pylist() for name in ("node", "key", "value", "offset", "index"))
+    for node, key, value, offset, index in zip(*columns, strict=True):
+        if index <= context.committed.get(node, -1):
+            places = holders.setdefault((key, value), {})
+            places.setdefault(node, set()).add((offset, index))
+            at[key, offset].add(value)
+    agreed = {}
+    for (key, value), places in holders.items():
+        stands = set().union(*places.values())
+        offset, index = min(stands)
+        due = {node for node, upto in context.committed.items() if upto >= index}
+        is_sound = key not in spoilt and set(places) == due and len(stands) == 1
+        if is_sound and at[key, offset] == {value}:
+            agreed[key, value] = (offset, min(places), index)
+    return agreed
+
+
+def _whole(rows: pa.Table, context: CheckContext) -> frozenset[_Key]:
+    """Return the keys that all nodes hold alike and from offset 0 on, uncommitted ends included."""
+    if not set(context.nodes) <= set(context.committed) or not rows.num_rows:
+        return frozenset()
+    codes = rows["key"].combine_chunks().dictionary_encode(null_encoding="encode")
+    if isinstance(codes, pa.ChunkedArray):
+        codes = codes.combine_chunks()
+    names = codes.dictionary.to_pylist()
+    key = codes.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    offset, value = _ints(rows["offset"]), _ints(rows["value"])
+    counts, parts = [], []
+    for node in context.nodes:
+        mine = np.flatnonzero(np.asarray(pc.equal(rows["node"], node).to_numpy(), np.bool_))
+        mine = mine[np.lexsort((offset[mine], key[mine]))]
+        counts.append(np.bincount(key[mine], minlength=len(names)))
+        parts.append(mine)
+    # Of the keys of which all nodes hold as many entries, compare these one by one.
+    fits = (np.array(counts) == counts[0]).all(axis=0) & (counts[0] > 0)
+    parts = [mine[fits[key[mine]]] for mine in parts]
+    first = parts[0]
+    begins = np.cumsum(np.bincount(key[first], minlength=len(names))) - np.bincount(
+        key[first], minlength=len(names)
+    )
+    is_wrong = offset[first] != np.arange(len(first)) - begins[key[first]]
+    for mine in parts[1:]:
+        is_wrong |= (offset[mine] != offset[first]) | (value[mine] != value[first])
+    fits[key[first[is_wrong]]] = False
+    return frozenset(name for name, holds in zip(names, fits.tolist(), strict=True) if holds)
+
+
+def _ints(column: pa.ChunkedArray) -> _Ints:
+    return np.asarray(column.fill_null(0).to_numpy(), dtype=np.int64)
