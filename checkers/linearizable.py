@@ -27,7 +27,7 @@ from checkers.refutation import (
 from checkers.search.driver import search
 from checkers.search.found import Found
 from checkers.search.problem import NEVER, Problem, State
-from checkers.special.choice import decide
+from checkers.special.choice import decide, no_special_case
 from harness.errors import UsageError
 from harness.plugins import CheckContext
 from harness.verdict import Finding, Outcome, Verdict
@@ -128,7 +128,9 @@ class Linearizable:
 
         if not problem.kind.size:
             return "nothing", None
-        decision = decide(self.model.name, problem) if self.use_special_cases else None
+        decision = (
+            decide(self.model.name, problem, operations.table) if self.use_special_cases else None
+        )
         if decision is not None:
             if decision.accusation is None:
                 return decision.method, None

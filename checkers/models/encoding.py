@@ -150,6 +150,10 @@ class StepByKind:
         """Return the state after an operation of that kind, None where it cannot happen."""
         return self._step(state, self.call(kind))
 
+    def value(self, number: int) -> Any:
+        """Return the value of a number of `Kinds.a` or `Kinds.b` (Family.TABLE)."""
+        return self._columns.values[number]
+
     def call(self, kind: int) -> Call:
         """Return what an operation of that kind asked and was answered."""
         call = self._calls.get(kind)

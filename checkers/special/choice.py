@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+
+import pyarrow as pa
 
 from checkers.search.problem import Problem
+from checkers.special import bag, fifo, log_offsets, set_levels, zones
 from checkers.special.decision import Decision
 
-Special = Callable[[Problem], Decision | None]
+BY_PROBLEM: dict[str, Callable[[Problem], Decision | None]] = {
+    "register": zones.decide,
+    "cas-register": zones.decide,
+    "fifo-queue": fifo.decide,
+    "unordered-queue": bag.decide,
+    "set": set_levels.decide,
+}
+"""The special case of each model that has one, by the model's name."""
 
 
-def special_cases() -> Mapping[str, tuple[Special, ...]]:
-    """Return the special cases of each model, by its name; the first that decides is taken."""
-    return {}
+def decide(model: str, problem: Problem, operations: pa.Table) -> Decision | None:
+    """Decide a problem, or the operations that it was made from; None where that takes a search.
+
+    Args:
+        model: the model's name.
+        problem: what the search would be asked.
+        operations: the same partition as rows of OPERATIONS.
+    """
+    if model == "append-log":
+        return log_offsets.decide(problem, operations)
+    special = BY_PROBLEM.get(model)
+    return special(problem) if special else None
 
 
-def decide(model: str, problem: Problem) -> Decision | None:
-    """Decide a problem without a search; None where no special case applies."""
-    for special in special_cases().get(model, ()):
-        decision = special(problem)
-        if decision is not None:
-            return decision
+def no_special_case(_model: str, _problem: Problem, _operations: pa.Table) -> Decision | None:
+    """Leave everything to the search."""
     return None

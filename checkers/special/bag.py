@@ -1,0 +1,35 @@
+"""Unordered queues whose values are unique: decided value by value, without a search.
+
+A history is linearizable iff every value taken was put in (before its dequeue was over), none
+was taken twice, and no dequeue found nothing while some value was certainly there: the patterns
+of the FIFO queue without the one about order. O(n log n) at any number of clients.
+
+Source: as checkers.special.fifo.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers.models.unordered_queue import Bag
+from checkers.search.problem import NEVER, Ints, Problem
+from checkers.special.decision import Decision
+from checkers.special.queue_history import QueueHistory, covered_empty, decide_queue
+
+METHOD = "bag"
+
+
+def decide(problem: Problem) -> Decision | None:
+    """Decide an unordered queue's history that begins empty; None where that does not suffice."""
+    if problem.start != Bag():
+        return None
+    return decide_queue(METHOD, problem, covered_empty, _deadlines)
+
+
+def _deadlines(history: QueueHistory) -> Ints:
+    """Return until when each value must be gone: the first empty dequeue begun behind it."""
+    calls = history.problem.call_ns[history.empties]
+    order = np.argsort(calls, kind="stable")
+    ends = history.problem.return_ns[history.empties][order]
+    earliest = np.append(np.minimum.accumulate(ends[::-1])[::-1], NEVER)
+    return earliest[np.searchsorted(calls[order], history.put_return, side="right")]

@@ -1,0 +1,74 @@
+"""FIFO queues whose values are unique: decided by four bad patterns, without a search.
+
+A history is linearizable iff none of these is in it: a value taken that was never put in, or
+put in only later (VFresh); a value taken twice (VRepet); two values put in one after the other
+and taken out the other way round, or the first never (VOrd); a dequeue that found nothing while
+the queue certainly held something (VWit). O(n log n) at any number of clients.
+
+Source: Henzinger, Sezgin & Vafeiadis 2013, theorem 4; written from the definition.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers.search.problem import NEVER, Ints, Problem
+from checkers.special.decision import Accusation, Decision
+from checkers.special.queue_history import (
+    NOBODY,
+    QueueHistory,
+    accuse_rows,
+    covered_empty,
+    decide_queue,
+)
+
+METHOD = "fifo"
+
+
+def decide(problem: Problem) -> Decision | None:
+    """Decide a FIFO queue's history that begins empty; None where the patterns do not suffice."""
+    return decide_queue(METHOD, problem, _accuse, _deadlines) if problem.start == () else None
+
+
+def _accuse(history: QueueHistory) -> Accusation | None:
+    return _out_of_order(history) or covered_empty(history)
+
+
+def _out_of_order(history: QueueHistory) -> Accusation | None:
+    """Look for a value that was taken before one that was certainly put in ahead of it."""
+    if not len(history.put):
+        return None
+    ahead = np.argsort(history.put_return, kind="stable")
+    begun = history.take_call[ahead]
+    latest = np.maximum.accumulate(begun)
+    count = np.searchsorted(history.put_return[ahead], history.put_call, side="left")
+    is_bad = (count > 0) & (history.take_return < latest[np.maximum(count - 1, 0)])
+    if not is_bad.any():
+        return None
+    late = int(np.flatnonzero(is_bad)[0])
+    first = int(ahead[np.argmax(begun[: count[late]])])
+    rows = [int(row) for row in (history.take[late], history.put[first], history.put[late])]
+    why = "{0} took a value though {1} was over before {2} began, and "
+    if history.take[first] == NOBODY:
+        return accuse_rows(history, rows, why + "nobody had taken that one")
+    rows.append(int(history.take[first]))
+    return accuse_rows(history, rows, why + "{3} began only afterwards")
+
+
+def _deadlines(history: QueueHistory) -> Ints:
+    """Return until when each value must be gone for those behind it to be taken in order.
+
+    An empty dequeue that begins after the value was put in wants it gone as well.
+    """
+    deadline = np.full(len(history.put), NEVER, dtype=np.int64)
+    empty_calls = history.problem.call_ns[history.empties]
+    empty_returns = history.problem.return_ns[history.empties]
+    for calls, ends in ((history.put_call, history.take_return), (empty_calls, empty_returns)):
+        if not len(calls):
+            continue
+        order = np.argsort(calls, kind="stable")
+        earliest = np.minimum.accumulate(ends[order][::-1])[::-1]
+        place = np.searchsorted(calls[order], history.put_return, side="right")
+        found = np.append(earliest, NEVER)[place]
+        deadline = np.minimum(deadline, found)
+    return deadline

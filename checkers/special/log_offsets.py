@@ -1,0 +1,55 @@
+"""Logs whose appends answer their offsets: decided by the offsets, without a search.
+
+The rules, and why they suffice, stand in checkers.log_order; here they are asked about one
+partition, where its log begins empty and no value was appended twice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from checkers.log_order import NOBODY, Anomaly, Queue, anomalies, load_queue, repeated_value
+from checkers.search.problem import Problem
+from checkers.special.decision import Accusation, Decision
+
+METHOD = "log-offsets"
+
+_WHY = {
+    "negative-offset": "{0} is about an offset that no log has",
+    "offset-given-twice": "{0} and {1} were both given one offset",
+    "phantom-read": "{0} returned what nobody ever appended",
+    "aborted-read": "{0} returned what {1} certainly failed to append",
+    "inconsistent-read": "{0} returned another value than {1} put there",
+    "duplicate": "{0} returned a value that {1} put at another offset",
+    "append-order": "{0} got a lower offset than {1}, which had returned before it was called",
+    "future-read": "{0} had returned a value before {1}, at or below its offset, was called",
+    "future-end": "{0} had returned before {1}, which stands below that end, was called",
+    "stale-read": "{0} found nothing, though {1} had returned before it was called",
+    "stale-end": "{0} leaves out {1}, which had returned before it was called",
+    "read-went-back": "{0} found nothing, though {1} had seen the log longer before",
+    "end-went-back": "{0} answered less than {1} had seen before",
+    "unexplained-offset": (
+        "{0} shows that an offset is taken, but no append that could stand there had been called"
+    ),
+}
+
+
+def decide(problem: Problem, operations: pa.Table) -> Decision | None:
+    """Decide a log's history; None where values repeat, or are no whole numbers."""
+    if problem.start != () or operations["extra"].null_count < operations.num_rows:
+        return None
+    queue = load_queue(operations)
+    if repeated_value(queue) is not None:
+        return None
+    found = anomalies(queue)
+    return Decision(METHOD, _accusation(queue, found[0]) if found else None)
+
+
+def _accusation(queue: Queue, anomaly: Anomaly) -> Accusation:
+    """Accuse the first operation of an anomaly, with the one that shows it."""
+    rows = [int(anomaly.rows[0])]
+    if int(anomaly.witnesses[0]) != NOBODY:
+        rows.append(int(anomaly.witnesses[0]))
+    ops = tuple(int(op) for op in np.asarray(queue.op)[rows])
+    return Accusation(ops, _WHY[anomaly.kind], closed=False)

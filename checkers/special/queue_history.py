@@ -1,0 +1,223 @@
+"""What the special cases of both kinds of queues share: values with their two intervals.
+
+Every value that matters has an interval in which it was put in and one in which it was taken
+out; a value that nobody took is taken "never", which no return is later than. For the queue it
+is as if somebody took all that remains after the history's end.
+
+Dequeues of unknown outcome may have taken values that nobody else took. Without them a history
+is harder to explain, with one for every such value easier, so both are looked at, and one
+matching in between: where neither proves anything, the special case does not decide.
+
+Source: Henzinger, Sezgin & Vafeiadis 2013, Aspect-oriented linearizability proofs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from checkers.models.columns import ABSENT, NOTHING
+from checkers.search.problem import NEVER, Ints, Problem
+from checkers.special.decision import Accusation, Decision
+
+DEQUEUE, ENQUEUE = 0, 1
+"""Codes of the kinds: the places of the names in sorted order."""
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class QueueHistory:
+    """A queue's history; arrays with an element for each value that was certainly put in.
+
+    `put` and `take` are rows of the problem; `take` is NOBODY where nobody is known to have
+    taken the value, and `take_call` and `take_return` are NEVER then. `empties` are rows of
+    dequeues that found nothing, `lost` the calls of dequeues of unknown outcome, rising.
+    """
+
+    problem: Problem
+    put: Ints
+    take: Ints
+    put_call: Ints
+    put_return: Ints
+    take_call: Ints
+    take_return: Ints
+    empties: Ints
+    lost: Ints
+
+
+Accuse = Callable[[QueueHistory], Accusation | None]
+"""Looks for what no queue of its kind can do, taking all intervals as they are."""
+Deadlines = Callable[[QueueHistory], Ints]
+"""(history) -> for each value until when it must be gone, NEVER where it may stay."""
+
+
+def decide_queue(
+    method: str, problem: Problem, accuse: Accuse, deadlines: Deadlines
+) -> Decision | None:
+    """Decide a queue's history; None where values repeat, or unknown outcomes leave it open."""
+    history = _load(problem)
+    if history is None:
+        return None
+    if isinstance(history, Accusation):
+        return Decision(method, history)
+    accusation = accuse(history)
+    if accusation is None:
+        return Decision(method)
+    if not len(history.lost):
+        return Decision(method, accusation)
+    most = np.full(int((history.take == NOBODY).sum()), history.lost[0])
+    relaxed = accuse(_taken(history, np.flatnonzero(history.take == NOBODY), most))
+    if relaxed is not None:
+        return Decision(method, _with_unknown(history, relaxed))
+    return Decision(method) if accuse(_matched(history, deadlines(history))) is None else None
+
+
+def covered_empty(history: QueueHistory) -> Accusation | None:
+    """Look for a dequeue that found nothing while a value was certainly there all the time.
+
+    A value is certainly there from the return of its enqueue to the call of its dequeue. Where
+    such spans overlap and reach over the whole of an empty dequeue, each has to give way to the
+    next: the queue is never empty in between (pattern VWit).
+    """
+    spans = np.flatnonzero(history.put_return < history.take_call)
+    if not len(spans) or not len(history.empties):
+        return None
+    spans = spans[np.argsort(history.put_return[spans], kind="stable")]
+    begins = history.put_return[spans]
+    farthest = np.maximum.accumulate(history.take_call[spans])
+    calls = history.problem.call_ns[history.empties]
+    returns = history.problem.return_ns[history.empties]
+    gap = np.ones(len(spans), dtype=np.bool_)
+    gap[1:] = begins[1:] >= farthest[:-1]  # two spans that only touch leave a moment between
+    heads = np.flatnonzero(gap)
+    tails = np.append(heads[1:], len(spans)) - 1
+    block = np.searchsorted(begins[heads], calls, side="left") - 1
+    is_covered = (block >= 0) & (returns < farthest[tails[np.maximum(block, 0)]])
+    if not is_covered.any():
+        return None
+    which = int(np.flatnonzero(is_covered)[0])
+    chain = _chain(history, spans, int(calls[which]), int(returns[which]))
+    return _accuse_empty(history, int(history.empties[which]), chain)
+
+
+def _chain(history: QueueHistory, spans: Ints, call: int, end: int) -> list[int]:
+    """Return few values whose spans reach over all of [call, end], one after the other."""
+    begins, ends = history.put_return[spans], history.take_call[spans]
+    best = np.arange(len(spans))
+    is_new = np.ones(len(spans), dtype=np.bool_)
+    is_new[1:] = ends[1:] > np.maximum.accumulate(ends)[:-1]
+    best = np.maximum.accumulate(np.where(is_new, best, 0))
+    chain: list[int] = []
+    at = call
+    while not chain or at <= end:
+        value = int(spans[best[np.searchsorted(begins, at, side="left") - 1]])
+        chain.append(value)
+        at = int(history.take_call[value])
+    return chain
+
+
+def _accuse_empty(history: QueueHistory, empty: int, chain: list[int]) -> Accusation:
+    rows = [empty]
+    parts = []
+    for value in chain:
+        put, take = int(history.put[value]), int(history.take[value])
+        if take == NOBODY:
+            parts.append(f"{{{len(rows)}}}, which nobody took out in time")
+            rows += [put]
+        else:
+            parts.append(f"{{{len(rows)}}}, until {{{len(rows) + 1}}}")
+            rows += [put, take]
+    there = "; then ".join(parts)
+    why = f"{{0}} found nothing, though something was there all the time: {there}"
+    return accuse_rows(history, rows, why)
+
+
+def accuse_rows(history: QueueHistory, rows: list[int], why: str) -> Accusation:
+    """Accuse rows of the problem; the first is the accused one."""
+    return Accusation(tuple(int(history.problem.op[row]) for row in rows), why)
+
+
+def _load(problem: Problem) -> QueueHistory | Accusation | None:
+    """Pair enqueues with dequeues; accuse what was never put in or taken twice."""
+    code = problem.kinds.code[problem.kind]
+    put_value, taken = problem.kinds.a[problem.kind], problem.kinds.b[problem.kind]
+    puts = np.flatnonzero(code == ENQUEUE)
+    takes = np.flatnonzero((code == DEQUEUE) & (taken != ABSENT) & (taken != NOTHING))
+    values = 1 + max(put_value.max(initial=0), taken.max(initial=0))
+    if np.bincount(put_value[puts], minlength=values).max(initial=0) > 1:
+        return None
+    putter = np.full(values, NOBODY, dtype=np.int64)
+    putter[put_value[puts]] = puts
+    accusation = _accuse_takes(problem, takes, taken[takes], putter)
+    if accusation is not None:
+        return accusation
+    taker = np.full(values, NOBODY, dtype=np.int64)
+    taker[taken[takes]] = takes
+    take = taker[put_value[puts]]
+    keep = (take != NOBODY) | (problem.return_ns[puts] != NEVER)
+    put, take = puts[keep], take[keep]
+    is_taken = take != NOBODY
+    lost = np.flatnonzero((code == DEQUEUE) & (taken == ABSENT))
+    return QueueHistory(
+        problem=problem,
+        put=put,
+        take=take,
+        put_call=problem.call_ns[put],
+        put_return=problem.return_ns[put],
+        take_call=np.where(is_taken, problem.call_ns[take], NEVER),
+        take_return=np.where(is_taken, problem.return_ns[take], NEVER),
+        empties=np.flatnonzero((code == DEQUEUE) & (taken == NOTHING)),
+        lost=np.sort(problem.call_ns[lost]),
+    )
+
+
+def _accuse_takes(problem: Problem, takes: Ints, values: Ints, putter: Ints) -> Accusation | None:
+    """Accuse dequeues of what nobody put in, of one value twice, or before it was put in."""
+
+    def accuse(rows: list[int], why: str) -> Accusation:
+        return Accusation(tuple(int(problem.op[row]) for row in rows), why)
+
+    nowhere = takes[putter[values] == NOBODY]
+    if len(nowhere):
+        return accuse([int(nowhere[0])], "{0} took what nobody ever put in")
+    order = np.argsort(values, kind="stable")
+    again = np.flatnonzero(values[order][1:] == values[order][:-1])
+    if len(again):
+        one, other = int(takes[order[again[0]]]), int(takes[order[again[0] + 1]])
+        rows = [other, one, int(putter[values[order[again[0]]]])]
+        return accuse(rows, "{0} took what {1} had taken, and {2} put it in only once")
+    early = np.flatnonzero(problem.return_ns[takes] < problem.call_ns[putter[values]])
+    if len(early):
+        rows = [int(takes[early[0]]), int(putter[values[early[0]]])]
+        return accuse(rows, "{0} had returned before {1} was called")
+    return None
+
+
+def _taken(history: QueueHistory, values: Ints, calls: Ints) -> QueueHistory:
+    """Return the history as if dequeues without end, begun at `calls`, had taken `values`."""
+    take_call = history.take_call.copy()
+    take_call[values] = calls
+    return replace(history, take_call=take_call)
+
+
+def _matched(history: QueueHistory, deadlines: Ints) -> QueueHistory:
+    """Let the lost dequeues take values, the earliest called those that must be gone first."""
+    wanted = np.flatnonzero((history.take == NOBODY) & (deadlines != NEVER))
+    wanted = wanted[np.lexsort((history.put_return[wanted], deadlines[wanted]))]
+    count = min(len(wanted), len(history.lost))
+    return _taken(history, wanted[:count], history.lost[:count])
+
+
+def _with_unknown(history: QueueHistory, accusation: Accusation) -> Accusation:
+    """Add the dequeues of unknown outcome: they do not help, and belong to the proof."""
+    code, taken = history.problem.kinds.code, history.problem.kinds.b
+    lost = (code == DEQUEUE) & (taken == ABSENT)
+    ops = history.problem.op[lost[history.problem.kind]].tolist()
+    ops = [op for op in ops if op not in accusation.ops]
+    return replace(accusation, ops=(*accusation.ops, *ops[:LOST_SHOWN_MAX]))
+
+
+LOST_SHOWN_MAX = 20
+"""Dequeues of unknown outcome that an accusation adds; more would not help either."""

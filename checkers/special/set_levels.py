@@ -1,0 +1,170 @@
+"""Sets that only grow: decided by the levels that their reads saw, without a search.
+
+The sets that reads saw must form a chain, each one inside the next. That fixes an order: the
+reads of the first level, the elements that the second has more, the reads of the second, and so
+on; elements that no read saw come last. Nothing has to come in another order, so a history is
+linearizable iff for each operation, every operation of an earlier group was called before it
+returned. An element that was added several times came by the first of these to take effect: it
+has the earliest call of them, and the earliest return.
+
+O(n log n) in the operations and the elements that reads returned.
+
+Source: CHECKERS.md section 3; Jepsen's set-full for the questions asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from checkers.models.encoding import StepByKind, listed
+from checkers.models.set import elements_of
+from checkers.search.problem import NEVER, Ints, Problem
+from checkers.special.decision import Accusation, Decision
+
+METHOD = "set-levels"
+ADD, READ, REMOVE = 0, 1, 2
+"""Codes of the kinds: the places of the names in sorted order."""
+NOBODY = -1
+
+Elements = frozenset[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """Reads and elements in the order of their groups: arrays with an element for each.
+
+    `group` is 2n for elements that level n saw first, 2n + 1 for reads of level n. `call` and
+    `end` bound when it took effect, set by the rows `called` and `ended` of the problem.
+    """
+
+    group: Ints
+    call: Ints
+    end: Ints
+    called: Ints
+    ended: Ints
+
+
+def decide(problem: Problem) -> Decision | None:
+    """Decide a set's history; None where an element is removed."""
+    code = problem.kinds.code
+    step, initial = problem.step, problem.start
+    if (code == REMOVE).any() or not isinstance(step, StepByKind):
+        return None
+    assert isinstance(initial, frozenset)
+    read_kinds = np.flatnonzero(code == READ).tolist()
+    seen = {kind: elements_of(step.call(kind).output) for kind in read_kinds}
+    levels = sorted(set(seen.values()), key=len)
+    accusation = _accuse_chain(problem, [initial, *levels], seen)
+    if accusation is not None:
+        return Decision(METHOD, accusation)
+    adds = np.flatnonzero(code[problem.kind] == ADD)
+    number_of = {step.value(n): n for n in np.unique(problem.kinds.a[code == ADD]).tolist()}
+    level_of = np.full(max(number_of.values(), default=0) + 1, len(levels), dtype=np.int64)
+    for level, (before, here) in enumerate(zip([initial, *levels], levels, strict=False)):
+        strange = [element for element in here - before if element not in number_of]
+        if strange:
+            why = f"{{0}} saw {listed(strange)}, which nobody ever added"
+            return Decision(METHOD, _accuse(problem, [_row_of(problem, seen, here)], why))
+        level_of[[number_of[element] for element in here - before]] = level
+    level_of[[number_of[element] for element in initial if element in number_of]] = NOBODY
+    elements = _elements(problem, adds, level_of)
+    items = _joined(elements, _reads(problem, seen, levels))
+    return Decision(METHOD, _accuse_order(problem, items, len(levels)))
+
+
+def _accuse_chain(
+    problem: Problem, levels: list[Elements], seen: dict[int, Elements]
+) -> Accusation | None:
+    """Accuse two reads of which each saw what the other did not, or one that lacks the first."""
+    for place, (less, more) in enumerate(itertools.pairwise(levels)):
+        if less <= more:
+            continue
+        row = _row_of(problem, seen, more)
+        if not place:
+            why = f"{{0}} did not see {listed(less - more)}, which was there from the beginning"
+            return _accuse(problem, [row], why)
+        why = (
+            f"{{0}} saw {listed(more - less)} and not {listed(less - more)}, {{1}} the other way"
+            " round, and nothing was ever removed"
+        )
+        return _accuse(problem, [row, _row_of(problem, seen, less)], why)
+    return None
+
+
+def _elements(problem: Problem, adds: Ints, level_of: Ints) -> _Items:
+    """Return what is to be known of each element that matters, by its number."""
+    number = problem.kinds.a[problem.kind[adds]]
+    keep = level_of[number] != NOBODY
+    adds, number = adds[keep], number[keep]
+    calls, ends = problem.call_ns[adds], problem.return_ns[adds]
+    by_call, by_end = np.lexsort((calls, number)), np.lexsort((ends, number))
+    numbers, first = np.unique(number[by_call], return_index=True)
+    called, ended = adds[by_call[first]], adds[by_end[first]]
+    group = 2 * level_of[numbers]
+    call, end = problem.call_ns[called], problem.return_ns[ended]
+    return _Items(group, call, end, called, ended)
+
+
+def _reads(problem: Problem, seen: dict[int, Elements], levels: list[Elements]) -> _Items:
+    place = {level: n for n, level in enumerate(levels)}
+    level_of_kind = np.full(len(problem.kinds.code), NOBODY, dtype=np.int64)
+    for kind, elements in seen.items():
+        level_of_kind[kind] = place[elements]
+    rows = np.flatnonzero(level_of_kind[problem.kind] != NOBODY)
+    group = 2 * level_of_kind[problem.kind[rows]] + 1
+    return _Items(group, problem.call_ns[rows], problem.return_ns[rows], rows, rows)
+
+
+def _joined(one: _Items, other: _Items) -> _Items:
+    group = np.concatenate((one.group, other.group))
+    order = np.argsort(group, kind="stable")
+
+    def both(name: str) -> Ints:
+        joined: Ints = np.concatenate((getattr(one, name), getattr(other, name)))[order]
+        return joined
+
+    return _Items(group[order], both("call"), both("end"), both("called"), both("ended"))
+
+
+def _accuse_order(problem: Problem, items: _Items, levels: int) -> Accusation | None:
+    """Accuse an item that was over before one of an earlier group was called."""
+    if not len(items.group):
+        return None
+    latest = np.maximum.accumulate(items.call)
+    before = np.searchsorted(items.group, items.group, side="left")  # items of earlier groups
+    is_bad = (before > 0) & (items.end < latest[np.maximum(before - 1, 0)])
+    is_bad &= items.end != NEVER
+    if not is_bad.any():
+        return None
+    early = int(np.flatnonzero(is_bad)[0])
+    late = int(np.argmax(items.call[: before[early]]))
+    rows = [int(items.ended[early]), int(items.called[late])]
+    early_is_read, late_is_read = bool(items.group[early] % 2), bool(items.group[late] % 2)
+    over = "{0} was over before {1} began"
+    if early_is_read and late_is_read:
+        return _accuse(problem, rows, f"{over}, and had seen more")
+    if early_is_read:
+        return _accuse(problem, rows, f"{over}, and had seen its element")
+    if late_is_read:
+        return _accuse(problem, rows[::-1], "{0} did not see what {1} had added before it began")
+    witness = int(np.flatnonzero(items.group == items.group[late] + 1)[0])
+    rows.append(int(items.called[witness]))
+    return _accuse(
+        problem, rows, f"{over}, yet {{2}} saw the element of {{1}} without that of {{0}}"
+    )
+
+
+def _row_of(problem: Problem, seen: dict[int, Elements], elements: Elements) -> int:
+    """Return the first read that saw just these elements."""
+    kinds = [kind for kind, those in seen.items() if those == elements]
+    return int(np.flatnonzero(np.isin(problem.kind, kinds))[0])
+
+
+def _accuse(problem: Problem, rows: Iterable[int], why: str) -> Accusation:
+    """Accuse rows; without the adds of all that the reads saw they prove nothing by themselves."""
+    return Accusation(tuple(int(problem.op[row]) for row in rows), why, closed=False)
