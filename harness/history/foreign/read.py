@@ -61,10 +61,10 @@ def _read_table(path: Path, form: Format) -> History:
     if not files:
         raise UsageError(f"{path}: its history was not exported; ./shaketable analyze {path}")
     operations = read_parquet(files)
-    return History(path, form.value, operations, operations.num_rows, hole=_lacks(folder))
+    return History(path, form.value, operations, operations.num_rows, hole=lacks(folder))
 
 
-def _lacks(folder: RunFolder) -> str | None:
+def lacks(folder: RunFolder) -> str | None:
     """Say what a run's recording is known to lack, as was found when it was judged."""
     try:
         results = msgspec.json.decode(folder.results_json.read_bytes(), type=dict[str, Any])

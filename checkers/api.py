@@ -1,0 +1,258 @@
+"""The checkers as a library, for other people's tests: `check(history, model) -> Verdict`.
+
+    from checkers.api import Event, check
+
+    verdict = check("history.edn", "cas-register")
+    assert verdict.outcome is Outcome.VALID, verdict.summary
+
+A history is a table of OPERATIONS, a path that `harness.history.foreign` reads, or anything
+that yields `Event` or `Operation` objects. It is checked in this process, key by key, within the
+budget; what the budget does not suffice for is UNKNOWN. docs/checking.md has examples.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.engine.judge import TAGGED, conclude, judge_partition
+from checkers.linearizable import NAME, OPEN, Linearizable
+from checkers.model_choice import named, recognise_model, require_fit
+from checkers.models.model import Model
+from harness.errors import UsageError
+from harness.history.foreign import History, read_history
+from harness.history.foreign.columns import Columns, Pairing
+from harness.history.foreign.meaning import key_text
+from harness.history.schema import OPERATIONS
+from harness.plugins import CheckContext, Checker, Promises, SearchBudget
+from harness.verdict import Outcome, Verdict
+
+__all__ = [
+    "Event",
+    "NotLinearizableError",
+    "Operation",
+    "Outcome",
+    "SearchBudget",
+    "Verdict",
+    "assert_linearizable",
+    "check",
+    "judge_table",
+    "to_operations",
+]
+
+TIME_S: Final = 60.0
+"""How long `check` searches by default, all keys together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, as a test's clients record it: an invoke, later its ok, fail or info.
+
+    `value` is as in Jepsen: what was asked for an invoke (a cas: `(old, new)`), what was
+    answered for an ok. Without `time_ns` the order of the events is the order in time.
+    """
+
+    process: int
+    type: str
+    f: str
+    value: Any = None
+    key: str | int | None = None
+    time_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation, as a test's clients record it. Without `return_ns` its outcome is unknown."""
+
+    process: int
+    f: str
+    call_ns: int
+    return_ns: int | None = None
+    input: Any = None
+    output: Any = None
+    expected: Any = None
+    offset: int | None = None
+    key: str | int | None = None
+    outcome: str | None = None
+
+
+Recorded: TypeAlias = "pa.Table | History | Path | str | Iterable[Event] | Iterable[Operation]"
+
+
+class NotLinearizableError(AssertionError):
+    """A test's history is not linearizable, or could not be decided; `verdict` says why."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        said = [verdict.summary, *(finding.message for finding in verdict.findings[:3])]
+        super().__init__("\n".join(said))
+        self.verdict = verdict
+
+
+def check(
+    history: Recorded,
+    model: str | Model | None = None,
+    *,
+    initial: str | None = None,
+    time_s: float = TIME_S,
+    memory_bytes: int = SearchBudget().memory_bytes,
+) -> Verdict:
+    """Say whether a history is linearizable.
+
+    Args:
+        history: OPERATIONS, a `History`, a path, or events or operations in any iterable.
+        model: its sequential model or the name of one; None: recognised by the operations.
+        initial: the first state, as `--initial` takes it.
+        time_s: how long to search, all keys together.
+        memory_bytes: what one key's search may hold.
+
+    Raises:
+        UsageError: the history cannot be read, or is none of the model's.
+    """
+    read = history if isinstance(history, History) else _read(history)
+    if model is None and read.operations.num_rows == 0:
+        return of_nothing(read)
+    if model is None:
+        model = recognise_model(read.operations)
+    elif isinstance(model, str):
+        model = named(model)
+    require_fit(model, pc.unique(read.operations["f"]).to_pylist())
+    budget = SearchBudget(time_s, memory_bytes, time.time() + time_s)
+    context = CheckContext((), {}, Promises(), search=budget, clock_unix_s=time.time)
+    context = replace(context, incomplete=read.hole)
+    (verdict,) = judge_table(read.operations, (Linearizable(model, initial),), context)
+    return settled(verdict, read)
+
+
+def assert_linearizable(history: Recorded, model: str | Model | None = None, **how: Any) -> Verdict:
+    """Return the verdict of `check` if it is VALID and rests on at least one answer.
+
+    Raises:
+        NotLinearizableError: it is INVALID or UNKNOWN, or there was nothing to check; the message
+            says why.
+        UsageError: as for `check`.
+    """
+    verdict = check(history, model, **how)
+    if verdict.outcome is not Outcome.VALID or not verdict.counts.get("operations"):
+        raise NotLinearizableError(verdict)
+    return verdict
+
+
+def settled(verdict: Verdict, history: History) -> Verdict:
+    """Join what is known of a history to the verdict on its operations.
+
+    A history whose end is missing is never VALID. One in which no client was answered anything
+    is: there is nothing to object to. An empty one is UNKNOWN, as is one that lacks events.
+    """
+    is_open = verdict.findings or any(verdict.counts.get(kind) for kind in OPEN)
+    is_vacuous = verdict.checker == NAME and not verdict.counts.get("operations") and not is_open
+    if is_vacuous and history.incomplete is None and "traceback" not in verdict.data:
+        return of_nothing(history)
+    if history.cut is None or verdict.outcome is not Outcome.VALID:
+        return verdict
+    text = f"the history is incomplete: {history.cut}"
+    summary = f"{text}; what there is: {verdict.summary}"
+    return replace(verdict, outcome=Outcome.UNKNOWN, summary=summary)
+
+
+def of_nothing(history: History) -> Verdict:
+    """Return the verdict on a history without operations of known outcome."""
+    if history.incomplete is not None:
+        text = f"the history is incomplete: {history.incomplete}"
+        return Verdict(NAME, Outcome.UNKNOWN, text)
+    if history.events == 0:
+        text = f"0 operations: {history.format}, nothing to check"
+        return Verdict(NAME, Outcome.UNKNOWN, text)
+    text = f"nothing to object to: {history.events} events, no operation of known outcome"
+    return Verdict(NAME, Outcome.VALID, text, counts={"operations": 0})
+
+
+def judge_table(
+    operations: pa.Table, checkers: Sequence[Checker], context: CheckContext
+) -> list[Verdict]:
+    """Run checkers of operations over a table, key by key, in this process."""
+    ordered = operations.sort_by([("key", "ascending"), ("call_ns", "ascending")])
+    codes = ordered["key"].combine_chunks().dictionary_encode(null_encoding="encode")
+    numbers = codes.indices.to_numpy(zero_copy_only=False)
+    ends = np.flatnonzero(np.diff(numbers)) + 1
+    bounds = [0, *ends.tolist(), ordered.num_rows]
+    found = [TAGGED.empty_table()]
+    for begin, end in pairwise(bounds):
+        part = {"operations": ordered.slice(begin, end - begin)}
+        found.append(judge_partition(checkers, part, context))
+    return conclude(checkers, pa.concat_tables(found), context)
+
+
+def to_operations(recorded: Iterable[Event] | Iterable[Operation]) -> pa.Table:
+    """Turn events or operations into OPERATIONS.
+
+    Raises:
+        UsageError: one of them is none, in one line.
+    """
+    return _read(recorded).operations
+
+
+def _read(history: pa.Table | Path | str | Iterable[Event] | Iterable[Operation]) -> History:
+    if isinstance(history, pa.Table):
+        try:
+            table = history.select(OPERATIONS.names).cast(OPERATIONS)
+        except (KeyError, pa.ArrowInvalid) as error:
+            raise UsageError(f"the table is none of OPERATIONS: {error}") from error
+        return History(Path("table"), "a table", table, table.num_rows)
+    if isinstance(history, (str, Path)):
+        return read_history(history)
+    recorded = list(history)
+    try:
+        if all(isinstance(each, Operation) for each in recorded):
+            return _from_operations(recorded)
+        return _from_events(recorded)
+    except ValueError as error:
+        raise UsageError(f"the history is none: {error}") from error
+
+
+def _from_operations(recorded: Iterable[Any]) -> History:
+    columns = Columns()
+    for number, given in enumerate(recorded):
+        key = None if given.key is None else key_text(given.key)
+        row = columns.call(number, columns.number_of(given.process), given.f, key, given.call_ns)
+        for name in ("input", "expected", "output", "offset"):
+            columns.put(row, name, getattr(given, name))
+        outcome = given.outcome or ("info" if given.return_ns is None else "ok")
+        if outcome != "info" and (given.return_ns is None or given.return_ns < given.call_ns):
+            raise ValueError(f"{given} is {outcome}, and returned at no time, or before its call")
+        columns.finish(row, outcome, given.return_ns or 0)
+    return History(Path("operations"), "operations", columns.table(), len(columns))
+
+
+def _from_events(recorded: Iterable[Any]) -> History:
+    pairing = Pairing("event")
+    count = 0
+    is_timed = None
+    for number, event in enumerate(recorded):
+        if not isinstance(event, Event):
+            raise UsageError(f"{event!r} is neither an Event nor an Operation")
+        if is_timed is None:
+            is_timed = event.time_ns is not None
+        if is_timed != (event.time_ns is not None):
+            raise ValueError("some events have a time and some have none")
+        time_ns = number if event.time_ns is None else event.time_ns
+        process = pairing.columns.number_of(event.process)
+        key = None if event.key is None else key_text(event.key)
+        if event.type == "invoke":
+            pairing.invoke(number, process, event.f, key, event.value, time_ns)
+        elif event.type in ("ok", "fail", "info"):
+            pairing.complete(event.type, process, event.f, event.value, time_ns, number)
+        else:
+            raise ValueError(f"{event.type!r} is no type of an event")
+        count = number + 1
+    table = pairing.columns.table()
+    return History(
+        Path("events"), "events", table, count, hole=pairing.problem, is_timed=bool(is_timed)
+    )

@@ -1,0 +1,172 @@
+"""Which sequential model a history is about: by name, or by what its operations tell.
+
+| operations | model |
+|---|---|
+| cas, with or without read and write | cas-register |
+| read, write | register |
+| get, put (and append) | kv |
+| append (and read, end) with offsets | append-log |
+| acquire, release | mutex |
+| txn of reads and writes | multi-register |
+| add, read (and remove), where reads return lists | set |
+| add, read, where reads return whole numbers | counter |
+
+Queues are not told apart: a dequeue says nothing of the order that was promised.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import pkgutil
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers import models
+from checkers.models.model import Model
+from harness.errors import UsageError
+
+ENTRY_POINTS: Final = "shaketable.models"
+LOOKED_AT_ROWS: Final = 100_000
+"""Operations whose answers are looked at, where their names do not tell."""
+
+
+def model_names() -> tuple[str, ...]:
+    """Return the names of all models: built in, and of other packages."""
+    built_in = {model.name for model in _built_in()}
+    return tuple(sorted(built_in | {point.name for point in entry_points(group=ENTRY_POINTS)}))
+
+
+def named(name: str) -> Model:
+    """Return the model of that name.
+
+    Raises:
+        UsageError: there is none; one line names the nearest and all there are.
+    """
+    for model in _built_in():
+        if model.name == name:
+            return model
+    for point in entry_points(group=ENTRY_POINTS):
+        if point.name == name:
+            plugin: Model = point.load()
+            return plugin
+    names = model_names()
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    meant = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    raise UsageError(f"unknown model {name!r}{meant} (there are: {', '.join(names)})")
+
+
+def recognise_model(operations: pa.Table, fs: Iterable[str] | None = None) -> Model:
+    """Return the model that the operations are about.
+
+    Args:
+        operations: rows of OPERATIONS, all or the first of them.
+        fs: the names of all operations, where `operations` are not all.
+
+    Raises:
+        UsageError: they do not tell; one line says which models may fit.
+    """
+    names = frozenset(pc.unique(operations["f"]).to_pylist() if fs is None else fs)
+    for name, fits in _RULES:
+        model = named(name)
+        if names and names <= model.fs and fits(names, operations.slice(0, LOOKED_AT_ROWS)):
+            return model
+    known = [model.name for model in _built_in() if names <= model.fs]
+    said = ", ".join(sorted(names)) or "none"
+    if known:
+        raise UsageError(
+            f"the operations ({said}) do not tell which model is meant: say --model"
+            f" {' or --model '.join(sorted(known))}"
+        )
+    raise UsageError(
+        f"no model has all of the operations {said}; say which one with --model"
+        f" ({', '.join(model_names())}), or which anomalies to look for with --checkers"
+    )
+
+
+def require_fit(model: Model, fs: Iterable[str]) -> None:
+    """Refuse a history with operations that a model does not have.
+
+    Raises:
+        UsageError: one line.
+    """
+    unknown = sorted(set(fs) - model.fs)
+    if unknown:
+        raise UsageError(
+            f"the model {model.name} has no {', '.join(unknown)} (it has:"
+            f" {', '.join(sorted(model.fs))}); the history is about something else"
+        )
+
+
+def _built_in() -> Iterable[Model]:
+    for info in pkgutil.iter_modules(models.__path__):
+        plugin = getattr(importlib.import_module(f"{models.__name__}.{info.name}"), "PLUGIN", None)
+        if plugin is not None:
+            yield plugin
+
+
+def _outputs(operations: pa.Table, f: str) -> list[Any]:
+    """Return what the ok operations of that name answered, where they answered anything."""
+    rows = operations.filter(
+        pc.and_(pc.equal(operations["f"], f), pc.equal(operations["outcome"], "ok"))
+    )
+    seen = rows.select(["output", "extra"]).to_pylist()
+    found = []
+    for row in seen:
+        extra = json.loads(row["extra"]) if row["extra"] else {}
+        output = extra.get("output", row["output"])
+        if output is not None:
+            found.append(output)
+    return found
+
+
+def _always(_fs: frozenset[str], _operations: pa.Table) -> bool:
+    return True
+
+
+def _has(*needed: str) -> Callable[[frozenset[str], pa.Table], bool]:
+    def fits(fs: frozenset[str], _operations: pa.Table) -> bool:
+        return bool(fs & set(needed))
+
+    return fits
+
+
+def _is_log(fs: frozenset[str], operations: pa.Table) -> bool:
+    """An append that answers its offset, or a read at one."""
+    return "end" in fs or operations["offset"].null_count < operations.num_rows
+
+
+def _is_set(fs: frozenset[str], operations: pa.Table) -> bool:
+    outputs = _outputs(operations, "read")
+    return "remove" in fs or (bool(outputs) and all(isinstance(each, list) for each in outputs))
+
+
+def _is_counter(_fs: frozenset[str], operations: pa.Table) -> bool:
+    outputs = _outputs(operations, "read")
+    return bool(outputs) and all(isinstance(each, int) for each in outputs)
+
+
+def _is_multi_register(_fs: frozenset[str], operations: pa.Table) -> bool:
+    kinds = {
+        step[0] if isinstance(step, list) and step else None
+        for text in operations["extra"].to_pylist()
+        for step in (json.loads(text).get("input") or () if text else ())
+    }
+    return bool(kinds) and kinds <= {"r", "w", "read", "write"}
+
+
+_RULES: Final[tuple[tuple[str, Callable[[frozenset[str], pa.Table], bool]], ...]] = (
+    ("register", _has("write")),
+    ("cas-register", _has("cas", "write")),
+    ("kv", _has("get", "put")),
+    ("mutex", _always),
+    ("multi-register", _is_multi_register),
+    ("set", _is_set),
+    ("counter", _is_counter),
+    ("append-log", _is_log),
+)

@@ -1,0 +1,180 @@
+"""What `check` found about one history, and the failing part of a finding, ready to be shown.
+
+Pure data. Built by `harness.checking`, read by the page and by the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from harness.verdict import Finding, Outcome, Verdict, join
+
+TEXT_MAX: Final = 120
+"""Longest description of one operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedHistory:
+    """One history and what the checkers concluded.
+
+    `rows` are rows of OPERATIONS by id: those that findings name. `cut` and `hole` say where
+    events are missing (see `harness.history.foreign.History`). `is_timed` is False where the
+    times only count events. `keys` and `clients` are how many there are.
+    """
+
+    path: str
+    format: str
+    model: str | None
+    engine: str
+    seconds: float
+    outcomes: Mapping[str, int]
+    keys: int
+    clients: int
+    verdicts: tuple[Verdict, ...]
+    cut: str | None = None
+    hole: str | None = None
+    notes: tuple[str, ...] = ()
+    is_timed: bool = True
+    rows: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> Outcome:
+        """All verdicts joined."""
+        return join(self.verdicts)
+
+    @property
+    def operations(self) -> int:
+        """How many operations the history has."""
+        return sum(self.outcomes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PartOperation:
+    """One operation of a failing part; `return_ns` is None where its outcome is unknown."""
+
+    op: int
+    process: int
+    call: str
+    call_ns: int
+    return_ns: int | None
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailingPart:
+    """The part of a history that a finding is about, and why it fails.
+
+    `prefix` is (id, state after it) in the order of the longest prefix that works; `stuck` is
+    the operation that cannot take effect before it returns; `could_not` is (id, why) for all
+    that was open there. A finding that is about no search has neither prefix nor stuck.
+    """
+
+    operations: tuple[PartOperation, ...]
+    prefix: tuple[tuple[int, str], ...] = ()
+    stuck: int | None = None
+    could_not: tuple[tuple[int, str], ...] = ()
+    before: int = 0
+    states: tuple[str, ...] = ()
+    model: str = ""
+    method: str = ""
+    undecided: str = ""
+
+    def by_id(self, op: int) -> PartOperation | None:
+        """Return one of its operations."""
+        return next((each for each in self.operations if each.op == op), None)
+
+    def focus(self, count: int) -> tuple[PartOperation, ...]:
+        """Return the `count` operations that matter most, in the order of their calls.
+
+        First the stuck one and what could not come next, then the end of the prefix, then the
+        others from the last one back.
+        """
+        wanted = [] if self.stuck is None else [self.stuck]
+        wanted += [op for op, _ in self.could_not]
+        wanted += [op for op, _ in reversed(self.prefix)]
+        wanted += [each.op for each in reversed(self.operations)]
+        chosen = set(list(dict.fromkeys(wanted))[:count])
+        return tuple(each for each in self.operations if each.op in chosen)
+
+
+def failing_part(finding: Finding, rows: Mapping[int, Mapping[str, Any]]) -> FailingPart | None:
+    """Read a finding's failing part: its details, or the operations that it names.
+
+    None where it names no operation of the history.
+    """
+    details = finding.details
+    if "operations" not in details or "prefix" not in details:
+        named = [_of_row(rows[op]) for op in finding.operations if op in rows]
+        named.sort(key=lambda each: (each.call_ns, each.op))
+        return FailingPart(tuple(named), stuck=None) if named else None
+    operations = tuple(
+        PartOperation(
+            int(each["op"]), int(each["process"]), _cut(str(each["call"])), int(each["call_ns"]),
+            None if each["return_ns"] is None else int(each["return_ns"]), str(each["outcome"]),
+        )
+        for each in details["operations"]
+    )  # fmt: skip
+    stuck = details.get("stuck")
+    return FailingPart(
+        operations=operations,
+        prefix=tuple((int(each["op"]), str(each["state"])) for each in details["prefix"]),
+        stuck=None if stuck is None else int(stuck),
+        could_not=tuple(
+            (int(each["op"]), str(each["why"])) for each in details.get("could_not") or ()
+        ),
+        before=int(details.get("before") or 0),
+        states=tuple(map(str, details.get("states") or ())),
+        model=str(details.get("model") or ""),
+        method=str(details.get("method") or ""),
+        undecided=str(details.get("why") or "") if finding.kind == "undecided" else "",
+    )
+
+
+def shown_findings(verdict: Verdict) -> tuple[Finding, ...]:
+    """Return what a verdict has to show: its findings, what is undecided, what was observed."""
+    undecided = tuple(
+        Finding("undecided", str(each.get("message", "")), each.get("key"), None, (), dict(each))
+        for each in verdict.data.get("undecided") or ()
+    )
+    return verdict.findings + undecided + verdict.observed
+
+
+def _of_row(row: Mapping[str, Any]) -> PartOperation:
+    outcome = str(row["outcome"])
+    returned = row["return_ns"] if outcome != "info" else None
+    return PartOperation(
+        int(row["op"]), int(row["process"]), _cut(describe(row)), int(row["call_ns"]),
+        None if returned is None else int(returned), outcome,
+    )  # fmt: skip
+
+
+def describe(row: Mapping[str, Any]) -> str:
+    """Say what an operation did, whatever its f: "append 17 at 3", "read at 3: 17"."""
+    extra = json.loads(row["extra"]) if row.get("extra") else {}
+    given, output = (extra.get(name, row.get(name)) for name in ("input", "output"))
+    text = str(row["f"])
+    if row.get("expected") is not None:
+        text += f" {row['expected']} ->"
+    if given is not None:
+        text += f" {_value(given)}"
+    if row.get("offset") is not None:
+        text += f" at {row['offset']}"
+    if output is not None:
+        text += f": {_value(output)}"
+    elif given is None and row["outcome"] == "ok" and row["f"] not in ("acquire", "release"):
+        text += ": nothing"
+    if row["outcome"] == "fail":
+        text += " (failed)"
+    return text
+
+
+def _value(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else json.dumps(value)
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
