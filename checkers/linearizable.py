@@ -128,9 +128,8 @@ class Linearizable:
 
         if not problem.kind.size:
             return "nothing", None
-        decision = (
-            decide(self.model.name, problem, operations.table) if self.use_special_cases else None
-        )
+        special = decide if self.use_special_cases else no_special_case
+        decision = special(self.model.name, problem, operations.table)
         if decision is not None:
             if decision.accusation is None:
                 return decision.method, None

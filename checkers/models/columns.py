@@ -27,6 +27,7 @@ ABSENT = -1
 """The number of an output that nobody saw: Call.output is UNKNOWN there."""
 NOTHING = 0
 """The number of None."""
+_SCALARS = frozenset((int, str, type(None)))
 VALUE_COLUMNS = ("input", "expected", "output")
 
 
@@ -171,6 +172,8 @@ def call_of(row: Mapping[str, Any]) -> Call:
 def freeze(value: Any) -> Any:
     """Make a decoded JSON value hashable: lists become tuples, objects tuples of pairs."""
     if isinstance(value, list):
+        if _SCALARS.issuperset(map(type, value)):  # a set's read lists thousands of them
+            return tuple(value)
         return tuple(freeze(each) for each in value)
     if isinstance(value, dict):
         return tuple((name, freeze(value[name])) for name in sorted(value))
