@@ -90,8 +90,8 @@ class Checker(Protocol):
     """A pure function of Arrow tables, applied to each partition, then a conclusion.
 
     `tables` names what it reads: "operations" and/or "entries". `partition` is the
-    column expression by which both are split: "key" (the queue) or "bucket" (entries
-    by ranges of their log index, see checkers.engine).
+    column expression by which both are split: "key" (the queue), "bucket" (entries
+    by ranges of their log index, see checkers.engine), or "history" (all in one part).
     """
 
     name: str

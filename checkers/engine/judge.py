@@ -20,6 +20,9 @@ from harness.verdict import Outcome, Verdict
 BUCKET_ENTRIES = 262_144
 """Entries of each node in a "bucket": ranges of the log index that are judged by themselves."""
 
+PARTITIONS = ("key", "bucket", "history")
+"""How checkers may have the tables split; "history": not at all."""
+
 CRASHED = "checker-crashed"
 UNREADABLE = "unreadable: "
 """How the problem of the one row begins that stands for a log that could not be read."""

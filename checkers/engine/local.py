@@ -15,7 +15,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from checkers.engine.job import CheckJob, Progress, no_progress
-from checkers.engine.judge import BUCKET_ENTRIES, SCHEMAS, conclude, judge_partition, needs
+from checkers.engine.judge import (
+    BUCKET_ENTRIES,
+    PARTITIONS,
+    SCHEMAS,
+    conclude,
+    judge_partition,
+    needs,
+)
 from harness.errors import HarnessError
 from harness.history.schema import ENTRIES, OPERATIONS
 from harness.plugins import Checker
@@ -40,7 +47,7 @@ def run_local(job: CheckJob, progress: Progress = no_progress) -> list[Verdict]:
         tables["entries"], unreadable = _read_logs(job)
     runnable = [c for c in job.checkers if not (unreadable and "entries" in c.tables)]
     found = []
-    for partition in ("key", "bucket"):
+    for partition in PARTITIONS:
         checkers = [checker for checker in runnable if checker.partition == partition]
         if checkers:
             progress("judging " + ", ".join(checker.name for checker in checkers))
@@ -85,7 +92,9 @@ def _partitions(
 
 
 def _split(table: pa.Table, partition: str) -> dict[object, pa.Table]:
-    """Split one table by its key, or by the bucket of its index."""
+    """Split one table by its key, or by the bucket of its index; a whole history is one part."""
+    if partition == "history":
+        return {None: table}
     labels = table["key"] if partition == "key" else pc.divide(table["index"], BUCKET_ENTRIES)
     codes = labels.combine_chunks().dictionary_encode(null_encoding="encode")
     if isinstance(codes, pa.ChunkedArray):

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from checkers.engine.java import Java
 from checkers.engine.job import CheckJob, Progress, no_progress
-from checkers.engine.judge import TAGGED, conclude, needs
+from checkers.engine.judge import PARTITIONS, TAGGED, conclude, needs
 from checkers.engine.spark_frames import judge_groups, read_operations
 from checkers.engine.spark_logs import decode_logs, unreadable_logs
 from checkers.engine.spark_session import Session
@@ -94,7 +94,7 @@ def _run(session: Any, job: CheckJob, progress: Progress) -> list[Verdict]:
             unreadable = unreadable_logs(frames["entries"])
         runnable = [c for c in job.checkers if not (unreadable and "entries" in c.tables)]
         found = [TAGGED.empty_table()]
-        for partition in ("key", "bucket"):
+        for partition in PARTITIONS:
             checkers = [checker for checker in runnable if checker.partition == partition]
             if checkers:
                 progress("judging " + ", ".join(checker.name for checker in checkers))

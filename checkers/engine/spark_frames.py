@@ -41,7 +41,8 @@ def judge_groups(
     frames: Mapping[str, Any], checkers: Sequence[Checker], partition: str, context: CheckContext
 ) -> pa.Table:
     """Group the tables that the checkers read, judge each group, bring the findings back."""
-    column = "`key`" if partition == "key" else f"`index` div {BUCKET_ENTRIES}"
+    columns = {"key": "`key`", "bucket": f"`index` div {BUCKET_ENTRIES}", "history": "0"}
+    column = columns[partition]
     names = tuple(name for name in frames if needs(checkers, name))
     grouped = [frames[name].selectExpr("*", f"{column} as part").groupBy("part") for name in names]
     schema = ddl(TAGGED)
