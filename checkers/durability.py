@@ -11,36 +11,36 @@ Source: Raft section 5.4 (Leader Completeness); Jepsen's total-queue and kafka c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from checkers.findings import Findings, Gathered, gather, just_before, name_of, settle, windows_at
-from checkers.replicas import (
-    NOWHERE,
-    Acknowledged,
-    Bools,
-    Ints,
-    Replica,
-    load_acknowledged,
-    load_replicas,
-)
+from checkers.append_fates import ValueSearch
+from checkers.append_places import PLACES, copies_at, damage_at, places_of, settle_places
+from checkers.findings import Findings, Gathered, gather, settle
+from checkers.log_part import Bools, LogPart, bools, whole_part
 from harness.plugins import CheckContext
 from harness.verdict import Finding, Verdict
 
 NAME = "durability"
-NS_PER_S = 1_000_000_000
+BEYOND = -2
+"""The committed index of a node that did not say what it had committed: before any entry."""
 
 
 class Durability:
     """Checker "durability": each queue by itself, from the operations and the nodes' logs.
 
     Findings: "lost-append" (fewer than a majority of all nodes hold it), "altered" (the
-    same, and what stands there was never appended by anyone), "missing-on-node" (a
-    majority holds it, a live node that had committed that far does not), "duplicated"
-    (one value at two places of a log), "damaged" (an entry that fails the reader's checks).
+    same, and what stands there was never appended by anyone), "reordered" (the same, and a
+    majority holds its value at another offset), "missing-on-node" (a majority holds it, a
+    live node that had committed that far does not), "duplicated" (one value at two places
+    of a log), "damaged" (an entry that fails the reader's checks).
+
+    Where a queue is too large for one piece of work, its values are judged apart
+    (`judge_values`), and then what stands at the offsets of what was not found
+    (`standing`, `judge_places`): all places of one number together.
     """
 
     name = NAME
@@ -48,22 +48,55 @@ class Durability:
     partition = "key"
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
-        """Look up each acknowledged append of one queue in every node's log.
+        """Look up each acknowledged append of whole queues in every node's log.
 
         The entries without a queue (key null) are a partition too: damage is found there.
 
         Raises:
             ValueError: an acknowledged append lacks its offset, value or return.
         """
+        part = whole_part(tables["operations"], tables["entries"], context.nodes)
+        findings, unsettled = self.judge_values(part, context)
+        if not unsettled.num_rows:
+            return findings
+        is_wanted = np.zeros(PLACES, dtype=np.bool_)
+        is_wanted[places_of(unsettled)] = True
+        standing = self.standing(part, is_wanted, context)
+        return pa.concat_tables([findings, self.judge_places([unsettled], [standing], context)])
+
+    def judge_values(self, part: LogPart, context: CheckContext) -> tuple[pa.Table, pa.Table]:
+        """Judge one part of the history by itself.
+
+        Returns the findings, with the part's counts, and the acknowledged appends that
+        are not where they must be, a table of UNSETTLED.
+
+        Raises:
+            ValueError: an acknowledged append lacks its offset, value or return.
+        """
         findings = Findings()
-        acks = load_acknowledged(tables["operations"])
-        counts = {"acknowledged": len(acks.op), "entries": tables["entries"].num_rows}
-        if why_not_judged(context) is None:
-            search = _Search(acks, load_replicas(tables["entries"], context), context)
-            counts |= search.appends(findings)
-            search.duplicates(findings, tables["entries"])
-            counts["damaged_beyond_commit"] = _damage(search.replicas, findings)
-        return findings.table(counts)
+        search = ValueSearch(part, context)
+        acknowledged = int(bools(part.appends["is_acked"]).sum())
+        counts = {"acknowledged": acknowledged, "entries": part.entries}
+        if why_not_judged(context) is not None:
+            return findings.table(counts), search.nothing_unsettled()
+        told, unsettled = search.fates()
+        counts |= told
+        search.duplicates(findings)
+        counts["damaged_beyond_commit"] = _damage(part.damaged, context, findings)
+        return findings.table(counts), unsettled
+
+    def standing(self, part: LogPart, is_wanted: Bools, context: CheckContext) -> pa.Table:
+        """Return what a part's copies put at wanted places (an element each of PLACES)."""
+        there = ValueSearch(part, context).standing(copies_at(part, is_wanted))
+        return pa.concat_tables([there, damage_at(part, is_wanted, context)])
+
+    def judge_places(
+        self, unsettled: Iterable[pa.Table], standing: Iterable[pa.Table], context: CheckContext
+    ) -> pa.Table:
+        """Judge the unsettled appends of some places, given all that stands there."""
+        findings = Findings()
+        settle_places(pa.concat_tables(unsettled), pa.concat_tables(standing), context, findings)
+        return findings.table({})
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
         """Join the queues' findings."""
@@ -120,153 +153,18 @@ def _doubts(gathered: Gathered, context: CheckContext) -> list[str]:
     return doubts
 
 
-class _Search:
-    """Looks acknowledged appends up in the replicas of their queue."""
-
-    def __init__(
-        self, acks: Acknowledged, replicas: Sequence[Replica], context: CheckContext
-    ) -> None:
-        self.acks = acks
-        self.replicas = replicas
-        self.context = context
-        self.majority = len(context.nodes) // 2 + 1
-        found = [replica.find(acks.offset, acks.value) for replica in replicas]
-        self.indices: Ints = np.array(found).reshape(len(replicas), len(acks.op))
-        self.committed_max = max(context.committed.values(), default=NOWHERE)
-
-    def appends(self, findings: Findings) -> dict[str, int]:
-        """Judge each acknowledged append; return counts, also of what could not be judged.
-
-        A live node that lacks an append is at fault only if it said that it had committed
-        that far: one that had not caught up yet breaks no promise, but shows nothing.
-        """
-        present = self.indices != NOWHERE
-        copies = (present & (self.indices <= self.committed_max)).sum(axis=0)
-        is_held = copies >= self.majority
-        is_uncommitted = ~is_held & (present.sum(axis=0) >= self.majority)
-        missing, behind = self._missing(present, is_held)
-
-        lost = np.flatnonzero(~is_held & ~is_uncommitted).tolist()
-        altered = [n for n in lost if self._is_altered(n)]
-        gone = sorted(set(lost) - set(altered))
-        findings.add("lost-append", gone, lambda n: self._describe("lost-append", n))
-        findings.add("altered", altered, lambda n: self._describe("altered", n))
-        missed = np.flatnonzero(missing).tolist()
-        findings.add("missing-on-node", missed, lambda n: self._describe("missing-on-node", n))
-        return {
-            "standing": int((is_held & ~missing).sum()),
-            "behind": behind,
-            "uncommitted": int(is_uncommitted.sum()),
-        }
-
-    def duplicates(self, findings: Findings, entries: pa.Table) -> None:
-        """Find values that one node's committed log holds at more than one place."""
-        per_node = [replica.values_twice() for replica in self.replicas]
-        twice = np.setdiff1d(np.unique(np.concatenate(per_node)), self.acks.repeated)
-        key = entries["key"][0].as_py() if entries.num_rows else None
-
-        def describe(value: int) -> Finding:
-            places = {r.node: r.offsets_of(value) for r in self.replicas if r.offsets_of(value)}
-            offsets = sorted({offset for found in places.values() for offset in found})
-            writer = self.acks.writer_of(value)
-            message = f"{key}: the value {value} stands more than once, at offsets {offsets}."
-            details = {"value": value, "offsets": places}
-            operations = () if writer is None else (writer,)
-            return Finding("duplicated", message, key, offsets[0], operations, details)
-
-        findings.add("duplicated", twice.tolist(), describe)
-
-    def _missing(self, present: Bools, is_held: Bools) -> tuple[Bools, int]:
-        """Return which held appends a live node lacks, and how often one is only behind."""
-        missing = np.zeros(len(self.acks.op), dtype=np.bool_)
-        behind = 0
-        index = self.indices.max(axis=0, initial=NOWHERE)
-        for n, replica in enumerate(self.replicas):
-            if replica.is_live:
-                lacks = is_held & ~present[n]
-                missing |= lacks & (index <= replica.committed)
-                behind += int((lacks & (index > replica.committed)).sum())
-        return missing, behind
-
-    def _is_altered(self, n: int) -> bool:
-        """True if at an append's offset some node holds a value that nobody ever appended."""
-        return any(
-            not replica.has_value[row] or self.acks.writer_of(int(replica.value[row])) is None
-            for replica in self.replicas
-            for row in replica.at(int(self.acks.offset[n]))
-        )
-
-    def _describe(self, kind: str, n: int) -> Finding:
-        """Say what became of an acknowledged append, with the evidence node by node."""
-        acks = self.acks
-        op, offset, value = int(acks.op[n]), int(acks.offset[n]), int(acks.value[n])
-        moment_ns, node = int(acks.acknowledged_ns[n]), acks.node[n] or "an unnamed node"
-        windows = windows_at(self.context, moment_ns)
-        faults = [name_of(window) for window in windows]
-        under = f"under {' and '.join(faults)}" if windows else "under no fault"
-        if not windows and (next_fault := just_before(self.context, moment_ns)):
-            windows = [next_fault]
-            under = f"just before {name_of(next_fault)}"
-            faults = [under]
-        holders = [r.node for r, i in zip(self.replicas, self.indices[:, n], strict=True) if i >= 0]
-        stands = {r.node: self._what_stands(place, n) for place, r in enumerate(self.replicas)}
-        instead = {name: what for name, what in stands.items() if name not in holders}
-        details: dict[str, Any] = {
-            "value": value,
-            "process": int(acks.process[n]),
-            "acknowledged_by": acks.node[n],
-            "acknowledged_ns": moment_ns,
-            "instead": stands,
-            "held_by": holders,
-            "faults": faults,
-        }
-        if windows:
-            details["fault"] = windows[0].fault
-        elsewhere = {r.node: r.offsets_of(value) for r in self.replicas if r.offsets_of(value)}
-        if kind != "missing-on-node" and elsewhere and not holders:
-            details["value_stands_at"] = elsewhere
-        fate = "is lost" if kind == "lost-append" else "was altered" if kind == "altered" else ""
-        held = f"{len(holders)} of {len(self.replicas)} nodes hold it"
-        there = "; ".join(f"{name} has {what} there" for name, what in instead.items())
-        message = (
-            f"{acks.key}: the append of {value} (op {op}), acknowledged by {node} at offset"
-            f" {offset} after {moment_ns / NS_PER_S:.3f} s {under},"
-            f" {fate or 'is missing on a live node'}: {held}; {there}."
-        )
-        return Finding(kind, message, acks.key, offset, (op,), details)
-
-    def _what_stands(self, place: int, n: int) -> str:
-        """Say what the node of replica `place` holds at an append's offset."""
-        replica, index = self.replicas[place], self.indices[place, n]
-        if index != NOWHERE:
-            return f"it (entry {index})"
-        offset = int(self.acks.offset[n])
-        found = [self._name(replica, row) for row in replica.at(offset)]
-        if not found:
-            damaged = replica.damaged.to_pylist()
-            problems = [row["problem"] for row in damaged if row["offset"] == offset]
-            found = [f"a damaged entry ({problem})" for problem in problems]
-        return " and ".join(found) or "nothing"
-
-    def _name(self, replica: Replica, row: int) -> str:
-        if not replica.has_value[row]:
-            return f"an entry without a value (entry {replica.index[row]})"
-        value = int(replica.value[row])
-        writer = self.acks.writer_of(value)
-        by = "which nobody appended" if writer is None else f"op {writer}"
-        return f"{value} ({by}, entry {replica.index[row]})"
-
-
-def _damage(replicas: Sequence[Replica], findings: Findings) -> int:
+def _damage(damaged: pa.Table, context: CheckContext, findings: Findings) -> int:
     """Report damaged entries that a live node had committed; count those it had not."""
     beyond = 0
     rows: list[dict[str, Any]] = []
-    for replica in replicas:
-        for row in replica.damaged.to_pylist():
-            if replica.is_live and row["index"] <= replica.committed:
-                rows.append(row)
-            else:
-                beyond += 1
+    ordered = damaged.sort_by(
+        [(name, "ascending") for name in ("key", "offset", "node", "position")]
+    )
+    for row in ordered.to_pylist():
+        if row["index"] <= context.committed.get(row["node"], BEYOND):
+            rows.append(row)
+        else:
+            beyond += 1
 
     def describe(n: int) -> Finding:
         row = rows[n]

@@ -12,6 +12,10 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
     # What was promised to be kept is gone.
     "lost-append": ("acknowledged append is lost", "acknowledged appends are lost"),
     "altered": ("acknowledged append was altered", "acknowledged appends were altered"),
+    "reordered": (
+        "acknowledged append stands at another offset",
+        "acknowledged appends stand at other offsets",
+    ),
     "divergent": (
         "committed entry differs between nodes",
         "committed entries differ between nodes",

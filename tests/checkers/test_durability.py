@@ -137,6 +137,29 @@ def test_value_that_nobody_appended_is_altered(tmp_path):
     assert "n0 has 77 (which nobody appended, entry 2) there" in durable.findings[0].message
 
 
+def test_append_that_stands_at_another_offset_is_reordered(tmp_path):
+    """The group kept 1 and 2, but not in the order that it had acknowledged."""
+    other = [BASE[0], ("q/0", 2), ("q/0", 1), *BASE[3:]]
+    durable, _ = judge(tmp_path, dict.fromkeys(NODES, other))
+    assert durable.outcome is Outcome.INVALID
+    assert kinds(durable) == ["reordered"] * 2
+    first = durable.findings[0]
+    assert (first.offset, first.operations) == (0, (1,))
+    assert first.details["value_stands_at"] == {node: [1] for node in NODES}
+    assert "stands at another offset: 0 of 3 nodes hold it; n0 has 2 (op 2, entry 1)" in (
+        first.message
+    )
+
+
+def test_append_that_only_a_minority_has_elsewhere_is_lost(tmp_path):
+    other = [*BASE[:2], ("q/0", 9), *BASE[3:], ("q/0", 2, 2)]
+    logs = {"n0": other, "n1": [*other[:-1], ("q/0", 8, 2)], "n2": [*other[:-1], ("q/0", 8, 2)]}
+    rows = [*acks(), op(9, "append", 90, None, "info", input=9, key="q/0")]
+    durable, _ = judge(tmp_path, logs, rows, committed=dict.fromkeys(NODES, 7))
+    assert kinds(durable) == ["lost-append"]
+    assert durable.findings[0].details["value_stands_at"] == {"n0": [3]}
+
+
 def test_value_at_two_offsets_is_duplicated(tmp_path):
     logs = {key: [*BASE, ("q/1", 3, 2)] for key in NODES}
     durable, prefix = judge(tmp_path, logs, committed=dict.fromkeys(NODES, 7))

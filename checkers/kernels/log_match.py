@@ -1,0 +1,118 @@
+"""Finds each acknowledged append in the copies of it that the nodes' logs hold, compiled.
+
+Both sides are hashed by (key, value), so that neither has to be sorted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from checkers.kernels.compiled import compiled
+
+Ints = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.uint8]
+
+NOWHERE = -1
+"""In a table of log indices: the entry is not there. In one of rows: there is no such row."""
+
+FEW_MAX = 2
+"""How far copies of one value in one log are counted."""
+
+
+@compiled
+def hash_values(key: Ints, value: Ints, slots: Rows, following: Rows, first: Rows) -> None:
+    """Fill a hash table of appends by (key, value).
+
+    Args:
+        key: of each append, its key's number.
+        value: what it carries.
+        slots: a power of two of them, all NOWHERE; gets the first append of each value.
+        following: as long as `key`, all NOWHERE; gets the next append of the same value.
+        first: as long as `key`; gets the first append of the same value.
+    """
+    mask = len(slots) - 1
+    last = np.empty(len(key), dtype=np.int32)  # of the chain that begins at a row
+    for row in range(len(key)):
+        slot = _slot(key[row], value[row], mask)
+        while True:
+            head = slots[slot]
+            if head == NOWHERE:
+                slots[slot] = row
+                last[row] = row
+                first[row] = row
+                break
+            if key[head] == key[row] and value[head] == value[row]:
+                following[last[head]] = row
+                last[head] = row
+                first[row] = head
+                break
+            slot = (slot + 1) & mask
+
+
+@compiled
+def find_values(
+    key: Ints, value: Ints, slots: Rows, wanted_key: Ints, wanted: Ints, found: Rows
+) -> None:
+    """Put into `found` the first append of each wanted (key, value), or NOWHERE."""
+    mask = len(slots) - 1
+    for n in range(len(wanted)):
+        slot = _slot(wanted_key[n], wanted[n], mask)
+        head = slots[slot]
+        while head != NOWHERE and not (key[head] == wanted_key[n] and value[head] == wanted[n]):
+            slot = (slot + 1) & mask
+            head = slots[slot]
+        found[n] = head
+
+
+@compiled
+def match_copies(
+    head: Rows,
+    node: Ints,
+    place: tuple[Ints, Ints],
+    appends: tuple[Rows, Ints, Bools],
+    limits: Ints,
+    committed_max: int,
+    found: tuple[Ints, Counts, Counts],
+) -> None:
+    """Note for each append at which index each node has it, and where else its value stands.
+
+    Args:
+        head: for each copy, the first append of its value (see `find_values`).
+        node: of each copy, its node's number.
+        place: of each copy, its (offset, log index).
+        appends: (`following`, offset, whether it was acknowledged) of each append.
+        limits: up to which index the copies of each node count.
+        committed_max: the highest index that any node called committed.
+        found: gets, by node and append, the lowest index of the copy at the append's own
+            offset, or NOWHERE; how many copies of the value count, up to FEW_MAX (of the
+            first append of each value); whether the value stands elsewhere, committed.
+    """
+    offset, index = place
+    following, wanted, is_acked = appends
+    indices, counts, elsewhere = found
+    for n in range(len(head)):
+        row = head[n]
+        if row == NOWHERE:
+            continue
+        at = node[n]
+        if index[n] <= limits[at] and counts[at, row] < FEW_MAX:
+            counts[at, row] += 1
+        while row != NOWHERE:
+            if is_acked[row]:
+                if wanted[row] == offset[n]:
+                    if indices[at, row] == NOWHERE or index[n] < indices[at, row]:
+                        indices[at, row] = index[n]
+                elif index[n] <= committed_max:
+                    elsewhere[at, row] = 1
+            row = following[row]
+
+
+@compiled
+def _slot(key: int, value: int, mask: int) -> int:
+    h = np.uint64(value) * np.uint64(0x9E3779B97F4A7C15)
+    h ^= np.uint64(key) * np.uint64(0xC2B2AE3D27D4EB4F)
+    h ^= h >> np.uint64(29)
+    return int(np.int64(h & np.uint64(0x7FFFFFFFFFFFFFFF)) & mask)

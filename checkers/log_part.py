@@ -1,0 +1,172 @@
+"""Acknowledged appends beside the copies of them in the nodes' logs: one part of a history.
+
+A part holds all that carries some values of some keys, so that what became of an append of
+these values can be told from the part alone. Any cut by (key, value) makes good parts;
+`part_of` makes even ones.
+
+Here the tables become narrow, which is what travels between executors, and the narrow
+tables become arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.history.schema import ENTRIES
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+TEXT = pa.dictionary(pa.int32(), pa.string())
+APPENDS = pa.schema(
+    [
+        ("key", TEXT),
+        ("value", pa.int64()),
+        ("op", pa.int64()),
+        ("process", pa.int64()),
+        ("offset", pa.int64()),
+        ("return_ns", pa.int64()),
+        ("node", TEXT),
+        ("is_acked", pa.bool_()),
+    ]
+)
+"""An append that happened or may have happened, in an order of your choice."""
+
+COPIES = pa.schema(
+    [
+        ("key", TEXT),
+        ("value", pa.int64()),
+        ("offset", pa.int64()),
+        ("index", pa.int64()),
+        ("node", pa.int8()),  # its place among the context's nodes
+    ]
+)
+"""An intact entry of a queue, in one node's log."""
+
+RUN_BITS = 12
+"""Values that differ in their last bits alone are put in one part: their rows stay in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """One part: appends in the order of their ids, copies, and the damaged entries.
+
+    `appends` and `copies` are tables of APPENDS and COPIES; keys are numbered as in `keys`.
+    `entries` counts all rows of ENTRIES that belong to the part.
+    """
+
+    keys: tuple[str | None, ...]
+    appends: pa.Table
+    append_key: Ints
+    copies: pa.Table
+    copy_key: Ints
+    damaged: pa.Table
+    entries: int
+
+
+def narrow_operations(operations: pa.Table) -> pa.Table:
+    """Return the appends that happened or may have, as a table of APPENDS.
+
+    Those without a value are left out if they were not acknowledged.
+    """
+    is_append = pc.equal(operations["f"], "append")
+    maybe = pc.and_(is_append, pc.not_equal(operations["outcome"], "fail"))
+    is_acked = pc.equal(operations["outcome"], "ok")
+    table = operations.append_column("is_acked", is_acked)
+    table = table.filter(pc.and_(maybe, pc.or_(pc.is_valid(table["input"]), is_acked)))
+    columns = {"value": "input"}
+    arrays = [table[columns.get(field.name, field.name)].cast(field.type) for field in APPENDS]
+    return pa.table(arrays, schema=APPENDS)
+
+
+def narrow_entries(entries: pa.Table, nodes: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+    """Return the intact entries of queues as COPIES, and the damaged ones, of these nodes."""
+    place = pc.index_in(entries["node"], value_set=pa.array(nodes, pa.string()))
+    intact, damaged = entries, entries.slice(0, 0)
+    if entries["problem"].null_count < entries.num_rows:
+        is_mine = pc.is_valid(place)
+        damaged = entries.filter(pc.and_(is_mine, pc.is_valid(entries["problem"])))
+    is_copy = pc.and_(pc.is_null(entries["problem"]), pc.is_valid(entries["offset"]))
+    is_copy = pc.and_(is_copy, pc.is_valid(place))
+    if not pc.all(is_copy, min_count=0).as_py():
+        intact, place = entries.filter(is_copy), place.filter(is_copy)
+    key = intact["key"].combine_chunks().dictionary_encode()
+    columns = [key, intact["value"], intact["offset"], intact["index"], place.cast(pa.int8())]
+    return pa.table(columns, schema=COPIES), damaged
+
+
+def part_of(keys: Sequence[str | None], key: Ints, value: Ints, parts: int) -> Ints:
+    """Return the part, from 0 to `parts` - 1, of each (key, value).
+
+    Args:
+        keys: the keys' texts: what a part is must not hang on how they were numbered.
+        key: of each row, its key's number.
+        value: of each row.
+        parts: how many there are.
+    """
+    texts = [(text or "").encode() for text in keys]
+    hashes = [crc32(text) << 32 | crc32(text, 1) for text in texts] or [0]
+    runs = (value >> RUN_BITS).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (np.array(hashes, dtype=np.uint64)[key] ^ runs) * np.uint64(0xC2B2AE3D27D4EB4F)
+    return np.asarray((mixed >> np.uint64(33)) % np.uint64(parts), dtype=np.int64)
+
+
+def load_part(
+    appends: Iterable[pa.Table],
+    copies: Iterable[pa.Table],
+    damaged: Iterable[pa.Table],
+    entries: int,
+) -> LogPart:
+    """Join narrow tables into one part; `entries` counts what ENTRIES had of it."""
+    ours = pa.concat_tables([APPENDS.empty_table(), *appends]).unify_dictionaries()
+    ours = ours.combine_chunks()
+    op = ints(ours["op"])
+    if (np.diff(op) < 0).any():
+        ours = ours.take(pa.array(np.argsort(op, kind="stable")))
+    theirs = pa.concat_tables([COPIES.empty_table(), *copies]).unify_dictionaries()
+    theirs = theirs.combine_chunks()
+    texts: dict[str | None, int] = {}
+    numbers = [numbered(table["key"], texts) for table in (ours, theirs)]
+    bad = pa.concat_tables([ENTRIES.empty_table(), *damaged])
+    return LogPart(tuple(texts), ours, numbers[0], theirs, numbers[1], bad, entries)
+
+
+def whole_part(operations: pa.Table, entries: pa.Table, nodes: Sequence[str]) -> LogPart:
+    """Return the part that is all of these tables of OPERATIONS and ENTRIES."""
+    copies, damaged = narrow_entries(entries, nodes)
+    return load_part([narrow_operations(operations)], [copies], [damaged], entries.num_rows)
+
+
+def numbered(column: pa.ChunkedArray, texts: dict[str | None, int]) -> Ints:
+    """Return the numbers of a column of texts; `texts` has them, and gets the new ones."""
+    if not len(column):
+        return np.zeros(0, dtype=np.int64)
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0)
+    if not pa.types.is_dictionary(array.type):
+        array = array.dictionary_encode()
+    names: list[str | None] = array.dictionary.to_pylist()
+    if array.null_count:
+        names.append(None)
+    renumbered = np.array([texts.setdefault(name, len(texts)) for name in names])
+    codes = array.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
+    return np.asarray(renumbered[codes], dtype=np.int64)
+
+
+def ints(column: pa.ChunkedArray) -> Ints:
+    """Return a column of numbers as an array, 0 where it is null."""
+    filled = column.fill_null(0) if column.null_count else column
+    return np.asarray(filled.to_numpy(), dtype=np.int64)
+
+
+def bools(column: pa.ChunkedArray) -> Bools:
+    """Return a column of booleans without nulls as an array."""
+    return np.asarray(column.to_numpy(), dtype=np.bool_)
