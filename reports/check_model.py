@@ -46,6 +46,11 @@ class CheckedHistory:
         return join(self.verdicts)
 
     @property
+    def incomplete(self) -> str | None:
+        """Why the history is known to lack events; None if it is not."""
+        return self.hole or self.cut
+
+    @property
     def operations(self) -> int:
         """How many operations the history has."""
         return sum(self.outcomes.values())

@@ -15,7 +15,7 @@ from harness import discovery, judge
 from harness.campaign import Campaign
 from harness.errors import UsageError
 from harness.history import run_folder
-from harness.terminal import session, simulation
+from harness.terminal import check, session, simulation
 from harness.terminal.grid import show_rows
 from harness.terminal.help import CalmFormatter
 from harness.terminal.options import RunOptions
@@ -132,15 +132,17 @@ def report(run: Annotated[Path, Parameter(name="RUN")], /) -> int:
     return ExitCode.VALID
 
 
-@app.command(name="list", usage="Usage: ./shaketable list [targets|faults|workloads|checkers]")
+@app.command(
+    name="list", usage="Usage: ./shaketable list [targets|faults|workloads|checkers|models]"
+)
 def list_(
     kind: Annotated[
-        Literal["targets", "faults", "workloads", "checkers"] | None,
+        Literal["targets", "faults", "workloads", "checkers", "models"] | None,
         Parameter(name="KIND", show_default=False),
     ] = None,
     /,
 ) -> int:
-    """List what there is to run: targets, faults, workloads, checkers.
+    """List what there is: targets, faults, workloads, checkers, models.
 
     Example: ./shaketable list faults
 
@@ -161,6 +163,7 @@ def list_(
     return ExitCode.VALID
 
 
+app.command(check.check, usage="Usage: ./shaketable check PATH... [OPTIONS]")
 app.command(simulation.simulate, usage="Usage: ./shaketable simulate [OPTIONS]")
 app.command(simulation.replay, usage="Usage: ./shaketable replay SEED|FILE [OPTIONS]")
 app.command(simulation.shrink, usage="Usage: ./shaketable shrink [SEED|FILE] [OPTIONS]")

@@ -1,0 +1,248 @@
+"""The command `check`: any recorded history, judged before the eyes of a person."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from cyclopts import Group, Parameter
+from rich.console import Console
+from rich.text import Text
+
+from harness import checking, judge
+from harness.checking import EngineKind, Wanted
+from harness.errors import UsageError
+from harness.terminal import check_summary
+from harness.verdict import EXIT_BY_OUTCOME, worst_exit
+from reports.check_model import CheckedHistory
+
+TIME_BUDGET_S_MAX: Final = 7 * 24 * 3600.0
+MEMORY_BYTES_MIN: Final = 1 << 20
+TOLD_EVERY_S: Final = 10.0
+"""Without a terminal a step that takes longer is told this often."""
+STDOUT: Final = "-"
+
+WHAT: Final = Group("What to check it against", sort_key=1)
+SPENDING: Final = Group("What it may spend", sort_key=2)
+OUTPUT: Final = Group("Where results go", sort_key=3)
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def _option(group: Group, metavar: str, *, dash: bool = False) -> Parameter:
+    return Parameter(group=group, metavar=metavar, show_default=False, allow_leading_hyphen=dash)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOptions:
+    """What the command line says about a check.
+
+    Attributes:
+        model: Sequential model (`list models`); default: what the operations tell.
+        initial: First state of each object, as the model takes it, such as 0, [1, 2], held.
+        partition_by: key: values are [key value], each key an object; none: all is one object.
+        checkers: Comma-separated checkers of anomalies (`list checkers`): alone, or beside a model.
+        time_budget: Seconds for each history; what is undecided then is unknown.
+        memory_budget: What the search of one object may hold: 512MB, 2GB.
+        engine: local, spark, or auto: spark for more than 2 million operations.
+        spark_master: Spark that checks: local[*], spark://HOST:PORT, yarn.
+        spark_remote: Spark Connect server that checks: sc://HOST:PORT.
+        json: Write the verdicts there; - prints them instead of text.
+        html: Write a page there that shows the failing parts.
+    """
+
+    model: Annotated[str | None, _option(WHAT, "NAME")] = None
+    initial: Annotated[str | None, _option(WHAT, "STATE")] = None
+    partition_by: Annotated[Literal["key", "none"] | None, _option(WHAT, "HOW")] = None
+    checkers: Annotated[str | None, _option(WHAT, "NAMES")] = None
+    time_budget: Annotated[float, Parameter(group=SPENDING, metavar="S")] = 60.0
+    memory_budget: Annotated[str, Parameter(group=SPENDING, metavar="SIZE")] = "1GB"
+    engine: Annotated[EngineKind, Parameter(group=SPENDING, metavar="NAME")] = "auto"
+    spark_master: Annotated[str | None, _option(SPENDING, "URL")] = None
+    spark_remote: Annotated[str | None, _option(SPENDING, "URL")] = None
+    json: Annotated[Path | None, _option(OUTPUT, "FILE", dash=True)] = None
+    html: Annotated[Path | None, _option(OUTPUT, "FILE")] = None
+
+    def wanted(self) -> Wanted:
+        """Look at the options together.
+
+        Raises:
+            UsageError: they make no sense; one line.
+        """
+        if not 0 < self.time_budget <= TIME_BUDGET_S_MAX:
+            raise UsageError(f"--time-budget {self.time_budget:g}: expected more than 0 seconds")
+        if self.spark_master is not None and self.spark_remote is not None:
+            raise UsageError("--spark-master and --spark-remote exclude each other")
+        if self.spark_remote is not None and not self.spark_remote.startswith("sc://"):
+            raise UsageError(f"--spark-remote {self.spark_remote}: expected sc://HOST:PORT")
+        given = self.spark_remote or self.spark_master
+        if given is not None and self.engine == "local":
+            raise UsageError("--engine local uses no Spark: leave out where Spark is")
+        return Wanted(
+            model=self.model,
+            initial=self.initial,
+            partition_by=self.partition_by,
+            checkers=tuple(
+                each.strip() for each in (self.checkers or "").split(",") if each.strip()
+            ),
+            time_budget_s=self.time_budget,
+            memory_budget_bytes=bytes_of(self.memory_budget),
+            engine="spark" if given is not None else self.engine,
+            spark_master=given or "local[*]",
+        )
+
+
+def check(
+    *paths: Annotated[Path, Parameter(name="PATH")], options: CheckOptions | None = None
+) -> int:
+    """Check recorded histories: did the clients see what a sequential object could have answered?
+
+    Reads a run's folder, Parquet or JSON lines (events or operations), Jepsen's history.edn and
+    console logs. Each PATH is a history of its own; the worst verdict is the exit code.
+
+    For example:
+    ./shaketable check history.edn
+    ./shaketable check history.edn --partition-by key --html page.html
+    ./shaketable check queue.jsonl --model fifo-queue --time-budget 5
+    ./shaketable check events.jsonl --checkers total-queue --json -
+
+    Args:
+        paths: Files or folders that hold a history each.
+        options: What the command line says about the check.
+    """
+    given = options or CheckOptions()
+    wanted = given.wanted()
+    if not paths:
+        raise UsageError("check takes the PATH of a history; see ./shaketable check --help")
+    checking.require_checkers(wanted.checkers)
+    for path in (given.json, given.html):
+        _require_writable(path)
+    to_stdout = given.json is not None and str(given.json) == STDOUT
+    out = Console(highlight=False, quiet=to_stdout)
+    engines = _Engines(wanted.spark_master)
+    checked: list[CheckedHistory] = []
+    try:
+        for path in paths:
+            with _progress() as progress:
+                one = checking.check_path(path, wanted, engines, progress)
+            checked.append(one)
+            check_summary.show(out, one, is_alone=len(paths) == 1, has_page=given.html is not None)
+    finally:
+        engines.stop()
+    if len(checked) > 1:
+        check_summary.show_all(out, checked)
+    if given.json is not None:
+        check_summary.write_json(checked, None if to_stdout else given.json)
+    if given.html is not None:
+        check_summary.write_page(out, checked, given.html)
+    return worst_exit(EXIT_BY_OUTCOME[one.outcome] for one in checked)
+
+
+def bytes_of(text: str) -> int:
+    """Read a size such as 512MB, 2GiB or 1048576; units are powers of 1024.
+
+    Raises:
+        UsageError: it is none, or less than a search needs.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--memory-budget {text}: expected a size such as 512MB or 2GB")
+    size = int(float(match[1]) * _UNITS[match[2].lower()])
+    if size < MEMORY_BYTES_MIN:
+        raise UsageError(f"--memory-budget {text}: a search needs 1MB at least")
+    return size
+
+
+def _require_writable(path: Path | None) -> None:
+    """Notice before the check, not after it, that its result could not be written.
+
+    Raises:
+        UsageError: one line.
+    """
+    if path is None or str(path) == STDOUT:
+        return
+    if path.is_dir():
+        raise UsageError(f"{path}: a folder; give the name of a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: no folder {path.parent}")
+
+
+class _Engines:
+    """The engines of one call: Spark is started once, for the first history that needs it."""
+
+    def __init__(self, spark_master: str) -> None:
+        self._master = spark_master
+        self._made: dict[str, judge.Engine] = {}
+
+    def __call__(self, kind: str) -> judge.Engine:
+        if kind not in self._made:
+            self._made[kind] = judge.Engine(kind, self._master)
+        return self._made[kind]
+
+    def stop(self) -> None:
+        """End what was started."""
+        for engine in self._made.values():
+            engine.stop()
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Show on stderr what is being done: a spinner on a terminal, else a line now and then."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal and not console.is_dumb_terminal:
+        begun_s = time.monotonic()
+        with console.status("") as status:
+            step = [""]
+            stop = threading.Event()
+
+            def redraw() -> None:
+                while not stop.wait(0.5):
+                    elapsed = time.monotonic() - begun_s
+                    status.update(Text(f"{step[0]}, {elapsed:.0f} s", style="dim"))
+
+            def say(text: str) -> None:
+                step[0] = text
+                status.update(Text(text, style="dim"))
+
+            thread = threading.Thread(target=redraw, name="progress", daemon=True)
+            thread.start()
+            try:
+                yield say
+            finally:
+                stop.set()
+                thread.join()
+        return
+    with _told_now_and_then() as say_later:
+        yield say_later
+
+
+@contextmanager
+def _told_now_and_then() -> Iterator[Callable[[str], None]]:
+    step = [""]
+    stop = threading.Event()
+    begun_s = time.monotonic()
+
+    def tell() -> None:
+        while not stop.wait(TOLD_EVERY_S):
+            elapsed = time.monotonic() - begun_s
+            print(f"shaketable: {step[0]} ({elapsed:.0f} s)", file=sys.stderr, flush=True)  # noqa: T201 - this is the CLI
+
+    def say(text: str) -> None:
+        step[0] = text
+
+    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield say
+    finally:
+        stop.set()
+        thread.join()
