@@ -1,0 +1,256 @@
+"""The search itself: just-in-time linearization, depth first, over return events.
+
+A *node* stands right before the return of an operation that has not taken effect yet. It is:
+that event, the object's state, which open operations are done, which are *optional* (they may
+take effect or not), and how many of unknown outcome were used, by kind. A *move* lets one open
+operation take effect. Every reduction says why it is sound; each of them was fuzzed.
+
+Source: Lowe 2017, Testing for linearizability, section 4.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers.kernels.compiled import compiled, inlined
+from checkers.kernels.search_arrays import (
+    AT,
+    BEST,
+    CALL,
+    DEEPEST,
+    DROP,
+    EVENT,
+    FAMILY,
+    FIRST_UNKNOWN,
+    GAINLESS,
+    IS_WINDOW,
+    LAST,
+    LOOKED,
+    MIDWAY,
+    MISSING,
+    MISSING_COUNT,
+    MUTATORS,
+    NEEDS_NODES,
+    NEEDS_STACK,
+    NEEDS_STEPS,
+    NEEDS_USED,
+    NODES,
+    OBSERVERS,
+    OPEN_MAX,
+    OVERWRITERS,
+    PROGRESS,
+    REFUTED,
+    RETURN,
+    SLICE_OVER,
+    STALLED,
+    START,
+    STATE,
+    STOP,
+    THROUGH,
+    TOP,
+    UNKNOWN_KINDS,
+    USED,
+    USED_COUNT,
+    WORDS,
+    Arena,
+    Cursor,
+    History,
+    Steps,
+)
+from checkers.kernels.search_cursor import move_to, step_forward
+from checkers.kernels.search_history import VALUE
+from checkers.kernels.search_memo import add_node, is_covered, spend
+from checkers.kernels.search_moves import has, is_doomed, is_useful, push_moves
+from checkers.kernels.search_steps import step
+
+
+@inlined
+def _advance(h: History, c: Cursor, a: Arena, t: Steps, state: int) -> int:
+    """Go on to the next return that forces a move; return its event.
+
+    An operation that changes nothing takes effect as soon as it can: that only removes an
+    obligation. What returns and is done, or optional without use any more, is passed.
+    """
+    words = h.facts[WORDS]
+    e = c.place[AT]
+    while e < a.at[STOP]:
+        i = h.event[e]
+        if h.what[e] == CALL:
+            k = h.kind[i]
+            word, bit = h.slot[i] >> 6, np.uint64(1) << np.uint64(h.slot[i] & 63)
+            if h.loose[i]:
+                c.child[words + word] |= bit
+            elif h.observes[k]:
+                after = step(h, t, state, k)
+                if after == MISSING:
+                    break
+                if after == state:
+                    c.child[word] |= bit
+        elif h.what[e] == RETURN:
+            word, bit = h.slot[i] >> 6, np.uint64(1) << np.uint64(h.slot[i] & 63)
+            if c.child[word] & bit:
+                c.child[word] ^= bit
+            elif c.child[words + word] & bit and not is_useful(h, i, state, e):
+                c.child[words + word] ^= bit
+            else:
+                break
+        step_forward(h, c)
+        e += 1
+    return int(e)
+
+
+@inlined
+def _observe(h: History, c: Cursor, t: Steps, state: int) -> bool:
+    """Let every open observer that is possible in this new state take effect; True if any did."""
+    waiting = np.uint64(0)
+    for w in range(h.facts[WORDS]):
+        waiting |= c.open_mask[OBSERVERS, w] & ~c.child[w]
+    if waiting == 0:
+        return False
+    gain = False
+    end = h.kind.size
+    i = c.next_open[end]
+    while i != end:
+        if h.observes[h.kind[i]] and not has(c.child, h.slot[i]):
+            after = step(h, t, state, h.kind[i])
+            if after == state:
+                c.child[h.slot[i] >> 6] |= np.uint64(1) << np.uint64(h.slot[i] & 63)
+                gain = True
+        i = c.next_open[i]
+    return gain
+
+
+@inlined
+def _root(h: History, c: Cursor, a: Arena) -> None:
+    """Fill in the masks of a search's first node.
+
+    A window starts from what covers every configuration that could be reached: observers
+    done (nothing is left to do for them), everything else optional (it may be done, or not).
+    """
+    words = h.facts[WORDS]
+    move_to(h, c, a.at[START])
+    for w in range(words):
+        c.child[w] = c.open_mask[OBSERVERS, w] if a.at[IS_WINDOW] else np.uint64(0)
+        c.child[words + w] = c.open_mask[MUTATORS, w] if a.at[IS_WINDOW] else np.uint64(0)
+
+
+@compiled
+def _make_child(
+    h: History, c: Cursor, a: Arena, t: Steps, parent: int, move: int
+) -> tuple[int, int, int, int]:
+    """Carry out a move; return the event, state, used row and flags; the masks are in c.child."""
+    if parent < 0:
+        _root(h, c, a)
+        return _advance(h, c, a, t, move), move, 0, 0
+    words = h.facts[WORDS]
+    e, before, used = a.node[parent, EVENT], a.node[parent, STATE], a.node[parent, USED]
+    move_to(h, c, e)
+    for w in range(2 * words):
+        c.child[w] = a.mask[parent, w]
+    forcing = h.slot[h.event[e]]
+    forcing_bit = np.uint64(1) << np.uint64(forcing & 63)
+    if move == DROP:
+        c.child[words + (forcing >> 6)] &= ~forcing_bit
+        step_forward(h, c)
+        return _advance(h, c, a, t, before), before, used, 0
+    skippable = True
+    if move >= 0:
+        k = h.kind[move]
+        word, bit = h.slot[move] >> 6, np.uint64(1) << np.uint64(h.slot[move] & 63)
+        skippable = c.child[words + word] & bit != 0 or h.overwrites[k] != 0
+        c.child[word] |= bit
+        c.child[words + word] &= ~bit
+    else:
+        k = h.unknown_kind[FIRST_UNKNOWN - move]
+        if not a.at[IS_WINDOW]:
+            used = spend(a, used, FIRST_UNKNOWN - move)
+    state = step(h, t, before, k)
+    if h.overwrites[k]:
+        # Absorption: each open overwriter that is not used could have stood right before this
+        # one, so it has become optional. Overwriters only: others compete for a state.
+        for w in range(words):
+            c.child[words + w] |= c.open_mask[OVERWRITERS, w] & ~c.child[w]
+    gain = state != before and _observe(h, c, t, state)
+    if c.child[forcing >> 6] & forcing_bit:
+        c.child[forcing >> 6] ^= forcing_bit
+        step_forward(h, c)
+        return _advance(h, c, a, t, state), state, used, 0
+    return e, state, used, MIDWAY | (GAINLESS if skippable and not gain else 0)
+
+
+@inlined
+def _lacks(h: History, a: Arena) -> int:
+    """Return what must grow before the next node, THROUGH if nothing."""
+    if a.at[NODES] == a.node.shape[0]:
+        return NEEDS_NODES
+    if a.at[TOP] + h.facts[OPEN_MAX] + h.facts[UNKNOWN_KINDS] + 2 > a.stack.shape[0]:
+        return NEEDS_STACK
+    if a.at[USED_COUNT] == a.used.shape[0]:
+        return NEEDS_USED
+    return THROUGH
+
+
+@inlined
+def _look(h: History, c: Cursor, a: Arena, t: Steps, chain_max: int) -> int:
+    """Take the uppermost move and look at the node that it leads to; return what came of it."""
+    top = a.at[TOP] - 1
+    parent, move = a.stack[top, 0], a.stack[top, 1]
+    t.facts[MISSING_COUNT] = 0
+    e, state, used, flags = _make_child(h, c, a, t, parent, move)
+    if t.facts[MISSING_COUNT]:
+        return NEEDS_STEPS
+    a.at[LOOKED] += 1
+    a.at[TOP] = top
+    if e >= a.at[STOP]:
+        a.at[LAST] = add_node(h, c, a, (e, state, used, flags), parent, move)
+        return THROUGH
+    if e > a.at[DEEPEST]:
+        a.at[DEEPEST] = e
+        a.at[PROGRESS] = a.at[LOOKED]
+    was = a.node[parent, STATE] if parent >= 0 else state
+    if h.facts[FAMILY] == VALUE and is_doomed(h, c, a, e, state, used, was):
+        return SLICE_OVER
+    if is_covered(h, c, a, (e, state, used, flags), chain_max):
+        return SLICE_OVER
+    if not push_moves(h, c, a, t, e, state, used, flags):
+        a.stack[top, 0], a.stack[top, 1] = parent, move
+        a.at[TOP] = top + 1
+        a.at[LOOKED] -= 1
+        return NEEDS_STEPS
+    y = add_node(h, c, a, (e, state, used, flags), parent, move)
+    if a.at[BEST] < 0 or e > a.node[a.at[BEST], EVENT]:
+        a.at[BEST] = y
+    return SLICE_OVER
+
+
+@compiled
+def run(
+    h: History, c: Cursor, a: Arena, t: Steps, looks_max: int, stall: int, chain_max: int
+) -> int:
+    """Search on until there is an answer or something to see to; return which.
+
+    Args:
+        h: the problem.
+        c: stands anywhere.
+        a: what was found out so far; its stack holds what is still to try.
+        t: the steps of Family.TABLE that are known.
+        looks_max: after so many nodes SLICE_OVER.
+        stall: after so many nodes without getting further STALLED.
+        chain_max: how many nodes of one event and state are compared with a new one.
+
+    Returns:
+        THROUGH, REFUTED, STALLED, SLICE_OVER, or one of the NEEDS: nothing is lost then, and a
+        further call goes on.
+    """
+    for _ in range(looks_max):
+        if a.at[TOP] == 0:
+            return REFUTED
+        if a.at[LOOKED] - a.at[PROGRESS] > stall:
+            return STALLED
+        status = _lacks(h, a)
+        if status == THROUGH:
+            status = _look(h, c, a, t, chain_max)
+            if status == SLICE_OVER:
+                continue
+        return status
+    return SLICE_OVER

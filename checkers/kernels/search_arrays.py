@@ -1,0 +1,224 @@
+"""The arrays that the search's kernels work on; what stands where, and how large it may grow.
+
+Kernels never allocate what grows: they return a status, the driver makes the array larger
+inside its budget of bytes, and calls them again. So the bytes are counted exactly.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.uint8]
+
+# ---- what stands at an event (History.what)
+CALL = 0
+RETURN = 1
+UNKNOWN_CALL = 2
+
+# ---- History.facts
+FAMILY = 0
+WORDS = 1
+"""How many 64-bit words hold one bit for each slot."""
+UNKNOWN_KINDS = 2
+LAST_REFUSAL = 3
+"""The last event at which an operation returns that is possible unless one value stands there."""
+VALUES = 4
+EVENTS = 5
+OPEN_MAX = 6
+"""The most operations that are open at a time: how many slots there are."""
+KINDS = 7
+FACTS = 8
+
+
+class History(NamedTuple):
+    """One problem, ordered by time. Never written after it is built.
+
+    *Known* operations returned; they are numbered by their place in the problem among those.
+    An operation of unknown outcome that is the only one of its kind may stand among them too
+    (`loose`): it need not happen. Others of unknown outcome are counts by kind.
+
+    Attributes:
+        event: at each event the operation that is called or returns, or the place in
+            `unknown_kind` of the one of unknown outcome that is called.
+        what: CALL, RETURN or UNKNOWN_CALL, at each event.
+        kind: of each operation.
+        slot: which bit of the masks is the operation's while it is open.
+        called: the event of each operation's call.
+        returned: the event of its return; no event's number if it never does.
+        behind: the open operation that returns next before it, at its call; -1 for none.
+        loose: 1 if it need not happen.
+        code, a, b, observes, overwrites: of each kind, see problem.Kinds.
+        unknown_kind: the kinds that have operations of unknown outcome, counted.
+        producer: VALUE: for each operation that needs a value, the last event before its return
+            at which something is called that leaves this value; -1 for none.
+        first_made: VALUE: for each value the first event at which something is called that leaves
+            it, -1 for the initial one, the number of events if there is none.
+        last_need: VALUE: for each value the last event at which an operation returns that needs
+            it, -1 for none.
+        need_begin: VALUE: where each value's operations begin in `need`, and the end.
+        need: VALUE: the operations that need a value, by value, then by call.
+        facts: numbers, see above.
+    """
+
+    event: Int32s
+    what: Flags
+    kind: Int32s
+    slot: Int32s
+    called: Int32s
+    returned: Int32s
+    behind: Int32s
+    loose: Flags
+    code: Int32s
+    a: Int64s
+    b: Int64s
+    observes: Flags
+    overwrites: Flags
+    unknown_kind: Int32s
+    producer: Int32s
+    first_made: Int32s
+    last_need: Int32s
+    need_begin: Int32s
+    need: Int32s
+    facts: Int64s
+
+
+# ---- rows of Cursor.open_mask
+OBSERVERS = 0
+MUTATORS = 1
+OVERWRITERS = 2
+# ---- Cursor.place
+AT = 0
+TICK = 1
+
+
+class Cursor(NamedTuple):
+    """A place between events: which operations are open there. It moves to and fro.
+
+    Attributes:
+        next_open, previous_open: the open operations, those that return first in front; a
+            circle through the number behind the last operation.
+        open_mask: their slots: observers, mutators (all others), and the overwriters of these.
+        called_unknown: how many of unknown outcome are called before, by place in unknown_kind.
+        place: the event behind the place; a number that grows, for the stamps.
+        kind_stamp: when a kind was last seen: among required and among optional ones.
+        value_stamp: when a value was last seen to be within reach.
+        child: the masks of the node at hand: done, then optional.
+        move: candidates of the node at hand: the move, its rank.
+    """
+
+    next_open: Int32s
+    previous_open: Int32s
+    open_mask: Words
+    called_unknown: Int32s
+    place: Int64s
+    kind_stamp: Int64s
+    value_stamp: Int64s
+    child: Words
+    move: Int32s
+
+
+# ---- columns of Arena.node
+EVENT = 0
+STATE = 1
+USED = 2
+PARENT = 3
+MOVE = 4
+FLAGS = 5
+CHAIN = 6
+NODE_COLUMNS = 7
+# ---- bits of FLAGS
+MIDWAY = 1
+"""The return that forced the move is still to be passed."""
+GAINLESS = 2
+"""Its last move was one that could be skipped, and it satisfied no observer."""
+# ---- moves that are no operation
+DROP = -1
+"""The operation whose return comes next is optional and never happens."""
+FIRST_UNKNOWN = -2
+"""Move -2 - k: one of unknown outcome, of the kind at place k of unknown_kind."""
+# ---- Arena.at
+NODES = 0
+TOP = 1
+DEEPEST = 2
+"""The furthest event that any node stands at; the node is BEST."""
+BEST = 3
+PROGRESS = 4
+"""How many nodes had been looked at when DEEPEST grew the last time."""
+LOOKED = 5
+USED_COUNT = 6
+START = 7
+"""The event at which the search starts: 0, or a window's begin."""
+STOP = 8
+"""The event at which it is through."""
+IS_WINDOW = 9
+LAST = 10
+"""The node that is through: the end of the witness's path."""
+ARENA_FACTS = 11
+
+
+class Arena(NamedTuple):
+    """What a search from one start remembers. It grows.
+
+    Attributes:
+        node: configurations, see the columns above.
+        mask: their masks: done, then optional.
+        head: the first node of each chain, by hash; -1 for none. A power of two.
+        stack: moves still to be tried: the node, the move.
+        used: different counts of used unknown outcomes, by place in unknown_kind; row 0 is none.
+        used_chain: the next row with the same hash.
+        used_head: the first such row.
+        at: numbers, see above.
+    """
+
+    node: Int32s
+    mask: Words
+    head: Int32s
+    stack: Int32s
+    used: Int32s
+    used_chain: Int32s
+    used_head: Int32s
+    at: Int64s
+
+
+# ---- Steps.facts
+FILLED = 0
+MISSING_COUNT = 1
+STATES = 2
+STEPS_FACTS = 3
+MISSING_MAX = 4096
+
+
+class Steps(NamedTuple):
+    """The steps that are known of a model whose states are numbers (Family.TABLE).
+
+    Attributes:
+        key: state * kinds + kind, -1 where nothing stands; open addressing, a power of two.
+        after: the state after that step, IMPOSSIBLE where it cannot happen.
+        missing: pairs of state and kind that a kernel asked for.
+        facts: numbers, see above.
+    """
+
+    key: Int64s
+    after: Int32s
+    missing: Int32s
+    facts: Int64s
+
+
+IMPOSSIBLE = -1
+MISSING = -2
+
+# ---- what a kernel returns
+REFUTED = 0
+THROUGH = 1
+NEEDS_STEPS = 2
+NEEDS_NODES = 3
+NEEDS_STACK = 4
+NEEDS_USED = 5
+STALLED = 6
+SLICE_OVER = 7

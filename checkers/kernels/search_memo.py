@@ -1,0 +1,171 @@
+"""What the search remembers: exact nodes in chains by event and state, compared by dominance."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers.kernels.compiled import compiled, inlined
+from checkers.kernels.search_arrays import (
+    CHAIN,
+    EVENT,
+    FLAGS,
+    MIDWAY,
+    MOVE,
+    MUTATORS,
+    NODES,
+    OBSERVERS,
+    PARENT,
+    STATE,
+    USED,
+    USED_COUNT,
+    WORDS,
+    Arena,
+    Cursor,
+    History,
+    Int32s,
+)
+from checkers.kernels.search_steps import mix
+
+Node = tuple[int, int, int, int]
+"""Event, state, row of used unknown outcomes, flags. The masks are in Cursor.child."""
+
+
+@inlined
+def _chain_of(e: int, state: int, flags: int, heads: int) -> int:
+    x = mix((np.int64(e) * 2 + (flags & MIDWAY)) * 0x9E3779B1 + (np.int64(state) << 40))
+    return int(x & np.uint64(heads - 1))
+
+
+@inlined
+def _used_no_more(a: Arena, x: int, y: int) -> bool:
+    """True if no kind of unknown outcome was used more often in row x than in row y."""
+    if x != y:
+        for k in range(a.used.shape[1]):
+            if a.used[x, k] > a.used[y, k]:
+                return False
+    return True
+
+
+@inlined
+def _child_is_covered(h: History, c: Cursor, a: Arena, x: int) -> bool:
+    """True if whatever can follow the new node can follow node x too.
+
+    x has done every observer that the new one has, and has every mutator as optional, or both
+    agree on it: a mutator that is done and one that is still required are not comparable.
+    """
+    words = h.facts[WORDS]
+    for w in range(words):
+        done, optional = c.child[w], c.child[words + w]
+        x_done, x_optional = a.mask[x, w], a.mask[x, words + w]
+        strict = c.open_mask[MUTATORS, w] & ~x_optional
+        if done & ~x_done & c.open_mask[OBSERVERS, w] or ((done ^ x_done) | optional) & strict:
+            return False
+    return True
+
+
+@inlined
+def _child_covers(h: History, c: Cursor, a: Arena, x: int) -> bool:
+    words = h.facts[WORDS]
+    for w in range(words):
+        done, optional = c.child[w], c.child[words + w]
+        x_done, x_optional = a.mask[x, w], a.mask[x, words + w]
+        strict = c.open_mask[MUTATORS, w] & ~optional
+        if x_done & ~done & c.open_mask[OBSERVERS, w] or ((done ^ x_done) | x_optional) & strict:
+            return False
+    return True
+
+
+@compiled
+def is_covered(h: History, c: Cursor, a: Arena, node: Node, chain_max: int) -> bool:
+    """True if a node that was looked at already allows all that the new one allows.
+
+    Those that the new one covers leave their chain, which keeps chains short; behind
+    `chain_max` nodes the comparison ends, which costs time and proves nothing wrong.
+    """
+    e, state, used, flags = node
+    chain = _chain_of(e, state, flags, a.head.size)
+    last = -1
+    x = a.head[chain]
+    seen = 0
+    while x >= 0 and seen < chain_max:
+        following = a.node[x, CHAIN]
+        same = a.node[x, EVENT] == e and a.node[x, STATE] == state
+        if same and (a.node[x, FLAGS] ^ flags) & MIDWAY == 0:
+            seen += 1
+            if _child_is_covered(h, c, a, x) and _used_no_more(a, a.node[x, USED], used):
+                return True
+            if _child_covers(h, c, a, x) and _used_no_more(a, used, a.node[x, USED]):
+                if last < 0:
+                    a.head[chain] = following
+                else:
+                    a.node[last, CHAIN] = following
+                x = following
+                continue
+        last = x
+        x = following
+    return False
+
+
+@inlined
+def add_node(h: History, c: Cursor, a: Arena, node: Node, parent: int, move: int) -> int:
+    """Remember the new node, whose masks are in c.child; return its number."""
+    e, state, used, flags = node
+    y = a.at[NODES]
+    a.at[NODES] = y + 1
+    a.node[y, EVENT] = e
+    a.node[y, STATE] = state
+    a.node[y, USED] = used
+    a.node[y, FLAGS] = flags
+    a.node[y, PARENT] = parent
+    a.node[y, MOVE] = move
+    for w in range(2 * h.facts[WORDS]):
+        a.mask[y, w] = c.child[w]
+    chain = _chain_of(e, state, flags, a.head.size)
+    a.node[y, CHAIN] = a.head[chain]
+    a.head[chain] = y
+    return int(y)
+
+
+@compiled
+def chain_anew(node: Int32s, count: int, head: Int32s) -> None:
+    """Chain all nodes by a larger `head`, which holds -1 everywhere; the newest come first."""
+    for y in range(count):
+        chain = _chain_of(node[y, EVENT], node[y, STATE], node[y, FLAGS], head.size)
+        node[y, CHAIN] = head[chain]
+        head[chain] = y
+
+
+@inlined
+def _used_chain_of(used: Int32s, row: int, heads: int) -> int:
+    x = np.uint64(0)
+    for k in range(used.shape[1]):
+        x += mix(k + 1) * np.uint64(used[row, k])
+    return int(mix(x) & np.uint64(heads - 1))
+
+
+@compiled
+def spend(a: Arena, row: int, k: int) -> int:
+    """Return the row that uses one more of the kind at place k; equal rows are one."""
+    y = a.at[USED_COUNT]
+    for x in range(a.used.shape[1]):
+        a.used[y, x] = a.used[row, x]
+    a.used[y, k] += 1
+    chain = _used_chain_of(a.used, y, a.used_head.size)
+    x = a.used_head[chain]
+    while x >= 0:
+        if _used_no_more(a, x, y) and _used_no_more(a, y, x):
+            return int(x)
+        x = a.used_chain[x]
+    a.used_chain[y] = a.used_head[chain]
+    a.used_head[chain] = y
+    a.at[USED_COUNT] = y + 1
+    return int(y)
+
+
+@compiled
+def chain_used_anew(used: Int32s, count: int, chain_of: Int32s, head: Int32s) -> None:
+    """Chain all rows of used unknown outcomes by a larger `head`, which holds -1 everywhere."""
+    for y in range(count):
+        chain = _used_chain_of(used, y, head.size)
+        chain_of[y] = head[chain]
+        head[chain] = y

@@ -1,0 +1,240 @@
+"""Which moves a node has, which of them are worth trying, and in which order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers.kernels.compiled import compiled, inlined
+from checkers.kernels.search_arrays import (
+    DROP,
+    FAMILY,
+    FIRST_UNKNOWN,
+    GAINLESS,
+    IS_WINDOW,
+    LAST_REFUSAL,
+    MIDWAY,
+    MISSING_COUNT,
+    OVERWRITERS,
+    STOP,
+    TICK,
+    TOP,
+    UNKNOWN_KINDS,
+    WORDS,
+    Arena,
+    Cursor,
+    History,
+    Steps,
+    Words,
+)
+from checkers.kernels.search_history import CAS, READ, VALUE
+from checkers.kernels.search_steps import step
+
+RANKS = 4
+"""Moves are tried by rank: 0 passes the return with an operation that was seen to return, 1 does
+not pass it yet, 2 and 3 are the same with an operation of unknown outcome: those are scarce."""
+
+
+@inlined
+def has(mask: Words, slot: int) -> bool:
+    """True if the slot's bit is set."""
+    return bool((mask[slot >> 6] >> np.uint64(slot & 63)) & np.uint64(1))
+
+
+@inlined
+def _is_needed(h: History, state: int, e: int) -> bool:
+    """True if something that returns at event e or later may be possible in this state alone."""
+    if h.facts[FAMILY] != VALUE:
+        return True
+    return bool(h.last_need[state] >= e or h.facts[LAST_REFUSAL] >= e)
+
+
+@inlined
+def is_useful(h: History, i: int, state: int, e: int) -> bool:
+    """True if it may help that the optional operation i, which returns at e, takes effect."""
+    if h.facts[FAMILY] != VALUE:
+        return True
+    after = h.b[h.kind[i]]
+    if after == state and not h.overwrites[h.kind[i]]:
+        return False
+    return bool(h.last_need[after] > e or h.facts[LAST_REFUSAL] > e)
+
+
+@inlined
+def _unknown_left(h: History, c: Cursor, a: Arena, used: int, k: int) -> bool:
+    """True if one of unknown outcome of the kind at place k was called and is not used yet.
+
+    A window does not count them: how many were used before it is not known.
+    """
+    return bool(c.called_unknown[k] > (0 if a.at[IS_WINDOW] else a.used[used, k]))
+
+
+@inlined
+def _mark_reachable(h: History, c: Cursor, a: Arena, used: int) -> None:
+    """Stamp the values that something open and unused, or of unknown outcome and left, leaves."""
+    end = h.kind.size
+    c.place[TICK] += 1
+    tick = c.place[TICK]
+    i = c.next_open[end]
+    while i != end:
+        k = h.kind[i]
+        if not h.observes[k] and not has(c.child, h.slot[i]):
+            c.value_stamp[h.b[k]] = tick
+        i = c.next_open[i]
+    for k in range(h.facts[UNKNOWN_KINDS]):
+        if _unknown_left(h, c, a, used, k):
+            c.value_stamp[h.b[h.unknown_kind[k]]] = tick
+
+
+@inlined
+def _comes_too_late(h: History, a: Arena, i: int, e: int) -> bool:
+    """True if nothing that leaves what i needs is called between event e and i's return."""
+    return bool(h.producer[i] <= e and h.returned[i] < a.at[STOP])
+
+
+@compiled
+def is_doomed(h: History, c: Cursor, a: Arena, e: int, state: int, used: int, was: int) -> bool:
+    """True if some operation needs a value that nothing can bring back (Family.VALUE).
+
+    That holds if neither the state is this value, nor anything that leaves it is open and
+    unused, of unknown outcome and left, or called between here and the return of who needs it.
+    Looked at are the open operations, and the first one still to come that needs the value
+    which the last move overwrote.
+    """
+    words = h.facts[WORDS]
+    end = h.kind.size
+    _mark_reachable(h, c, a, used)
+    tick = c.place[TICK]
+    i = c.next_open[end]
+    while i != end:
+        code, needs = h.code[h.kind[i]], h.a[h.kind[i]]
+        lacks = code in (READ, CAS) and needs != state and c.value_stamp[needs] != tick
+        if lacks and _comes_too_late(h, a, i, e):
+            slot = h.slot[i]
+            if not has(c.child, slot) and not has(c.child[words:], slot):
+                return True
+        i = c.next_open[i]
+    if was == state or c.value_stamp[was] == tick:
+        return False
+    low, high = h.need_begin[was], h.need_begin[was + 1]
+    while low < high:
+        middle = (low + high) >> 1
+        if h.called[h.need[middle]] > e:
+            high = middle
+        else:
+            low = middle + 1
+    return low < h.need_begin[was + 1] and _comes_too_late(h, a, h.need[low], e)
+
+
+@inlined
+def _passes(h: History, c: Cursor, t: Steps, e: int, before: int, state: int) -> bool:
+    """True if the operation that returns at e is an observer that the new state satisfies."""
+    k = h.kind[h.event[e]]
+    return bool(state != before and h.observes[k] and step(h, t, state, k) == state)
+
+
+@inlined
+def _has_absorbable(h: History, c: Cursor, i: int) -> bool:
+    """True if an open overwriter besides i is still required."""
+    words = h.facts[WORDS]
+    for w in range(words):
+        rest = c.open_mask[OVERWRITERS, w] & ~c.child[w] & ~c.child[words + w]
+        if i >= 0 and h.slot[i] >> 6 == w:
+            rest &= ~(np.uint64(1) << np.uint64(h.slot[i] & 63))
+        if rest:
+            return True
+    return False
+
+
+@inlined
+def _known_moves(h: History, c: Cursor, t: Steps, e: int, state: int, flags: int) -> int:
+    """List the moves of operations that were seen to return; return how many."""
+    words = h.facts[WORDS]
+    tick = c.place[TICK]
+    end = h.kind.size
+    count = 0
+    i = c.next_open[end]
+    while i != end:
+        k, slot = h.kind[i], h.slot[i]
+        if not h.observes[k] and not has(c.child, slot):
+            optional = 1 if has(c.child[words:], slot) else 0
+            # Two of one kind: the one that returns first, since what remains has more time
+            # then. That holds among required ones, among optional ones, and for a required one
+            # that returns before an optional one; not for an optional one in front.
+            taken = c.kind_stamp[0, k] == tick or (optional and c.kind_stamp[1, k] == tick)
+            # No gain: what led here could be skipped, and an overwriter hides that it was not.
+            if not taken and not (h.overwrites[k] and flags & GAINLESS):
+                after = step(h, t, state, k)
+                if after >= 0 and (not optional or _is_worth(h, c, i, e, state, after)):
+                    c.kind_stamp[optional, k] = tick
+                    passing = h.event[e] == i or _passes(h, c, t, e, state, after)
+                    c.move[count, 0] = i
+                    c.move[count, 1] = 0 if passing else 1
+                    count += 1
+        i = c.next_open[i]
+    return count
+
+
+@inlined
+def _is_worth(h: History, c: Cursor, i: int, e: int, before: int, after: int) -> bool:
+    """True if it may help that an optional operation, or one of unknown outcome, takes effect."""
+    k = h.kind[i] if i >= 0 else h.unknown_kind[FIRST_UNKNOWN - i]
+    if after == before and not (h.overwrites[k] and _has_absorbable(h, c, i)):
+        return False
+    return _is_needed(h, after, e)
+
+
+@inlined
+def _unknown_moves(
+    h: History, c: Cursor, a: Arena, t: Steps, e: int, node: tuple[int, int, int], count: int
+) -> int:
+    """Add the moves of unknown outcome; one seen to return, of the same kind, goes first.
+
+    That exchange is sound: the unknown one can stand wherever the other one would have.
+    """
+    state, used, flags = node
+    tick = c.place[TICK]
+    for place in range(h.facts[UNKNOWN_KINDS]):
+        k = h.unknown_kind[place]
+        if (
+            not _unknown_left(h, c, a, used, place)
+            or c.kind_stamp[0, k] == tick
+            or c.kind_stamp[1, k] == tick
+            or (h.overwrites[k] and flags & GAINLESS)
+        ):
+            continue
+        after = step(h, t, state, k)
+        if after < 0 or not _is_worth(h, c, FIRST_UNKNOWN - place, e, state, after):
+            continue
+        c.move[count, 0] = FIRST_UNKNOWN - place
+        c.move[count, 1] = 2 if _passes(h, c, t, e, state, after) else 3
+        count += 1
+    return count
+
+
+@compiled
+def push_moves(
+    h: History, c: Cursor, a: Arena, t: Steps, e: int, state: int, used: int, flags: int
+) -> bool:
+    """Put the moves of the node that is added next on the stack, the best one on top.
+
+    Returns False, with the stack in disorder, if steps are missing.
+    """
+    words = h.facts[WORDS]
+    c.place[TICK] += 1
+    count = _known_moves(h, c, t, e, state, flags)
+    count = _unknown_moves(h, c, a, t, e, (state, used, flags), count)
+    if t.facts[MISSING_COUNT]:
+        return False
+    top = a.at[TOP]
+    y = a.at[0]
+    for rank in range(RANKS - 1, -1, -1):
+        for n in range(count - 1, -1, -1):
+            if c.move[n, 1] == rank:
+                a.stack[top, 0], a.stack[top, 1] = y, c.move[n, 0]
+                top += 1
+    if not flags & MIDWAY and has(c.child[words:], h.slot[h.event[e]]):
+        # Midway it need not be dropped: what was done since could wait for a later return.
+        a.stack[top, 0], a.stack[top, 1] = y, DROP
+        top += 1
+    a.at[TOP] = top
+    return True

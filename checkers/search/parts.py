@@ -1,0 +1,105 @@
+"""Words the part of a history that cannot be passed, or that was not decided."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from checkers.kernels.search_arrays import CALL, RETURN
+from checkers.search.attempt import Attempt, Setting
+from checkers.search.found import Part, Witness
+from checkers.search.problem import NEVER, Access, Family, State
+from checkers.search.replay import follow
+from checkers.search.windows import Window
+
+OPEN_PART_EVENTS = 64
+"""How many events in front of the place where a search stood count as its open part."""
+
+
+def window_part(setting: Setting, window: Window) -> Part:
+    """Make a part of a window that cannot be passed."""
+    states = tuple(_state_of(setting, number) for number in window.states)
+    return _part(setting, "window", window.start, window.stop, window.attempt, states)
+
+
+def search_part(setting: Setting, attempt: Attempt) -> Part:
+    """Make a part of a search that tried everything: it reaches back to the history's begin."""
+    start = setting.problem.start
+    return _part(setting, "search", 0, attempt.deepest + 1, attempt, (start,))
+
+
+def open_part(setting: Setting, attempt: Attempt) -> Part:
+    """Make a part of where a search stood when its budget was used up."""
+    at = max(0, attempt.deepest)
+    return _part(setting, "search", max(0, at - OPEN_PART_EVENTS), at + 1, attempt, ())
+
+
+def _part(
+    setting: Setting,
+    method: str,
+    start: int,
+    stop: int,
+    attempt: Attempt,
+    states: tuple[State, ...],
+) -> Part:
+    problem, arranged = setting.problem, setting.arranged
+    h = arranged.history
+    inside = np.flatnonzero((h.called < stop) & (h.returned >= start) & (h.loose == 0))
+    inside = inside[np.argsort(h.called[inside])]
+    last_ns = _time_ns(setting, stop - 1)
+    unknown = np.flatnonzero((problem.return_ns == NEVER) & (problem.call_ns <= last_ns))
+    root, order = attempt.order_best()
+    prefix_start = problem.start if root < 0 else _state_of(setting, root)
+    numbers, reached = follow(problem, order, prefix_start)
+    return Part(
+        method=method,
+        first_ns=_time_ns(setting, start),
+        last_ns=last_ns,
+        operations=problem.op[arranged.operation[inside]],
+        unknown=problem.op[unknown],
+        prefix=Witness(problem.op[order], numbers, reached),
+        prefix_start=prefix_start,
+        stuck=int(problem.op[arranged.operation[h.event[stop - 1]]]),
+        before=int((h.what[:start] == RETURN).sum()),
+        states=states,
+    )
+
+
+def _time_ns(setting: Setting, event: int) -> int:
+    h = setting.arranged.history
+    place = h.event[event]
+    if h.what[event] == RETURN:
+        return int(setting.problem.return_ns[setting.arranged.operation[place]])
+    if h.what[event] == CALL:
+        return int(setting.problem.call_ns[setting.arranged.operation[place]])
+    return _time_ns(setting, event - 1) if event else int(setting.problem.call_ns.min())
+
+
+def _state_of(setting: Setting, number: int) -> State:
+    """Return a state in the model's own terms: an operation that leaves this value makes it."""
+    problem = setting.problem
+    if problem.family is not Family.VALUE:
+        return setting.table.states[number]
+    wanted, moves = number, []
+    # A value that a cas alone leaves is made from the one that it needs, and so on.
+    seen = {wanted}
+    while wanted != problem.initial:
+        makes = problem.kinds.b == wanted
+        writes = np.flatnonzero(makes & (problem.kinds.code == Access.WRITE))
+        if writes.size:
+            moves.append(int(writes[0]))
+            break
+        swaps = [
+            int(k)
+            for k in np.flatnonzero(makes & (problem.kinds.code == Access.CAS))
+            if int(problem.kinds.a[k]) not in seen
+        ]
+        assert swaps, "nothing leaves this value"
+        moves.append(swaps[0])
+        wanted = int(problem.kinds.a[swaps[0]])
+        seen.add(wanted)
+    state = problem.start
+    for kind in reversed(moves):
+        reached = problem.step(state, kind)
+        assert reached is not None, "a model that refuses what it said is possible"
+        state = reached
+    return state

@@ -1,0 +1,90 @@
+"""Numbers the states of a model, and remembers its steps for the kernels (Family.TABLE)."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from checkers.kernels.search_arrays import (
+    FILLED,
+    IMPOSSIBLE,
+    MISSING_COUNT,
+    MISSING_MAX,
+    STEPS_FACTS,
+    Steps,
+)
+from checkers.kernels.search_steps import remember
+from checkers.search.budget import Memory
+from checkers.search.problem import Problem, State
+
+STEPS_FIRST = 1024
+ALL_KINDS_MAX = 64
+"""With so many kinds or fewer, all steps of a state are asked for at once."""
+STATE_BYTES = 200
+"""What a state costs besides its own object: its places in a dictionary and a list."""
+
+
+class StepTable:
+    """Asks the model for steps, each one once."""
+
+    def __init__(self, problem: Problem, memory: Memory) -> None:
+        self._step = problem.step
+        self._kinds = problem.kinds.code.size
+        self._memory = memory
+        self.states: list[State] = []
+        self._number: dict[State, int] = {}
+        self.arrays = Steps(
+            key=np.full(STEPS_FIRST, -1, np.int64),
+            after=np.empty(STEPS_FIRST, np.int32),
+            missing=np.empty((MISSING_MAX, 2), np.int32),
+            facts=np.zeros(STEPS_FACTS, np.int64),
+        )
+        memory.take_all(self.arrays)
+        self.number(problem.start)
+
+    def number(self, state: State) -> int:
+        """Return the number of a state, a new one for a new state."""
+        number = self._number.get(state)
+        if number is None:
+            number = self._number[state] = len(self.states)
+            self.states.append(state)
+            self._memory.take(sys.getsizeof(state) + STATE_BYTES)
+        return number
+
+    def fill(self) -> None:
+        """Find the steps that a kernel missed.
+
+        Raises:
+            MemorySpentError: they do not fit the budget.
+        """
+        pairs = self.arrays.missing[: self.arrays.facts[MISSING_COUNT]]
+        if self._kinds <= ALL_KINDS_MAX:
+            states = np.unique(pairs[:, 0])
+            keys = (states[:, None] * np.int64(self._kinds) + np.arange(self._kinds)).ravel()
+        else:
+            keys = np.unique(pairs[:, 0] * np.int64(self._kinds) + pairs[:, 1])
+        self.add(keys)
+        self.arrays.facts[MISSING_COUNT] = 0
+
+    def add(self, keys: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> None:
+        """Ask for the steps of these keys (state * kinds + kind)."""
+        after = np.empty(keys.size, np.int32)
+        for n, key in enumerate(keys.tolist()):
+            state, kind = divmod(key, self._kinds)
+            reached = self._step(self.states[state], kind)
+            after[n] = IMPOSSIBLE if reached is None else self.number(reached)
+        while 2 * (self.arrays.facts[FILLED] + keys.size) > self.arrays.key.size:
+            self._grow()
+        remember(self.arrays.key, self.arrays.after, self.arrays.facts, keys, after)
+
+    def _grow(self) -> None:
+        old = self.arrays
+        size = 2 * old.key.size
+        key, after = np.full(size, -1, np.int64), np.empty(size, np.int32)
+        self._memory.take_all([key, after])
+        filled = old.key >= 0
+        old.facts[FILLED] = 0
+        remember(key, after, old.facts, old.key[filled], old.after[filled])
+        self._memory.give_back([old.key, old.after])
+        self.arrays = old._replace(key=key, after=after)
