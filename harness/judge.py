@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.compute as pc
-
 from checkers.engine.java import find_java
 from checkers.engine.job import CheckJob, Progress
 from checkers.engine.local import run_local
@@ -26,7 +24,6 @@ from harness.course import judge_course
 from harness.errors import HarnessError, UsageError
 from harness.history.export import Exported, export, load_operations
 from harness.history.run_folder import RunFolder
-from harness.history.schema import NEMESIS_PROCESS
 from harness.plugins import CheckContext, Target
 from harness.repeat import repeat_command
 from harness.verdict import Verdict
@@ -145,9 +142,11 @@ def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict
 
     if not any(window.name == failover.KILL for window in exported.windows):
         return None
-    nemesis = exported.events.filter(pc.equal(exported.events["process"], NEMESIS_PROCESS))
     found = failover.measure(
-        load_operations(folder), exported.windows, aimed_plans(nemesis), campaign.nodes
+        load_operations(folder),
+        exported.windows,
+        aimed_plans(exported.nemesis),
+        campaign.nodes,
     )
     return None if found is None else failover.to_json(found)
 

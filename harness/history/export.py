@@ -5,27 +5,35 @@ Source: DESIGN.md decision 14; jepsen.store for what stands in a run's folder.
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import HarnessError
 from harness.history import watermark
-from harness.history.pairing import Paired, merge
+from harness.history.event_files import EventFiles, events_table
+from harness.history.operation_files import OperationParts
+from harness.history.rounds import NotInOrder, Recordings
+from harness.history.rows import EVENT_ROW
 from harness.history.run_folder import RunFolder, replace_folder, temp_beside
 from harness.history.schema import EVENTS, NEMESIS_PROCESS, OPERATIONS
-from harness.history.segments import Event, Segment, read_segment
+from harness.history.segments import SegmentEnd
 from harness.plugins import FaultWindow
 
-OPERATIONS_PER_FILE_MAX = 250_000
-"""Rows of an operations file; a key with more has files of its own."""
+THREADS_MAX = 8
+"""More do not help: the order of all events is found by one."""
+OPERATION_BYTES_USUAL = 90
+"""Of an operation's two records in a segment; decides into how many files a history goes."""
 
 NOT_UNDONE = "not undone: the run was cut short"
 NOT_BEGUN = "its start is missing in the history"
@@ -33,21 +41,37 @@ NOT_BEGUN = "its start is missing in the history"
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A run's history: schema.EVENTS by index, schema.OPERATIONS by (key, call_ns).
+    """A run's history as exported.
 
-    `windows` are the faults as done. `incomplete` says in words why events are known to
-    be missing, if they are. `end_ns` is when the run ended.
+    `nemesis` are the nemesis' rows of schema.EVENTS. `windows` are the faults as done.
+    `incomplete` says in words why events are known to be missing, if they are. `end_ns` is
+    when the run ended.
     """
 
-    events: pa.Table
-    operations: pa.Table
+    folder: RunFolder
+    nemesis: pa.Table
     windows: tuple[FaultWindow, ...]
     incomplete: str | None
     end_ns: int
 
+    @property
+    def events(self) -> pa.Table:
+        """schema.EVENTS by index, read from its file."""
+        return load_events(self.folder)
 
-def export(folder: RunFolder) -> Exported:
+    @property
+    def operations(self) -> pa.Table:
+        """schema.OPERATIONS by (key, call_ns), read from its files."""
+        return load_operations(self.folder)
+
+
+def export(folder: RunFolder, *, with_events: bool = True) -> Exported:
     """Merge and pair the segments; write events.parquet, operations/*.parquet, history.jsonl.
+
+    The segments are read piece by piece and operations dealt out by key, on disk where they are
+    many, so that memory is bounded whatever their number. A check needs the operations
+    alone: without events the two files of events are left as they are, and
+    `export_events` writes them later.
 
     Works for a run whose harness was killed: run.json may be absent. Of run.json it reads
     "segments" ({"worker-0.seg": events written, or null for a worker that died}) and
@@ -57,30 +81,30 @@ def export(folder: RunFolder) -> Exported:
     Raises:
         HarnessError: there are no segments, or a file cannot be read or written.
     """
-    paths = sorted(folder.segments.glob("*.seg"))
+    paths = _segments(folder)
     facts = _run_facts(folder)
     counted: dict[str, int | None] = facts.get("segments") or {}
-    if not paths:
-        raise HarnessError(f"{folder.segments}: holds no recordings (*.seg): nothing to judge")
-    segments = [read_segment(path) for path in paths]
-    merged = merge([segment.events for segment in segments])
-    values = [_value_json(event) for event in merged.events]
-    events = _events_table(merged.events, values)
-    operations = _operations_table(merged.operations)
-    end_ns = _end_ns(facts, merged.events)
-    _write_file(folder.events_parquet, lambda temp: pq.write_table(events, temp))
-    _write_operations(operations, folder.operations)
-    _write_file(folder.history_jsonl, lambda temp: _write_json_lines(merged.events, values, temp))
+    read = _read(folder, paths, with_operations=True, with_events=with_events)
+    end_ns = _end_ns(facts, read.last_ns)
     noted = watermark.read(folder)
-    missing = [*_missing(segments, counted), *_missing_of_killed(paths, counted, noted)]
-    missing += merged.problems
+    missing = [*_missing(read.ends, counted), *_missing_of_killed(paths, counted, noted)]
+    missing += read.problems
     return Exported(
-        events=events,
-        operations=operations,
-        windows=fault_windows(events, end_ns),
+        folder=folder,
+        nemesis=read.nemesis,
+        windows=fault_windows(read.nemesis, end_ns),
         incomplete="; ".join(missing) or None,
         end_ns=end_ns,
     )
+
+
+def export_events(folder: RunFolder) -> None:
+    """Write events.parquet and history.jsonl alone.
+
+    Raises:
+        HarnessError: there are no segments, or a file cannot be read or written.
+    """
+    _read(folder, _segments(folder), with_operations=False, with_events=True)
 
 
 def fault_windows(events: pa.Table, run_end_ns: int) -> tuple[FaultWindow, ...]:
@@ -160,14 +184,92 @@ def _run_facts(folder: RunFolder) -> dict[str, Any]:
         raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
 
 
-def _end_ns(facts: dict[str, Any], events: Sequence[Event]) -> int:
+def _end_ns(facts: dict[str, Any], last_ns: int) -> int:
     phases = facts.get("phases") or []
     stops = [int(phase["stop_ns"]) for phase in phases if phase.get("stop_ns") is not None]
-    last = events[-1].time_ns if events else 0
-    return max([last, *stops])
+    return max([last_ns, *stops])
 
 
-def _missing(segments: Sequence[Segment], counted: dict[str, int | None]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What reading all segments gave beside the files."""
+
+    nemesis: pa.Table
+    last_ns: int
+    ends: Sequence[SegmentEnd]
+    problems: Sequence[str]
+
+
+def _segments(folder: RunFolder) -> list[Path]:
+    paths = sorted(folder.segments.glob("*.seg"))
+    if not paths:
+        raise HarnessError(f"{folder.segments}: holds no recordings (*.seg): nothing to judge")
+    return paths
+
+
+def _read(
+    folder: RunFolder, paths: Sequence[Path], *, with_operations: bool, with_events: bool
+) -> _Read:
+    """Read all segments and write what was asked for; each file appears whole or not at all."""
+    fresh = temp_beside(folder.operations)
+    with ThreadPoolExecutor(min(THREADS_MAX, os.cpu_count() or 1)) as pool:
+        try:
+            fresh.mkdir()
+            for at_once in (False, True):
+                recordings = Recordings(paths, pool, at_once=at_once)
+                try:
+                    read = _write(recordings, fresh, pool, with_operations, with_events)
+                    break
+                except NotInOrder:
+                    continue
+            if with_events:
+                (fresh / "events").replace(folder.events_parquet)
+                (fresh / "lines").replace(folder.history_jsonl)
+            if with_operations:
+                replace_folder(fresh / "operations", folder.operations)
+        except OSError as error:
+            raise HarnessError(f"cannot write {error.filename or fresh}: {error}") from error
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return read
+
+
+def _write(
+    recordings: Recordings, fresh: Path, pool: Executor, with_operations: bool, with_events: bool
+) -> _Read:
+    """Take round after round into the files under `fresh`."""
+    for name in ("operations", "spilled"):
+        shutil.rmtree(fresh / name, ignore_errors=True)
+        (fresh / name).mkdir()
+    texts = recordings.texts.texts
+    expected = recordings.bytes_total // OPERATION_BYTES_USUAL
+    parts = OperationParts(fresh / "spilled", expected)
+    events = EventFiles(fresh / "events", fresh / "lines") if with_events else None
+    faults, places = [np.empty(0, EVENT_ROW)], [np.empty(0, np.int64)]
+    last_ns = 0
+    try:
+        for round_ in recordings.rounds():
+            if with_operations:
+                parts.add(round_.operations, texts)
+            if events is not None:
+                events.add(round_, texts)
+            is_fault = round_.events["process"] == NEMESIS_PROCESS
+            faults.append(round_.events[is_fault])
+            places.append(round_.index[is_fault])
+            last_ns = max(last_ns, int(round_.events["time_ns"].max(initial=0)))
+    finally:
+        if events is not None:
+            events.close()
+    if with_operations:
+        parts.write(fresh / "operations", texts, pool)
+    order = np.argsort(np.concatenate(places), kind="stable")
+    nemesis = events_table(np.concatenate(faults)[order], 0, texts)
+    index = pa.array(np.concatenate(places)[order])
+    nemesis = nemesis.set_column(0, EVENTS.field("index"), index)
+    return _Read(nemesis, last_ns, recordings.ends, recordings.problems)
+
+
+def _missing(ends: Sequence[SegmentEnd], counted: dict[str, int | None]) -> list[str]:
     """Say which recordings are known to lack events that were written.
 
     An open segment that ends in a torn record is what SIGKILL leaves: it lacks nothing
@@ -175,14 +277,14 @@ def _missing(segments: Sequence[Segment], counted: dict[str, int | None]) -> lis
     """
     told: list[str] = []
     kept: dict[str, int] = {}
-    for segment in segments:
-        name, count = segment.path.name, len(segment.events)
+    for end in ends:
+        name, count = end.path.name, end.count
         expected = counted.get(name)
         kept[name] = count
-        if segment.damaged and segment.torn:
-            told.append(segment.torn)
+        if end.damaged and end.torn:
+            told.append(end.torn)
         elif expected is not None and count != expected:
-            detail = segment.torn or f"{name}: {count} events kept"
+            detail = end.torn or f"{name}: {count} events kept"
             told.append(f"{detail}, but the run had recorded {expected}")
     absent = sorted(counted.keys() - kept.keys())
     return told + [f"{name}: the recording is gone" for name in absent]
@@ -208,137 +310,6 @@ def _missing_of_killed(
         elif sizes[name] < size:
             told.append(f"{name}: cut to {sizes[name]} bytes, it had {size} before the kill")
     return told
-
-
-def _events_table(events: Sequence[Event], values: Sequence[str | None]) -> pa.Table:
-    columns: dict[str, Sequence[Any]] = {
-        "index": list(range(len(events))),
-        "time_ns": [event.time_ns for event in events],
-        "process": [event.process for event in events],
-        "type": [event.type for event in events],
-        "f": [event.f for event in events],
-        "key": [event.key for event in events],
-        "value": values,
-        "error": [event.error for event in events],
-        "node": [event.node for event in events],
-    }
-    return pa.table(columns, schema=EVENTS)
-
-
-def _value_json(event: Event) -> str | None:
-    """Return the event's value as JSON: the nemesis' own, else the columns that are set."""
-    if event.process == NEMESIS_PROCESS:
-        return event.extra
-    parts = [
-        f'"{name}":{value}'
-        for name, value in (
-            ("input", event.input),
-            ("output", event.output),
-            ("offset", event.offset),
-            ("expected", event.expected),
-            ("extra", event.extra),
-        )
-        if value is not None
-    ]
-    return "{" + ",".join(parts) + "}"
-
-
-def _operations_table(operations: Sequence[Paired]) -> pa.Table:
-    ordered = sorted(operations, key=lambda o: (o.invoke.key or "", o.invoke.time_ns, o.op))
-    ends = [operation.completion for operation in ordered]
-    outcomes = [end.type if end else "info" for end in ends]
-    columns: dict[str, list[Any]] = {
-        "op": [operation.op for operation in ordered],
-        "process": [operation.invoke.process for operation in ordered],
-        "f": [operation.invoke.f for operation in ordered],
-        "key": [operation.invoke.key for operation in ordered],
-        "input": [operation.invoke.input for operation in ordered],
-        "expected": [operation.invoke.expected for operation in ordered],
-        "output": [end.output if end else None for end in ends],
-        "offset": [_offset(operation) for operation in ordered],
-        "call_ns": [operation.invoke.time_ns for operation in ordered],
-        "return_ns": [
-            end.time_ns if end and outcome != "info" else None
-            for end, outcome in zip(ends, outcomes, strict=True)
-        ],
-        "outcome": outcomes,
-        "error": [end.error if end else None for end in ends],
-        "node": [end.node if end else None for end in ends],
-        "extra": [
-            (end.extra if end else None) or o.invoke.extra
-            for o, end in zip(ordered, ends, strict=True)
-        ],
-    }
-    return pa.table(columns, schema=OPERATIONS)
-
-
-def _offset(operation: Paired) -> int | None:
-    end = operation.completion
-    if end is not None and end.offset is not None:
-        return end.offset
-    return operation.invoke.offset
-
-
-def _write_operations(operations: pa.Table, path: Path) -> None:
-    fresh = temp_beside(path)
-    try:
-        fresh.mkdir()
-        for number, (start, length) in enumerate(_file_ranges(operations["key"].to_pylist())):
-            part = operations.slice(start, length)
-            pq.write_table(part, fresh / f"part-{number:05d}.parquet")
-        replace_folder(fresh, path)
-    except OSError as error:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise HarnessError(f"cannot write {path}: {error}") from error
-
-
-def _file_ranges(
-    keys: Sequence[str | None], rows_max: int = OPERATIONS_PER_FILE_MAX
-) -> list[tuple[int, int]]:
-    """Cut sorted rows into (start, length) of files.
-
-    A file holds whole keys as long as they fit; a key longer than a file fills several.
-    No rows at all make one empty file, so that the schema can be read.
-    """
-    bounds = [i for i in range(1, len(keys)) if keys[i] != keys[i - 1]]
-    ranges: list[tuple[int, int]] = []
-    start = 0
-    for begin, end in zip([0, *bounds], [*bounds, len(keys)], strict=True):
-        if begin > start and end - start > rows_max:
-            ranges.append((start, begin - start))
-            start = begin
-        while end - start > rows_max:
-            ranges.append((start, rows_max))
-            start += rows_max
-    return [*ranges, (start, len(keys) - start)]
-
-
-def _write_json_lines(events: Sequence[Event], values: Sequence[str | None], path: Path) -> None:
-    encode = msgspec.json.Encoder().encode
-    with path.open("wb") as file:
-        for index, (event, value) in enumerate(zip(events, values, strict=True)):
-            line = {
-                "index": index,
-                "time_ns": event.time_ns,
-                "process": event.process,
-                "type": event.type,
-                "f": event.f,
-                "key": event.key,
-                "value": None if value is None else msgspec.Raw(value.encode()),
-                "error": event.error,
-                "node": event.node,
-            }
-            file.write(encode(line) + b"\n")
-
-
-def _write_file(path: Path, write: Callable[[Path], None]) -> None:
-    temp = temp_beside(path)
-    try:
-        write(temp)
-        temp.replace(path)
-    except OSError as error:
-        temp.unlink(missing_ok=True)
-        raise HarnessError(f"cannot write {path}: {error}") from error
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:

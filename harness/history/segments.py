@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -37,7 +38,10 @@ _HEAD = struct.Struct(">BI")
 _COUNT = struct.Struct(">Q")
 _EVENT = 1
 _CLOSE = 2
-_UNREADABLE = "the next record is unreadable"
+UNREADABLE = "the next record is unreadable"
+NO_EVENT = "the next record is no event"
+TRAILING = "bytes follow the closing record"
+"""Why a segment stops being readable."""
 _CLOSE_BYTES = _FRAME.size + _COUNT.size
 
 
@@ -64,14 +68,26 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """What a segment file holds.
+class SegmentEnd:
+    """How far a segment file is readable.
 
-    `torn` says in one line (file, byte, events kept) where the file stops being
-    readable, if it does. `closed`: a closing frame ends the file. `events_expected` is
+    `count` events are. `torn` says in one line (file, byte, events kept) where the file stops
+    being readable, if it does. `closed`: a closing frame ends the file. `events_expected` is
     its count. `damaged`: what is unreadable is not the mere tail that a SIGKILL may
     leave, so events that were recorded are missing.
     """
+
+    path: Path
+    count: int
+    torn: str | None = None
+    closed: bool = False
+    events_expected: int | None = None
+    damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What a segment file holds: its events, and what SegmentEnd says of its end."""
 
     path: Path
     events: tuple[Event, ...]
@@ -138,21 +154,55 @@ def read_segment(path: Path) -> Segment:
         data = path.read_bytes()
     except OSError as error:
         raise HarnessError(f"cannot read the recording {path}: {error.strerror}") from error
-    if not data.startswith(MAGIC):
-        cut = MAGIC.startswith(data)
+    events: tuple[Event, ...] = ()
+    at, why = 0, None
+    if data.startswith(MAGIC):
+        events, at, why = _scan(data)
+    end = judge_end(path, len(data), at, len(events), why)
+    return Segment(path, events, end.torn, end.closed, end.events_expected, end.damaged)
+
+
+def judge_end(path: Path, size: int, at: int, count: int, why: str | None) -> SegmentEnd:
+    """Say what a segment's end is.
+
+    Args:
+        path: the segment.
+        size: its bytes.
+        at: where reading stopped; 0 if it does not even begin as a segment does.
+        count: the events read.
+        why: why it stopped there; None if that is its end.
+
+    Raises:
+        HarnessError: the file cannot be read.
+    """
+    window = RESYNC_BYTES_MAX + PAYLOAD_BYTES_MAX + _FRAME.size
+    try:
+        with path.open("rb") as file:
+            file.seek(at)
+            rest = file.read(window)  # all that telling a cut from damage looks at
+            file.seek(max(len(MAGIC), size - _CLOSE_BYTES))
+            tail = file.read(_CLOSE_BYTES)
+    except OSError as error:
+        raise HarnessError(f"cannot read the recording {path}: {error.strerror}") from error
+    if at == 0:
+        cut = MAGIC.startswith(rest)
         what = "cut inside its first bytes" if cut else "not a recording of this program"
-        return Segment(path, (), torn=_told(path, 0, 0, what), damaged=not cut)
-    events, at, why = _scan(data)
-    closing = _closing(data)
+        return SegmentEnd(path, 0, torn=_told(path, 0, 0, what), damaged=not cut)
+    closing = _closing(tail)
     torn: str | None = None
     if why is not None:
-        damaged = closing is not None or why != _UNREADABLE or not _is_cut_tail(data, at)
-        torn = _told(path, at, len(events), why)
+        damaged = closing is not None or why != UNREADABLE or not _is_cut_tail(rest)
+        torn = _told(path, at, count, why)
     else:
-        damaged = closing is not None and closing != len(events)
+        damaged = closing is not None and closing != count
         if damaged:
-            torn = _told(path, at, len(events), f"{closing} were written")
-    return Segment(path, events, torn, closing is not None, closing, damaged)
+            torn = _told(path, at, count, f"{closing} were written")
+    return SegmentEnd(path, count, torn, closing is not None, closing, damaged)
+
+
+def frame_bytes(data: Any) -> int:
+    """Return the length of the whole frame with which `data`, any buffer of bytes, begins."""
+    return _FRAME.size + int(_FRAME.unpack_from(data)[1])
 
 
 def _frame(kind: int, payload: bytes) -> bytes:
@@ -170,16 +220,16 @@ def _scan(data: bytes) -> tuple[tuple[Event, ...], int, str | None]:
     while at < len(data):
         frame = _frame_at(data, at)
         if frame is None:
-            return tuple(events), at, _UNREADABLE
+            return tuple(events), at, UNREADABLE
         kind, payload = frame
         end = at + _FRAME.size + len(payload)
         if kind == _CLOSE:
-            why = None if end == len(data) else "bytes follow the closing record"
+            why = None if end == len(data) else TRAILING
             return tuple(events), end, why
         try:
             events.append(decode(payload))
-        except msgspec.DecodeError:  # ValidationError is one
-            return tuple(events), at, "the next record is no event"
+        except (msgspec.DecodeError, UnicodeDecodeError):  # ValidationError is one
+            return tuple(events), at, NO_EVENT
         at = end
     return tuple(events), at, None
 
@@ -198,29 +248,27 @@ def _frame_at(data: bytes, at: int) -> tuple[int, memoryview] | None:
     return kind, payload
 
 
-def _closing(data: bytes) -> int | None:
-    """Return the event count of the closing frame that ends the file, None if none does."""
-    at = len(data) - _CLOSE_BYTES
-    frame = _frame_at(data, at) if at >= len(MAGIC) else None
+def _closing(tail: bytes) -> int | None:
+    """Return the event count of the closing frame that `tail`, a file's last bytes, is; or None."""
+    frame = _frame_at(tail, 0) if len(tail) == _CLOSE_BYTES else None
     if frame is None or frame[0] != _CLOSE:
         return None
     return int(_COUNT.unpack(frame[1])[0])
 
 
-def _is_cut_tail(data: bytes, at: int) -> bool:
-    """True if the bytes from `at` are the beginning of one frame and nothing else.
+def _is_cut_tail(data: bytes) -> bool:
+    """True if `data`, which ends a file, is the beginning of one frame and nothing else.
 
     That is all that a SIGKILL inside write(2) can leave. A whole frame with a wrong CRC,
     or a readable frame further on, is damage.
     """
-    rest = len(data) - at
-    if rest >= _FRAME.size:
-        kind, size, _ = _FRAME.unpack_from(data, at)
-        is_beginning = kind in (_EVENT, _CLOSE) and rest < _FRAME.size + size
+    if len(data) >= _FRAME.size:
+        kind, size, _ = _FRAME.unpack_from(data)
+        is_beginning = kind in (_EVENT, _CLOSE) and len(data) < _FRAME.size + size
         if not is_beginning or size > PAYLOAD_BYTES_MAX:
             return False
-    last = min(len(data), at + RESYNC_BYTES_MAX)
-    return all(_frame_at(data, next_at) is None for next_at in range(at + 1, last))
+    last = min(len(data), RESYNC_BYTES_MAX)
+    return all(_frame_at(data, at) is None for at in range(1, last))
 
 
 def _told(path: Path, at: int, kept: int, why: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError
-from harness.history import export as exporting
 from harness.history import watermark
 from harness.history.export import export, fault_windows, load_events, load_operations
-from harness.history.pairing import merge
+from harness.history.operation_files import file_ranges
 from harness.history.recorder import Recorder
 from harness.history.run_folder import RunFolder
 from harness.history.schema import EVENTS, OPERATIONS
 from harness.history.segments import Event
+from tests.support.paired_events import merge
 
 
 def event(time: int, process: int, kind: str, f: str = "end", **fields) -> Event:
@@ -296,7 +297,7 @@ def test_bad_folders_are_told_in_one_line(folder: RunFolder) -> None:
 )
 def test_keys_share_files_only_as_a_whole(counts: list[int], rows_max: int) -> None:
     keys = [str(key) for key, count in enumerate(counts) for _ in range(count)]
-    ranges = exporting._file_ranges(keys, rows_max)
+    ranges = file_ranges([0, *accumulate(counts)] if counts else [0, 0], rows_max)
     covered = [row for start, length in ranges for row in range(start, start + length)]
     assert covered == list(range(len(keys)))
     assert all(length <= rows_max for _, length in ranges)

@@ -1,4 +1,4 @@
-"""Merges the events of all segments into one order, and pairs each invoke with its end. Pure.
+"""Merges and pairs the events of segments one by one: what the export must agree with.
 
 Source: jepsen.history (pair-index); CHECKERS.md section 5.
 """
@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import pyarrow as pa
+
+from harness.history.schema import EVENTS, NEMESIS_PROCESS, OPERATIONS
 from harness.history.segments import NEMESIS, Event
 
 _INVOKE = "invoke"
@@ -88,3 +92,72 @@ def _pair(
             operations.append(Paired(indexes[began], recording[began], event))
     operations += [Paired(indexes[place], recording[place], None) for place in pending.values()]
     return orphans, reinvoked
+
+
+def events_table(events: Sequence[Event], values: Sequence[str | None]) -> pa.Table:
+    columns: dict[str, Sequence[Any]] = {
+        "index": list(range(len(events))),
+        "time_ns": [event.time_ns for event in events],
+        "process": [event.process for event in events],
+        "type": [event.type for event in events],
+        "f": [event.f for event in events],
+        "key": [event.key for event in events],
+        "value": values,
+        "error": [event.error for event in events],
+        "node": [event.node for event in events],
+    }
+    return pa.table(columns, schema=EVENTS)
+
+
+def value_json(event: Event) -> str | None:
+    """Return the event's value as JSON: the nemesis' own, else the columns that are set."""
+    if event.process == NEMESIS_PROCESS:
+        return event.extra
+    parts = [
+        f'"{name}":{value}'
+        for name, value in (
+            ("input", event.input),
+            ("output", event.output),
+            ("offset", event.offset),
+            ("expected", event.expected),
+            ("extra", event.extra),
+        )
+        if value is not None
+    ]
+    return "{" + ",".join(parts) + "}"
+
+
+def operations_table(operations: Sequence[Paired]) -> pa.Table:
+    ordered = sorted(operations, key=lambda o: (o.invoke.key or "", o.invoke.time_ns, o.op))
+    ends = [operation.completion for operation in ordered]
+    outcomes = [end.type if end else "info" for end in ends]
+    columns: dict[str, list[Any]] = {
+        "op": [operation.op for operation in ordered],
+        "process": [operation.invoke.process for operation in ordered],
+        "f": [operation.invoke.f for operation in ordered],
+        "key": [operation.invoke.key for operation in ordered],
+        "input": [operation.invoke.input for operation in ordered],
+        "expected": [operation.invoke.expected for operation in ordered],
+        "output": [end.output if end else None for end in ends],
+        "offset": [_offset(operation) for operation in ordered],
+        "call_ns": [operation.invoke.time_ns for operation in ordered],
+        "return_ns": [
+            end.time_ns if end and outcome != "info" else None
+            for end, outcome in zip(ends, outcomes, strict=True)
+        ],
+        "outcome": outcomes,
+        "error": [end.error if end else None for end in ends],
+        "node": [end.node if end else None for end in ends],
+        "extra": [
+            (end.extra if end else None) or o.invoke.extra
+            for o, end in zip(ordered, ends, strict=True)
+        ],
+    }
+    return pa.table(columns, schema=OPERATIONS)
+
+
+def _offset(operation: Paired) -> int | None:
+    end = operation.completion
+    if end is not None and end.offset is not None:
+        return end.offset
+    return operation.invoke.offset

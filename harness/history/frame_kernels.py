@@ -1,0 +1,305 @@
+"""Decodes the frames of a segment into EVENT_ROWs, compiled. The format: harness.history.segments.
+
+What is written otherwise than our own recorder writes it (odd msgpack, new texts beyond ASCII)
+is left to the caller, one frame at a time: msgspec says what it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.history.compiled import compiled, inlined
+from harness.history.rows import HAS_EXPECTED, HAS_INPUT, HAS_OFFSET, HAS_OUTPUT, NO_TEXT
+
+MORE, UNREADABLE, CLOSING, ODD, ROWS_FULL, TEXTS_FULL = range(6)
+"""Why `scan` stopped: bytes are lacking, no frame stands there, the closing frame, a payload
+for the caller to decode, no room for rows, no room for texts."""
+
+_GOOD = 0
+_FRAME_BYTES = 9
+_PAYLOAD_BYTES_MAX = 1 << 20
+_EVENT = 1
+_CLOSE = 2
+_FIELDS_MIN = 4
+_FIELDS_MAX = 12
+_GUESSES = 16
+_TEXT_FIELDS = np.array([0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0], np.int64)
+_HAS = np.array([0, 0, 0, 0, 0, HAS_INPUT, HAS_OUTPUT, HAS_OFFSET, 0, 0, 0, HAS_EXPECTED], np.int64)
+_FNV_PRIME = 1099511628211
+_FNV_BASIS = -3750763034362895579
+
+
+class TextTable(NamedTuple):
+    """Texts by number: bytes in `arena`, found through the hash table `slots`.
+
+    `slots` holds 1 + a text's number, 0 where it is free; its length is a power of two, at
+    least twice that of `known`, which has a text's hash, its begin in the arena and its
+    length. `counts` are how many texts and how many bytes there are.
+
+    Kernels get the arrays one by one: taking one out of a tuple costs as much as a look-up.
+    """
+
+    slots: npt.NDArray[np.int32]
+    known: npt.NDArray[np.int64]
+    arena: npt.NDArray[np.uint8]
+    counts: npt.NDArray[np.int64]
+
+
+def _crc_tables() -> npt.NDArray[np.int64]:
+    """Make the tables of CRC-32 by eight bytes at a time (Kounavis & Berry 2005)."""
+    tables = np.zeros((8, 256), np.int64)
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = (value >> 1) ^ (0xEDB88320 if value & 1 else 0)
+        tables[0, byte] = value
+    for level in range(1, 8):
+        before = tables[level - 1]
+        tables[level] = (before >> 8) ^ tables[0, before & 0xFF]
+    return tables
+
+
+_CRC = _crc_tables()
+
+
+@inlined
+def _crc32(data: Any, at: int, end: int, crc: Any) -> Any:
+    """Go on with an inverted CRC-32 over data[at:end]."""
+    tables = _CRC
+    while at + 8 <= end:
+        low = crc ^ (
+            np.int64(data[at])
+            | np.int64(data[at + 1]) << 8
+            | np.int64(data[at + 2]) << 16
+            | np.int64(data[at + 3]) << 24
+        )
+        crc = (
+            tables[7, low & 0xFF]
+            ^ tables[6, (low >> 8) & 0xFF]
+            ^ tables[5, (low >> 16) & 0xFF]
+            ^ tables[4, low >> 24]
+            ^ tables[3, data[at + 4]]
+            ^ tables[2, data[at + 5]]
+            ^ tables[1, data[at + 6]]
+            ^ tables[0, data[at + 7]]
+        )
+        at += 8
+    while at < end:
+        crc = (crc >> 8) ^ tables[0, (crc ^ np.int64(data[at])) & 0xFF]
+        at += 1
+    return crc
+
+
+@inlined
+def _is_same(known: Any, arena: Any, number: int, data: Any, at: int, size: int) -> Any:
+    if known[number, 2] != size:
+        return False
+    start = known[number, 1]
+    same = 0
+    while same < size and arena[start + same] == data[at + same]:
+        same += 1
+    return same == size
+
+
+@inlined
+def _intern(
+    slots: Any, known: Any, arena: Any, counts: Any, data: Any, at: int, size: int, any_bytes: bool
+) -> Any:
+    """Return the number of the text data[at:at + size]; -1 - status where it cannot be had.
+
+    A new text is taken in where it is ASCII, or `any_bytes` says that it is sound UTF-8.
+    """
+    value = np.int64(_FNV_BASIS)
+    for place in range(at, at + size):
+        value = (value ^ np.int64(data[place])) * np.int64(_FNV_PRIME)
+    value ^= value >> 29
+    mask = len(slots) - 1
+    slot = value & mask
+    while slots[slot] != 0:
+        number = np.int64(slots[slot]) - 1
+        if known[number, 0] == value and _is_same(known, arena, number, data, at, size):
+            return number
+        slot = (slot + 1) & mask
+    number, used = counts[0], counts[1]
+    if number == len(known) or used + size > len(arena):
+        return -1 - TEXTS_FULL
+    for place in range(size):
+        if data[at + place] >= 0x80 and not any_bytes:
+            return -1 - ODD
+        arena[used + place] = data[at + place]
+    known[number, 0], known[number, 1], known[number, 2] = value, used, size
+    slots[slot] = number + 1
+    counts[0], counts[1] = number + 1, used + size
+    return number
+
+
+@compiled
+def intern(table: TextTable, data: Any) -> Any:
+    """Return the number of a text of sound UTF-8, new or known; negative if the table is full."""
+    return _intern(table.slots, table.known, table.arena, table.counts, data, 0, len(data), True)
+
+
+@compiled
+def place(known: Any, slots: Any) -> None:
+    """Fill the empty slots of a table that has these texts."""
+    mask = len(slots) - 1
+    for number in range(len(known)):
+        slot = known[number, 0] & mask
+        while slots[slot] != 0:
+            slot = (slot + 1) & mask
+        slots[slot] = number + 1
+
+
+@inlined
+def _big_endian(data: Any, at: int, size: int) -> Any:
+    value = np.int64(0)
+    for place in range(at, at + size):
+        value = value << 8 | np.int64(data[place])
+    return value
+
+
+@inlined
+def _number(data: Any, at: int, end: int) -> Any:
+    """Read a whole number; return it and where it ends, -1 where it is none of 64 bits."""
+    first = np.int64(data[at])
+    if first < 0x80:
+        return first, at + 1
+    if first >= 0xE0:
+        return first - 256, at + 1
+    if not (0xCC <= first <= 0xD3):
+        return np.int64(0), -1
+    size = 1 << ((first - 0xCC) & 3)
+    if at + 1 + size > end:
+        return np.int64(0), -1
+    value = _big_endian(data, at + 1, size)
+    if first >= 0xD0:
+        if size < 8 and value >> (8 * size - 1):
+            value -= np.int64(1) << (8 * size)
+    elif value < 0:
+        return np.int64(0), -1
+    return value, at + 1 + size
+
+
+@inlined
+def _text(data: Any, at: int, end: int) -> Any:
+    """Return where a text begins and ends; -1 twice where none stands."""
+    first: Any = np.int64(data[at])
+    if 0xA0 <= first < 0xC0:
+        begin, size = at + 1, first & 0x1F
+    elif 0xD9 <= first <= 0xDB:
+        width = 1 << (first - 0xD9)
+        begin = at + 1 + width
+        if begin > end:
+            return -1, -1
+        size = _big_endian(data, at + 1, width)
+    else:
+        return -1, -1
+    if begin + size > end:
+        return -1, -1
+    return begin, begin + size
+
+
+@inlined
+def _event(
+    data: Any, at: int, end: int, slots: Any, known: Any, arena: Any, counts: Any, values: Any
+) -> Any:
+    """Decode a payload into `values`, a number for each field; return a status and `has`.
+
+    Behind the fields `values` keeps what texts each of them had last.
+    """
+    fields = np.int64(data[at]) - 0x90 if end > at else 0
+    if not _FIELDS_MIN <= fields <= _FIELDS_MAX:
+        return ODD, 0
+    at += 1
+    has = 0
+    for field in range(fields):
+        if at >= end:
+            return ODD, 0
+        if data[at] == 0xC0:
+            if field < _FIELDS_MIN:
+                return ODD, 0
+            values[field] = NO_TEXT
+            at += 1
+        elif _TEXT_FIELDS[field]:
+            begin, after = _text(data, at, end)
+            if begin < 0:
+                return ODD, 0
+            size = after - begin
+            # The texts of a field differ little: guess the last of that length before hashing.
+            guess = _FIELDS_MAX + field * _GUESSES + (size & (_GUESSES - 1))
+            number = values[guess]
+            if not _is_same(known, arena, number, data, begin, size):
+                number = _intern(slots, known, arena, counts, data, begin, size, False)
+                if number < 0:
+                    return -1 - number, 0
+                values[guess] = number
+            values[field] = number
+            at = after
+        else:
+            value, after = _number(data, at, end)
+            if after < 0:
+                return ODD, 0
+            values[field] = value
+            has |= _HAS[field]
+            at = after
+    if at != end:
+        return ODD, 0
+    values[fields:_FIELDS_MAX] = NO_TEXT
+    return _GOOD, has
+
+
+@inlined
+def _put(row: Any, values: Any, has: int) -> None:
+    """Fill an EVENT_ROW from the fields of an event, in their recorded order."""
+    row.time_ns, row.process = values[0], values[1]
+    row.type, row.f, row.key = values[2], values[3], values[4]
+    row.input = values[5] if has & HAS_INPUT else 0
+    row.output = values[6] if has & HAS_OUTPUT else 0
+    row.offset = values[7] if has & HAS_OFFSET else 0
+    row.error, row.node, row.extra = values[8], values[9], values[10]
+    row.expected = values[11] if has & HAS_EXPECTED else 0
+    row.has = has
+
+
+@compiled
+def scan(data: Any, at: int, is_last: bool, table: TextTable, rows: Any, count: int) -> Any:
+    """Decode frames from data[at:] into rows[count:]; return (why it stopped, at, count).
+
+    Args:
+        data: bytes of the segment.
+        at: where in it a frame begins.
+        is_last: the segment ends with `data`.
+        table: the texts, added to.
+        rows: EVENT_ROWs.
+        count: how many rows are taken.
+    """
+    slots, known, arena, counts = table.slots, table.known, table.arena, table.counts
+    values = np.zeros(_FIELDS_MAX * (1 + _GUESSES), np.int64)  # any number is a fair guess
+    lacking = UNREADABLE if is_last else MORE
+    while True:
+        if at + _FRAME_BYTES > len(data):
+            done = at == len(data) or not is_last
+            return (MORE if done else UNREADABLE), at, count
+        kind, size = data[at], _big_endian(data, at + 1, 4)
+        begin = at + _FRAME_BYTES
+        if kind not in (_EVENT, _CLOSE) or size > _PAYLOAD_BYTES_MAX:
+            return UNREADABLE, at, count
+        if begin + size > len(data):
+            return lacking, at, count
+        crc = _crc32(data, at, at + 5, 0xFFFFFFFF)
+        crc = _crc32(data, begin, begin + size, crc) ^ 0xFFFFFFFF
+        if crc != _big_endian(data, at + 5, 4):
+            return UNREADABLE, at, count
+        if kind == _CLOSE:
+            return CLOSING, at, count
+        if count == len(rows):
+            return ROWS_FULL, at, count
+        status, has = _event(data, begin, begin + size, slots, known, arena, counts, values)
+        if status != _GOOD:
+            return status, at, count
+        _put(rows[count], values, has)
+        count += 1
+        at = begin + size
