@@ -135,10 +135,11 @@ def _why(one: CheckedHistory) -> str:
 def _rows(one: CheckedHistory) -> list[tuple[str, str | Text]]:
     counts = one.outcomes
     ended = ", ".join(f"{counts[name]:,} {name}" for name in ("ok", "fail", "info"))
+    clients = "1 client" if one.clients == 1 else f"{one.clients:,} clients"
     keys = "" if one.keys <= 1 else f", {one.keys:,} keys"
     rows: list[tuple[str, str | Text]] = [
         ("recognised", one.format + (f", model {one.model}" if one.model else "")),
-        ("operations", f"{one.operations:,}: {ended}; {one.clients:,} clients{keys}"),
+        ("operations", f"{one.operations:,}: {ended}; {clients}{keys}"),
     ]
     for verdict in one.verdicts:
         text = Text(verdict.outcome.name.lower(), style=STYLES[verdict.outcome.name])

@@ -1,0 +1,207 @@
+"""What `check` found -> ONE self-contained HTML page that says what fails, and why, in words.
+
+It stays readable and small whatever the history's length: only failing parts are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from harness.verdict import Finding, Verdict, join
+from reports.check_model import CheckedHistory, FailingPart, failing_part, shown_findings
+from reports.failing_picture import NAMES, Picture, lay_out, role_of
+from reports.plain_words import phrase
+
+TEMPLATES: Final = Path(__file__).parent / "templates"
+PARTS_MAX: Final = 10
+"""Failing parts that a page draws; of the others it has the sentence."""
+PARTS_OF_CHECKER_MAX: Final = 4
+FINDINGS_LISTED_MAX: Final = 50
+"""Findings of a checker that are told in a sentence each."""
+HISTORIES_MAX: Final = 500
+"""Histories that the table lists; the worst come first."""
+TEXT_MAX: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnFinding:
+    """One finding with its part; `picture` is None where there is no operation to draw."""
+
+    finding: Finding
+    part: FailingPart | None
+    picture: Picture | None
+    story: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownVerdict:
+    """One checker's verdict: what is drawn, what is only told, and how many there are."""
+
+    verdict: Verdict
+    drawn: tuple[DrawnFinding, ...]
+    told: tuple[str, ...]
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShownHistory:
+    """One history on the page; `anchor` is its place there."""
+
+    history: CheckedHistory
+    anchor: str
+    verdicts: tuple[ShownVerdict, ...]
+
+
+def render_page(checked: Sequence[CheckedHistory]) -> str:
+    """Render the page of one call of `check`; at least one history."""
+    assert checked, "a page shows at least one history"
+    ordered = sorted(
+        enumerate(checked, 1), key=lambda numbered: -int(numbered[1].outcome)
+    )  # the worst first, else as given
+    left = PARTS_MAX
+    shown = []
+    for number, history in ordered[:HISTORIES_MAX]:
+        verdicts = []
+        for verdict in history.verdicts:
+            one = _shown_verdict(verdict, history, left)
+            left -= len(one.drawn)
+            verdicts.append(one)
+        shown.append(ShownHistory(history, f"history-{number}", tuple(verdicts)))
+    outcome = join(verdict for history in checked for verdict in history.verdicts)
+    return (
+        _environment()
+        .get_template("check.html.j2")
+        .render(
+            verdict=outcome.name,
+            histories=shown,
+            count=len(checked),
+            why=_headline(checked),
+            role_of=role_of,
+            cut=_cut,
+            names=NAMES,
+            title=_title,
+        )
+    )
+
+
+def _headline(checked: Sequence[CheckedHistory]) -> str:
+    if len(checked) > 1:
+        counts = {
+            name: sum(one.outcome.name == name for one in checked)
+            for name in ("INVALID", "UNKNOWN", "VALID")
+        }
+        said = ", ".join(f"{n} {name.lower()}" for name, n in counts.items() if n)
+        return f"{len(checked)} histories: {said}"
+    worst = max(checked[0].verdicts, key=lambda verdict: verdict.outcome)
+    if worst.findings:
+        first = worst.findings[0]
+        total = max(worst.findings_total, len(worst.findings))
+        more = f"; {phrase(first.kind, total)} in all" if total > 1 else ""
+        return _cut(first.message) + more
+    return _cut(worst.summary)
+
+
+def _shown_verdict(verdict: Verdict, history: CheckedHistory, left: int) -> ShownVerdict:
+    drawn: list[DrawnFinding] = []
+    told: list[str] = []
+    findings = shown_findings(verdict)
+    seen: set[tuple[str, str | None]] = set()
+    for finding in findings:
+        place = (finding.kind, finding.key)
+        has_room = len(drawn) < min(left, PARTS_OF_CHECKER_MAX)
+        part = failing_part(finding, history.rows) if has_room and place not in seen else None
+        if part is not None and part.operations:
+            seen.add(place)
+            picture = lay_out(part, is_timed=history.is_timed)
+            drawn.append(DrawnFinding(finding, part, picture, story(part, history)))
+        else:
+            told.append(_cut(finding.message))
+    total = max(verdict.findings_total, len(findings))
+    listed = told[:FINDINGS_LISTED_MAX]
+    return ShownVerdict(verdict, tuple(drawn), tuple(listed), total - len(drawn) - len(listed))
+
+
+def story(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
+    """Say what fails, and why, to somebody who did not write the test."""
+    if part.stuck is None:
+        return ()
+    said = []
+    if part.before:
+        verb = "operation had" if part.before == 1 else "operations had"
+        said.append(
+            f"{part.before:,} {verb} returned before this part, and all of them can be explained."
+        )
+    if part.states:
+        states = " or ".join(map(_cut, part.states[:8])) + (" or more" if part.states[8:] else "")
+        whatever = "" if len(part.states) == 1 else ", depending on the order that is chosen"
+        said.append(f"At its begin the object held {states}{whatever}.")
+    count = len(part.prefix)
+    if count:
+        _, state = part.prefix[-1]
+        steps = "1 operation" if count == 1 else f"{count} operations"
+        said.append(
+            f"The longest order that explains the answers has {steps} (numbered circles); after it"
+            f" the object holds {_cut(state)}."
+        )
+    else:
+        said.append("No operation of this part can come first.")
+    stuck = part.by_id(part.stuck)
+    if stuck is not None:
+        when = _returned(stuck.return_ns, history)
+        said.append(
+            f"Then “{stuck.call}” of client {stuck.process} would have to take effect"
+            f" before it returned{when}, and cannot."
+        )
+    if part.undecided:
+        said.append(
+            f"Whether another order works was not decided: {part.undecided} was used up."
+            " The verdict is unknown, which is neither valid nor invalid."
+        )
+    elif part.could_not:
+        said.append(
+            "All other orders end no later. So no way to let each operation take effect at one"
+            " moment between its call and its return gives these answers."
+        )
+    return tuple(said)
+
+
+def _title(finding: Finding) -> str:
+    """Say what a finding is about; its message may begin with the key."""
+    message = finding.message
+    if finding.key is not None:
+        message = message.removeprefix(f"{finding.key}: ")
+        return _cut(f"{finding.kind}, key {finding.key}: {message}")
+    return _cut(f"{finding.kind}: {message}")
+
+
+def _returned(return_ns: int | None, history: CheckedHistory) -> str:
+    if return_ns is None:
+        return ""
+    return f" at {return_ns / 1e9:.6f} s" if history.is_timed else f" (event {return_ns})"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=_number)
+    return environment

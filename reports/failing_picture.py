@@ -1,0 +1,192 @@
+"""The failing part of a history as a picture: clients as rows, real time to the right. Pure.
+
+What matters is drawn: the operation that cannot be placed, what was open with it, the end of the
+order that worked. Circles joined by a line are the moments at which the operations of that order
+take effect. The template draws what is laid out here (and escapes the text).
+
+Source: Lamport's space-time diagrams; porcupine's visualisation for the line of the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from reports.check_model import FailingPart, PartOperation
+from reports.time_layout import Axis, Scale, Span, place
+
+OPERATIONS_MAX: Final = 24
+"""Operations that a picture shows; the table below it has all of the part."""
+LEFT: Final = 12
+NAMES: Final = 104
+"""Width of the column with the clients' names, which stays where it is."""
+RIGHT: Final = 44
+TOP: Final = 26
+LANE: Final = 46
+BAR: Final = 20
+BAR_DOWN: Final = 20
+"""How far below its lane's top a bar begins: above it is room for the order's circles."""
+CHARACTER: Final = 6.9
+LABEL_MAX: Final = 26
+WIDTH_MIN: Final = 640.0
+TO_SCALE: Final = 560.0
+GAP_MIN: Final = 9.0
+GAP_MAX: Final = 150.0
+POINT_GAP: Final = 15.0
+TICK_ROOM: Final = 92.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One operation. `role` is stuck, blocked, placed (in the order) or other."""
+
+    x: float
+    y: float
+    width: float
+    role: str
+    outcome: str
+    is_open: bool
+    label: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The moment at which the `number`-th operation of the order takes effect."""
+
+    x: float
+    y: float
+    number: int
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything that the template draws, in the units of its view box."""
+
+    width: float
+    height: float
+    lanes: tuple[tuple[float, str], ...]
+    bars: tuple[Bar, ...]
+    points: tuple[Point, ...]
+    line: str
+    ticks: tuple[tuple[float, str], ...]
+    deadline: float | None
+    title: str
+    left_out: int
+
+
+def lay_out(part: FailingPart, *, is_timed: bool) -> Picture:
+    """Lay out a part of at least one operation."""
+    shown = part.focus(OPERATIONS_MAX)
+    spans = [
+        Span(each.call_ns, each.return_ns, CHARACTER * (len(_short(each.call)) + 1) + 10)
+        for each in shown
+    ]
+    axis = place(spans, Scale(TO_SCALE, GAP_MIN, GAP_MAX), LEFT)
+    width = max(WIDTH_MIN, axis.end + RIGHT)
+    processes = sorted({each.process for each in shown})
+    lanes = {process: float(TOP + n * LANE) for n, process in enumerate(processes)}
+    bars = _bars(part, shown, lanes, axis, width - RIGHT)
+    points = _points(part, shown, lanes, axis)
+    stuck = None if part.stuck is None else part.by_id(part.stuck)
+    deadline = None
+    if stuck is not None and stuck.return_ns is not None:
+        deadline = round(axis.places[2 * stuck.return_ns + 1], 1)
+    return Picture(
+        width=round(width, 1),
+        height=TOP + len(processes) * LANE + 24.0,
+        lanes=tuple((y, f"client {process}") for process, y in lanes.items()),
+        bars=bars,
+        points=points,
+        line=" ".join(f"{point.x},{point.y}" for point in points),
+        ticks=_ticks(axis, width, is_timed=is_timed),
+        deadline=deadline,
+        title=f"{len(shown)} operations of {len(processes)} clients",
+        left_out=len(part.operations) - len(shown),
+    )
+
+
+def role_of(op: int, part: FailingPart) -> str:
+    """Say which part an operation plays."""
+    if op == part.stuck:
+        return "stuck"
+    if any(op == each for each, _ in part.could_not):
+        return "blocked"
+    return "placed" if any(op == each for each, _ in part.prefix) else "other"
+
+
+def _bars(
+    part: FailingPart,
+    shown: Sequence[PartOperation],
+    lanes: Mapping[int, float],
+    axis: Axis,
+    edge: float,
+) -> tuple[Bar, ...]:
+    following: dict[int, float] = {}  # process -> where its next operation begins
+    bars = []
+    for each in reversed(shown):
+        x = axis.places[2 * each.call_ns]
+        if each.return_ns is None:
+            end = min(edge, following.get(each.process, edge + 4) - 4)
+        else:
+            end = axis.places[2 * each.return_ns + 1]
+        following[each.process] = x
+        ended = "its outcome stayed unknown" if each.return_ns is None else each.outcome
+        bars.append(
+            Bar(
+                x=round(x, 1),
+                y=lanes[each.process] + BAR_DOWN,
+                width=round(max(4.0, end - x), 1),
+                role=role_of(each.op, part),
+                outcome=each.outcome,
+                is_open=each.return_ns is None,
+                label=_short(each.call),
+                title=f"{each.call}, client {each.process}, operation {each.op}: {ended}",
+            )
+        )
+    return tuple(reversed(bars))
+
+
+def _points(
+    part: FailingPart, shown: Sequence[PartOperation], lanes: Mapping[int, float], axis: Axis
+) -> tuple[Point, ...]:
+    """Place the order's moments: each inside its operation and behind the one before it."""
+    by_id = {each.op: each for each in shown}
+    points = []
+    at = 0.0
+    for number, (op, state) in enumerate(part.prefix, 1):
+        each = by_id.get(op)
+        if each is None:
+            continue
+        begin = axis.places[2 * each.call_ns] + 8
+        at = max(begin, at + POINT_GAP if points else begin)
+        if each.return_ns is not None:
+            at = min(at, axis.places[2 * each.return_ns + 1])
+        title = f"{number}. {each.call} takes effect: {state}"
+        points.append(Point(round(at, 1), lanes[each.process] + 10, number, title))
+    return tuple(points)
+
+
+def _ticks(axis: Axis, width: float, *, is_timed: bool) -> tuple[tuple[float, str], ...]:
+    ticks: list[tuple[float, str]] = []
+    begin = min(axis.places) // 2
+    for moment, x in axis.places.items():
+        has_room = x + TICK_ROOM <= width and (not ticks or x - ticks[-1][0] >= TICK_ROOM)
+        if has_room or not ticks:
+            text = _after(moment // 2 - begin) if is_timed else f"event {moment // 2}"
+            ticks.append((round(x, 1), text))
+    return tuple(ticks)
+
+
+def _after(length_ns: int) -> str:
+    """Print a time since the part's begin in the unit that suits it."""
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if length_ns >= size:
+            return f"+{length_ns / size:.3g} {unit}"
+    return f"+{length_ns} ns"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LABEL_MAX else text[: LABEL_MAX - 1] + "…"
