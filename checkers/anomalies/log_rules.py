@@ -82,11 +82,9 @@ def conclude_log(
 
 def told_send(log: Log, row: int) -> str:
     """Name a send: "the send of 5 at offset 3 by process 0 (op 12)"."""
-    sends = log.sends
+    sends, what = log.sends, f"the {log.verb} of {log.sends.value[row]}"
     at = "" if sends.offset[row] == NOWHERE else f" at offset {sends.offset[row]}"
-    return (
-        f"the send of {sends.value[row]}{at} by process {sends.process[row]} (op {sends.op[row]})"
-    )
+    return f"{what}{at} by process {sends.process[row]} (op {sends.op[row]})"
 
 
 def told_read(reads: Reads, row: int) -> str:

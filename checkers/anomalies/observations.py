@@ -88,9 +88,13 @@ class Starts:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One log as its clients saw it; `repeated` are values that several sends may have put."""
+    """One log as its clients saw it; `repeated` are values that several sends may have put.
+
+    `verb` is what its history calls a send: send or append.
+    """
 
     key: str
+    verb: str
     sends: Sends
     reads: Reads
     blanks: Blanks
@@ -113,6 +117,7 @@ def load_log(operations: pa.Table) -> Log:
     sends = _sends(columns)
     return Log(
         key=(table["key"][0].as_py() or "") if table.num_rows else "",
+        verb="append" if columns.is_({"append"}).any() else "send",
         sends=sends,
         reads=_reads(columns),
         blanks=_blanks(columns),

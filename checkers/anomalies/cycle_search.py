@@ -1,0 +1,308 @@
+"""Finds cycles in the dependency graph, and the shortest one of each strongly connected part.
+
+Pure. The whole graph is only cut into its components, by a kernel, in linear time; without a
+component of two or more invocations there is no cycle, and that is the end of it. What is left
+is small, and is looked at level by level, the worst first: cycles of dependencies alone, with
+the order inside processes, with real time.
+
+Source: Elle (Alvaro & Kingsbury, VLDB 2020), which names and ranks cycles in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import networkx as nx
+import numpy as np
+
+from checkers.anomalies.dependencies import (
+    PROCESS,
+    REALTIME,
+    WR,
+    WW,
+    Edges,
+    Invocations,
+    edges_of,
+    invocations_of,
+    process_edges,
+    realtime_edges,
+)
+from checkers.anomalies.observations import Ints, Log
+from checkers.kernels.components import components
+
+LEVELS: Final = (
+    ("G0", frozenset((WW,))),
+    ("G1c", frozenset((WW, WR))),
+    ("G0-process", frozenset((WW, PROCESS))),
+    ("G1c-process", frozenset((WW, WR, PROCESS))),
+    ("G0-realtime", frozenset((WW, PROCESS, REALTIME))),
+    ("G1c-realtime", frozenset((WW, WR, PROCESS, REALTIME))),
+)
+"""The kinds of edges that a cycle may have, and what it is called; the worst first."""
+
+STEPS_MAX: Final = 300_000
+"""Nodes that the search for a short cycle of one component may visit, roughly; the shortest one
+of those that it saw is told then."""
+
+MEMBERS_MAX: Final = 10_000
+"""Invocations among which a short cycle is looked for; a larger component is looked at in windows
+of so many, by the time of their calls, each half over the one before."""
+
+RANK: Final = {WW: 0, WR: 1, PROCESS: 2, REALTIME: 3}
+"""Of several edges between the same two invocations the first in this order is told."""
+_KINDS: Final = {rank: kind for kind, rank in RANK.items()}
+
+STEP: Final = 1000
+"""What a step weighs; its rank is added, so that of ways as short the plainest is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One edge of a cycle: invocations by their id, and for dependencies what shows it."""
+
+    kind: str
+    source: int
+    target: int
+    log: int = -1
+    from_row: int = -1
+    to_row: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """A cycle, and how many invocations its component has, of which `first` is one.
+
+    Without links: each window of the component that was small enough to search had none.
+    """
+
+    kind: str
+    links: tuple[Link, ...]
+    component: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """Nodes, and all edges between places among them, each with its kind and its origin."""
+
+    nodes: Invocations
+    source: Ints
+    target: Ints
+    rank: Ints  # of its kind
+    part: Ints  # which of `parts`, -1 for none
+    row: Ints  # which edge of that part
+    parts: Sequence[Edges]
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What was found, and how much there was to look at."""
+
+    cycles: tuple[Cycle, ...]
+    invocations: int
+    edges: int
+
+
+def search(logs: Sequence[Log]) -> Searched:
+    """Return the cycles of the logs' dependency graph: the worst and shortest of each part."""
+    parts = [part for part in edges_of(logs) if len(part.sources)]
+    if not parts:
+        return Searched((), 0, 0)
+    graph = _graph(invocations_of(logs, parts), parts)
+    cycles = [
+        cycle for members in _components(graph, LEVELS[-1][1]) for cycle in _told(graph, members)
+    ]
+    return Searched(tuple(cycles), len(graph.nodes.op), len(graph.source))
+
+
+def _graph(nodes: Invocations, parts: Sequence[Edges]) -> _Graph:
+    before, after = process_edges(nodes)
+    sources = [np.searchsorted(nodes.op, part.sources) for part in parts] + [before]
+    targets = [np.searchsorted(nodes.op, part.targets) for part in parts] + [after]
+    sizes = [len(each) for each in sources]
+    ranks = [RANK[part.kind] for part in parts] + [RANK[PROCESS]]
+    numbers = [*range(len(parts)), -1]
+    return _Graph(
+        nodes,
+        np.concatenate(sources),
+        np.concatenate(targets),
+        np.repeat(np.array(ranks), sizes),
+        np.repeat(np.array(numbers), sizes),
+        np.concatenate([np.arange(size) for size in sizes]),
+        parts,
+    )
+
+
+def _components(graph: _Graph, kinds: frozenset[str]) -> list[Ints]:
+    """Return the components of two or more invocations, as places, in the order of their ids."""
+    size = len(graph.nodes.op)
+    chosen = np.isin(graph.rank, [RANK[kind] for kind in kinds])
+    sources, targets, count = graph.source[chosen], graph.target[chosen], size
+    if REALTIME in kinds:
+        before, after = realtime_edges(graph.nodes)
+        count = size + len(before)
+        sources, targets = np.concatenate((sources, before)), np.concatenate((targets, after))
+    number = components(count, sources.astype(np.int64), targets.astype(np.int64))[:size]
+    order = np.argsort(number, kind="stable")
+    _, begins, counts = np.unique(number[order], return_index=True, return_counts=True)
+    found = [order[b : b + n] for b, n in zip(begins, counts, strict=True) if n > 1]
+    return sorted(found, key=lambda members: int(members[0]))
+
+
+def _told(graph: _Graph, members: Ints) -> Iterator[Cycle]:
+    """Yield the cycles of the worst level that a component has any of."""
+    part = _cut(graph, members)
+    for kind, kinds in LEVELS:
+        found = _components(part, kinds)
+        if found:
+            for inside in found:
+                small = _window(_cut(part, inside), kinds)
+                links = () if small is None else _shortest(small, kinds)
+                yield Cycle(kind, links, len(inside), int(part.nodes.op[inside[0]]))
+            return
+
+
+def _window(graph: _Graph, kinds: frozenset[str]) -> _Graph | None:
+    """Return a component small enough to be searched inside this one; None if none is found."""
+    size = len(graph.nodes.op)
+    if size <= MEMBERS_MAX:
+        return graph
+    by_call = np.argsort(graph.nodes.call, kind="stable")
+    for begin in range(0, size - MEMBERS_MAX // 2, MEMBERS_MAX // 2):
+        part = _cut(graph, np.sort(by_call[begin : begin + MEMBERS_MAX]))
+        found = _components(part, kinds)
+        if found:
+            return _cut(part, found[0])
+    return None
+
+
+def _cut(graph: _Graph, members: Ints) -> _Graph:
+    """Return the part of the graph between `members` (places, ascending)."""
+    place = np.full(len(graph.nodes.op), -1, dtype=np.int64)
+    place[members] = np.arange(len(members))
+    kept = (place[graph.source] >= 0) & (place[graph.target] >= 0)
+    nodes = graph.nodes
+    return _Graph(
+        Invocations(
+            nodes.op[members], nodes.process[members], nodes.call[members], nodes.end[members]
+        ),
+        place[graph.source[kept]],
+        place[graph.target[kept]],
+        graph.rank[kept],
+        graph.part[kept],
+        graph.row[kept],
+        graph.parts,
+    )
+
+
+def _shortest(graph: _Graph, kinds: frozenset[str]) -> tuple[Link, ...]:
+    """Return the shortest cycle of a component, as far as STEPS_MAX allows to look.
+
+    Every cycle has a dependency, since processes and real time alone only lead forward: so the
+    way back from each dependency's end to its begin is tried.
+    """
+    net = _Net(graph, kinds)
+    is_dependency = graph.rank < RANK[PROCESS]
+    is_dependency &= np.isin(graph.rank, [RANK[kind] for kind in kinds])
+    tried = np.flatnonzero(is_dependency)
+    if REALTIME in kinds:  # the most frequent case first: two that real time puts the other way
+        is_turned = graph.nodes.end[graph.target[tried]] < graph.nodes.call[graph.source[tried]]
+        tried = np.concatenate((tried[is_turned], tried[~is_turned]))
+    best: tuple[Link, ...] = ()
+    for edge in tried[: max(1, STEPS_MAX // len(net.graph))].tolist():
+        source, target = int(graph.source[edge]), int(graph.target[edge])
+        _, back = nx.bidirectional_dijkstra(net.graph, target, source)
+        links = _merged((net.link([source, target], edge), *net.links(back)))
+        if not best or len(links) < len(best):
+            best = links
+        if len(best) == 2:  # no cycle is shorter
+            break
+    return best
+
+
+def _merged(links: Sequence[Link]) -> tuple[Link, ...]:
+    """Make one link of those that go on in the same log or process."""
+    merged: list[Link] = []
+    for link in links:
+        last = merged[-1] if merged else None
+        goes_on = last is not None and last.kind == link.kind == WW and last.to_row == link.from_row
+        if last is not None and goes_on and last.log == link.log:
+            merged[-1] = replace(last, target=link.target, to_row=link.to_row)
+        else:
+            merged.append(link)
+    return tuple(merged)
+
+
+class _Net:
+    """A component as a weighted graph in which any way along one order costs one step.
+
+    Offsets, processes and real time are orders: who is far ahead in one is before the other as
+    much as the next one is. So each edge of an order has a node of its own, joined to the next
+    edge's node for nothing; a step onto that row of nodes is what costs.
+    """
+
+    def __init__(self, graph: _Graph, kinds: frozenset[str]) -> None:
+        self._of = graph
+        self._size = len(graph.nodes.op)
+        self._edges = len(graph.source)
+        self.graph = nx.DiGraph()
+        self.graph.add_nodes_from(range(self._size))
+        for edge in np.flatnonzero(np.isin(graph.rank, [RANK[kind] for kind in kinds])).tolist():
+            weight = STEP + int(graph.rank[edge])
+            node = self._size + edge
+            self.graph.add_edge(int(graph.source[edge]), node, weight=weight)
+            self.graph.add_edge(node, int(graph.target[edge]), weight=0)
+        self._join(kinds)
+        if REALTIME in kinds:
+            before, after = realtime_edges(graph.nodes)
+            moments = self._edges
+            for source, target in zip(before.tolist(), after.tolist(), strict=True):
+                is_entry = source < self._size
+                self.graph.add_edge(
+                    source if is_entry else source + moments,
+                    target if target < self._size else target + moments,
+                    weight=STEP + RANK[REALTIME] if is_entry else 0,
+                )
+
+    def _join(self, kinds: frozenset[str]) -> None:
+        """Join the nodes of edges that follow one another in the same order."""
+        graph = self._of
+        for edge in range(self._edges - 1):
+            rank = graph.rank[edge]
+            is_order = rank in (RANK[WW], RANK[PROCESS]) and _KINDS[rank] in kinds
+            if (
+                not is_order
+                or rank != graph.rank[edge + 1]
+                or graph.part[edge] != graph.part[edge + 1]
+            ):
+                continue
+            if rank == RANK[PROCESS]:
+                follows = graph.target[edge] == graph.source[edge + 1]
+            else:
+                part = graph.parts[graph.part[edge]]
+                follows = part.to_rows[graph.row[edge]] == part.from_rows[graph.row[edge + 1]]
+            if follows:
+                self.graph.add_edge(self._size + edge, self._size + edge + 1, weight=0)
+
+    def links(self, path: Sequence[int]) -> Iterator[Link]:
+        """Yield the links of a way from one invocation to another."""
+        stops = [n for n, node in enumerate(path) if node < self._size]
+        for begin, end in pairwise(stops):
+            yield self.link(path[begin : end + 1])
+
+    def link(self, way: Sequence[int], edge: int | None = None) -> Link:
+        """Return the link of a way that has an invocation at either end and none between."""
+        graph = self._of
+        ends = (int(graph.nodes.op[way[0]]), int(graph.nodes.op[way[-1]]))
+        first = way[1] - self._size if edge is None else edge
+        last = way[-2] - self._size if edge is None else edge
+        if first >= self._edges:
+            return Link(REALTIME, *ends)
+        if graph.part[first] < 0:
+            return Link(PROCESS, *ends)
+        part = graph.parts[graph.part[first]]
+        rows = (int(part.from_rows[graph.row[first]]), int(part.to_rows[graph.row[last]]))
+        return Link(part.kind, *ends, part.log, *rows)

@@ -1,0 +1,131 @@
+"""Cycles in a log's dependencies: orders that offsets, reads, processes and time contradict.
+
+Source: Adya 1999 (G0, G1c); Elle; jepsen.tests.kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from checkers.anomalies.cycle_search import Cycle, Link, Searched, search
+from checkers.anomalies.dependencies import PROCESS, WR, WW
+from checkers.anomalies.log_rules import REPEATED_SHOWN_MAX, conclude_log, details
+from checkers.anomalies.observations import Log, load_log
+from checkers.findings import Findings
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Verdict
+
+NAME: Final = "cycles"
+
+
+class Cycles:
+    """Sends and reads of one log stand in an order that closes no circle.
+
+    Judges each log by itself. Where every invocation is about one key, that is enough: if each
+    key's dependencies agree with real time, all of them together do (Herlihy & Wing 1990,
+    theorem 1, locality). Transactions over several keys are judged by transaction-cycles.
+    """
+
+    name = NAME
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Search one log's dependency graph."""
+        return check_cycles([load_log(tables["operations"])], context)
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the logs' findings."""
+        return conclude_cycles(NAME, findings, context)
+
+
+PLUGIN = Cycles()
+
+
+def check_cycles(logs: Sequence[Log], context: CheckContext) -> pa.Table:
+    """Search the dependency graph of several logs; return rows of FINDINGS."""
+    searched: Searched = search(logs)
+    findings = Findings()
+    for kind in sorted({cycle.kind for cycle in searched.cycles}):
+        cycles = [cycle for cycle in searched.cycles if cycle.kind == kind]
+
+        def describe(n: int, cycles: Sequence[Cycle] = cycles) -> Finding:
+            return _describe(cycles[n], logs, context)
+
+        findings.add(kind, range(len(cycles)), describe)
+    repeated = [f"{value} in {log.key}" for log in logs for value in log.repeated.tolist()]
+    counts: dict[str, Any] = {
+        "logs": len(logs),
+        "sends_acknowledged": sum(int(log.sends.is_ok.sum()) for log in logs),
+        "messages_read": sum(len(log.reads.op) for log in logs),
+        "invocations": searched.invocations,
+        "edges": searched.edges,
+    }
+    if repeated:
+        counts |= {"values_repeated": len(repeated), "repeated": repeated[:REPEATED_SHOWN_MAX]}
+    return findings.table(counts)
+
+
+def conclude_cycles(name: str, findings: pa.Table, context: CheckContext) -> Verdict:
+    """Join the findings of `check_cycles` into the verdict of checker `name`."""
+    clean = "offsets, reads, processes and real time agree on one order"
+    what = ("sends_acknowledged", "messages_read")
+    return conclude_log(name, findings, context, clean=clean, what=what)
+
+
+def _describe(cycle: Cycle, logs: Sequence[Log], context: CheckContext) -> Finding:
+    """Put a cycle into words, edge by edge."""
+    if not cycle.links:
+        message = (
+            f"{cycle.component} operations, op {cycle.first} among them, stand in a circle that is"
+            " too long to show."
+        )
+        return Finding(cycle.kind, message, None, None, (cycle.first,), {})
+    told = [_told(link, logs) for link in cycle.links]
+    keys = list(dict.fromkeys(logs[link.log].key for link in cycle.links if link.log >= 0))
+    first = next(link for link in cycle.links if link.log >= 0)
+    log = logs[first.log]
+    offset = int(log.sends.offset[first.from_row])
+    message = f"{', '.join(keys)}: a circle of {len(told)} operations: {'; but '.join(told)}."
+    edges = [
+        {"from": link.source, "to": link.target, "edge": link.kind, "why": why}
+        for link, why in zip(cycle.links, told, strict=True)
+    ]
+    more = details(
+        context,
+        int(log.sends.call[first.from_row]),
+        cycle=edges,
+        component=cycle.component,
+    )
+    operations = tuple(link.source for link in cycle.links)
+    key = keys[0] if len(keys) == 1 else None
+    place = offset if key is not None and offset >= 0 else None
+    return Finding(cycle.kind, message, key, place, operations, more)
+
+
+def _told(link: Link, logs: Sequence[Log]) -> str:
+    """Say one edge: "op 12 (append 5 at offset 3) stands before op 17 (append 9 ...) in q/1"."""
+    if link.log < 0:
+        if link.kind == PROCESS:
+            return f"op {link.source} came before op {link.target} in the same process"
+        return f"op {link.source} returned before op {link.target} was called"
+    log = logs[link.log]
+    assert link.kind in (WW, WR), f"an edge of kind {link.kind} needs no log"
+    if link.kind == WW:
+        return f"{_sent(log, link.from_row)} stands before {_sent(log, link.to_row)} in {log.key}"
+    reads, row = log.reads, link.to_row
+    what = "poll" if reads.is_poll[row] else "read"
+    at = f"at offset {reads.offset[row]} of {log.key}"
+    return f"{_sent(log, link.from_row)} was seen by op {reads.op[row]} ({what}) {at}"
+
+
+def _sent(log: Log, row: int) -> str:
+    sends = log.sends
+    offset = int(sends.offset[row])
+    if offset < 0:
+        read = (log.reads.value == sends.value[row]).nonzero()[0]
+        offset = int(log.reads.offset[read[0]]) if len(read) else offset
+    return f"op {sends.op[row]} ({log.verb} {sends.value[row]} at offset {offset})"
