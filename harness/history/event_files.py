@@ -46,8 +46,9 @@ class EventFiles:
         self._quoted.take(texts)
         order = np.empty(len(round_.index), np.int64)
         order[round_.index - self._count] = np.arange(len(order))
+        events = np.concatenate(round_.events)
         for begin in range(0, len(order), EVENTS_AT_A_TIME):
-            rows = round_.events[order[begin : begin + EVENTS_AT_A_TIME]]
+            rows = events[order[begin : begin + EVENTS_AT_A_TIME]]
             value, ends, is_null = _values(rows, self._raw)
             self._parquet.write_table(_table(rows, self._count, texts, (value, ends, is_null)))
             self._lines.write(_lines(rows, self._count, self._quoted, value, ends))

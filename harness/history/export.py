@@ -253,10 +253,13 @@ def _write(
                 parts.add(round_.operations, texts)
             if events is not None:
                 events.add(round_, texts)
-            is_fault = round_.events["process"] == NEMESIS_PROCESS
-            faults.append(round_.events[is_fault])
-            places.append(round_.index[is_fault])
-            last_ns = max(last_ns, int(round_.events["time_ns"].max(initial=0)))
+            begin = 0
+            for rows in round_.events:
+                is_fault = rows["process"] == NEMESIS_PROCESS
+                faults.append(rows[is_fault])
+                places.append(round_.index[begin : begin + len(rows)][is_fault])
+                begin += len(rows)
+                last_ns = max(last_ns, int(rows["time_ns"].max(initial=0)))
     finally:
         if events is not None:
             events.close()

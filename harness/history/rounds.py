@@ -22,13 +22,14 @@ import numpy.typing as npt
 
 from harness.errors import HarnessError
 from harness.history.order_kernels import Open, merge, pair, rehash
-from harness.history.rows import EVENT_ROW, INVOKE, OPERATION_ROW
+from harness.history.rows import INVOKE, OPERATION_ROW
 from harness.history.segment_stream import SegmentStream
 from harness.history.segments import SegmentEnd
 from harness.history.texts import HistoryTexts
 
-ROUND_BYTES = 48 << 20
-"""Bytes of all segments together that are decoded at a time."""
+ROUND_BYTES = 8 << 20
+"""Bytes of all segments together that are decoded at a time: arrays of that size are taken from
+memory that was used before, larger ones are mapped and cleared anew each time."""
 CHUNK_BYTES_MIN = 256 << 10
 OPEN_AT_FIRST = 256
 
@@ -44,12 +45,12 @@ class NotInOrder(Exception):  # noqa: N818 - it is no error: read again, all at 
 class Round:
     """Events of one stretch of time, and the operations that ended in it.
 
-    `events` are rows of EVENT_ROW, recording after recording; `index` is each one's place in the
-    order of all. `operations` are rows of OPERATION_ROW, in any order; the last round has
-    those that never ended too.
+    `events` are rows of EVENT_ROW, recording by recording; `index` is each one's place in the
+    order of all, recording after recording. `operations` are rows of OPERATION_ROW, in any
+    order; the last round has those that never ended too.
     """
 
-    events: Rows
+    events: tuple[Rows, ...]
     index: Ints
     operations: tuple[Rows, ...]
 
@@ -95,7 +96,7 @@ class Recordings:
                 is_over = all(stream.is_done for stream in self._streams)
                 events = self._take(is_over)
                 yield (round_ := self._pair(events, first, is_over))
-                first += len(round_.events)
+                first += len(round_.index)
         finally:
             self._close()
         self.ends = [stream.end for stream in self._streams if stream.end is not None]
@@ -129,21 +130,20 @@ class Recordings:
 
     def _pair(self, events: list[Rows], first: int, is_over: bool) -> Round:
         bounds = np.cumsum([0, *map(len, events)])
-        joined = np.concatenate([np.empty(0, EVENT_ROW), *events])
-        index = np.empty(len(joined), np.int64)
-        times = np.ascontiguousarray(joined["time_ns"])
-        is_invoke = joined["type"] == INVOKE
+        index = np.empty(bounds[-1], np.int64)
+        times = np.concatenate([rows["time_ns"] for rows in events])
+        is_invoke = np.concatenate([rows["type"] == INVOKE for rows in events])
         if self._at_once:
             # Stable, and rows stand recording after recording, in the order recorded.
-            index[np.lexsort((~is_invoke, times))] = np.arange(len(joined))
+            index[np.lexsort((~is_invoke, times))] = np.arange(len(index))
         else:
             merge(times, is_invoke, bounds, first, index)
         parts = [
-            (pairing, joined[begin:end], index[begin:end], is_over)
-            for pairing, begin, end in zip(self._pairing, bounds, bounds[1:], strict=False)
+            (pairing, rows, index[begin : begin + len(rows)], is_over)
+            for pairing, rows, begin in zip(self._pairing, events, bounds[:-1], strict=True)
         ]
         operations = self._pool.map(lambda part: part[0].pair(*part[1:]), parts)
-        return Round(joined, index, tuple(operations))
+        return Round(tuple(events), index, tuple(operations))
 
 
 class _Pairing:
@@ -154,19 +154,18 @@ class _Pairing:
 
     def pair(self, events: Rows, index: Ints, is_over: bool) -> Rows:
         """Return the operations that ended, and in the end those that did not."""
-        found: list[Rows] = []
-        at = 0
+        found = np.empty(len(events), OPERATION_ROW)
+        at = count = 0
         while at < len(events):
-            room = np.empty(len(events) - at, OPERATION_ROW)
-            at, count = pair(events, index, self.open, room, at)
-            found.append(room[:count])
+            at, more = pair(events, index, self.open, found[count:], at)
+            count += more
             if at < len(events):
-                larger = _empty(2 * len(self.open.taken))
+                larger = _empty(4 * len(self.open.taken))
                 rehash(self.open, larger)
                 self.open = larger
-        if is_over:
-            found.append(self.open.rows[self.open.taken])
-        return found[0] if len(found) == 1 else np.concatenate([np.empty(0, OPERATION_ROW), *found])
+        if not is_over:
+            return found[:count]
+        return np.concatenate([found[:count], self.open.rows[self.open.taken]])
 
 
 def _empty(slots: int) -> Open:
