@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.longest_prefix import Prefix, longest_prefix
 from checkers.models.columns import call_of
 from checkers.models.model import Call, Model
 from checkers.search.found import Found, Part
@@ -78,15 +79,16 @@ def explain_part(
     part: Part, problem: Problem, operations: Operations, method: str | None = None
 ) -> Finding:
     """Say which part of the history cannot be linearized, and what could not come next."""
-    details = _details(part, operations) | {"method": method or part.method}
+    details = _details(part, problem, operations) | {"method": method or part.method}
     stuck = details["could_not"][0]["why"] if details["could_not"] else "no order allows it"
-    message = f"{operations.name(part.stuck)} cannot take effect before it returns: {stuck}."
-    return Finding(NOT_LINEARIZABLE, message, None, None, _ids(part), details)
+    message = f"{operations.name(details['stuck'])} cannot take effect before it returns: {stuck}."
+    ids = _ids(part, details["stuck"])
+    return Finding(NOT_LINEARIZABLE, message, None, None, ids, details)
 
 
-def explain_open_part(part: Part, why: str, operations: Operations) -> Finding:
+def explain_open_part(part: Part, why: str, problem: Problem, operations: Operations) -> Finding:
     """Say which part of the history could not be decided within the budget."""
-    details = _details(part, operations) | {"why": why}
+    details = _details(part, problem, operations) | {"why": why}
     known = part.operations.tolist()
     first, last = (known[0], part.stuck) if known else (part.stuck, part.stuck)
     message = (
@@ -95,7 +97,7 @@ def explain_open_part(part: Part, why: str, operations: Operations) -> Finding:
         f" ({part.last_ns / NS_PER_S:.3f} s), {part.before} operations before it."
     )
     details |= {"first": first, "last": last, "first_ns": part.first_ns, "last_ns": part.last_ns}
-    return Finding(UNDECIDED, message, None, None, _ids(part), details)
+    return Finding(UNDECIDED, message, None, None, _ids(part, part.stuck), details)
 
 
 def explain_accusation(
@@ -148,20 +150,21 @@ def _call_of(problem: Problem, op: int) -> int:
     return int(problem.call_ns[np.flatnonzero(problem.op == op)[0]])
 
 
-def _ids(part: Part) -> tuple[int, ...]:
+def _ids(part: Part, stuck: int) -> tuple[int, ...]:
     """Return the part's operations of known outcome that a finding names, the stuck one first."""
-    known = [op for op in part.operations[-OPERATIONS_MAX:].tolist() if op != part.stuck]
-    return (part.stuck, *known[: OPERATIONS_MAX - 1])
+    known = [op for op in part.operations[-OPERATIONS_MAX:].tolist() if op != stuck]
+    return (stuck, *known[: OPERATIONS_MAX - 1])
 
 
-def _details(part: Part, operations: Operations) -> Json:
+def _details(part: Part, problem: Problem, operations: Operations) -> Json:
     """Return what both kinds of findings carry of a part."""
-    steps = list(part.prefix.steps(PREFIX_MAX))
+    prefix = longest_prefix(part, problem)
+    steps = prefix.steps[-PREFIX_MAX:]
     unknown = set(part.unknown.tolist())
     used = [op for op, _ in steps if op in unknown]
-    known = [op for op in part.operations.tolist() if op != part.stuck]
+    known = [op for op in part.operations.tolist() if op != prefix.stuck]
     # Those that a person needs most: the stuck one, unknown ones that were used, the last ones.
-    chosen = [part.stuck, *used, *known[::-1]]
+    chosen = [prefix.stuck, *used, *known[::-1]]
     chosen = list(dict.fromkeys(chosen))[:OPERATIONS_MAX]
     model = operations.model
     return {
@@ -169,30 +172,29 @@ def _details(part: Part, operations: Operations) -> Json:
         "method": part.method,
         "operations": operations.shown(chosen),
         "prefix": [{"op": op, "state": model.describe_state(state)} for op, state in steps],
-        "stuck": part.stuck,
-        "could_not": _could_not(part, operations),
+        "stuck": prefix.stuck,
+        "could_not": _could_not(part, prefix, operations),
         "before": part.before,
         "states": [model.describe_state(state) for state in part.states[:STATES_MAX]],
     }
 
 
-def _could_not(part: Part, operations: Operations) -> list[Json]:
+def _could_not(part: Part, prefix: Prefix, operations: Operations) -> list[Json]:
     """Say why the stuck operation, and others open at its return, cannot follow the prefix."""
     model = operations.model
-    steps = list(part.prefix.steps())
-    state = steps[-1][1] if steps else part.prefix_start
-    done = {op for op, _ in steps}
-    rows = operations.rows([part.stuck, *part.operations.tolist()[-OPERATIONS_MAX:]])
+    done = {op for op, _ in prefix.steps}
+    rows = operations.rows([prefix.stuck, *part.operations.tolist()[-OPERATIONS_MAX:]])
     calls: dict[int, Call] = {op: call_of(row) for op, row in rows.items()}
+    end = _end(rows[prefix.stuck])
     still = [
         op
         for op, row in rows.items()
-        if op != part.stuck and op not in done and row["call_ns"] <= part.last_ns <= _end(row)
+        if op not in done and op != prefix.stuck and row["call_ns"] <= end <= _end(row)
     ]
     return [
-        {"op": op, "why": model.why_not(state, calls[op])}
-        for op in [part.stuck, *sorted(still)]
-        if op not in done and model.step(state, calls[op]) is None
+        {"op": op, "why": model.why_not(prefix.state, calls[op])}
+        for op in [prefix.stuck, *sorted(still)]
+        if model.step(prefix.state, calls[op]) is None
     ]
 
 

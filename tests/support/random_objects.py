@@ -208,7 +208,7 @@ def random_history(
     do = rng.choice(OBJECTS[model])()
     size = min(rng.randint(0, size_max) + rng.randint(0, 4), size_max)
     span = rng.choice((size, 4 * size, 10 * size))
-    reach = rng.choice((0, 1, 1, 3, span // 2 + 1))
+    reach = rng.choice((0, 0, 1, 1, 3, span // 2 + 1))
     rows = []
     for moment in sorted(rng.randint(0, span) for _ in range(size)):
         row: Row = dict.fromkeys(OPERATIONS.names) | {"outcome": "ok", "key": "k"}
@@ -226,7 +226,7 @@ def random_history(
         row["return_ns"] = moment + rng.randint(0, reach)
         rows.append(row)
     if rows and rng.random() < lies:
-        for _ in range(rng.choice((1, 2, 3))):
+        for _ in range(rng.choice((1, 2, 3, 4))):
             falsify(rng.choice(rows), rows, source)
     rng.shuffle(rows)
     return [finished(row, op) for op, row in enumerate(sorted(rows, key=lambda r: r["call_ns"]))]

@@ -1,0 +1,39 @@
+"""Some hundreds of random histories of each model; tests/benchmarks/fuzz_models.py runs more."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from harness import discovery
+from tests.support.model_fuzz import compare
+from tests.support.random_objects import OBJECTS
+
+HISTORIES = 400
+METHODS = {
+    "register": {"by_zones"},
+    "cas-register": {"by_zones"},
+    "fifo-queue": {"by_fifo"},
+    "unordered-queue": {"by_bag"},
+    "set": {"by_set-levels"},
+    "append-log": {"by_log-offsets"},
+}
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTS))
+def test_agrees_with_brute_force_and_the_search_alone(name):
+    model = discovery.get("models", name)
+    seen = Counter()
+    for seed in range(HISTORIES):
+        seen.update(compare(model, 1_000_000 + seed))
+    assert seen["histories"] == HISTORIES
+    assert seen["invalid"] > HISTORIES / 5
+    assert seen["valid"] > HISTORIES / 5
+    assert seen["with_unknown"] > HISTORIES / 5
+    for method in METHODS.get(name, set()) | {"by_search"}:
+        assert seen[method] > HISTORIES / 20
+
+
+def test_every_model_has_random_histories():
+    assert set(OBJECTS) == set(discovery.find("models"))
