@@ -8,7 +8,7 @@ Source: Raft section 5.3 (Log Matching, State Machine Safety).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 
 from checkers.durability import why_not_judged
 from checkers.findings import Findings, Gathered, gather, settle
+from checkers.index_windows import compare_windows
+from harness.history.schema import FINDINGS
 from harness.plugins import CheckContext
 from harness.verdict import Finding, Verdict
 
@@ -58,6 +60,23 @@ class CommittedPrefix:
             "spans": spans,
         }
         return findings.table(counts)
+
+    def judge_windows(
+        self,
+        summaries: Iterable[pa.Table],
+        entries: Iterable[pa.Table],
+        context: CheckContext,
+    ) -> tuple[pa.Table, list[int]]:
+        """Judge windows by what checkers.index_windows kept of them, of all nodes together.
+
+        Returns the findings, and the windows of which every node's entries must be looked at.
+        """
+        compared = compare_windows(summaries, entries)
+        found = [self.check({"entries": rows}, context) for rows in compared.whole]
+        for run in compared.agreed:
+            counts = {"entries": run.entries, "damaged": 0, "spans": run.spans}
+            found.append(Findings().table(counts))
+        return pa.concat_tables([FINDINGS.empty_table(), *found]), compared.others
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
         """Join the ranges: each must go on where the one before it ended."""

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from checkers.engine.java import find_java
-from checkers.engine.job import CheckJob, Progress
+from checkers.engine.job import CheckJob, Progress, SegmentedReader
 from checkers.engine.local import run_local
 from checkers.engine.spark import SparkEngine
 from harness import campaign as campaigns
 from harness import discovery, results
+from harness.abilities import SegmentedLog
 from harness.campaign import Campaign
 from harness.course import judge_course
 from harness.errors import HarnessError, UsageError
@@ -197,6 +198,11 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
         read_log=target.read_log,
         context=context,
         checkers=tuple(discovery.get("checkers", name) for name in workload.checkers),
+        segments=(
+            SegmentedReader(target.log_segments, target.read_segment)
+            if isinstance(target, SegmentedLog)
+            else None
+        ),
     )
 
 

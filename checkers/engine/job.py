@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,15 @@ ReadLog = Callable[[Path, str], Iterator[pa.RecordBatch]]
 It is pickled and called on Spark's executors, so it must be importable there.
 """
 
+
+@dataclass(frozen=True, slots=True)
+class SegmentedReader:
+    """How a target's logs are read in parts (see `harness.abilities.SegmentedLog`)."""
+
+    log_segments: Callable[[Path, str], Sequence[str]]
+    read_segment: Callable[[Path, str, str], Iterator[pa.RecordBatch]]
+
+
 Progress = Callable[[str], None]
 """Told, in a few words, what the engine is about to do. Called from the caller's thread."""
 
@@ -25,7 +34,8 @@ class CheckJob:
     """A recorded run and what shall judge it.
 
     `operations` are Parquet files of OPERATIONS; `logs` maps each node to the folder
-    that `read_log` decodes (may be empty: then no checker may need entries).
+    that `read_log` decodes (may be empty: then no checker may need entries). `segments`
+    reads the same logs in parts, where the target can.
     """
 
     operations: tuple[Path, ...]
@@ -33,6 +43,7 @@ class CheckJob:
     read_log: ReadLog
     context: CheckContext
     checkers: tuple[Checker, ...]
+    segments: SegmentedReader | None = None
 
 
 def no_progress(_text: str) -> None:

@@ -7,8 +7,9 @@ other partitions is kept.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,14 +52,19 @@ def judge_partition(
         mine = {name: tables[name] for name in checker.tables}
         if not any(table.num_rows for table in mine.values()):
             continue
-        try:
-            findings = checker.check(mine, context).cast(FINDINGS)
-        except Exception:
-            row = {"kind": CRASHED, "count": 1, "message": traceback.format_exc()}
-            findings = pa.Table.from_pylist([row], FINDINGS)
-        name = pa.array([checker.name] * findings.num_rows, pa.string())
-        found.append(findings.add_column(0, "checker", name))
+        found.append(judged(checker.name, partial(checker.check, mine, context)))
     return pa.concat_tables(found)
+
+
+def judged(name: str, judge: Callable[[], pa.Table]) -> pa.Table:
+    """Return a checker's findings as rows of TAGGED; where it raises, one row that says so."""
+    try:
+        findings = judge().cast(FINDINGS)
+    except Exception:
+        row = {"kind": CRASHED, "count": 1, "message": traceback.format_exc()}
+        findings = pa.Table.from_pylist([row], FINDINGS)
+    names = pa.array([name] * findings.num_rows, pa.string())
+    return findings.add_column(0, "checker", names)
 
 
 def conclude(

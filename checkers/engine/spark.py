@@ -18,6 +18,7 @@ from checkers.engine.job import CheckJob, Progress, no_progress
 from checkers.engine.judge import PARTITIONS, TAGGED, conclude, needs
 from checkers.engine.spark_frames import judge_groups, read_operations
 from checkers.engine.spark_logs import decode_logs, unreadable_logs
+from checkers.engine.spark_parts import is_split, judge_split
 from checkers.engine.spark_session import Session
 from harness.errors import HarnessError
 from harness.verdict import Verdict
@@ -83,17 +84,23 @@ class SparkEngine:
 
 
 def _run(session: Any, job: CheckJob, progress: Progress) -> list[Verdict]:
+    split = [checker for checker in job.checkers if is_split(checker)]
+    others = [checker for checker in job.checkers if not is_split(checker)]
     frames: dict[str, Any] = {}
     unreadable: list[str] = []
-    if needs(job.checkers, "operations"):
+    found = [TAGGED.empty_table()]
+    if needs(others, "operations"):
         frames["operations"] = read_operations(session, job.operations)
+    if split:
+        progress("judging " + ", ".join(checker.name for checker in split))
+        findings, unreadable = judge_split(session, job, split)
+        found.append(findings)
     try:
-        if needs(job.checkers, "entries"):
+        if needs(others, "entries") and not unreadable:
             progress("reading the nodes' logs")
             frames["entries"] = decode_logs(session, job).persist()
             unreadable = unreadable_logs(frames["entries"])
-        runnable = [c for c in job.checkers if not (unreadable and "entries" in c.tables)]
-        found = [TAGGED.empty_table()]
+        runnable = [c for c in others if not (unreadable and "entries" in c.tables)]
         for partition in PARTITIONS:
             checkers = [checker for checker in runnable if checker.partition == partition]
             if checkers:

@@ -1,0 +1,141 @@
+"""Judges the parts into which checkers.engine.log_parts cuts logs and appends. Pure.
+
+Two rounds. In the first every part is judged by itself. What a part cannot tell, it names:
+places at which appends are not what they must be, and windows in which logs differ. In
+the second, all that stands at those places, or in those windows, comes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.append_fates import STANDING
+from checkers.append_places import places_of
+from checkers.engine.judge import TAGGED, judged
+from checkers.engine.log_parts import (
+    APPENDED,
+    COPIED,
+    COUNTED,
+    DAMAGED,
+    KEPT,
+    PACKED,
+    RANGE,
+    SUMMED,
+    UNREADABLE,
+    Plan,
+    ValueChecker,
+    WindowChecker,
+    deal,
+)
+from checkers.log_part import LogPart, load_part
+from harness.history.schema import FINDINGS
+from harness.plugins import CheckContext
+
+UNSETTLED_AT, OTHER_WINDOWS = "unsettled-at", "other-windows"
+"""Kinds of rows of TAGGED that are no findings: `operations` has places, or windows."""
+
+STANDING_AT = "standing-at"
+"""Kind of rows of PACKED: tables of STANDING. Those of UNSETTLED have the kind UNSETTLED_AT."""
+
+
+def judge_part(rows: pa.Table, plan: Plan) -> pa.Table:
+    """Judge one part, all rows of PACKED that have its number; return rows of TAGGED.
+
+    Besides findings it returns rows of UNSETTLED_AT and OTHER_WINDOWS, and hands on those
+    of UNREADABLE and RANGE.
+    """
+    if rows["part"][0].as_py() >= plan.parts:
+        return _judge_windows(rows, plan)
+    found = [TAGGED.empty_table()]
+    for kind in (UNREADABLE, RANGE):
+        told = [{"kind": kind, "message": text.decode()} for text in _payloads(rows, kind)]
+        found.append(pa.Table.from_pylist(told, TAGGED))
+    part = _load(rows)
+    found += [
+        judged(checker.name, partial(_values, checker, part, plan.context))
+        for checker in plan.by_value
+    ]
+    return pa.concat_tables(found)
+
+
+def _values(checker: ValueChecker, part: LogPart, context: CheckContext) -> pa.Table:
+    findings, unsettled = checker.judge_values(part, context)
+    places = np.unique(places_of(unsettled)).tolist()
+    return pa.concat_tables([findings, _note(UNSETTLED_AT, places)])
+
+
+def _judge_windows(rows: pa.Table, plan: Plan) -> pa.Table:
+    found = [TAGGED.empty_table()]
+    summaries, entries = _tables(rows, SUMMED), _tables(rows, KEPT)
+    for checker in plan.by_window:
+        judge = partial(_windows, checker, summaries, entries, plan.context)
+        found.append(judged(checker.name, judge))
+    return pa.concat_tables(found)
+
+
+def _windows(
+    checker: WindowChecker,
+    summaries: Sequence[pa.Table],
+    entries: Sequence[pa.Table],
+    context: CheckContext,
+) -> pa.Table:
+    findings, others = checker.judge_windows(summaries, entries, context)
+    return pa.concat_tables([findings, _note(OTHER_WINDOWS, others)])
+
+
+def open_places(
+    rows: pa.Table, plan: Plan, checker: ValueChecker, places: bytes, parts: int
+) -> pa.Table:
+    """Return what one part has to tell of some places, dealt to `parts` by place (PACKED).
+
+    `places` are the bits of an array with an element each of PLACES. The unsettled appends
+    are told, and what stands at their places, whoever wrote it.
+    """
+    is_wanted = np.unpackbits(np.frombuffer(places, np.uint8)).astype(np.bool_)
+    part = _load(rows)
+    told = [PACKED.empty_table()]
+    for kind, table in (
+        (UNSETTLED_AT, checker.judge_values(part, plan.context)[1]),
+        (STANDING_AT, checker.standing(part, is_wanted, plan.context)),
+    ):
+        batches = list(deal(kind, table, places_of(table) % parts))
+        told.append(pa.Table.from_batches(batches, PACKED))
+    return pa.concat_tables(told)
+
+
+def judge_places(rows: pa.Table, plan: Plan, checker: ValueChecker) -> pa.Table:
+    """Judge the unsettled appends of some places, told by `open_places`; rows of TAGGED."""
+    unsettled, standing = _tables(rows, UNSETTLED_AT), _tables(rows, STANDING_AT)
+    if not unsettled:  # a place that shares another's number
+        return TAGGED.empty_table()
+    standing.append(STANDING.empty_table())
+    return judged(checker.name, partial(checker.judge_places, unsettled, standing, plan.context))
+
+
+def _load(rows: pa.Table) -> LogPart:
+    """Unpack a part that holds values."""
+    copies, damaged = _tables(rows, COPIED), _tables(rows, DAMAGED)
+    entries = sum(table.num_rows for table in (*copies, *damaged))
+    entries += sum(int(payload) for payload in _payloads(rows, COUNTED))
+    return load_part(_tables(rows, APPENDED), copies, damaged, entries)
+
+
+def _payloads(rows: pa.Table, kind: str) -> list[bytes]:
+    mine = rows.filter(pc.equal(rows["kind"], kind))["payload"]
+    return [payload.as_buffer().to_pybytes() for payload in mine]
+
+
+def _tables(rows: pa.Table, kind: str) -> list[pa.Table]:
+    mine = rows.filter(pc.equal(rows["kind"], kind))["payload"]
+    return [pa.ipc.open_stream(payload.as_buffer()).read_all() for payload in mine]
+
+
+def _note(kind: str, numbers: Sequence[int]) -> pa.Table:
+    """Return a row of FINDINGS that is no finding, or none where there are no numbers."""
+    row = {"kind": kind, "count": 0, "operations": list(numbers)}
+    return pa.Table.from_pylist([row] if numbers else [], FINDINGS)

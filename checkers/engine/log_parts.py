@@ -1,0 +1,255 @@
+"""The nodes' logs and the appends, cut into the parts that executors judge.
+
+A part travels as a few rows of PACKED, each a whole table in Arrow's own format: rows by
+the million would have to be turned into Spark's and back one by one. Parts below
+`Plan.parts` hold values (checkers.log_part), those from there on windows of the log's index
+(checkers.index_windows), of which `WINDOWS_A_PART` go together.
+
+Pure but for the files that `pack_log` and `pack_operations` read; no pyspark in here.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkers.index_windows import WINDOW_ENTRIES, WindowCutter
+from checkers.log_part import (
+    APPENDS,
+    Bools,
+    Ints,
+    LogPart,
+    ints,
+    narrow_entries,
+    narrow_operations,
+    numbered,
+    part_of,
+)
+from harness.history.schema import OPERATIONS
+from harness.plugins import CheckContext
+
+PACKED = pa.schema([("part", pa.int64()), ("kind", pa.string()), ("payload", pa.binary())])
+"""A table of some kind, or its share that belongs to one part."""
+
+APPENDED, COPIED, DAMAGED, SUMMED, KEPT = "appended", "copied", "damaged", "summed", "kept"
+COUNTED = "counted"
+"""Kind of a row that only says how many rows were read: payload is the number."""
+UNREADABLE, RANGE = "unreadable", "range"
+FLUSH_ROWS = 1_000_000
+"""Narrow rows that a task gathers before it cuts them into parts: large pieces travel well."""
+
+TEXT_ROWS_MIN = 8
+"""Rows for each text of a dictionary, below which only the texts that are used travel."""
+
+WINDOWS_A_PART = 16
+
+
+@runtime_checkable
+class ValueChecker(Protocol):
+    """A checker of keys that can judge a key's values apart; see checkers.durability."""
+
+    name: str
+
+    def judge_values(self, part: LogPart, context: CheckContext) -> tuple[pa.Table, pa.Table]:
+        """Return findings, and the appends (UNSETTLED) whose places must be looked at."""
+        ...
+
+    def standing(self, part: LogPart, is_wanted: Bools, context: CheckContext) -> pa.Table:
+        """Return what the part puts at wanted places (STANDING)."""
+        ...
+
+    def judge_places(
+        self, unsettled: Iterable[pa.Table], standing: Iterable[pa.Table], context: CheckContext
+    ) -> pa.Table:
+        """Return the findings of unsettled appends, given all that stands at their places."""
+        ...
+
+
+@runtime_checkable
+class WindowChecker(Protocol):
+    """A checker of buckets that compares logs by digests; see checkers.committed_prefix."""
+
+    name: str
+
+    def judge_windows(
+        self, summaries: Iterable[pa.Table], entries: Iterable[pa.Table], context: CheckContext
+    ) -> tuple[pa.Table, list[int]]:
+        """Return findings, and the windows of which every entry must be looked at."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogUnit:
+    """What one task reads: a part of one node's log (`segment` None: all of it)."""
+
+    number: int
+    node: str
+    path: str
+    segment: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperationsUnit:
+    """What one task reads: some row groups of a Parquet file of OPERATIONS."""
+
+    path: str
+    row_groups: tuple[int, ...]
+
+
+Read = Callable[[LogUnit], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every task must know: how to cut, and who judges. Small; sent to each executor.
+
+    `kept`: the windows that must be kept as they are; None in the first round.
+    """
+
+    parts: int
+    context: CheckContext
+    by_value: tuple[ValueChecker, ...]
+    by_window: tuple[WindowChecker, ...]
+    read: Read
+    kept: frozenset[int] | None = None
+
+
+def pack_log(unit: LogUnit, plan: Plan) -> Iterator[pa.RecordBatch]:
+    """Read a part of a node's log; yield it as rows of PACKED.
+
+    A reader's failure is data: it ends with a row of kind UNREADABLE.
+    """
+    packer = _LogPacker(unit, plan)
+    try:
+        for batch in plan.read(unit):
+            yield from packer.add(pa.Table.from_batches([batch]))
+        yield from packer.finish()
+    except Exception as error:  # a plug-in's reader: what it raises is its affair
+        last = traceback.format_exception_only(error)[-1].strip()
+        yield _packed(0, UNREADABLE, f"the log of {unit.node}: {last}".encode())
+
+
+def pack_operations(unit: OperationsUnit, plan: Plan) -> Iterator[pa.RecordBatch]:
+    """Read some operations; yield the appends among them as rows of PACKED.
+
+    Raises:
+        OSError, pa.ArrowException: the file cannot be read.
+    """
+    names = [field.name for field in OPERATIONS if field.name in _APPEND_COLUMNS]
+    texts = [name for name in names if OPERATIONS.field(name).type == pa.string()]
+    with pq.ParquetFile(unit.path, read_dictionary=texts) as file:
+        for row_group in unit.row_groups:
+            table = file.read_row_group(row_group, columns=names)
+            if table.num_rows:
+                yield _packed(0, COUNTED, b"0")
+            yield from _cut(APPENDED, narrow_operations(table), plan.parts)
+
+
+_APPEND_COLUMNS = {"f", "outcome", "input"} | set(APPENDS.names)
+
+
+class _LogPacker:
+    """Packs one node's entries as they come."""
+
+    def __init__(self, unit: LogUnit, plan: Plan) -> None:
+        self._unit, self._plan = unit, plan
+        committed = plan.context.committed.get(unit.node)
+        self._windows: WindowCutter | None = None
+        if plan.by_window and committed is not None:
+            self._windows = WindowCutter(committed, plan.kept)
+        self._wants_values = bool(plan.by_value) and plan.kept is None
+        self._copies: list[pa.Table] = []
+        self._rows = 0
+        self._others = 0
+        self._range: tuple[int, int] | None = None
+
+    def add(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Take the next entries; yield what is ready."""
+        if not rows.num_rows:
+            return
+        index = ints(rows["index"])
+        low, high = self._range or (int(index[0]), int(index[0]))
+        self._range = min(low, int(index.min())), max(high, int(index.max()))
+        if self._windows is not None:
+            self._windows.add(rows)
+            yield from self._take_windows()
+        if self._wants_values:
+            copies, damaged = narrow_entries(rows, self._plan.context.nodes)
+            self._others += rows.num_rows - copies.num_rows - damaged.num_rows
+            yield from _cut(DAMAGED, damaged, self._plan.parts)
+            self._copies.append(copies)
+            self._rows += copies.num_rows
+            if self._rows >= FLUSH_ROWS:
+                yield from self._flush()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rest."""
+        yield from self._flush()
+        if self._windows is not None:
+            self._windows.finish()
+            yield from self._take_windows()
+        if self._range is not None and self._plan.kept is None:
+            low, high = self._range
+            yield _packed(0, RANGE, f"{self._unit.number} {low} {high}".encode())
+            yield _packed(0, COUNTED, str(self._others).encode())
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        copies, self._copies, self._rows = self._copies, [], 0
+        if copies:
+            yield from _cut(COPIED, pa.concat_tables(copies), self._plan.parts)
+
+    def _take_windows(self) -> Iterator[pa.RecordBatch]:
+        assert self._windows is not None
+        summaries, entries = self._windows.take()
+        window = ints(summaries["window"])
+        yield from deal(SUMMED, summaries, self._plan.parts + window // WINDOWS_A_PART)
+        window = ints(entries["index"]) // WINDOW_ENTRIES
+        yield from deal(KEPT, entries, self._plan.parts + window // WINDOWS_A_PART)
+
+
+def _cut(kind: str, table: pa.Table, parts: int) -> Iterator[pa.RecordBatch]:
+    """Deal rows with a key and a value to their parts."""
+    if table.num_rows:
+        table = table.unify_dictionaries().combine_chunks()
+        texts: dict[str | None, int] = {}
+        key = numbered(table["key"], texts)
+        yield from deal(kind, table, part_of(tuple(texts), key, ints(table["value"]), parts))
+
+
+def deal(kind: str, table: pa.Table, part: Ints) -> Iterator[pa.RecordBatch]:
+    """Yield each part's share of a table, in the order of the rows."""
+    if not table.num_rows:
+        return
+    order = np.argsort(part, kind="stable")
+    numbers, starts = np.unique(part[order], return_index=True)
+    ordered = table.take(pa.array(order)) if len(numbers) > 1 else table
+    bounds = [*starts.tolist(), table.num_rows]
+    for number, (start, end) in zip(numbers.tolist(), pairwise(bounds), strict=True):
+        yield _packed(number, kind, _bytes_of(ordered.slice(start, end - start)))
+
+
+def _packed(part: int, kind: str, payload: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"part": [part], "kind": [kind], "payload": [payload]}, schema=PACKED
+    )
+
+
+def _bytes_of(table: pa.Table) -> bytes:
+    """Write a table as an Arrow stream, with no more texts in it than it uses."""
+    for place, column in enumerate(table.schema):
+        if pa.types.is_dictionary(column.type):
+            chunks = table[column.name].chunks
+            if len(chunks[0].dictionary) > table.num_rows // TEXT_ROWS_MIN:
+                plain = table[column.name].cast(pa.string()).dictionary_encode()
+                table = table.set_column(place, column, plain)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
