@@ -143,7 +143,7 @@ class Linearizable:
         assert found.part is not None, "a search that does not end VALID names a part"
         if found.outcome is Outcome.INVALID:
             return "search", explain_part(found.part, problem, operations)
-        return "search", explain_open_part(found.part, found.why, problem, operations)
+        return "search", explain_open_part(found.part, found.why, operations)
 
 
 def _begin(key: str | None) -> str:

@@ -2,7 +2,8 @@
 
 The search gives up on a way as soon as it knows that it leads nowhere, often long before an
 answer contradicts the state: a write may stand there that makes a later read impossible. Who
-reads the refutation wants to see that write done, and the read fail.
+reads the refutation wants to see that write done, and the read fail, though it may have returned
+a little after what the search had to look at.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from checkers.search.found import Part
 from checkers.search.problem import NEVER, Problem, State
 
 OPERATIONS_MAX = 200
-"""Operations of the part that are tried; the last ones matter most."""
+"""Operations of the part that are tried, its last ones, and as many of those called after it."""
 LOOKS_MAX = 1_000
 """Configurations that are looked at before the best so far is taken."""
 
@@ -25,12 +26,14 @@ class Prefix:
     """Operations of the part in an order that explains them, and who cannot come next.
 
     `steps` are (op id, state after it), `state` the last of these; `stuck` is the operation
-    that returns next, and has no place.
+    that returns next, and has no place. `operations` are the part's, and those that were called
+    after it and before `stuck` returned; unknown outcomes left out.
     """
 
     steps: tuple[tuple[int, State], ...]
     state: State
     stuck: int
+    operations: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +44,21 @@ class _Candidate:
     return_ns: int
 
 
+def as_found(part: Part) -> Prefix:
+    """Return the part's prefix as the search found it."""
+    steps = tuple(part.prefix.steps())
+    state = steps[-1][1] if steps else part.prefix_start
+    return Prefix(steps, state, part.stuck, tuple(part.operations.tolist()))
+
+
 def longest_prefix(part: Part, problem: Problem) -> Prefix:
     """Return the part's prefix, made longer by what can follow it.
 
     Operations that were called before the part begins may have taken effect before it: they
     are left as the search left them.
     """
-    steps = tuple(part.prefix.steps())
-    state = steps[-1][1] if steps else part.prefix_start
-    given = Prefix(steps, state, part.stuck)
-    done = {op for op, _ in steps}
+    given = as_found(part)
+    done = {op for op, _ in given.steps}
     candidates = [
         each
         for each in _candidates(part, problem)
@@ -59,18 +67,27 @@ def longest_prefix(part: Part, problem: Problem) -> Prefix:
     ]
     if all(each.op != part.stuck for each in candidates):
         return given
-    best = _follow(candidates, state, problem)
-    left = [each for each in candidates if each.op not in {op for op, _ in best}]
-    stuck = min(left, key=lambda each: each.return_ns, default=None)
-    if stuck is None or stuck.return_ns > part.last_ns:
-        return given  # only what the part leaves out holds it back
-    return Prefix((*steps, *best), best[-1][1] if best else state, stuck.op)
+    best = _follow(candidates, given.state, problem)
+    placed = {op for op, _ in best}
+    stuck = next((each for each in candidates if each.op not in placed), None)
+    if stuck is None or stuck.return_ns == NEVER:
+        return given  # what shows it lies farther away
+    later = [
+        each.op
+        for each in sorted(candidates, key=lambda each: (each.call_ns, each.op))
+        if part.last_ns < each.call_ns <= stuck.return_ns < NEVER and each.return_ns < NEVER
+    ]
+    state = best[-1][1] if best else given.state
+    return Prefix((*given.steps, *best), state, stuck.op, (*given.operations, *later))
 
 
 def _candidates(part: Part, problem: Problem) -> list[_Candidate]:
     ops = np.concatenate((part.operations, part.unknown, [part.stuck]))
-    rows = np.flatnonzero(np.isin(problem.op, ops) & (problem.call_ns <= part.last_ns))
-    rows = rows[np.argsort(problem.call_ns[rows], kind="stable")][-OPERATIONS_MAX:]
+    inside = np.flatnonzero(np.isin(problem.op, ops) & (problem.call_ns <= part.last_ns))
+    later = np.flatnonzero(problem.call_ns > part.last_ns)
+    inside = inside[np.argsort(problem.call_ns[inside], kind="stable")][-OPERATIONS_MAX:]
+    later = later[np.argsort(problem.call_ns[later], kind="stable")][:OPERATIONS_MAX]
+    rows = np.concatenate((inside, later))
     rows = rows[np.argsort(problem.return_ns[rows], kind="stable")]
     return [
         _Candidate(

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.longest_prefix import Prefix, longest_prefix
+from checkers.longest_prefix import Prefix, as_found, longest_prefix
 from checkers.models.columns import call_of
 from checkers.models.model import Call, Model
 from checkers.search.found import Found, Part
@@ -79,16 +79,16 @@ def explain_part(
     part: Part, problem: Problem, operations: Operations, method: str | None = None
 ) -> Finding:
     """Say which part of the history cannot be linearized, and what could not come next."""
-    details = _details(part, problem, operations) | {"method": method or part.method}
+    prefix = longest_prefix(part, problem)
+    details = _details(part, prefix, operations) | {"method": method or part.method}
     stuck = details["could_not"][0]["why"] if details["could_not"] else "no order allows it"
     message = f"{operations.name(details['stuck'])} cannot take effect before it returns: {stuck}."
-    ids = _ids(part, details["stuck"])
-    return Finding(NOT_LINEARIZABLE, message, None, None, ids, details)
+    return Finding(NOT_LINEARIZABLE, message, None, None, _ids(details), details)
 
 
-def explain_open_part(part: Part, why: str, problem: Problem, operations: Operations) -> Finding:
+def explain_open_part(part: Part, why: str, operations: Operations) -> Finding:
     """Say which part of the history could not be decided within the budget."""
-    details = _details(part, problem, operations) | {"why": why}
+    details = _details(part, as_found(part), operations) | {"why": why}
     known = part.operations.tolist()
     first, last = (known[0], part.stuck) if known else (part.stuck, part.stuck)
     message = (
@@ -97,7 +97,7 @@ def explain_open_part(part: Part, why: str, problem: Problem, operations: Operat
         f" ({part.last_ns / NS_PER_S:.3f} s), {part.before} operations before it."
     )
     details |= {"first": first, "last": last, "first_ns": part.first_ns, "last_ns": part.last_ns}
-    return Finding(UNDECIDED, message, None, None, _ids(part, part.stuck), details)
+    return Finding(UNDECIDED, message, None, None, _ids(details), details)
 
 
 def explain_accusation(
@@ -115,10 +115,11 @@ def explain_accusation(
     why = accusation.why.format(*(operations.name(op) for op in accusation.ops))
     ops = accusation.ops[:OPERATIONS_MAX]
     if accusation.closed:
-        found = decide(only(problem, accusation.ops))
+        alone = only(problem, accusation.ops)
+        found = decide(alone)
         assert found.outcome is not Outcome.VALID, f"{decision.method} accuses what is valid: {why}"
         if found.part is not None and found.outcome is Outcome.INVALID:
-            shown = explain_part(found.part, problem, operations, decision.method)
+            shown = explain_part(found.part, alone, operations, decision.method)
             details = shown.details | {"operations": operations.shown(ops)}
             return replace(shown, message=f"{why}.", operations=ops, details=details)
     details = {
@@ -150,19 +151,18 @@ def _call_of(problem: Problem, op: int) -> int:
     return int(problem.call_ns[np.flatnonzero(problem.op == op)[0]])
 
 
-def _ids(part: Part, stuck: int) -> tuple[int, ...]:
-    """Return the part's operations of known outcome that a finding names, the stuck one first."""
-    known = [op for op in part.operations[-OPERATIONS_MAX:].tolist() if op != stuck]
-    return (stuck, *known[: OPERATIONS_MAX - 1])
+def _ids(details: Json) -> tuple[int, ...]:
+    """Return the operations of known outcome that a finding names, the stuck one first."""
+    known = [each["op"] for each in details["operations"] if each["outcome"] == "ok"]
+    return (details["stuck"], *(op for op in known if op != details["stuck"]))
 
 
-def _details(part: Part, problem: Problem, operations: Operations) -> Json:
+def _details(part: Part, prefix: Prefix, operations: Operations) -> Json:
     """Return what both kinds of findings carry of a part."""
-    prefix = longest_prefix(part, problem)
     steps = prefix.steps[-PREFIX_MAX:]
     unknown = set(part.unknown.tolist())
     used = [op for op, _ in steps if op in unknown]
-    known = [op for op in part.operations.tolist() if op != prefix.stuck]
+    known = [op for op in prefix.operations if op != prefix.stuck]
     # Those that a person needs most: the stuck one, unknown ones that were used, the last ones.
     chosen = [prefix.stuck, *used, *known[::-1]]
     chosen = list(dict.fromkeys(chosen))[:OPERATIONS_MAX]
@@ -173,17 +173,17 @@ def _details(part: Part, problem: Problem, operations: Operations) -> Json:
         "operations": operations.shown(chosen),
         "prefix": [{"op": op, "state": model.describe_state(state)} for op, state in steps],
         "stuck": prefix.stuck,
-        "could_not": _could_not(part, prefix, operations),
+        "could_not": _could_not(prefix, operations),
         "before": part.before,
         "states": [model.describe_state(state) for state in part.states[:STATES_MAX]],
     }
 
 
-def _could_not(part: Part, prefix: Prefix, operations: Operations) -> list[Json]:
+def _could_not(prefix: Prefix, operations: Operations) -> list[Json]:
     """Say why the stuck operation, and others open at its return, cannot follow the prefix."""
     model = operations.model
     done = {op for op, _ in prefix.steps}
-    rows = operations.rows([prefix.stuck, *part.operations.tolist()[-OPERATIONS_MAX:]])
+    rows = operations.rows([prefix.stuck, *prefix.operations[-OPERATIONS_MAX:]])
     calls: dict[int, Call] = {op: call_of(row) for op, row in rows.items()}
     end = _end(rows[prefix.stuck])
     still = [
