@@ -190,13 +190,13 @@ def judge_table(
     return conclude(checkers, pa.concat_tables(found), context)
 
 
-def to_operations(recorded: Iterable[Event] | Iterable[Operation]) -> pa.Table:
-    """Turn events or operations into OPERATIONS.
+def to_operations(recorded: Recorded) -> pa.Table:
+    """Turn events or operations, or a file of them, into OPERATIONS.
 
     Raises:
         UsageError: one of them is none, in one line.
     """
-    return _read(recorded).operations
+    return (recorded if isinstance(recorded, History) else _read(recorded)).operations
 
 
 def _read(history: pa.Table | Path | str | Iterable[Event] | Iterable[Operation]) -> History:

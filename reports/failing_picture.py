@@ -154,7 +154,7 @@ def _points(
 ) -> tuple[Point, ...]:
     """Place the order's moments: each inside its operation and behind the one before it."""
     by_id = {each.op: each for each in shown}
-    points = []
+    points: list[Point] = []
     at = 0.0
     for number, (op, state) in enumerate(part.prefix, 1):
         each = by_id.get(op)

@@ -1,0 +1,67 @@
+"""Says in a failed test what its history does that it must not do: text, and a page if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.compute as pc
+
+from checkers.api import NotLinearizableError, Recorded, check, to_operations
+from checkers.models.model import Model
+from harness.terminal import failing_text
+from harness.verdict import Outcome, Verdict
+from reports.check_model import CheckedHistory, failing_part, shown_findings
+
+WIDTH: Final = 96
+
+
+def assert_linearizable(
+    history: Recorded, model: str | Model | None = None, *, page: Path | None = None, **how: Any
+) -> Verdict:
+    """Return the verdict of `checkers.api.check` if it is VALID and rests on an answer.
+
+    Args:
+        history: as for `check`; an iterable that can be read once only is read into a list.
+        model: as for `check`.
+        page: where to write a page that shows the failing part.
+        how: other arguments of `check`.
+
+    Raises:
+        NotLinearizableError: it is not; the message shows the failing part as text.
+        UsageError: as for `check`.
+    """
+    if isinstance(history, Iterator):
+        history = list(history)
+    verdict = check(history, model, **how)
+    if verdict.outcome is Outcome.VALID and verdict.counts.get("operations"):
+        return verdict
+    error = NotLinearizableError(verdict)
+    for finding in shown_findings(verdict)[:1]:
+        part = failing_part(finding, {})
+        if part is not None:
+            error.add_note("\n".join(failing_text.lines(part, WIDTH)))
+    if page is not None:
+        from reports.check_page import render_page  # noqa: PLC0415 - only where it is asked for
+
+        operations = to_operations(history)
+        counted = {
+            outcome: pc.sum(pc.equal(operations["outcome"], outcome)).as_py() or 0
+            for outcome in ("ok", "fail", "info")
+        }
+        shown = CheckedHistory(
+            path=page.stem,
+            format="recorded by a test",
+            model=model if model is None or isinstance(model, str) else model.name,
+            engine="local",
+            seconds=0.0,
+            outcomes=counted,
+            keys=len(pc.unique(operations["key"])),
+            clients=len(pc.unique(operations["process"])),
+            verdicts=(verdict,),
+        )
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(render_page([shown]), encoding="utf-8")
+        error.add_note(f"page: {page}")
+    raise error

@@ -1,0 +1,152 @@
+"""Records what the clients of a test do, from any thread or task, and checks it.
+
+    history = HistoryRecorder()
+    with history.call(process=0, f="write", value=3):
+        client.write(3)
+    with history.call(process=1, f="read") as call:
+        call.ok(client.read())
+    history.assert_linearizable("register")
+
+Source: Jepsen's clients (an exception is `info` unless it is known that nothing happened).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import DefiniteError
+
+if TYPE_CHECKING:  # pytest loads this module at its start
+    from checkers.api import Event
+    from checkers.models.model import Model
+    from harness.verdict import Verdict
+
+UNANSWERED = object()
+"""Stands for the answer of a call that was given none."""
+
+
+class HistoryRecorder:
+    """A history in the making: events in the order in which they happened.
+
+    `page` is where a check that fails writes a page that shows the failing part, if anywhere.
+    """
+
+    def __init__(
+        self, clock_ns: Callable[[], int] = time.monotonic_ns, page: Path | None = None
+    ) -> None:
+        self.page = page
+        self._clock_ns = clock_ns
+        self._lock = threading.Lock()
+        self._events: list[tuple[int, str, str, Any, str | int | None, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def call(
+        self, process: int, f: str, value: Any = None, key: str | int | None = None
+    ) -> RecordedCall:
+        """Record an invoke and return it: a context manager around the client's call.
+
+        Args:
+            process: which client; one has one call at a time.
+            f: the operation's name, as the model calls it.
+            value: what is asked for: the value to write, `(old, new)` for a cas.
+            key: which object, where there are several.
+        """
+        self.add(process, "invoke", f, value, key)
+        return RecordedCall(self, process, f, value, key)
+
+    def add(
+        self, process: int, kind: str, f: str, value: Any = None, key: str | int | None = None
+    ) -> None:
+        """Record one event as it happens."""
+        with self._lock:  # the order of the list is the order of its times
+            self._events.append((process, kind, f, value, key, self._clock_ns()))
+
+    def events(self) -> list[Event]:
+        """Return all events so far."""
+        from checkers.api import Event  # noqa: PLC0415 - see the module's docstring
+
+        with self._lock:
+            recorded = list(self._events)
+        return [
+            Event(process, kind, f, value, key, time_ns)
+            for process, kind, f, value, key, time_ns in recorded
+        ]
+
+    def check(self, model: str | Model | None = None, **how: Any) -> Verdict:
+        """Check what was recorded; arguments as of `checkers.api.check`."""
+        from checkers.api import check  # noqa: PLC0415 - as above
+
+        return check(self.events(), model, **how)
+
+    def assert_linearizable(self, model: str | Model | None = None, **how: Any) -> Verdict:
+        """Return the verdict if it is VALID and rests on at least one answer.
+
+        Args:
+            model: as for `checkers.api.check`.
+            how: other arguments of `checkers.api.check`.
+
+        Raises:
+            NotLinearizableError: it is not; the message shows the failing part.
+        """
+        from harness.testing.asserting import assert_linearizable  # noqa: PLC0415 - as above
+
+        return assert_linearizable(self.events(), model, page=self.page, **how)
+
+
+class RecordedCall:
+    """One call under way: `ok`, `fail` or `info` ends it, at the latest the end of its `with`.
+
+    Without a word a `with` that ends is ok without an answer. An exception leaves the outcome
+    unknown, `DefiniteError` (it certainly did not happen) makes it fail; both go on up.
+    """
+
+    def __init__(
+        self, history: HistoryRecorder, process: int, f: str, value: Any, key: str | int | None
+    ) -> None:
+        self._history = history
+        self._process, self._f, self._key = process, f, key
+        self._asked = value
+        self._is_over = False
+
+    def ok(self, answer: Any = UNANSWERED) -> None:
+        """It happened, and this was the answer."""
+        self._end("ok", self._asked if answer is UNANSWERED else answer)
+
+    def fail(self) -> None:
+        """It certainly did not happen."""
+        self._end("fail", None)
+
+    def info(self) -> None:
+        """Nobody knows: it may have happened, or may happen later."""
+        self._end("info", None)
+
+    def _end(self, kind: str, value: Any) -> None:
+        if self._is_over:
+            raise RuntimeError(f"the {self._f} of process {self._process} has ended already")
+        self._is_over = True
+        self._history.add(self._process, kind, self._f, value, self._key)
+
+    def __enter__(self) -> RecordedCall:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._is_over:
+            return
+        if error is None:
+            self.ok()
+        elif isinstance(error, DefiniteError):
+            self.fail()
+        else:
+            self.info()
