@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from checkers.anomalies.observations import NEVER, NOWHERE, Log, Reads, load_log
 from checkers.anomalies.promises import NEEDS_ALL_EVENTS, why_not_promised
-from checkers.findings import Findings, gather, name_of, settle, windows_at
+from checkers.findings import Findings, Gathered, gather, name_of, settle, windows_at
 from harness.plugins import CheckContext
 from harness.verdict import Finding, Verdict
 
@@ -52,29 +52,43 @@ def check_log(
 def conclude_log(
     name: str, findings: pa.Table, context: CheckContext, *, clean: str, what: Collection[str]
 ) -> Verdict:
-    """Join the logs' findings into the verdict of checker `name`.
-
-    `clean` says what holds where nothing was found; without a single one of the counts `what`
-    nothing was looked at, and the verdict is UNKNOWN.
-    """
+    """Join the logs' findings into the verdict of checker `name`; see `conclude`."""
     gathered = gather(findings)
-    counts = gathered.sums()
     doubts = []
-    if not any(counts.get(each) for each in what):
-        doubts.append("nothing of known outcome to look at")
     repeated = [value for checked in gathered.checked for value in checked.get("repeated", ())]
     if repeated:
         shown = ", ".join(repeated[:REPEATED_SHOWN_MAX])
         doubts.append(
-            f"{counts['values_repeated']} values were sent more than once, so messages cannot be"
-            f" told apart by them: {shown}"
+            f"{gathered.sums()['values_repeated']} values were sent more than once, so messages"
+            f" cannot be told apart by them: {shown}"
         )
+    return conclude(name, gathered, context, clean=clean, what=what, doubts=doubts)
+
+
+def conclude(
+    name: str,
+    gathered: Gathered,
+    context: CheckContext,
+    *,
+    clean: str,
+    what: Collection[str],
+    doubts: Sequence[str] = (),
+) -> Verdict:
+    """Join what was found into the verdict of checker `name`, by the target's promises.
+
+    `clean` says what holds where nothing was found; without a single one of the counts `what`
+    nothing was looked at, and the verdict is UNKNOWN.
+    """
+    counts = gathered.sums()
+    reasons = list(doubts)
+    if not any(counts.get(each) for each in what):
+        reasons.insert(0, "nothing of known outcome to look at")
     return settle(
         name,
         gathered,
         context,
         clean=clean,
-        doubts=doubts,
+        doubts=reasons,
         doubtful=NEEDS_ALL_EVENTS,
         observed=lambda kind: why_not_promised(kind, context),
     )

@@ -1,0 +1,150 @@
+"""A consumer group's offset is what was committed last, and never what nobody committed.
+
+Source: RocketMQ's ConsumerOffsetManager for what is stored; for the rules a register with
+repeated values (Gibbons & Korach 1997), by what is certain alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from checkers.anomalies.answers import Answers
+from checkers.anomalies.log_rules import conclude, details
+from checkers.anomalies.observations import NEVER, NOWHERE, Ints
+from checkers.findings import Findings, gather
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Verdict
+
+NAME: Final = "consumer-offsets"
+BACK, AHEAD = "offset-went-back", "offset-ran-ahead"
+LOST, NEVER_COMMITTED = "offset-lost", "never-committed"
+
+
+class ConsumerOffsets:
+    """What a group fetches as its offset was committed, and no later commit had replaced it.
+
+    Judges each group and queue (the key) by itself. A group may commit an older offset on
+    purpose; that is no anomaly. What is one: a fetch that returns what a later acknowledged
+    commit had certainly replaced: behind it, messages are delivered again, ahead of it, messages
+    are skipped.
+    """
+
+    name = NAME
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Judge one group's commits and fetches of one queue."""
+        rows = Answers(tables["operations"], ("commit", "fetch"))
+        is_commit = rows.is_("commit")
+        rows.require_inputs(is_commit)
+        commits = np.flatnonzero(is_commit & ~rows.is_failed)
+        fetches = np.flatnonzero(rows.is_("fetch") & rows.is_ok)
+        closed = _closed(rows, commits, fetches)
+        witness = _certain_before(rows, commits, closed, fetches)
+        writer, over_ns = _last_writer(rows, commits, closed, fetches)
+        has_value = rows.has_output[fetches]
+        is_never = has_value & (writer == NOWHERE)
+        is_known = witness != NOWHERE
+        later = np.append(rows.call, -NEVER)[witness]
+        is_stale = has_value & ~is_never & is_known & (later > over_ns)
+        is_lower = np.append(rows.input, 0)[witness] > rows.output[fetches]
+        findings = Findings()
+
+        def describe(n: int) -> Finding:
+            row, other = int(fetches[n]), int(witness[n])
+            kind = (
+                NEVER_COMMITTED if is_never[n] else LOST if not has_value[n]
+                else BACK if is_lower[n] else AHEAD
+            )  # fmt: skip
+            what = rows.output[row] if has_value[n] else "nothing"
+            who = f"process {rows.process[row]} (op {rows.op[row]})"
+            message = f"{rows.key}: the fetch by {who} returned {what}"
+            ops = [int(rows.op[row])]
+            if kind == NEVER_COMMITTED:
+                message += ", which nobody had committed"
+            else:
+                ops.append(int(rows.op[other]))
+                message += (
+                    f", although the commit of {rows.input[other]} by process"
+                    f" {rows.process[other]} (op {rows.op[other]}) had taken effect before"
+                )
+            more = details(context, int(rows.call[row]))
+            return Finding(kind, f"{message}.", rows.key, None, tuple(ops), more)
+
+        for kind, mask in (
+            (BACK, is_stale & is_lower),
+            (AHEAD, is_stale & ~is_lower),
+            (LOST, ~has_value & is_known),
+            (NEVER_COMMITTED, is_never),
+        ):
+            findings.add(kind, np.flatnonzero(mask).tolist(), describe)
+        counts = {"groups": 1, "commits": len(commits), "fetches": len(fetches)}
+        return findings.table(counts)
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the groups' findings."""
+        gathered = gather(findings)
+        clean = f"all {gathered.sums().get('fetches', 0)} fetches returned what was committed last"
+        return conclude(NAME, gathered, context, clean=clean, what=("fetches",))
+
+
+PLUGIN = ConsumerOffsets()
+
+
+def _closed(rows: Answers, commits: Ints, fetches: Ints) -> Ints:
+    """Return by when each commit has certainly taken effect: when it returned, or was seen.
+
+    A commit whose offset nobody else committed was in effect when a fetch of it returned.
+    """
+    values, number, counts = np.unique(rows.input[commits], return_inverse=True, return_counts=True)
+    seen = np.full(len(values), NEVER, dtype=np.int64)
+    done = fetches[rows.has_output[fetches] & np.isin(rows.output[fetches], values)]
+    np.minimum.at(seen, np.searchsorted(values, rows.output[done]), rows.end[done])
+    is_seen = (counts[number] == 1) & (seen[number] >= rows.call[commits])
+    end = rows.end[commits]
+    closed: Ints = np.where(is_seen, np.minimum(end, seen[number]), end)
+    return closed
+
+
+def _certain_before(rows: Answers, commits: Ints, closed: Ints, fetches: Ints) -> Ints:
+    """Return for each fetch the commit, in effect before its call, that was called last."""
+    order = np.argsort(closed, kind="stable")
+    ordered = commits[order]
+    if not len(ordered):
+        return np.full(len(fetches), NOWHERE, dtype=np.int64)
+    calls = rows.call[ordered]
+    greatest = np.maximum.accumulate(calls)
+    is_new = np.ones(len(calls), dtype=np.bool_)
+    is_new[1:] = calls[1:] > greatest[:-1]
+    best = ordered[np.maximum.accumulate(np.where(is_new, np.arange(len(calls)), 0))]
+    last = np.searchsorted(closed[order], rows.call[fetches], side="left") - 1
+    return np.where(last >= 0, best[np.maximum(last, 0)], NOWHERE)
+
+
+def _last_writer(rows: Answers, commits: Ints, closed: Ints, fetches: Ints) -> tuple[Ints, Ints]:
+    """Return for each fetch a commit of its value called before it returned, or NOWHERE.
+
+    And by when the last of these has certainly taken effect.
+    """
+    order = np.lexsort((rows.call[commits], rows.input[commits]))
+    value, call, end = rows.input[commits][order], rows.call[commits][order], closed[order]
+    first = np.searchsorted(value, rows.output[fetches], side="left")
+    behind = np.searchsorted(value, rows.output[fetches], side="right")
+    writer = np.full(len(fetches), NOWHERE, dtype=np.int64)
+    over = np.full(len(fetches), NEVER, dtype=np.int64)
+    only = np.minimum(first, max(0, len(order) - 1))
+    is_one = behind - first == 1
+    if is_one.any():
+        fits = is_one & (call[only] <= rows.end[fetches])
+        writer[fits], over[fits] = commits[order[only[fits]]], end[only[fits]]
+    for n in np.flatnonzero(behind - first > 1).tolist():
+        may = np.flatnonzero(call[first[n] : behind[n]] <= rows.end[fetches[n]]) + first[n]
+        if len(may):
+            writer[n] = commits[order[may[-1]]]
+            over[n] = end[may].max()
+    return writer, over

@@ -1,0 +1,87 @@
+"""What a counter reads lies between what must and what may have been added to it.
+
+Source: jepsen.checker "counter"; beyond it, decrements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from checkers.anomalies.answers import Answers
+from checkers.anomalies.log_rules import conclude, details
+from checkers.anomalies.observations import Ints
+from checkers.findings import Findings, gather
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Verdict
+
+NAME: Final = "counter"
+OUT_OF_BOUNDS: Final = "out-of-bounds"
+
+
+class Counter:
+    """Every read of a counter is possible, whatever the order of concurrent adds.
+
+    What had returned before the read was called is in it. What was called before the read
+    returned may be, and what never returned may be ever after: of these, increments raise the
+    upper bound, decrements lower the lower one.
+    """
+
+    name = NAME
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Compare each read of one counter, which begins at 0, with its bounds."""
+        rows = Answers(tables["operations"], ("add", "read"))
+        is_add = rows.is_("add")
+        rows.require_inputs(is_add)
+        adds = np.flatnonzero(is_add & ~rows.is_failed)
+        reads = np.flatnonzero(rows.is_("read") & rows.is_ok & rows.has_output)
+        amount, call, end = rows.input[adds], rows.call[adds], rows.end[adds]
+        up, down = np.maximum(amount, 0), np.minimum(amount, 0)
+        # Intervals are closed: what returns when the read is called is concurrent with it.
+        begin, close = rows.call[reads], rows.end[reads]
+        surely = _sum_before(end, amount, begin, "left")
+        low = (
+            surely + _sum_before(call, down, close, "right") - _sum_before(end, down, begin, "left")
+        )
+        high = surely + _sum_before(call, up, close, "right") - _sum_before(end, up, begin, "left")
+        value = rows.output[reads]
+        findings = Findings()
+
+        def describe(n: int) -> Finding:
+            row = int(reads[n])
+            message = (
+                f"{rows.key}: the read by process {rows.process[row]} (op {rows.op[row]}) returned"
+                f" {value[n]}, but only {low[n]} to {high[n]} is possible."
+            )
+            bounds = {"value": value[n], "low": low[n], "high": high[n]}
+            more = details(context, int(rows.call[row]), **bounds)
+            operations = (int(rows.op[row]),)
+            return Finding(OUT_OF_BOUNDS, message, rows.key or None, None, operations, more)
+
+        outside = np.flatnonzero((value < low) | (value > high))
+        findings.add(OUT_OF_BOUNDS, outside.tolist(), describe)
+        return findings.table({"counters": 1, "adds": len(adds), "reads": len(reads)})
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the counters' findings."""
+        gathered = gather(findings)
+        clean = f"all {gathered.sums().get('reads', 0)} reads are possible"
+        return conclude(NAME, gathered, context, clean=clean, what=("reads",))
+
+
+PLUGIN = Counter()
+
+
+def _sum_before(times: Ints, amounts: Ints, moments: Ints, side: str) -> Ints:
+    """Return the sums of the amounts whose time is before each moment; "right": or equal to it."""
+    order = np.argsort(times, kind="stable")
+    sums = np.concatenate(([0], np.cumsum(amounts[order])))
+    where = np.searchsorted(times[order], moments, side="right" if side == "right" else "left")
+    result: Ints = sums[where]
+    return result

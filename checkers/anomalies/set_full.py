@@ -1,0 +1,213 @@
+"""What is added to a set is there for every later read; how long that took.
+
+Source: jepsen.checker "set-full".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from checkers.anomalies.answers import Answers
+from checkers.anomalies.log_rules import conclude, details
+from checkers.anomalies.observations import NEVER, NOWHERE, Bools, Ints
+from checkers.findings import Findings, gather
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Verdict
+
+NAME: Final = "set-full"
+LOST, STALE = "lost-element", "stale-element"
+UNEXPECTED, REPEATED = "unexpected-element", "repeated-element"
+QUANTILES: Final = (0.5, 0.95, 0.99, 1.0)
+SETS_SHOWN_MAX: Final = 100
+"""Sets whose latencies the verdict carries."""
+NS_PER_MS: Final = 1_000_000
+
+
+class SetFull:
+    """Every element known to be in a set is in what is read later.
+
+    An element is known from when its add returned, or a read that has it did, whichever came
+    first. *Lost*: the last read misses it. *Stale*: a later read misses it, a still later one has
+    it; its latency is the time from when it was known to the call of the last read without it.
+    *Never read*: no read began after it was known.
+    """
+
+    name = NAME
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Follow each element of one set through the reads.
+
+        Raises:
+            ValueError: something was removed, or an answer is no list of whole numbers.
+        """
+        rows = Answers(tables["operations"], ("add", "read", "remove"))
+        if rows.is_("remove").any():
+            raise ValueError("set-full judges sets that only grow: this one has removes")
+        found = _follow(rows)
+        findings = Findings()
+        # An absence from a read that began after the element was known.
+        is_missed = (found.absent != NOWHERE) & (found.absent_call > found.known_ns)
+        is_lost = is_missed & (found.absent > found.present)
+        _add(findings, LOST, is_lost, found, rows, context)
+        _add(findings, STALE, is_missed & ~is_lost, found, rows, context)
+        _add(findings, UNEXPECTED, ~found.may_be, found, rows, context)
+        _add(findings, REPEATED, found.is_repeated, found, rows, context)
+        is_stable = found.may_be & (found.present != NOWHERE) & ~is_lost
+        waited = np.where(is_missed, found.absent_call - found.known_ns, 0)
+        counts: dict[str, Any] = {
+            "sets": 1,
+            "reads": len(found.reads),
+            "stable": int(is_stable.sum()),
+            "lost": int(is_lost.sum()),
+            "never_read": int((found.is_acked & (found.present == NOWHERE) & ~is_lost).sum()),
+            "key": rows.key,
+            "stable_ms": _quantiles(waited[is_stable]),
+            "lost_ms": _quantiles(waited[is_lost]),
+        }
+        return findings.table(counts)
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the sets' findings; `data` has the latencies of each set, in ms by quantile."""
+        gathered = gather(findings)
+        counts = gathered.sums()
+        doubts = [] if counts.get("reads") else ["no read returned"]
+        if never := counts.get("never_read"):
+            doubts.append(
+                f"{never} acknowledged elements were never read: no read began after them"
+            )
+        clean = (
+            f"all {counts.get('stable', 0)} elements known to be there were found by later reads"
+        )
+        verdict = conclude(
+            NAME, gathered, context, clean=clean, what=("stable", "lost"), doubts=doubts
+        )
+        for checked in gathered.checked[:SETS_SHOWN_MAX]:
+            latencies = {name: checked[name] for name in ("stable_ms", "lost_ms")}
+            verdict.data.setdefault("latencies", {})[checked["key"]] = latencies
+        return verdict
+
+
+PLUGIN = SetFull()
+
+
+@dataclass(frozen=True, slots=True)
+class _Elements:
+    """What is known of each element; `present` and `absent` are places in `reads`.
+
+    `reads` are rows, in the order of their calls; `absent` is the last one without the element.
+    """
+
+    value: Ints
+    known_ns: Ints  # NEVER if nobody knew
+    present: Ints
+    absent: Ints
+    absent_call: Ints
+    is_acked: Bools
+    may_be: Bools  # somebody tried to add it, and that did not certainly fail
+    is_repeated: Bools  # a read had it twice
+    reads: Ints
+    add: Ints  # a row that tried to add it, or NOWHERE
+
+
+def _follow(rows: Answers) -> _Elements:
+    is_add = rows.is_("add")
+    rows.require_inputs(is_add)
+    adds = np.flatnonzero(is_add)
+    of_read, seen, lengths = rows.listed(rows.is_("read") & rows.is_ok)
+    reads = np.flatnonzero(lengths >= 0)
+    is_list = lengths[of_read] >= 0
+    of_read, seen = of_read[is_list], seen[is_list]
+    reads = reads[np.argsort(rows.call[reads], kind="stable")]
+    place = np.full(len(rows.op), NOWHERE, dtype=np.int64)
+    place[reads] = np.arange(len(reads))
+    value, number = np.unique(np.concatenate((rows.input[adds], seen)), return_inverse=True)
+    of_add, of_seen = number[: len(adds)], number[len(adds) :]
+    size = len(value)
+    known = np.full(size, NEVER, dtype=np.int64)
+    np.minimum.at(known, of_add, rows.end[adds])
+    np.minimum.at(known, of_seen, rows.end[of_read])
+    may_be = np.zeros(size, dtype=np.bool_)
+    may_be[of_add[~rows.is_failed[adds]]] = True
+    is_acked = np.zeros(size, dtype=np.bool_)
+    is_acked[of_add[rows.is_ok[adds]]] = True
+    add = np.full(size, NOWHERE, dtype=np.int64)
+    add[of_add] = adds
+    present, absent, is_repeated = _last_reads(of_seen, place[of_read], size, len(reads))
+    call = np.append(rows.call[reads], NEVER)[absent]
+    return _Elements(value, known, present, absent, call, is_acked, may_be, is_repeated, reads, add)
+
+
+def _last_reads(element: Ints, place: Ints, size: int, reads: int) -> tuple[Ints, Ints, Bools]:
+    """Return for each element the last read with it, the last without it, if one had it twice.
+
+    Sorted from the last read backwards, an element that the n-th of its reads does not find at
+    the n-th place from the end was missing there.
+    """
+    order = np.lexsort((-place, element))
+    element, place = element[order], place[order]
+    is_same = np.zeros(len(order), dtype=np.bool_)
+    is_same[1:] = (element[1:] == element[:-1]) & (place[1:] == place[:-1])
+    is_repeated = np.zeros(size, dtype=np.bool_)
+    is_repeated[element[is_same]] = True
+    element, place = element[~is_same], place[~is_same]
+    counts = np.bincount(element, minlength=size)
+    begins = np.cumsum(counts) - counts
+    present = np.full(size, NOWHERE, dtype=np.int64)
+    has_any = counts > 0
+    present[has_any] = place[begins[has_any]]
+    expected = reads - 1 - (np.arange(len(element)) - begins[element])
+    absent = reads - 1 - counts  # if all those at the end have it
+    missing = place != expected
+    first = np.flatnonzero(missing)[::-1]  # the first one of each element is written last
+    absent[element[first]] = expected[first]
+    return present, np.maximum(absent, NOWHERE), is_repeated
+
+
+def _quantiles(waited_ns: Ints) -> dict[str, float]:
+    if not len(waited_ns):
+        return {}
+    at = np.quantile(waited_ns, QUANTILES, method="higher") / NS_PER_MS
+    return {str(q): round(float(ms), 3) for q, ms in zip(QUANTILES, at, strict=True)}
+
+
+def _add(
+    findings: Findings,
+    kind: str,
+    mask: Bools,
+    found: _Elements,
+    rows: Answers,
+    context: CheckContext,
+) -> None:
+    """Add a finding for each element of `mask`, with the operations that show it."""
+
+    def describe(n: int) -> Finding:
+        value, ops = int(found.value[n]), []
+        add = int(found.add[n])
+        if add != NOWHERE:
+            ops.append(int(rows.op[add]))
+        last, missed = (int(rows.op[found.reads[at[n]]]) if at[n] != NOWHERE else None
+                        for at in (found.present, found.absent))  # fmt: skip
+        ops += [each for each in (last, missed) if each is not None]
+        seen = "no read had it" if last is None else f"op {last} was the last read that had it"
+        by_ms = (found.absent_call[n] - found.known_ns[n]) / NS_PER_MS
+        message = {
+            LOST: f"{value} is lost: op {missed}, called {by_ms:.3f} ms after it was known to be"
+            f" there, does not have it; {seen}",
+            STALE: f"{value} was missed by op {missed}, called {by_ms:.3f} ms after it was known to"
+            f" be there; {seen}",
+            UNEXPECTED: f"{value} was read (op {last}), but "
+            + ("its add certainly failed" if add != NOWHERE else "nobody ever added it"),
+            REPEATED: f"{value} stands more than once in one answer; {seen}",
+        }[kind]
+        moment = int(rows.call[found.reads[found.absent[n]]]) if missed is not None else NEVER
+        more = details(context, moment, value=value)
+        return Finding(kind, f"{rows.key}: {message}.", rows.key, None, tuple(ops), more)
+
+    findings.add(kind, np.flatnonzero(mask).tolist(), describe)
