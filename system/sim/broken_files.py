@@ -37,6 +37,11 @@ def no_hard_state(folder: Folder) -> bool:
     return folder.forget("currterm")
 
 
+def no_mark(folder: Folder) -> bool:
+    """Lose what says up to where the log was synced."""
+    return folder.forget("syncedto")
+
+
 def no_snapshot(folder: Folder) -> bool:
     """Lose what stands for the entries in front of the log."""
     return folder.open().begin.index >= 0 and folder.forget("snapshot")
@@ -58,6 +63,15 @@ def unreadable_snapshot(folder: Folder) -> bool:
     whole = _MAGIC_AND_CRC.pack(b"snapshot", zlib.crc32(data)) + data
     replace_file(folder.disk, f"{folder.path}/snapshot", whole)
     return True
+
+
+def rotten_snapshot(folder: Folder) -> bool:
+    """Have a bit of the snapshot rot."""
+    path = f"{folder.path}/snapshot"
+    size = folder.disk.platter.written_size(path)
+    if size:
+        folder.disk.platter.flip_bit(path, folder.draw.randrange(size))
+    return size > 0
 
 
 def only_data(folder: Folder) -> bool:
@@ -135,9 +149,11 @@ def membership_without_message(folder: Folder) -> bool:
 WAYS: tuple[Callable[[Folder], bool], ...] = (
     other_file_size,
     no_hard_state,
+    no_mark,
     no_snapshot,
     older_snapshot,
     unreadable_snapshot,
+    rotten_snapshot,
     only_data,
     mark_of_another_format,
     mark_of_another_log,

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 FLIPS = 24
 """How many bits of a batch are flipped, one at a time, half of them in its first header."""
-BREAKS = 9
+BREAKS = 6
 """How many copies of a disk are broken."""
-NATIVE_BREAKS = 3
+NATIVE_BREAKS = 6
 """And how many more where there is a native log."""
 CUTS = 8
 """How many ends a message is cut to."""
@@ -63,7 +63,7 @@ def check_broken(disk: SimDisk, root: str, name: str, native: str, settings: Set
     return tried
 
 
-def check_outside(log: CommitLog) -> None:
+def check_outside(log: CommitLog, file_bytes: int) -> None:
     """Ask a log for what it does not hold: it says so. Raises Violated."""
     begin, end = log.begin, log.end
     _check_outside(lambda: log.read(end.position - 1, 2))
@@ -72,10 +72,15 @@ def check_outside(log: CommitLog) -> None:
     _check_outside(lambda: log.log_end_at(end.index + 1))
     _check_outside(lambda: log.log_end_at(begin.index - 1))
     if log.native is not None:
-        native_end = log.native.end
+        native_end, first_end = log.native.end, log.native.begin + file_bytes
         _check_outside(lambda: log.read(native_end - 1, 2))
+        if first_end < native_end:
+            _check_outside(lambda: log.read(first_end - 1, 2))
     elif begin.position:
         _check_outside(lambda: log.read(begin.position - 1, 1))
+    last_start = (end.position - 1) // file_bytes * file_bytes
+    if begin.position < last_start:
+        _check_outside(lambda: log.read(last_start - 1, 2))  # of two files
     with suppress(OutsideLog):  # the file may be gone where the log's begin is another's end
         log.read(begin.position, ENTRY_HEADER_BYTES)
     if log.log_end_at(begin.index) != begin:

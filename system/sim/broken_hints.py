@@ -41,10 +41,14 @@ def check_hints(folder: Folder, queue_file_bytes: int, key: bytes | None) -> int
         if log.native is None:
             folder.native = None  # it may be named still, and need not
         log.close()
-        _check_committed(folder)
+        ahead = log.end.index + _AHEAD
+        save_committed_index(folder.disk, folder.path, ahead, ahead)
         log = folder.open()
     except StoreError:
         return 0  # the disk was broken before
+    if log.committed_index > log.end.index:
+        finding = f"entry {log.committed_index} is called committed"
+        raise Violated("hints-are-checked", finding, folder.name)
     path = f"{folder.path}/appliedto"
     if not folder.disk.exists(path):
         return 1
@@ -75,19 +79,6 @@ def _files(folder: Folder, queue_file_bytes: int) -> CheckpointFiles:
         queue_file_bytes=queue_file_bytes,
         key_sizes=sizes,
     )
-
-
-def _check_committed(folder: Folder) -> None:
-    """Have the log's checkpoint call committed what the log does not have."""
-    log = folder.open()
-    ahead = log.end.index + _AHEAD
-    log.close()
-    save_committed_index(folder.disk, folder.path, ahead, ahead)
-    log = folder.open()
-    if log.committed_index > log.end.index:
-        finding = f"entry {log.committed_index} is called committed"
-        raise Violated("hints-are-checked", finding, folder.name)
-    log.close()
 
 
 def _check_queries(folder: Folder, keys: KeyIndex, key: bytes) -> None:
@@ -121,6 +112,13 @@ def _a_checkpoint_of_another_log(folder: Folder, log: CommitLog) -> bool:
     return _change_checkpoint(folder, lambda fields: [*fields[:2], ahead, *fields[3:]])
 
 
+def _a_checkpoint_of_another_place(folder: Folder, _: CommitLog) -> bool:
+    def moved(fields: list[object]) -> list[object]:
+        return [*fields[:3], _AHEAD * 1000, *fields[4:]]
+
+    return _change_checkpoint(folder, moved)
+
+
 def _a_state_that_cannot_be_read(folder: Folder, _: CommitLog) -> bool:
     return _change_checkpoint(folder, lambda fields: [*fields[:7], b"?", *fields[8:]])
 
@@ -150,6 +148,7 @@ def _a_negative_slot(folder: Folder, _: CommitLog) -> bool:
 _WAYS: tuple[Callable[[Folder, CommitLog], bool], ...] = (
     _a_checkpoint_of_another_version,
     _a_checkpoint_of_another_log,
+    _a_checkpoint_of_another_place,
     _a_state_that_cannot_be_read,
     _a_lost_key_file,
     _a_short_key_file,

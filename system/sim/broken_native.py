@@ -9,6 +9,8 @@ from system.sim.disk import Platter
 from system.sim.folder_copy import Folder
 from system.store.message import BORN_HOST_V6, STORE_HOST_V6
 
+Way = Callable[[Folder], bool]
+
 _I32 = struct.Struct(">i")
 _SYS_FLAG_AT = 36
 _POSITION_AT = 28
@@ -45,35 +47,34 @@ def of_other_size(folder: Folder) -> bool:
     return True
 
 
-def damaged_before_its_upgrade(folder: Folder) -> bool:
-    """Damage the first message of a native log that is yet to be upgraded."""
-    if not _is_upgraded(folder) or not _damage(folder):
-        return False
-    folder.disk.create(f"{folder.native_folder}/lock", 0).close()  # no file of the log
-    folder.name = "new"
-    return True
-
-
-def damaged_after_its_upgrade(folder: Folder) -> bool:
-    """Damage the first message of a native log that was upgraded: its queues are to be built."""
-    return _is_upgraded(folder) and _damage(folder)
-
-
 def _is_upgraded(folder: Folder) -> bool:
     return folder.native is not None and folder.open().native is not None
 
 
-def _damage(folder: Folder) -> bool:
-    """Damage the first message of the first file, and perhaps the second, too."""
-    path = folder.native_paths()[0]
-    platter = folder.disk.platter
-    if platter.written_size(path) < _USED_BYTES_MIN:
-        return False
-    second_at = _number(platter, path, 0)
-    folder.draw.choice(_DAMAGES)(platter, path, folder.data_file_bytes)
-    if folder.draw.chance(0.5):
-        platter.flip_bit(path, second_at + _body_at(platter, path, second_at))
-    return True
+def _damaging(damage: Callable[[Platter, str, int], None], *, is_new: bool) -> Way:
+    """Return a way to damage a first message, and perhaps the second: `is_new`, before an upgrade.
+
+    After it that is noticed where the messages' queues are to be built.
+    """
+
+    def way(folder: Folder) -> bool:
+        if not _is_upgraded(folder):
+            return False
+        path = folder.native_paths()[0]
+        platter = folder.disk.platter
+        if platter.written_size(path) < _USED_BYTES_MIN:
+            return False
+        second_at = _number(platter, path, 0)
+        damage(platter, path, folder.data_file_bytes)
+        if folder.draw.chance(0.5):
+            platter.flip_bit(path, second_at + _body_at(platter, path, second_at))
+        if is_new:
+            folder.disk.create(f"{folder.native_folder}/lock", 0).close()  # no file of the log
+            folder.name = "new"
+        return True
+
+    way.__name__ = f"{'before' if is_new else 'after'} its upgrade{damage.__name__}"
+    return way
 
 
 def _no_magic(platter: Platter, path: str, _: int) -> None:
@@ -136,11 +137,10 @@ def _body_at(platter: Platter, path: str, at: int) -> int:
     return _BODY_LENGTH_AT + 4 + hosts * _V6_MORE_BYTES
 
 
-WAYS: tuple[Callable[[Folder], bool], ...] = (
+WAYS: tuple[Way, ...] = (
     not_named,
     gone,
     of_other_size,
-    damaged_before_its_upgrade,
-    damaged_after_its_upgrade,
+    *[_damaging(damage, is_new=is_new) for damage in _DAMAGES for is_new in (True, False)],
 )
 """Each returns False where it finds nothing to break. Raises StoreError on a damaged log."""

@@ -30,7 +30,7 @@ class Platter:
     """What lies on a node's disk, and what is wrong with it.
 
     `capacity_bytes` bounds what may be allotted (None: nothing does); with `copies_on_write`
-    each write needs a free block. `sync_failures` is how
+    each write needs free blocks. `sync_failures` is how
     many of the next file syncs fail, each dropping the file's unsynced pages. `is_failing`:
     every operation is an I/O error. `stop_at` is the number of changing operations after which
     the incarnation stops in the middle, as by a power loss. `operations`, `syncs` and
@@ -258,12 +258,13 @@ class SimDisk:
         platter.used_bytes += more
         inode.allotted_bytes = blocks
 
-    def require_block(self) -> None:
-        """Raise DiskFull where not one block is free."""
+    def require_room(self, size: int) -> None:
+        """Raise DiskFull where not so many bytes, in blocks, are free."""
         platter = self.platter
+        blocks = -(-size // BLOCK_BYTES) * BLOCK_BYTES
         if (
             platter.capacity_bytes is not None
-            and platter.used_bytes + BLOCK_BYTES > platter.capacity_bytes
+            and platter.used_bytes + blocks > platter.capacity_bytes
         ):
             raise DiskFull("no space left on device")
 
@@ -305,7 +306,7 @@ class SimFile:
         if behind > inode.allotted_bytes:
             disk.allot(inode, behind)
         elif disk.platter.copies_on_write:
-            disk.require_block()
+            disk.require_room(len(data))
         disk.platter.written_bytes += len(data)
         inode.write(data, position)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from system.sim.draws import Draws, Stream
-from system.sim.fault_pairs import draw_beside, draw_first_strike
+from system.sim.fault_pairs import draw_beside, draw_first_strike, draw_return
 from system.sim.faults import (
     EVERYBODY,
     FOLLOWER,
@@ -141,7 +141,7 @@ MAKERS: dict[str, Maker] = {
         start_ms=at,
         duration_ms=ms,
         node=w.node(),
-        spare_bytes=d.choice((0, 20_000, 200_000)),
+        spare_bytes=d.choice((0, 6_000, 20_000, 200_000)),
         copies_on_write=d.random() < 0.4,
     ),
     "bit_rot": lambda w, d, at, ms: BitRot(
@@ -226,6 +226,7 @@ def draw_faults(
         faults += [fault, *draw_beside(draw, fault, names)]
     if members > 2:
         faults += draw_first_strike(draws.stream("first_strike"))
+        faults += draw_return(draws.stream("return"), names, from_ms)
     in_time = [
         _kept(fault, until_ms, ack)
         for fault in faults

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 EXPIRES_BEHIND_A_BACK = 0.6
 """How often a node is away while files expire, so that it needs a snapshot."""
+RETURNS = 0.25
+"""Which part of the seeds has one that is away like that, whatever else it has."""
 CRASHES_IN_EXPIRY = 0.3
 """How often another loses power within the first operations of an expiry."""
 DEAF_TARGET = 0.3
@@ -72,16 +74,25 @@ def draw_first_strike(draw: Stream) -> list[AnyFault]:
     return [Strike(start_ms=_GRID_MS, duration_ms=draw.choice((1500, 3000)), moment="elected")]
 
 
+def draw_return(draw: Stream, members: tuple[str, ...], from_ms: int) -> list[AnyFault]:
+    """Draw, for some seeds, that a node was away while files expired, from `from_ms` on."""
+    if not draw.chance(RETURNS):
+        return []
+    start_ms = from_ms + draw.randrange(1000, 12_000, _GRID_MS)
+    expiry = Expire(start_ms=start_ms, duration_ms=draw.choice((1000, 2000)))
+    return [expiry, *_absence(draw, expiry, members)]
+
+
 def _absence(draw: Stream, fault: Expire, members: tuple[str, ...]) -> list[AnyFault]:
     """A node is away from before `fault` until behind its end, and returns to some trouble."""
     start_ms = max(_GRID_MS, fault.start_ms - draw.randrange(500, 2000, _GRID_MS))
     back_ms = fault.end_ms
     node = FOLLOWER if draw.chance(0.3) else draw.choice(members)
-    trouble = draw.choice((None, None, *_TROUBLES))
+    trouble = draw.choice((None, *_TROUBLES))
     if trouble is _full_before:
         return _full_before(draw, start_ms, back_ms, node)
     away: AnyFault
-    if draw.chance(0.5):
+    if draw.chance(0.5) and trouble is not _struck:  # a start writes more than it is given to
         away = Crash(
             start_ms=start_ms, duration_ms=back_ms - start_ms, node=node, loses_unsynced=False
         )
@@ -134,7 +145,7 @@ def _struck(draw: Stream, _: int, back_ms: int, node: str) -> list[AnyFault]:
 
 
 def _power_loss(draw: Stream, at_ms: int, node: str) -> AnyFault:
-    operations, ms = draw.randint(1, 40), draw.choice((400, 1000))
+    operations, ms = draw.randint(1, 24), draw.choice((400, 1000))
     return CrashAtOperation(start_ms=at_ms, duration_ms=ms, node=node, operations=operations)
 
 

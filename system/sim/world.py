@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 BROKEN = 0.4
 """After which part of the seeds starts on broken folders are tried."""
+HINTS = 2
+"""On so many copies then what a start may go by is broken."""
 SETTLE_MS_MAX = 4000.0
 """After the last fault is mended: how long a group may take to acknowledge a new append."""
 
@@ -283,13 +285,14 @@ class World:
             member = draw.choice(up)
             try:
                 check_flips(member.log, draw)
-                check_outside(member.log)
+                check_outside(member.log, self.settings.data_file_bytes)
             except DiskFailed:
                 return  # its disk is failing: nothing can be read
             args = (member.disk, ROOT, member.name, NATIVE_FOLDER, self.settings, draw)
             key = a_key(draw) if self.key_queries else None
             self.counts.broken += check_broken(*args)
-            self.counts.broken += check_hints(Folder(*args), QUEUE_FILE_BYTES, key)
+            for _ in range(HINTS):
+                self.counts.broken += check_hints(Folder(*args), QUEUE_FILE_BYTES, key)
 
     def _check_live(self) -> None:
         """After the last fault is mended the group acknowledges, and everybody catches up."""
