@@ -140,7 +140,9 @@ class Linearizable:
         found = search_one(problem)
         if found.outcome is Outcome.VALID:
             return "search", None
-        assert found.part is not None, "a search that does not end VALID names a part"
+        if found.part is None:  # the budget did not suffice to begin
+            message = f"undecided: the budget of {found.why} does not suffice to begin a search."
+            return "search", Finding(UNDECIDED, message, details={"why": found.why})
         if found.outcome is Outcome.INVALID:
             return "search", explain_part(found.part, problem, operations)
         return "search", explain_open_part(found.part, found.why, operations)

@@ -111,6 +111,7 @@ def value_problem(
     """
     access = np.where((access == Access.CAS) & (a == b), Access.READ, access)
     observes = (access == Access.READ) | (access == Access.NOT)
+    a, b = np.where(access == Access.WRITE, 0, a), np.where(observes, 0, b)
     keep = columns.is_ok | ~observes
     rows = np.flatnonzero(keep)
     kind, first = distinct(access[rows], a[rows], b[rows])

@@ -68,12 +68,10 @@ class Register:
         """Encode one register's operations for the code that knows single values."""
         columns = load_columns(self, operations)
         access = np.full(len(columns.op), Access.READ, dtype=np.int64)
-        a, b = columns.output.copy(), columns.input
+        a, b = columns.output, columns.input
         is_write = columns.is_f("write")
         columns.require(is_write & (b == 0), "value to write")
         access[is_write] = Access.WRITE
-        a[is_write] = 0
-        b = np.where(access == Access.READ, 0, b)
         if "cas" in self.fs:
             access, a, b = self._encode_cas(columns, access, a, b)
         number = columns.values.number(initial[0])
