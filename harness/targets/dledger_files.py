@@ -11,12 +11,15 @@ MessageDecoder; DLEDGER.md sections B.1 and B.3.
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 from zlib import crc32
 
 import numpy as np
@@ -177,13 +180,13 @@ def _walk_files(files: Sequence[Path], walk: _Walk, rows: Rows | None) -> Iterat
             continue
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if walk.tail is not None:
-            if _is_zero(data, 0):
-                continue
-            problem = f"the log ends here, but file {path.name} holds data"
-            yield from _add(rows, walk.hole(walk.tail, problem))
-            walk.tail = None
-        yield from _walk_file(data, start, walk, rows)
+            if walk.tail is not None:
+                if _is_zero(file, data, 0):
+                    continue
+                problem = f"the log ends here, but file {path.name} holds data"
+                yield from _add(rows, walk.hole(walk.tail, problem))
+                walk.tail = None
+            yield from _walk_file(file, data, start, walk, rows)
 
 
 def _add(rows: Rows | None, row: Row) -> Iterator[None]:
@@ -194,7 +197,9 @@ def _add(rows: Rows | None, row: Row) -> Iterator[None]:
             yield
 
 
-def _walk_file(data: mmap.mmap, start: int, walk: _Walk, rows: Rows | None) -> Iterator[None]:
+def _walk_file(
+    file: BinaryIO, data: mmap.mmap, start: int, walk: _Walk, rows: Rows | None
+) -> Iterator[None]:
     """Walk one data file from its first entry to its blank, its end or its zero tail."""
     at, end = 0, len(data)
     # Nobody closes the map while this looks at it: it is gone when nobody looks any more.
@@ -216,7 +221,7 @@ def _walk_file(data: mmap.mmap, start: int, walk: _Walk, rows: Rows | None) -> I
             continue
         if magic == _MAGIC_BLANK and size == end - at:
             return
-        if magic == 0 and _is_zero(data, at):
+        if magic == 0 and _is_zero(file, data, at):
             walk.tail = start + at
             return
         yield from _add(rows, walk.hole(start + at, _header_problem(magic, size, end - at)))
@@ -371,10 +376,21 @@ def _next_entry(data: mmap.mmap, at: int, start: int) -> int | None:
     return None
 
 
-def _is_zero(data: mmap.mmap, at: int, piece_bytes: int = 1 << 22) -> bool:
-    """True if only zeros follow from `at` to the end of the file."""
-    for here in range(at, len(data), piece_bytes):
-        if np.frombuffer(data, np.uint8)[here : here + piece_bytes].any():
+def _is_zero(file: BinaryIO, data: mmap.mmap, at: int, piece_bytes: int = 1 << 22) -> bool:
+    """True if only zeros follow from `at` to the end of the file.
+
+    What the file system never stored is not looked at: the last data file is nearly all that.
+    """
+    while at < len(data):
+        try:
+            at = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            end = min(os.lseek(file.fileno(), at, os.SEEK_HOLE), at + piece_bytes)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing is stored from there on
+                return True
+            end = at + piece_bytes  # a file system that cannot say
+        if np.frombuffer(data, np.uint8)[at:end].any():
             return False
-        _forget(data, here)
+        _forget(data, at)
+        at = end
     return True
