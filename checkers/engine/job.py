@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -44,6 +45,13 @@ class CheckJob:
     context: CheckContext
     checkers: tuple[Checker, ...]
     segments: SegmentedReader | None = None
+
+
+def with_clock(job: CheckJob) -> CheckJob:
+    """Return the job with a clock for its checkers, unless it has one."""
+    if job.context.clock_unix_s is not None:
+        return job
+    return replace(job, context=replace(job.context, clock_unix_s=time.time))
 
 
 def no_progress(_text: str) -> None:

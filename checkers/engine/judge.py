@@ -25,6 +25,8 @@ PARTITIONS = ("key", "bucket", "history")
 """How checkers may have the tables split; "history": not at all."""
 
 CRASHED = "checker-crashed"
+NOT_JUDGED = "not-judged"
+"""Kinds of rows of engines: a part that a checker crashed on, parts that a deadline left out."""
 UNREADABLE = "unreadable: "
 """How the problem of the one row begins that stands for a log that could not be read."""
 
@@ -38,6 +40,11 @@ _ORDER = ("checker", "kind", "key", "offset", "message", "details")
 def needs(checkers: Iterable[Checker], table: str) -> bool:
     """True if any of the checkers reads that table."""
     return any(table in checker.tables for checker in checkers)
+
+
+def judges_by_key(checker: Checker) -> bool:
+    """True if the checker reads operations alone, key by key."""
+    return checker.partition == "key" and tuple(checker.tables) == ("operations",)
 
 
 def judge_partition(
@@ -61,8 +68,18 @@ def judged(name: str, judge: Callable[[], pa.Table]) -> pa.Table:
     try:
         findings = judge().cast(FINDINGS)
     except Exception:
-        row = {"kind": CRASHED, "count": 1, "message": traceback.format_exc()}
-        findings = pa.Table.from_pylist([row], FINDINGS)
+        return lost(name, CRASHED, traceback.format_exc())
+    return tagged(name, findings)
+
+
+def lost(name: str, kind: str, message: str, parts: int = 1) -> pa.Table:
+    """Return the row of TAGGED that says why the checker did not judge some parts."""
+    row = {"kind": kind, "count": parts, "message": message}
+    return tagged(name, pa.Table.from_pylist([row], FINDINGS))
+
+
+def tagged(name: str, findings: pa.Table) -> pa.Table:
+    """Return rows of FINDINGS as rows of TAGGED, found by the checker of that name."""
     names = pa.array([name] * findings.num_rows, pa.string())
     return findings.add_column(0, "checker", names)
 
@@ -91,22 +108,34 @@ def conclude(
 
 def _conclude_one(checker: Checker, findings: pa.Table, context: CheckContext) -> Verdict:
     is_crash = pc.equal(findings["kind"], CRASHED)
+    is_left = pc.equal(findings["kind"], NOT_JUDGED)
     tracebacks = findings.filter(is_crash)["message"].to_pylist()
+    left_out = findings.filter(is_left)
     try:
-        verdict = checker.conclude(findings.filter(pc.invert(is_crash)), context)
+        true_findings = findings.filter(pc.invert(pc.or_(is_crash, is_left)))
+        verdict = checker.conclude(true_findings, context)
     except Exception:
         tracebacks.append(traceback.format_exc())
         verdict = Verdict(checker.name, Outcome.UNKNOWN, "")
     if tracebacks:
         error = tracebacks[0].strip().rpartition("\n")[2]
         text = f"the checker crashed in {len(tracebacks)} part(s) of its work: {error}"
-        verdict = replace(
-            verdict,
-            outcome=max(verdict.outcome, Outcome.UNKNOWN),
-            summary=f"{verdict.summary}; {text}" if verdict.findings_total else text,
-            data={**verdict.data, "traceback": tracebacks[0]},
-        )
+        verdict = _doubted(verdict, text, {"traceback": tracebacks[0]})
+    if left_out.num_rows:
+        parts = pc.sum(left_out["count"]).as_py()
+        message = left_out["message"][0].as_py()
+        verdict = _doubted(verdict, f"{parts} part(s) were not judged: {message}", {})
     if context.incomplete is not None and verdict.outcome is Outcome.VALID:
         text = f"the history is incomplete: {context.incomplete}"
         verdict = replace(verdict, outcome=Outcome.UNKNOWN, summary=text)
     return verdict
+
+
+def _doubted(verdict: Verdict, why: str, data: Mapping[str, str]) -> Verdict:
+    """Return a verdict that is not VALID, and says why; what was found stays."""
+    return replace(
+        verdict,
+        outcome=max(verdict.outcome, Outcome.UNKNOWN),
+        summary=f"{verdict.summary}; {why}" if verdict.findings_total else why,
+        data={**verdict.data, **data},
+    )

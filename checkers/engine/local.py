@@ -1,32 +1,41 @@
 """The engine without Spark: the same pure functions, one partition after the other.
 
-For tests, quick looks (`check --engine local`) and machines without Java. Memory grows
-with the history; the pipeline for real campaigns is checkers.engine.spark.
+For tests, quick looks (`check --engine local`) and machines without Java. Operations by key are
+judged file by file, on all processors where they are many; for all else memory grows with
+the history. The pipeline for real campaigns is checkers.engine.spark.
 """
 
 from __future__ import annotations
 
+import os
+import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from checkers.engine.job import CheckJob, Progress, no_progress
+from checkers.engine.job import CheckJob, Progress, no_progress, with_clock
 from checkers.engine.judge import (
     BUCKET_ENTRIES,
     PARTITIONS,
     SCHEMAS,
+    TAGGED,
     conclude,
     judge_partition,
+    judges_by_key,
     needs,
 )
-from harness.errors import HarnessError
+from checkers.engine.key_files import coded, plan, read_files
+from checkers.engine.key_judge import judge_tables, split_times
+from checkers.engine.local_processes import judge_in_processes
 from harness.history.schema import ENTRIES, OPERATIONS
 from harness.plugins import Checker
 from harness.verdict import Verdict
+
+ROWS_FOR_PROCESSES = 2_000_000
+"""Operations from which on it pays to start processes that judge them side by side."""
 
 
 def run_local(job: CheckJob, progress: Progress = no_progress) -> list[Verdict]:
@@ -37,34 +46,52 @@ def run_local(job: CheckJob, progress: Progress = no_progress) -> list[Verdict]:
     Raises:
         HarnessError: the operations cannot be read.
     """
+    job = with_clock(job)
+    by_key = [checker for checker in job.checkers if judges_by_key(checker)]
+    others = [checker for checker in job.checkers if not judges_by_key(checker)]
     tables: dict[str, pa.Table] = {}
     unreadable: list[str] = []
-    if needs(job.checkers, "operations"):
+    found = [TAGGED.empty_table()]
+    if by_key:
+        progress("judging " + ", ".join(checker.name for checker in by_key))
+        found += _judge_by_key(job, by_key)
+    if needs(others, "operations"):
         progress("reading the operations")
         tables["operations"] = _read_operations(job)
-    if needs(job.checkers, "entries"):
+    if needs(others, "entries"):
         progress("reading the nodes' logs")
         tables["entries"], unreadable = _read_logs(job)
-    runnable = [c for c in job.checkers if not (unreadable and "entries" in c.tables)]
-    found = []
+    runnable = [c for c in others if not (unreadable and "entries" in c.tables)]
     for partition in PARTITIONS:
         checkers = [checker for checker in runnable if checker.partition == partition]
         if checkers:
             progress("judging " + ", ".join(checker.name for checker in checkers))
             parts = _partitions(checkers, tables, partition)
             found += [judge_partition(checkers, part, job.context) for part in parts]
-    findings = pa.concat_tables(found) if found else judge_partition((), {}, job.context)
+    findings, _ = split_times(pa.concat_tables(found))
     return conclude(job.checkers, findings, job.context, unreadable)
 
 
+def _judge_by_key(job: CheckJob, checkers: Sequence[Checker]) -> Iterator[pa.Table]:
+    """Judge operations key by key: file by file where they are sorted, in processes if many."""
+    planned = plan(job.operations)
+    rows = sum(task.rows for task in planned.tasks)
+    if rows >= ROWS_FOR_PROCESSES and len(planned.tasks) > 1 and (os.cpu_count() or 1) > 1:
+        yield from judge_in_processes(planned.tasks, checkers, job.context)
+        return
+    for task in planned.tasks:
+        tables = read_files(task.paths)
+        yield from judge_tables(tables, checkers, job.context, time.perf_counter)
+    if planned.unsorted:
+        joined = pa.concat_tables(read_files([str(path) for path in planned.unsorted]))
+        order = [(column, "ascending", "at_start") for column in ("key", "call_ns", "op")]
+        ordered = joined.unify_dictionaries().take(pc.sort_indices(joined.cast(OPERATIONS), order))
+        yield from judge_tables([coded(ordered)], checkers, job.context, time.perf_counter)
+
+
 def _read_operations(job: CheckJob) -> pa.Table:
-    parts = [OPERATIONS.empty_table()]
-    for path in job.operations:
-        try:
-            parts.append(pq.ParquetFile(path).read().select(OPERATIONS.names).cast(OPERATIONS))
-        except (OSError, pa.ArrowException, KeyError) as error:
-            raise HarnessError(f"operations {path} cannot be read: {error}") from error
-    return pa.concat_tables(parts)
+    tables = [table.cast(OPERATIONS) for table in read_files([str(p) for p in job.operations])]
+    return pa.concat_tables([OPERATIONS.empty_table(), *tables])
 
 
 def _read_logs(job: CheckJob) -> tuple[pa.Table, list[str]]:

@@ -1,27 +1,44 @@
 """The check pipeline on PySpark, local[*] or a cluster: `spark*` alone import pyspark.
 
-Operations come from Parquet, the nodes' logs are decoded on the executors, both are
-grouped by the column that the checkers asked for, and each group goes through the same
-pure functions that checkers.engine.local calls. Only findings come back to the driver.
+Operations come from Parquet files that are written by key, the nodes' logs are decoded on the
+executors; each key or range goes through the same pure functions that checkers.engine.local
+calls. Only findings come back to the driver.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from checkers.engine.java import Java
-from checkers.engine.job import CheckJob, Progress, no_progress
-from checkers.engine.judge import PARTITIONS, TAGGED, conclude, needs
+from checkers.engine.job import CheckJob, Progress, no_progress, with_clock
+from checkers.engine.judge import (
+    CRASHED,
+    NOT_JUDGED,
+    PARTITIONS,
+    TAGGED,
+    conclude,
+    judges_by_key,
+    lost,
+    needs,
+)
+from checkers.engine.key_judge import Spent
 from checkers.engine.spark_frames import judge_groups, read_operations
 from checkers.engine.spark_logs import decode_logs, unreadable_logs
+from checkers.engine.spark_operations import judge_by_key
 from checkers.engine.spark_parts import is_split, judge_split
-from checkers.engine.spark_session import Session
+from checkers.engine.spark_session import Guard, Session, first_line
 from harness.errors import HarnessError
+from harness.plugins import Checker
 from harness.verdict import Verdict
+
+DAMAGED_INPUT = "harness.errors.HarnessError"
+"""How an executor's traceback names the error of a file that cannot be read."""
 
 
 class SparkEngine:
@@ -30,12 +47,15 @@ class SparkEngine:
     `start` takes some seconds and may run in a thread of its own; `run` and `stop` wait
     for it. Nothing is imported or launched before `start`. A process has one engine with a
     driver of its own at a time. The JVM ends when this process does, however that ends.
+
+    `spent` says of the last `run` how long its tasks read and judged operations by key.
     """
 
     def __init__(self, master: str = "local[*]") -> None:
         self.master = master
         self._lock = threading.Lock()
         self._session = Session(master)
+        self.spent = Spent()
 
     @property
     def java(self) -> Java | None:
@@ -62,20 +82,26 @@ class SparkEngine:
     def run(self, job: CheckJob, progress: Progress = no_progress) -> list[Verdict]:
         """Like `checkers.engine.local.run_local`, through Spark; starts it if need be.
 
+        Where a job fails because a process died, each of its checkers gets a job of its own, so
+        that only who is at fault is UNKNOWN. A job still under way GRACE_S after the
+        deadline is cancelled.
+
         Raises:
             HarnessError: Spark failed, or the operations cannot be read.
             UsageError: it does not start.
         """
         progress("waiting for Spark")
         self.start()
+        job = with_clock(job)
         try:
-            return _run(self._session.frames, job, progress)
+            run = _Run(self._session.frames, job, progress)
+            verdicts = run.verdicts()
         except HarnessError:
             raise
         except Exception as error:
-            lines = [line for line in str(error).splitlines() if line.strip()]
-            text = lines[0] if lines else type(error).__name__
-            raise HarnessError(f"Spark failed while checking: {text}") from error
+            raise HarnessError(f"Spark failed while checking: {first_line(error)}") from error
+        self.spent = run.spent
+        return verdicts
 
     def stop(self) -> None:
         """End the session and its JVM, remove its files; idempotent."""
@@ -83,31 +109,85 @@ class SparkEngine:
             self._session.close()
 
 
-def _run(session: Any, job: CheckJob, progress: Progress) -> list[Verdict]:
-    split = [checker for checker in job.checkers if is_split(checker)]
-    others = [checker for checker in job.checkers if not is_split(checker)]
-    frames: dict[str, Any] = {}
-    unreadable: list[str] = []
-    found = [TAGGED.empty_table()]
-    if needs(others, "operations"):
-        frames["operations"] = read_operations(session, job.operations)
-    if split:
-        progress("judging " + ", ".join(checker.name for checker in split))
-        findings, unreadable = judge_split(session, job, split)
-        found.append(findings)
-    try:
-        if needs(others, "entries") and not unreadable:
-            progress("reading the nodes' logs")
-            frames["entries"] = decode_logs(session, job).persist()
-            unreadable = unreadable_logs(frames["entries"])
-        runnable = [c for c in others if not (unreadable and "entries" in c.tables)]
-        for partition in PARTITIONS:
-            checkers = [checker for checker in runnable if checker.partition == partition]
-            if checkers:
-                progress("judging " + ", ".join(checker.name for checker in checkers))
-                found.append(judge_groups(frames, checkers, partition, job.context))
-    finally:
-        if "entries" in frames:
-            frames["entries"].unpersist()
-    progress("concluding")
-    return conclude(job.checkers, pa.concat_tables(found), job.context, unreadable)
+class _Run:
+    """One job on an open session."""
+
+    def __init__(self, frames: Any, job: CheckJob, progress: Progress) -> None:
+        self.spent = Spent()
+        self._frames = frames
+        self._job = job
+        self._progress = progress
+        self._unreadable: list[str] = []
+        self._guard = Guard(frames, job.context)
+
+    def verdicts(self) -> list[Verdict]:
+        """Run all checkers, those of a kind together."""
+        split = [checker for checker in self._job.checkers if is_split(checker)]
+        by_key = [c for c in self._job.checkers if judges_by_key(c) and c not in split]
+        others = [c for c in self._job.checkers if c not in split and c not in by_key]
+        found = [TAGGED.empty_table()]
+        if split:
+            found.append(self._apart(split, self._judge_split))
+        if by_key:
+            found.append(self._apart(by_key, self._judge_by_key))
+        if others:
+            found += self._judge_others(others)
+        self._progress("concluding")
+        joined = pa.concat_tables(found)
+        return conclude(self._job.checkers, joined, self._job.context, self._unreadable)
+
+    def _judge_split(self, checkers: Sequence[Checker]) -> pa.Table:
+        findings, self._unreadable = judge_split(self._frames, self._job, list(checkers))
+        return findings
+
+    def _judge_by_key(self, checkers: Sequence[Checker]) -> pa.Table:
+        findings, self.spent = judge_by_key(self._frames, self._job, checkers)
+        return findings
+
+    def _judge_others(self, others: Sequence[Checker]) -> list[pa.Table]:
+        """Run the checkers that need whole tables, or logs in a form of their own."""
+        frames: dict[str, Any] = {}
+        if needs(others, "operations"):
+            frames["operations"] = read_operations(self._frames, self._job.operations)
+        found = []
+        try:
+            if needs(others, "entries") and not self._unreadable:
+                self._progress("reading the nodes' logs")
+                frames["entries"] = decode_logs(self._frames, self._job).persist()
+                self._unreadable = unreadable_logs(frames["entries"])
+            able = [c for c in others if not (self._unreadable and "entries" in c.tables)]
+            for partition in PARTITIONS:
+                checkers = [checker for checker in able if checker.partition == partition]
+                if checkers:
+                    judge = partial(judge_groups, frames, partition, self._job.context)
+                    found.append(self._apart(checkers, judge))
+        finally:
+            if "entries" in frames:
+                frames["entries"].unpersist()
+        return found
+
+    def _apart(
+        self, checkers: Sequence[Checker], judge: Callable[[Sequence[Checker]], pa.Table]
+    ) -> pa.Table:
+        """Judge together; where that fails, each by itself, so that one takes no other along."""
+        self._progress("judging " + ", ".join(checker.name for checker in checkers))
+        try:
+            with self._guard:
+                return judge(checkers)
+        except HarnessError:
+            raise
+        except Exception as error:
+            if self._guard.has_struck:
+                message = "the deadline passed while they were judged"
+                return pa.concat_tables(lost(c.name, NOT_JUDGED, message) for c in checkers)
+            if DAMAGED_INPUT in str(error):
+                raise HarnessError(_said_by_executor(error)) from error
+            if len(checkers) == 1:
+                return lost(checkers[0].name, CRASHED, str(error))
+            return pa.concat_tables(self._apart([checker], judge) for checker in checkers)
+
+
+def _said_by_executor(error: Exception) -> str:
+    """Return the message of the HarnessError that an executor raised."""
+    line = next(line for line in str(error).splitlines() if DAMAGED_INPUT in line)
+    return line.partition(DAMAGED_INPUT)[2].strip(": ")

@@ -38,7 +38,7 @@ def _literal(path: Path) -> str:
 
 
 def judge_groups(
-    frames: Mapping[str, Any], checkers: Sequence[Checker], partition: str, context: CheckContext
+    frames: Mapping[str, Any], partition: str, context: CheckContext, checkers: Sequence[Checker]
 ) -> pa.Table:
     """Group the tables that the checkers read, judge each group, bring the findings back."""
     columns = {"key": "`key`", "bucket": f"`index` div {BUCKET_ENTRIES}", "history": "0"}

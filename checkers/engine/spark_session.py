@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -30,6 +31,7 @@ import pyarrow as pa
 from checkers.engine.java import Java, find_java
 from checkers.engine.jvm import Jvm, launch
 from harness.errors import HarnessError, UsageError
+from harness.plugins import CheckContext
 
 DRIVER_MEMORY = "2g"
 """Heap of the local JVM. Arrow data and the Python workers are outside of it."""
@@ -39,6 +41,9 @@ LOG_LINES_MAX = 3
 
 SHIPPED = ("harness", "checkers", "workloads", "reports", "system")
 """Packages that executors on other machines need; what is not there is left out."""
+
+GRACE_S = 0.4
+"""How long after a deadline a job may go on: checkers end by themselves and tell what is open."""
 
 NUMBA_CACHE = "NUMBA_CACHE_DIR"
 EXECUTOR_NUMBA_CACHE = "numba-cache"
@@ -100,9 +105,8 @@ class Session:
         except Exception as error:
             said = self._quote_log()
             self.close()
-            first = str(error).strip().partition("\n")[0]
             by = f" with {self.java.describe()}" if self.java else ""
-            why = said or first or type(error).__name__
+            why = said or first_line(error)
             raise (HarnessError if self.is_here else UsageError)(
                 f"Spark does not start on {self.master}{by}: {why}"
             ) from error
@@ -184,6 +188,47 @@ class Session:
         lines = [line.strip() for line in text.splitlines()]
         wrong = [line for line in lines if "rror" in line or "Exception" in line]
         return " | ".join(wrong[:LOG_LINES_MAX])
+
+
+class Guard:
+    """Cancels what a session runs, inside `with`, once the deadline is GRACE_S ago."""
+
+    def __init__(self, frames: Any, context: CheckContext) -> None:
+        self.has_struck = False
+        self._frames = frames
+        self._context = context
+        self._tag = f"shaketable-{secrets.token_hex(4)}"
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> None:
+        """Start to watch."""
+        deadline, clock = self._context.search.deadline_unix_s, self._context.clock_unix_s
+        if deadline is None or clock is None:
+            return
+        self._frames.addTag(self._tag)
+        self._timer = threading.Timer(max(0.0, deadline - clock()) + GRACE_S, self._strike)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def __exit__(self, *_raised: object) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._frames.removeTag(self._tag)
+
+    def _strike(self) -> None:
+        self.has_struck = True
+        try:
+            self._frames.interruptTag(self._tag)
+        except Exception as error:  # it may have ended just now
+            _LOG.debug("spark job not interrupted: error=%s", error)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says, or its type."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 def _sql_settings() -> dict[str, str]:

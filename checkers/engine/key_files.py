@@ -1,0 +1,149 @@
+"""Which files of operations are judged together, by what their footers say of their keys.
+
+An export writes files sorted by key, each of whole keys but for a huge one (see
+harness.history.operation_files): those are handed out as they are, and nothing is shuffled
+or sorted again. Files of other origin have no such footer and are sorted first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.errors import HarnessError
+from harness.history.operation_files import FileKeys, read_keys
+from harness.history.schema import OPERATIONS, OPERATIONS_CODED
+
+ROWS_A_TASK = 500_000
+"""Operations that one task judges, about: enough to be worth a task, few enough to balance."""
+
+TEXTS = [field.name for field in OPERATIONS if field.type == pa.string()]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Files that hold whole keys together, in the order of their keys."""
+
+    paths: tuple[str, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All files of a job: in tasks, or, where they are not sorted by key, as they are.
+
+    The larger tasks come first, so that none is left to run alone at the end.
+    """
+
+    tasks: tuple[Task, ...]
+    unsorted: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    rows: int
+    keys: FileKeys | None
+
+
+def plan(paths: Sequence[Path], rows_a_task: int = ROWS_A_TASK) -> Plan:
+    """Look at the footers of files of OPERATIONS and say how they are judged.
+
+    Raises:
+        HarnessError: a file cannot be read.
+    """
+    files = [_look(path) for path in paths]
+    known = [(file.keys, file) for file in files if file.keys is not None]
+    if len(known) < len(files) or not _are_apart([keys for keys, _ in known]):
+        return Plan((), tuple(paths))
+    tasks: list[Task] = []
+    chain: list[_File] = []  # files that share keys
+    gathered: list[_File] = []
+    for keys, file in known:
+        chain.append(file)
+        if keys.is_cut:
+            continue
+        size = sum(each.rows for each in gathered)
+        if gathered and size + sum(each.rows for each in chain) > rows_a_task:
+            tasks.append(_task(gathered))
+            gathered = []
+        gathered += chain
+        chain = []
+    if gathered:
+        tasks.append(_task(gathered))
+    return Plan(tuple(sorted(tasks, key=lambda task: -task.rows)), ())
+
+
+def read_files(paths: Sequence[str]) -> Iterator[pa.Table]:
+    """Read files one after the other, as tables of OPERATIONS_CODED.
+
+    Raises:
+        HarnessError: one cannot be read.
+    """
+    for path in paths:
+        try:
+            with pq.ParquetFile(path, read_dictionary=TEXTS) as file:
+                yield coded(file.read(OPERATIONS.names))
+        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+            raise unreadable(path, error) from error
+
+
+def coded(table: pa.Table) -> pa.Table:
+    """Return a table of OPERATIONS as OPERATIONS_CODED, each column in one chunk.
+
+    Raises:
+        ArrowException, KeyError: it has not the columns of OPERATIONS.
+    """
+    chosen = table.select(OPERATIONS.names).replace_schema_metadata(None)
+    if chosen.schema != OPERATIONS_CODED:
+        plain = chosen.cast(OPERATIONS)
+        for place, field in enumerate(OPERATIONS_CODED):
+            if pa.types.is_dictionary(field.type):
+                column = plain.column(place).dictionary_encode()
+                plain = plain.set_column(place, field, column)
+        chosen = plain
+    if chosen.num_rows == 0:
+        return OPERATIONS_CODED.empty_table()
+    return chosen.unify_dictionaries().combine_chunks()
+
+
+def unreadable(path: object, error: Exception) -> HarnessError:
+    """Return the one line that says why a file of operations cannot be read."""
+    return HarnessError(f"operations {path} cannot be read: {error}")
+
+
+def _look(path: Path) -> _File:
+    try:
+        metadata = pq.read_metadata(path)
+        return _File(path, metadata.num_rows, read_keys(metadata))
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise unreadable(path, error) from error
+
+
+def _are_apart(keys: Sequence[FileKeys]) -> bool:
+    """True if the files stand in the order of their keys, and share none but where they say so."""
+    if keys and (keys[0].is_begun or keys[-1].is_cut):
+        return False
+    for before, after in pairwise(keys):
+        if before.is_cut != after.is_begun:
+            return False
+        if before.is_cut:
+            if before.last != after.first:
+                return False
+        elif not _rank(before.last) < _rank(after.first):
+            return False
+    return True
+
+
+def _rank(key: str | None) -> tuple[bool, str]:
+    return key is not None, key or ""
+
+
+def _task(files: Sequence[_File]) -> Task:
+    paths = tuple(str(file.path.resolve()) for file in files)
+    return Task(paths, sum(file.rows for file in files))

@@ -1,0 +1,173 @@
+"""Judges operations that come sorted by key, table after table, key after key.
+
+Pure but for the clock that it is handed. What it holds is a table and the key that goes on
+in the next; a key that is larger than memory would have to be judged in parts by its checker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from checkers.engine.judge import CRASHED, NOT_JUDGED, TAGGED, judged, lost
+from harness.history.schema import OPERATIONS
+from harness.plugins import CheckContext, Checker, KeysChecker
+
+TIMES = "times"
+"""Kind of the row, of no checker, that says what a task spent its time on (Spent)."""
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Spent:
+    """What one task did, and how long it took it: reading files, and judging."""
+
+    rows: int = 0
+    read_s: float = 0.0
+    judge_s: float = 0.0
+
+
+class KeyJudge:
+    """Takes tables of OPERATIONS_CODED in the order of their keys, and judges whole keys."""
+
+    def __init__(self, checkers: Sequence[Checker], context: CheckContext) -> None:
+        self._checkers = checkers
+        self._context = context
+        self._open: list[pa.Table] = []  # rows of one key, which may go on
+
+    def add(self, table: pa.Table) -> Iterator[pa.Table]:
+        """Take the next rows; yield findings (TAGGED) of the keys that are known to be whole."""
+        if not table.num_rows:
+            return
+        bounds = key_bounds(table)
+        begin = 0
+        if self._open and _first_key(table) == _first_key(self._open[0]):
+            begin = 1
+            self._open.append(table.slice(0, int(bounds[1])))
+        if begin < len(bounds) - 1:
+            yield from self.finish()
+            last = len(bounds) - 2
+            if begin < last:
+                whole = table.slice(int(bounds[begin]), int(bounds[last] - bounds[begin]))
+                yield from judge_keys(
+                    self._checkers, whole, bounds[begin : last + 1] - bounds[begin], self._context
+                )
+            self._open = [table.slice(int(bounds[last]))]
+
+    def finish(self) -> Iterator[pa.Table]:
+        """Judge what is still open: no more rows of it come."""
+        rows, self._open = self._open, []
+        if rows:
+            table = rows[0]
+            if len(rows) > 1:
+                table = pa.concat_tables(rows).unify_dictionaries().combine_chunks()
+            bounds = np.array([0, table.num_rows], np.int64)
+            yield from judge_keys(self._checkers, table, bounds, self._context)
+
+
+def judge_tables(
+    tables: Iterable[pa.Table],
+    checkers: Sequence[Checker],
+    context: CheckContext,
+    clock_s: Callable[[], float],
+) -> Iterator[pa.Table]:
+    """Judge all keys of tables (OPERATIONS_CODED) that come sorted by key.
+
+    Yields:
+        Rows of TAGGED; in the end one of kind TIMES, which is no finding.
+    """
+    judge = KeyJudge(checkers, context)
+    spent = Spent()
+    began = clock_s()
+    for table in tables:
+        read = clock_s()
+        spent.read_s += read - began
+        spent.rows += table.num_rows
+        found = list(judge.add(table))
+        began = clock_s()
+        spent.judge_s += began - read
+        yield from found
+    found = list(judge.finish())
+    spent.judge_s += clock_s() - began
+    yield from found
+    told = {"rows": spent.rows, "read_s": spent.read_s, "judge_s": spent.judge_s}
+    row = {"checker": "", "kind": TIMES, "count": 0, "details": json.dumps(told)}
+    yield pa.Table.from_pylist([row], TAGGED)
+
+
+def judge_keys(
+    checkers: Sequence[Checker], table: pa.Table, bounds: Ints, context: CheckContext
+) -> Iterator[pa.Table]:
+    """Judge whole keys of one table (OPERATIONS_CODED); yield rows of TAGGED."""
+    plain: pa.Table | None = None
+    for checker in checkers:
+        if isinstance(checker, KeysChecker) and not _is_over(context):
+            found = judged(checker.name, partial(checker.check_keys, table, bounds, context))
+            if not _has_crashed(found):
+                yield found
+                continue
+        if plain is None:
+            plain = table.cast(OPERATIONS)
+        yield _one_by_one(checker, plain, bounds, context)
+
+
+def key_bounds(table: pa.Table) -> Ints:
+    """Return where each key begins, with the number of rows behind; there must be rows."""
+    codes = table["key"].combine_chunks()
+    if isinstance(codes, pa.ChunkedArray):
+        codes = codes.chunk(0)
+    numbers = codes.indices.fill_null(-1).to_numpy()
+    begins = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+    return np.concatenate([[0], begins, [len(numbers)]]).astype(np.int64)
+
+
+def split_times(found: pa.Table) -> tuple[pa.Table, Spent]:
+    """Take the rows of kind TIMES out of the findings of all tasks; add them up."""
+    is_time = np.asarray(found["kind"].to_numpy(zero_copy_only=False) == TIMES, dtype=np.bool_)
+    total = Spent()
+    for text in found.filter(pa.array(is_time))["details"].to_pylist():
+        told = json.loads(text)
+        total.rows += told["rows"]
+        total.read_s += told["read_s"]
+        total.judge_s += told["judge_s"]
+    return found.filter(pa.array(~is_time)), total
+
+
+def _one_by_one(checker: Checker, table: pa.Table, bounds: Ints, context: CheckContext) -> pa.Table:
+    found: list[pa.Table] = []
+    keys = len(bounds) - 1
+    for number in range(keys):
+        if _is_over(context):
+            message = _deadline(table, bounds[number])
+            found.append(lost(checker.name, NOT_JUDGED, message, keys - number))
+            break
+        start = int(bounds[number])
+        rows = table.slice(start, int(bounds[number + 1]) - start)
+        found.append(judged(checker.name, partial(checker.check, {"operations": rows}, context)))
+    return pa.concat_tables(found)
+
+
+def _deadline(table: pa.Table, row: Any) -> str:
+    key = table["key"][int(row)].as_py()
+    return f"the deadline passed before {'the history' if key is None else key} was judged"
+
+
+def _is_over(context: CheckContext) -> bool:
+    clock, deadline = context.clock_unix_s, context.search.deadline_unix_s
+    return clock is not None and deadline is not None and clock() >= deadline
+
+
+def _has_crashed(found: pa.Table) -> bool:
+    return CRASHED in found["kind"].to_pylist()
+
+
+def _first_key(table: pa.Table) -> Any:
+    return table["key"][0].as_py()
