@@ -9,12 +9,14 @@ Source: Herlihy & Wing 1990 (linearizability is local, so keys can be judged one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 from checkers.findings import Findings, Gathered, gather, settle
+from checkers.many_keys import problems
 from checkers.models.model import Model
 from checkers.refutation import (
     NOT_LINEARIZABLE,
@@ -26,7 +28,7 @@ from checkers.refutation import (
 )
 from checkers.search.driver import search
 from checkers.search.found import Found
-from checkers.search.problem import NEVER, Problem, State
+from checkers.search.problem import NEVER, Ints, Problem, State
 from checkers.special.choice import decide, no_special_case
 from harness.errors import UsageError
 from harness.plugins import CheckContext
@@ -69,26 +71,36 @@ class Linearizable:
         """Decide one partition; return a row "checked", and one that says what is wrong."""
         is_over = context.begin_search()
         operations = tables["operations"]
-        findings = Findings()
         key = operations["key"][0].as_py() if operations.num_rows else None
         try:
             problem = self.model.encode(operations, self.initial)
         except UsageError as error:
-            finding = Finding(UNFIT, f"{_begin(key)}{error}", key)
-            findings.add(UNFIT, [0], lambda _row: finding)
-            return findings.table({"partitions": 1})
-        method, found = self._decide(problem, Operations(operations, self.model), context, is_over)
-        if found is not None:
-            named = replace(found, key=key, message=f"{_begin(key)}{found.message}")
-            findings.add(named.kind, [0], lambda _row: named)
-        is_known = problem.return_ns != NEVER
-        counts = {
-            "partitions": 1,
-            "operations": int(is_known.sum()),
-            "unknown_outcomes": int((~is_known).sum()),
-            f"by_{method}": 1,
-        }
-        return findings.table(counts)
+            return _rows([_keyed(Finding(UNFIT, str(error)), key)], {"partitions": 1})
+        here = Operations(operations, self.model)
+        method, found = self._decide(problem, here, context, is_over)
+        return _rows([] if found is None else [_keyed(found, key)], _counts(problem, method))
+
+    def check_keys(self, operations: pa.Table, bounds: Ints, context: CheckContext) -> pa.Table:
+        """Decide many keys whose operations are encoded together (harness.checker.KeysChecker).
+
+        Raises:
+            UsageError: an operation is none that the model knows; ask key by key which.
+        """
+        tables = []
+        total: Counter[str] = Counter()
+        keys = problems(self.model, operations, bounds, self.initial)
+        for begin, end, problem in zip(
+            bounds[:-1].tolist(), bounds[1:].tolist(), keys, strict=True
+        ):
+            is_over = context.begin_search()
+            here = Operations(operations.slice(begin, end - begin), self.model)
+            method, found = self._decide(problem, here, context, is_over)
+            if found is None:
+                total.update(_counts(problem, method))
+            else:
+                key = here.table["key"][0].as_py()
+                tables.append(_rows([_keyed(found, key)], _counts(problem, method)))
+        return pa.concat_tables([*tables, _rows([], total)])
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
         """Join the partitions: INVALID if one is not linearizable, UNKNOWN if one is open."""
@@ -148,8 +160,27 @@ class Linearizable:
         return "search", explain_open_part(found.part, found.why, operations)
 
 
-def _begin(key: str | None) -> str:
-    return "" if key is None else f"{key}: "
+def _rows(found: Sequence[Finding], counts: Mapping[str, int]) -> pa.Table:
+    findings = Findings()
+    for finding in found:
+        findings.add(finding.kind, [0], {0: finding}.__getitem__)
+    return findings.table(counts)
+
+
+def _keyed(finding: Finding, key: str | None) -> Finding:
+    if key is None:
+        return finding
+    return replace(finding, key=key, message=f"{key}: {finding.message}")
+
+
+def _counts(problem: Problem, method: str) -> dict[str, int]:
+    known = int((problem.return_ns != NEVER).sum())
+    return {
+        "partitions": 1,
+        "operations": known,
+        "unknown_outcomes": len(problem.return_ns) - known,
+        f"by_{method}": 1,
+    }
 
 
 def _count(number: float, what: str) -> str:

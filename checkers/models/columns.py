@@ -28,6 +28,9 @@ ABSENT = -1
 NOTHING = 0
 """The number of None."""
 _SCALARS = frozenset((int, str, type(None)))
+NEEDED = [
+    "op", "f", "input", "expected", "output", "offset", "call_ns", "return_ns", "outcome", "extra",
+]  # fmt: skip
 VALUE_COLUMNS = ("input", "expected", "output")
 
 
@@ -132,7 +135,7 @@ def load_columns(model: Named, operations: pa.Table) -> Columns:
         UsageError: an operation is none that the model knows, has no time, or returns before
             it is called: one line says which.
     """
-    table = _in_order(operations)
+    table = _in_order(operations.select(NEEDED))
     names = tuple(sorted(model.fs))
     f = _names_of(model, table, names)
     is_ok = _equal(table, "outcome", "ok")
@@ -210,9 +213,9 @@ def _in_order(operations: pa.Table) -> pa.Table:
 
 def _names_of(model: Named, table: pa.Table, names: tuple[str, ...]) -> Ints:
     """Return the place of each operation's name in `names`."""
-    found = pc.index_in(table["f"], pa.array(names, pa.string()))
-    if found.null_count:
-        row = int(np.flatnonzero(np.asarray(pc.is_null(found).to_numpy()))[0])
+    found = _places(table["f"], names)
+    if (found == ABSENT).any():
+        row = int(np.flatnonzero(found == ABSENT)[0])
         f, op = table["f"][row].as_py(), table["op"][row].as_py()
         nearest = difflib.get_close_matches(str(f), names, n=1, cutoff=0.5)
         meant = f"; did you mean {nearest[0]!r}?" if nearest else ""
@@ -220,7 +223,23 @@ def _names_of(model: Named, table: pa.Table, names: tuple[str, ...]) -> Ints:
             f"operation {op} is a {f!r}, which the model {model.name} does not know{meant}"
             f" (it knows: {', '.join(names)})"
         )
-    return np.asarray(found.to_numpy(), dtype=np.int64)
+    return found
+
+
+def _places(column: pa.ChunkedArray, texts: tuple[str, ...]) -> Ints:
+    """Return the place of each row's text in `texts`, ABSENT for others; texts may be coded."""
+    which, there_are = _coded(column)
+    places = pc.index_in(there_are, pa.array(texts, pa.string())).fill_null(ABSENT)
+    return np.append(np.asarray(places.to_numpy(), dtype=np.int64), ABSENT)[which]
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[Ints, pa.Array]:
+    """Return the code of each row's text, ABSENT for null, and the distinct texts."""
+    joined = column.combine_chunks()
+    if isinstance(joined, pa.ChunkedArray):  # a column without a chunk, or of several dictionaries
+        joined = pa.concat_arrays(joined.unify_dictionaries().chunks or [pa.array([], column.type)])
+    coded = joined if pa.types.is_dictionary(joined.type) else joined.dictionary_encode()
+    return np.asarray(coded.indices.fill_null(ABSENT).to_numpy(), np.int64), coded.dictionary
 
 
 def _check_times(table: pa.Table, is_ok: Bools) -> None:
@@ -247,9 +266,10 @@ def _number_values(table: pa.Table) -> tuple[Values, dict[str, Ints]]:
     }
     if table["extra"].null_count == size:
         return values, columns
-    extra = table["extra"].combine_chunks().dictionary_encode()
-    which = np.asarray(extra.indices.fill_null(-1).to_numpy(), dtype=np.int64)
-    decoded = [_decode(text) for text in extra.dictionary.to_pylist()]
+    which, texts = _coded(table["extra"])
+    used = np.unique(which)  # coded columns may know texts of other keys
+    decoded = [_decode(texts[n].as_py()) for n in used[used != ABSENT].tolist()]
+    which = np.where(which == ABSENT, ABSENT, np.searchsorted(used[used != ABSENT], which))
     for name in VALUE_COLUMNS:
         instead = [values.number(freeze(d[name])) if name in d else ABSENT for d in decoded]
         by_row = np.asarray([*instead, ABSENT], dtype=np.int64)[which]
@@ -272,4 +292,4 @@ def _ints(table: pa.Table, name: str) -> Ints:
 
 
 def _equal(table: pa.Table, name: str, value: str) -> Bools:
-    return np.asarray(pc.equal(table[name], value).fill_null(False).to_numpy(), dtype=np.bool_)
+    return np.asarray(_places(table[name], (value,)) == 0)

@@ -151,6 +151,10 @@ class StepByKind:
         """Return the state after an operation of that kind, None where it cannot happen."""
         return self._step(state, self.call(kind))
 
+    def only(self, kinds: Ints) -> StepByKind:
+        """Return the step where only these kinds are left, numbered anew in this order."""
+        return StepByKind(self._step, self._columns, self._first[kinds])
+
     def value(self, number: int) -> Any:
         """Return the value of a number of `Kinds.a` or `Kinds.b` (Family.TABLE)."""
         return self._columns.values[number]

@@ -12,6 +12,7 @@ import pyarrow as pa
 from checkers.log_order import NOBODY, Anomaly, Queue, anomalies, load_queue, repeated_value
 from checkers.search.problem import Problem
 from checkers.special.decision import Accusation, Decision
+from harness.history.schema import OPERATIONS
 
 METHOD = "log-offsets"
 
@@ -39,7 +40,7 @@ def decide(problem: Problem, operations: pa.Table) -> Decision | None:
     """Decide a log's history; None where values repeat, or are no whole numbers."""
     if problem.start != () or operations["extra"].null_count < operations.num_rows:
         return None
-    queue = load_queue(operations)
+    queue = load_queue(operations.cast(OPERATIONS))
     if repeated_value(queue) is not None:
         return None
     found = anomalies(queue)

@@ -1,0 +1,78 @@
+"""Many keys in one call: the same findings as key by key, for every model."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from checkers import many_keys
+from checkers.linearizable import Linearizable
+from harness import discovery
+from harness.errors import UsageError
+from harness.history.schema import OPERATIONS, OPERATIONS_CODED
+from tests.support.checker_histories import context
+from tests.support.random_objects import OBJECTS, random_history
+
+KEYS = 40
+
+
+def keys_of(model, seed):
+    """Return histories of some keys as one coded table, sorted by key and call, and the bounds."""
+    rows, bounds = [], [0]
+    for number in range(KEYS):
+        history = random_history(model, Random(f"{seed}-{number}"), lies=0.7)
+        rows += [row | {"key": f"k{number:02}", "op": 1000 + len(rows) + n}
+                 for n, row in enumerate(history)]  # fmt: skip
+        if len(rows) > bounds[-1]:
+            bounds.append(len(rows))
+    return pa.Table.from_pylist(rows, OPERATIONS).cast(OPERATIONS_CODED), np.array(bounds)
+
+
+def in_order(findings):
+    return [
+        row
+        for row in findings.sort_by([("kind", "ascending"), ("key", "ascending")]).to_pylist()
+        if row["kind"] != "checked"
+    ]
+
+
+def sums(findings):
+    total = {}
+    for row in findings.to_pylist():
+        if row["kind"] == "checked":
+            for name, count in json.loads(row["details"]).items():
+                total[name] = total.get(name, 0) + count
+    return total
+
+
+@pytest.mark.parametrize("shared_max", [0, many_keys.VALUES_SHARED_MAX])
+@pytest.mark.parametrize("name", sorted(OBJECTS))
+def test_keys_together_are_judged_as_one_by_one(monkeypatch, name, shared_max):
+    monkeypatch.setattr(many_keys, "VALUES_SHARED_MAX", shared_max)
+    checker = Linearizable(discovery.get("models", name))
+    coded, bounds = keys_of(name, name)
+    together = checker.check_keys(coded, bounds, context())
+    alone = [
+        checker.check({"operations": coded.slice(begin, end - begin).cast(OPERATIONS)}, context())
+        for begin, end in itertools.pairwise(bounds)
+    ]
+    alone = pa.concat_tables(alone)
+    assert sums(together) == sums(alone)
+    found = in_order(together)
+    assert [(row["kind"], row["key"]) for row in found] == [
+        (row["kind"], row["key"]) for row in in_order(alone)
+    ]
+    assert found == in_order(alone)
+    assert 2 <= len(found) < KEYS
+
+
+def test_an_operation_that_no_model_knows_is_told_key_by_key():
+    coded, bounds = keys_of("mutex", 1)
+    checker = Linearizable(discovery.get("models", "register"))
+    with pytest.raises(UsageError):
+        checker.check_keys(coded, bounds, context())
