@@ -51,6 +51,43 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "times an offset was given to two appends",
     ),
     "duplicated": ("value stands twice in a log", "values stand twice in a log"),
+    # The same from the clients' side, and what only consumers and producers see.
+    "lost-write": (
+        "acknowledged message was passed by and never read",
+        "acknowledged messages were passed by and never read",
+    ),
+    "unseen": (
+        "acknowledged message was not there when somebody looked",
+        "acknowledged messages were not there when somebody looked",
+    ),
+    "inconsistent-offsets": (
+        "offset was seen with two values",
+        "offsets were seen with two values",
+    ),
+    "duplicate": ("value was seen at two offsets", "values were seen at two offsets"),
+    "G1a": (
+        "read returned the value of a send that had failed",
+        "reads returned values of sends that had failed",
+    ),
+    "poll-skip": ("poll skipped messages", "polls skipped messages"),
+    "int-poll-skip": (
+        "time one answer left messages out",
+        "times one answer left messages out",
+    ),
+    "nonmonotonic-poll": ("poll went back", "polls went back"),
+    "int-nonmonotonic-poll": ("time one answer went back", "times one answer went back"),
+    "nonmonotonic-send": (
+        "send stands before the one sent before it",
+        "sends stand before the ones sent before them",
+    ),
+    "G0-realtime": (
+        "circle of appends that real time contradicts",
+        "circles of appends that real time contradicts",
+    ),
+    "G1c-realtime": (
+        "circle of appends and reads that real time contradicts",
+        "circles of appends and reads that real time contradicts",
+    ),
 }
 """What one finding of a kind says, and what several say; behind their number, worst first."""
 
@@ -78,9 +115,12 @@ def rank(kind: str) -> int:
 
 
 def add_up(counted: Iterable[Iterable[tuple[str, int]]]) -> dict[str, int]:
-    """Add the totals of several checkers, kind by kind."""
+    """Join the totals of several checkers, kind by kind.
+
+    Of a kind that several have found the largest number counts: they looked at the same history.
+    """
     totals: dict[str, int] = {}
     for pairs in counted:
         for kind, count in pairs:
-            totals[kind] = totals.get(kind, 0) + count
+            totals[kind] = max(totals.get(kind, 0), count)
     return totals

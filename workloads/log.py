@@ -45,6 +45,8 @@ class LogWorkload:
     name = "log"
     checkers: tuple[str, ...] = (
         "linearizable-log",
+        "log-anomalies",
+        "cycles",
         "durability",
         "committed-prefix",
         "vacuity",

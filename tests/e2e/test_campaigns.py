@@ -92,6 +92,8 @@ def test_a_clean_run_is_valid_and_says_so(clean_run: Path) -> None:
     assert results["valid"] is True
     assert {name: checker["valid"] for name, checker in results["checkers"].items()} == {
         "linearizable-log": True,
+        "log-anomalies": True,
+        "cycles": True,
         "durability": True,
         "committed-prefix": True,
         "vacuity": True,

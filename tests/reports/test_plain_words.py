@@ -16,5 +16,5 @@ def test_one_is_said_as_one_and_what_has_no_words_by_its_name() -> None:
     assert plain_words.say({}) == ""
 
 
-def test_totals_of_one_kind_add_up_over_checkers() -> None:
-    assert plain_words.add_up([[("a", 1), ("b", 2)], [("a", 3)]]) == {"a": 4, "b": 2}
+def test_what_two_checkers_found_counts_once() -> None:
+    assert plain_words.add_up([[("a", 1), ("b", 2)], [("a", 3)]]) == {"a": 3, "b": 2}
