@@ -17,7 +17,9 @@ import pyarrow as pa
 
 from checkers.findings import Findings, Gathered, gather, settle
 from checkers.many_keys import problems
+from checkers.many_registers import decide_registers
 from checkers.models.model import Model
+from checkers.models.register import Register
 from checkers.refutation import (
     NOT_LINEARIZABLE,
     UNDECIDED,
@@ -88,7 +90,12 @@ class Linearizable:
         """
         tables = []
         total: Counter[str] = Counter()
-        keys = problems(self.model, operations, bounds, self.initial)
+        if isinstance(self.model, Register) and self.use_special_cases:
+            assert isinstance(self.initial, tuple), "a register's state is a tuple of its value"
+            decided = decide_registers(operations, bounds, self.model.fs, self.initial[0])
+            total.update(decided.counts)
+            operations, bounds = decided.others(operations, bounds)
+        keys = problems(self.model, operations, bounds, self.initial) if len(bounds) > 1 else ()
         for begin, end, problem in zip(
             bounds[:-1].tolist(), bounds[1:].tolist(), keys, strict=True
         ):

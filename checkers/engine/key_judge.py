@@ -7,23 +7,29 @@ in the next; a key that is larger than memory would have to be judged in parts b
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from checkers.engine.judge import CRASHED, NOT_JUDGED, TAGGED, judged, lost
-from harness.history.schema import OPERATIONS
+from checkers.engine.judge import NOT_JUDGED, TAGGED, judged, lost, tagged
+from harness.history.schema import FINDINGS, OPERATIONS
 from harness.plugins import CheckContext, Checker, KeysChecker
 
 TIMES = "times"
 """Kind of the row, of no checker, that says what a task spent its time on (Spent)."""
 
+ROWS_AT_A_TIME = 65_536
+"""Operations after which the deadline is looked at, unless one key has more."""
+
 Ints = npt.NDArray[np.int64]
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -107,16 +113,46 @@ def judge_keys(
     checkers: Sequence[Checker], table: pa.Table, bounds: Ints, context: CheckContext
 ) -> Iterator[pa.Table]:
     """Judge whole keys of one table (OPERATIONS_CODED); yield rows of TAGGED."""
+    for begin, end in _some_keys(bounds):
+        start = int(bounds[begin])
+        some = table.slice(start, int(bounds[end]) - start)
+        yield from _judge_some(checkers, some, bounds[begin : end + 1] - start, context)
+
+
+def _some_keys(bounds: Ints) -> Iterator[tuple[int, int]]:
+    """Cut keys into stretches of about ROWS_AT_A_TIME rows, at least a key each."""
+    begin, keys = 0, len(bounds) - 1
+    while begin < keys:
+        end = int(np.searchsorted(bounds, bounds[begin] + ROWS_AT_A_TIME, side="right")) - 1
+        end = max(begin + 1, end)
+        yield begin, end
+        begin = end
+
+
+def _judge_some(
+    checkers: Sequence[Checker], table: pa.Table, bounds: Ints, context: CheckContext
+) -> Iterator[pa.Table]:
     plain: pa.Table | None = None
+    keys = len(bounds) - 1
     for checker in checkers:
-        if isinstance(checker, KeysChecker) and not _is_over(context):
-            found = judged(checker.name, partial(checker.check_keys, table, bounds, context))
-            if not _has_crashed(found):
-                yield found
+        if _is_over(context):
+            key = table["key"][0].as_py()
+            named = "the history" if key is None else key
+            message = f"the deadline passed before {named} was judged"
+            yield lost(checker.name, NOT_JUDGED, message, keys)
+            continue
+        if keys > 1 and isinstance(checker, KeysChecker):
+            try:
+                findings = checker.check_keys(table.combine_chunks(), bounds, context)
+                yield tagged(checker.name, findings.cast(FINDINGS))
                 continue
+            except Exception as error:  # the same keys one by one show whose crash it is
+                _LOG.debug("keys judged one by one: checker=%s error=%s", checker.name, error)
         if plain is None:
             plain = table.cast(OPERATIONS)
-        yield _one_by_one(checker, plain, bounds, context)
+        for begin, end in pairwise(bounds.tolist()):
+            rows = {"operations": plain.slice(begin, end - begin)}
+            yield judged(checker.name, partial(checker.check, rows, context))
 
 
 def key_bounds(table: pa.Table) -> Ints:
@@ -141,32 +177,9 @@ def split_times(found: pa.Table) -> tuple[pa.Table, Spent]:
     return found.filter(pa.array(~is_time)), total
 
 
-def _one_by_one(checker: Checker, table: pa.Table, bounds: Ints, context: CheckContext) -> pa.Table:
-    found: list[pa.Table] = []
-    keys = len(bounds) - 1
-    for number in range(keys):
-        if _is_over(context):
-            message = _deadline(table, bounds[number])
-            found.append(lost(checker.name, NOT_JUDGED, message, keys - number))
-            break
-        start = int(bounds[number])
-        rows = table.slice(start, int(bounds[number + 1]) - start)
-        found.append(judged(checker.name, partial(checker.check, {"operations": rows}, context)))
-    return pa.concat_tables(found)
-
-
-def _deadline(table: pa.Table, row: Any) -> str:
-    key = table["key"][int(row)].as_py()
-    return f"the deadline passed before {'the history' if key is None else key} was judged"
-
-
 def _is_over(context: CheckContext) -> bool:
     clock, deadline = context.clock_unix_s, context.search.deadline_unix_s
     return clock is not None and deadline is not None and clock() >= deadline
-
-
-def _has_crashed(found: pa.Table) -> bool:
-    return CRASHED in found["kind"].to_pylist()
 
 
 def _first_key(table: pa.Table) -> Any:
