@@ -18,7 +18,7 @@ from checkers.models.model import Model
 from checkers.search.problem import Family, Ints, Kinds, Problem, State, Step
 
 KIND_ARRAYS = ("code", "a", "b", "observes", "overwrites")
-VALUES_SHARED_MAX = 16
+VALUES_SHARED_MAX = 256
 """Up to so many values or kinds all keys share one numbering; more are numbered anew by key."""
 
 
