@@ -226,7 +226,8 @@ def random_history(
         row["return_ns"] = moment + rng.randint(0, reach)
         rows.append(row)
     if rows and rng.random() < lies:
-        for _ in range(rng.choice((1, 2, 3, 4))):
+        often = 2 if model == "mutex" else 1  # it has two states: most lies are no matter
+        for _ in range(often * rng.choice((1, 2, 3, 4))):
             falsify(rng.choice(rows), rows, source)
     rng.shuffle(rows)
     return [finished(row, op) for op, row in enumerate(sorted(rows, key=lambda r: r["call_ns"]))]
