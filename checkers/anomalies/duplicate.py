@@ -55,8 +55,8 @@ def duplicates(log: Log, findings: Findings, context: CheckContext) -> dict[str,
 
     def describe(n: int) -> Finding:
         rows = firsts[begins[n] : begins[n] + counts[n]]
-        told = [f"{seen.offset[row]} ({seen.told(int(row))})" for row in rows]
-        message = f"{values[n]} stands at {len(rows)} offsets: {' and '.join(told)}"
+        told = [f"{seen.offset[row]} by {seen.told(int(row))}" for row in rows]
+        message = f"{values[n]} was seen at {len(rows)} offsets: {' and '.join(told)}"
         last = max(rows.tolist(), key=lambda row: int(seen.call[row]))
         places = seen.offset[rows].tolist()
         more = details(context, int(seen.call[last]), value=values[n], offsets=places)

@@ -16,7 +16,6 @@ from checkers.anomalies.log_rules import (
     details,
     finding,
     told_read,
-    told_send,
 )
 from checkers.anomalies.observations import Ints, Log
 from checkers.findings import Findings
@@ -61,7 +60,7 @@ def inconsistent_offsets(log: Log, findings: Findings, context: CheckContext) ->
 
     def describe(n: int) -> Finding:
         rows = firsts[begins[n] : begins[n] + counts[n]]
-        told = [f"{seen.value[row]} ({seen.told(int(row))})" for row in rows]
+        told = [f"{seen.value[row]} by {seen.told(int(row))}" for row in rows]
         message = f"offset {places[n]} was seen with {len(rows)} values: {' and '.join(told)}"
         last = max(rows.tolist(), key=lambda row: int(seen.call[row]))
         more = details(context, int(seen.call[last]), values=seen.value[rows].tolist())
@@ -87,5 +86,6 @@ class Sightings:
     def told(self, row: int) -> str:
         """Name the operation behind a sighting."""
         if row < len(self._acked):
-            return told_send(self._log, int(self._acked[row]))
+            sends, send = self._log.sends, int(self._acked[row])
+            return f"the {self._log.verb} by process {sends.process[send]} (op {sends.op[send]})"
         return told_read(self._log.reads, row - len(self._acked))
