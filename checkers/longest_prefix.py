@@ -103,10 +103,13 @@ def _follow(
 ) -> tuple[tuple[int, State], ...]:
     """Return the order that gets past the most returns, then places the most operations.
 
+    One of unknown outcome that nothing needs is left out: it would only puzzle the reader.
+
     `candidates` are in the order of their returns, so the first that is left returns next.
     """
     everything = frozenset(range(len(candidates)))
-    best: tuple[tuple[int, int], tuple[tuple[int, State], ...]] = ((-1, 0), ())
+    best: tuple[tuple[int, int, int], tuple[tuple[int, State], ...]] = ((-1, 0, 0), ())
+    unknown = frozenset(n for n in everything if candidates[n].return_ns == NEVER)
     seen: set[tuple[frozenset[int], State]] = set()
     stack: list[tuple[frozenset[int], State, tuple[tuple[int, State], ...]]] = [
         (everything, state, ())
@@ -117,7 +120,9 @@ def _follow(
             continue
         seen.add((left, state))
         first = min(left, default=len(candidates))
-        best = max(best, ((first, len(order)), order), key=lambda each: each[0])
+        used = len(unknown - left)
+        merit = (first, len(order) - used, -used)
+        best = max(best, (merit, order), key=lambda each: each[0])
         end = candidates[first].return_ns if left else NEVER
         for n in sorted(left, reverse=True):
             if candidates[n].call_ns <= end:

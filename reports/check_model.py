@@ -94,11 +94,11 @@ class FailingPart:
     def focus(self, count: int) -> tuple[PartOperation, ...]:
         """Return the `count` operations that matter most, in the order of their calls.
 
-        First the stuck one and what could not come next, then the end of the prefix, then the
-        others from the last one back.
+        First the stuck one and some of what could not come next, then the end of the prefix, then
+        the others from the last one back.
         """
         wanted = [] if self.stuck is None else [self.stuck]
-        wanted += [op for op, _ in self.could_not]
+        wanted += [op for op, _ in self.could_not[: max(1, count // 3)]]
         wanted += [op for op, _ in reversed(self.prefix)]
         wanted += [each.op for each in reversed(self.operations)]
         chosen = set(list(dict.fromkeys(wanted))[:count])

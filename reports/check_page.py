@@ -22,6 +22,8 @@ TEMPLATES: Final = Path(__file__).parent / "templates"
 PARTS_MAX: Final = 10
 """Failing parts that a page draws; of the others it has the sentence."""
 PARTS_OF_CHECKER_MAX: Final = 4
+BLOCKED_MAX: Final = 8
+"""Operations that could not come next, of which a page says why."""
 FINDINGS_LISTED_MAX: Final = 50
 """Findings of a checker that are told in a sentence each."""
 HISTORIES_MAX: Final = 500
@@ -85,6 +87,7 @@ def render_page(checked: Sequence[CheckedHistory]) -> str:
             role_of=role_of,
             cut=_cut,
             names=NAMES,
+            blocked_max=BLOCKED_MAX,
             title=_title,
         )
     )
@@ -156,7 +159,7 @@ def story(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
         when = _returned(stuck.return_ns, history)
         said.append(
             f"Then “{stuck.call}” of client {stuck.process} would have to take effect"
-            f" before it returned{when}, and cannot."
+            f" before it returned{when}, and cannot{' after that order' if part.undecided else ''}."
         )
     if part.undecided:
         said.append(
@@ -173,11 +176,12 @@ def story(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
 
 def _title(finding: Finding) -> str:
     """Say what a finding is about; its message may begin with the key."""
-    message = finding.message
-    if finding.key is not None:
-        message = message.removeprefix(f"{finding.key}: ")
-        return _cut(f"{finding.kind}, key {finding.key}: {message}")
-    return _cut(f"{finding.kind}: {message}")
+    begin = "" if finding.key is None else f"{finding.key}: "
+    message = finding.message.removeprefix(begin)
+    if message.startswith(finding.kind):
+        return _cut(f"{begin}{message}")
+    place = "" if finding.key is None else f", key {finding.key}"
+    return _cut(f"{finding.kind}{place}: {message}")
 
 
 def _returned(return_ns: int | None, history: CheckedHistory) -> str:

@@ -73,6 +73,7 @@ class Picture:
     line: str
     ticks: tuple[tuple[float, str], ...]
     deadline: float | None
+    deadline_label: str
     title: str
     left_out: int
 
@@ -103,6 +104,9 @@ def lay_out(part: FailingPart, *, is_timed: bool) -> Picture:
         line=" ".join(f"{point.x},{point.y}" for point in points),
         ticks=_ticks(axis, width, is_timed=is_timed),
         deadline=deadline,
+        deadline_label="open at this return"
+        if part.undecided
+        else "no order gets past this return",
         title=f"{len(shown)} operations of {len(processes)} clients",
         left_out=len(part.operations) - len(shown),
     )

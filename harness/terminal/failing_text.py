@@ -17,7 +17,7 @@ from reports.time_layout import Axis, Scale, Span, place
 OPERATIONS_MAX: Final = 16
 """Operations that are drawn; fewer where the terminal is narrow."""
 OPERATIONS_MIN: Final = 4
-STATES_SHOWN_MAX: Final = 8
+STATES_SHOWN_MAX: Final = 5
 COULD_NOT_SHOWN_MAX: Final = 4
 LABEL_MAX: Final = 28
 STUCK: Final = "X"
@@ -102,9 +102,9 @@ def _words(part: FailingPart, width: int) -> list[str]:
         what = f"operation {op}" if each is None else f"{each.call} by client {each.process}"
         told.append(f"Next cannot be {what}: {why}.")
     if len(part.could_not) > COULD_NOT_SHOWN_MAX:
-        told.append(f"Nor {len(part.could_not) - COULD_NOT_SHOWN_MAX} others.")
+        told.append(f"Nor can {len(part.could_not) - COULD_NOT_SHOWN_MAX} others.")
     if part.undecided:
-        told.append(f"Undecided: {part.undecided}.")
+        told.append(f"Undecided: the budget of {part.undecided} was used up.")
     return ["", *_wrapped(told, width)]
 
 
