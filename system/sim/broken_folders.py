@@ -29,8 +29,6 @@ FLIPS = 24
 """How many bits of a batch are flipped, one at a time, half of them in its first header."""
 BREAKS = 6
 """How many copies of a disk are broken."""
-NATIVE_BREAKS = 6
-"""And how many more where there is a native log."""
 CUTS = 8
 """How many ends a message is cut to."""
 _BATCH_BYTES_MAX = 2_000
@@ -38,12 +36,15 @@ _FIELDS_BYTES = 88
 
 
 def check_broken(disk: SimDisk, root: str, name: str, native: str, settings: Settings,
-                 draw: Stream) -> int:  # fmt: skip
-    """Start on broken copies of a node's disk; return how many there were. Raises Violated."""
+                 draw: Stream, *, is_upgraded: bool) -> int:  # fmt: skip
+    """Start on broken copies of a node's disk; return how many there were. Raises Violated.
+
+    `is_upgraded`: the node still has the native log that its own log goes on behind.
+    """
     tried = 0
     ways = draw.sample(broken_files.WAYS, BREAKS)
-    if settings.native_log:
-        ways += draw.sample(broken_native.WAYS, NATIVE_BREAKS)
+    if is_upgraded:
+        ways += broken_native.WAYS
     for way in ways:
         folder = Folder(disk, root, name, native, settings, draw)
         try:

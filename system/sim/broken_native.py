@@ -23,16 +23,14 @@ _USED_BYTES_MIN = 1_000
 
 def not_named(folder: Folder) -> bool:
     """Start an upgraded log without the name of the native log's folder."""
-    if not _is_upgraded(folder):
-        return False
     folder.native = None
     return True
 
 
 def gone(folder: Folder) -> bool:
     """Lose the native log's last file."""
-    if folder.native is None or (native := folder.open().native) is None:
-        return False
+    native = folder.open().native
+    assert native is not None
     start = native.end - folder.data_file_bytes
     folder.disk.platter.lose_file(f"{folder.native_folder}/{start:020}")
     return True
@@ -40,15 +38,9 @@ def gone(folder: Folder) -> bool:
 
 def of_other_size(folder: Folder) -> bool:
     """Have a native file of another size than the others."""
-    if not _is_upgraded(folder):
-        return False
     path = folder.native_paths()[0]
     folder.disk.platter.cut_file(path, folder.data_file_bytes - 1)
     return True
-
-
-def _is_upgraded(folder: Folder) -> bool:
-    return folder.native is not None and folder.open().native is not None
 
 
 def _damaging(damage: Callable[[Platter, str, int], None], *, is_new: bool) -> Way:
@@ -58,8 +50,6 @@ def _damaging(damage: Callable[[Platter, str, int], None], *, is_new: bool) -> W
     """
 
     def way(folder: Folder) -> bool:
-        if not _is_upgraded(folder):
-            return False
         path = folder.native_paths()[0]
         platter = folder.disk.platter
         if platter.written_size(path) < _USED_BYTES_MIN:

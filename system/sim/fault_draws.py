@@ -141,8 +141,8 @@ MAKERS: dict[str, Maker] = {
         start_ms=at,
         duration_ms=ms,
         node=w.node(),
-        spare_bytes=d.choice((0, 6_000, 20_000, 200_000)),
-        copies_on_write=d.random() < 0.4,
+        spare_bytes=d.choice((0, 6_000, 6_000, 20_000, 200_000)),
+        copies_on_write=d.random() < 0.6,
     ),
     "bit_rot": lambda w, d, at, ms: BitRot(
         start_ms=at, duration_ms=ms, node=w.node(), place=d.random(), bit=d.randrange(8)

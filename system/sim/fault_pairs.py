@@ -92,7 +92,7 @@ def _absence(draw: Stream, fault: Expire, members: tuple[str, ...]) -> list[AnyF
     if trouble is _full_before:
         return _full_before(draw, start_ms, back_ms, node)
     away: AnyFault
-    if draw.chance(0.5) and trouble is not _struck:  # a start writes more than it is given to
+    if draw.chance(0.5) and trouble not in (_struck, _full_then):  # a start would meet it first
         away = Crash(
             start_ms=start_ms, duration_ms=back_ms - start_ms, node=node, loses_unsynced=False
         )
@@ -107,7 +107,9 @@ def _full_before(draw: Stream, start_ms: int, back_ms: int, node: str) -> list[A
     full_ms = max(_GRID_MS, start_ms - draw.choice((300, 600)))
     lasts_ms = back_ms - full_ms + draw.choice((50, 600))
     return [
-        FullDisk(start_ms=full_ms, duration_ms=lasts_ms, node=node),
+        FullDisk(
+            start_ms=full_ms, duration_ms=lasts_ms, node=node, copies_on_write=draw.chance(0.5)
+        ),
         Pause(start_ms=start_ms, duration_ms=back_ms - start_ms, node=node),
     ]
 
@@ -128,13 +130,14 @@ def _stalled(draw: Stream, _: int, back_ms: int, node: str) -> list[AnyFault]:
 
 
 def _late(draw: Stream, _: int, back_ms: int, __: str) -> list[AnyFault]:
-    """What the leader sends may come when another one leads, or twice."""
+    """What the leader sends may come when another one leads, twice, or when it has expired."""
     start_ms = back_ms - draw.choice((50, 500))
     lost_ms = back_ms + draw.choice((100, 200, 400))
     links = ((LEADER, EVERYBODY),)
     return [
         Reorder(start_ms=start_ms, duration_ms=1000, links=links, probability=0.5, delay_ms=1500.0),
         Duplicate(start_ms=start_ms, duration_ms=1000, links=links, probability=0.5),
+        Expire(start_ms=back_ms, duration_ms=1500),
         Crash(start_ms=lost_ms, duration_ms=1000, node=LEADER, loses_unsynced=False),
     ]
 

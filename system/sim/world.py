@@ -290,7 +290,8 @@ class World:
                 return  # its disk is failing: nothing can be read
             args = (member.disk, ROOT, member.name, NATIVE_FOLDER, self.settings, draw)
             key = a_key(draw) if self.key_queries else None
-            self.counts.broken += check_broken(*args)
+            is_upgraded = member.log.native is not None
+            self.counts.broken += check_broken(*args, is_upgraded=is_upgraded)
             for _ in range(HINTS):
                 self.counts.broken += check_hints(Folder(*args), QUEUE_FILE_BYTES, key)
 
