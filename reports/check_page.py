@@ -19,16 +19,21 @@ from reports.failing_picture import NAMES, Picture, lay_out, role_of
 from reports.plain_words import phrase
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
-PARTS_MAX: Final = 10
+PARTS_MAX: Final = 6
 """Failing parts that a page draws; of the others it has the sentence."""
 PARTS_OF_CHECKER_MAX: Final = 4
 BLOCKED_MAX: Final = 8
 """Operations that could not come next, of which a page says why."""
-FINDINGS_LISTED_MAX: Final = 50
+FINDINGS_LISTED_MAX: Final = 30
 """Findings of a checker that are told in a sentence each."""
 HISTORIES_MAX: Final = 500
 """Histories that the table lists; the worst come first."""
-TEXT_MAX: Final = 400
+HISTORIES_DETAILED_MAX: Final = 12
+"""Of them, those that have a section of their own."""
+TEXT_MAX: Final = 300
+STATE_MAX: Final = 120
+TRACE_MAX: Final = 8_000
+"""Characters of a message, a state and a traceback; the JSON has them whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +87,13 @@ def render_page(checked: Sequence[CheckedHistory]) -> str:
         .render(
             verdict=outcome.name,
             histories=shown,
+            detailed=shown[:HISTORIES_DETAILED_MAX],
             count=len(checked),
             why=_headline(checked),
             role_of=role_of,
             cut=_cut,
+            cut_state=_cut_state,
+            cut_trace=_cut_trace,
             names=NAMES,
             blocked_max=BLOCKED_MAX,
             title=_title,
@@ -192,6 +200,14 @@ def _returned(return_ns: int | None, history: CheckedHistory) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
+
+
+def _cut_state(text: str) -> str:
+    return text if len(text) <= STATE_MAX else text[: STATE_MAX - 1] + "…"
+
+
+def _cut_trace(text: str) -> str:
+    return text if len(text) <= TRACE_MAX else "…" + text[1 - TRACE_MAX :]
 
 
 def _number(value: float) -> str:
