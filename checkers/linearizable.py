@@ -33,6 +33,7 @@ from checkers.search.found import Found
 from checkers.search.problem import NEVER, Ints, Problem, State
 from checkers.special.choice import decide, no_special_case
 from harness.errors import UsageError
+from harness.history.schema import OPERATIONS
 from harness.plugins import CheckContext
 from harness.verdict import Finding, Outcome, Verdict
 
@@ -106,8 +107,20 @@ class Linearizable:
                 total.update(_counts(problem, method))
             else:
                 key = here.table["key"][0].as_py()
-                tables.append(_rows([_keyed(found, key)], _counts(problem, method)))
+                ours = _rows([_keyed(found, key)], _counts(problem, method))
+                tables.append(self._told_alone(here.table, ours, context))
         return pa.concat_tables([*tables, _rows([], total)])
+
+    def _told_alone(self, coded: pa.Table, ours: pa.Table, context: CheckContext) -> pa.Table:
+        """Tell a refuted key as `check` does, so that the keys it came with leave no trace.
+
+        The numbering that keys share decides in which order the search tries things: never the
+        answer, but which of several proofs it finds.
+        """
+        if ours["kind"][0].as_py() != NOT_LINEARIZABLE:
+            return ours
+        alone = self.check({"operations": coded.cast(OPERATIONS)}, context)
+        return alone if alone["kind"][0].as_py() == NOT_LINEARIZABLE else ours
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
         """Join the partitions: INVALID if one is not linearizable, UNKNOWN if one is open."""
