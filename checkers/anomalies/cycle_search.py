@@ -159,17 +159,58 @@ def _told(graph: _Graph, members: Ints) -> Iterator[Cycle]:
         found = _components(part, kinds)
         if found:
             for inside in found:
-                small = _window(_cut(part, inside), kinds)
-                links = () if small is None else _shortest(small, kinds)
+                links = _links(_cut(part, inside), kinds)
                 yield Cycle(kind, links, len(inside), int(part.nodes.op[inside[0]]))
             return
+
+
+def _links(graph: _Graph, kinds: frozenset[str]) -> tuple[Link, ...]:
+    """Return a cycle of a component: the shortest one, where it is small enough to search."""
+    if len(graph.nodes.op) <= MEMBERS_MAX:
+        return _shortest(graph, kinds)
+    if turned := _turned(graph, kinds):
+        return turned
+    small = _window(graph, kinds)
+    return () if small is None else _shortest(small, kinds)
+
+
+def _turned(graph: _Graph, kinds: frozenset[str]) -> tuple[Link, ...]:
+    """Return two sends of one log whose process or real time puts them the other way; or none.
+
+    Along a log's order the latest call so far (for processes: each one's last id so far) is
+    compared with every send that follows: linear, at any distance.
+    """
+    nodes = graph.nodes
+    for number, part in enumerate(graph.parts):
+        edges = np.flatnonzero((graph.part == number) & (graph.rank == RANK[WW]))
+        if not len(edges):
+            continue
+        rows = graph.row[edges]
+        at = np.append(graph.source[edges], graph.target[edges[-1]])
+        sends = np.append(part.from_rows[rows], part.to_rows[rows[-1]])
+        pairs: list[tuple[str, int, int]] = []
+        if PROCESS in kinds:
+            order = np.lexsort((np.arange(len(at)), nodes.process[at]))
+            is_back = nodes.process[at[order]][1:] == nodes.process[at[order]][:-1]
+            is_back &= nodes.op[at[order]][1:] < nodes.op[at[order]][:-1]
+            pairs += [
+                (PROCESS, int(order[n]), int(order[n + 1])) for n in np.flatnonzero(is_back)[:1]
+            ]
+        if REALTIME in kinds:
+            calls = nodes.call[at]
+            is_back = nodes.end[at][1:] < np.maximum.accumulate(calls)[:-1]
+            last = [int(n) + 1 for n in np.flatnonzero(is_back)[:1]]
+            pairs += [(REALTIME, int(np.argmax(calls[:n])), n) for n in last]
+        for kind, first, second in pairs[:1]:
+            ops = int(nodes.op[at[first]]), int(nodes.op[at[second]])
+            ww = Link(WW, *ops, part.log, int(sends[first]), int(sends[second]))
+            return ww, Link(kind, ops[1], ops[0])
+    return ()
 
 
 def _window(graph: _Graph, kinds: frozenset[str]) -> _Graph | None:
     """Return a component small enough to be searched inside this one; None if none is found."""
     size = len(graph.nodes.op)
-    if size <= MEMBERS_MAX:
-        return graph
     by_call = np.argsort(graph.nodes.call, kind="stable")
     for begin in range(0, size - MEMBERS_MAX // 2, MEMBERS_MAX // 2):
         part = _cut(graph, np.sort(by_call[begin : begin + MEMBERS_MAX]))

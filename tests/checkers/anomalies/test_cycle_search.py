@@ -76,19 +76,31 @@ def test_the_shortest_way_goes_along_an_order_in_one_step(tmp_path):
     assert finding.details["component"] == 50
 
 
-@pytest.mark.parametrize("distance", [3, 200])
-def test_a_component_too_large_to_search_is_told_by_a_part_or_by_its_size(
-    tmp_path, monkeypatch, distance
-):
+def test_a_large_component_is_told_by_two_sends_at_any_distance(tmp_path, monkeypatch):
     monkeypatch.setattr(cycle_search, "MEMBERS_MAX", 40)
-    rows = [op(n, "append", 10 * n, 10 * n + 5, input=n, offset=n) for n in range(210)]
-    rows[5]["offset"], rows[195]["offset"] = 195, 5
-    if distance == 3:  # a small circle inside the large one
-        rows[90]["offset"], rows[93]["offset"] = 93, 90
+    for process in (None, 7):
+        rows = [op(n, "append", 10 * n, 10 * n + 5, input=n, offset=n) for n in range(210)]
+        rows[5]["offset"], rows[195]["offset"] = 195, 5
+        if process is not None:
+            rows[5]["process"] = rows[195]["process"] = process
+        [finding] = judge(tmp_path, rows, "cycles").findings
+        assert finding.kind == ("G0-realtime" if process is None else "G0-process")
+        assert len(finding.operations) == 2
+        assert process is not None or finding.details["component"] == 191
+
+
+@pytest.mark.parametrize("is_small_inside", [True, False])
+def test_a_large_component_is_told_by_a_part_or_by_its_size(tmp_path, monkeypatch, is_small_inside):
+    monkeypatch.setattr(cycle_search, "MEMBERS_MAX", 40)
+    # Reads alone turn the order: each sees what is appended far behind it.
+    rows = [op(n, "append", 10 * n, 10 * n + 5, input=n, offset=n) for n in range(200)]
+    rows.append(op(200, "read", 990, 995, offset=199, output=199))
+    if is_small_inside:
+        rows.append(op(201, "read", 1500, 1502, offset=155, output=155))
     verdict = judge(tmp_path, rows, "cycles")
     assert verdict.outcome is Outcome.INVALID
     told = [finding.message for finding in verdict.findings]
-    assert any("too long to show" in message for message in told) == (distance == 200)
+    assert any("too long to show" in message for message in told) != is_small_inside
 
 
 def test_cycles_over_keys_need_the_whole_history(tmp_path):
