@@ -109,7 +109,7 @@ def test_a_first_state_that_is_none_is_refused():
 )
 def test_what_the_budget_does_not_suffice_for_is_unknown(budget, why):
     """Many concurrent cas operations, none of which can be tried within such a budget."""
-    rows = [op(n, "cas", 0, 100, expected=n % 3, input=(n * 7) % 5) for n in range(400)]
+    rows = [op(n, "cas", 0, 100, expected=n % 3, input=(n * 7) % 5) for n in range(100)]
     checker = Linearizable(CAS, "0")
     tables = {"operations": pa.Table.from_pylist(rows, OPERATIONS)}
     hurried = replace(context(), search=budget, clock_unix_s=lambda: 0.0)
