@@ -152,7 +152,8 @@ def run(folder: Path, bulk: Bulk, options: argparse.Namespace) -> None:
         for turn in range(options.turns):
             with Usage() as usage, timed(f"from the logs to the verdicts, {turn + 1}"):
                 verdicts = engine.run(job)
-            say(f"of CPU, all processes {usage.cpu_s:.1f} s")
+            spent = {kind: f"{cpu_s:.1f}" for kind, cpu_s in usage.cpu_s.items() if cpu_s > 0}
+            say(f"seconds of CPU: {sum(usage.cpu_s.values()):.1f}, {spent}")
     finally:
         engine.stop()
     kinds = {kind: f"{size / 1e9:.2f}" for kind, size in sorted(usage.peak_of.items())}

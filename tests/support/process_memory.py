@@ -13,25 +13,26 @@ class Usage:
     """Samples, while the `with` lasts, the proportional memory (PSS) of all processes.
 
     `peak_bytes` is the highest sum; `peak_of` the highest of each kind of program.
-    `cpu_s` is what all of them computed, but for processes that began and ended in between.
+    `cpu_s` is the CPU time that each kind took, but for processes that ended meanwhile.
     """
 
     def __init__(self) -> None:
         self.peak_bytes = 0
         self.peak_of: dict[str, int] = {}
-        self.cpu_s = 0.0
+        self.cpu_s: dict[str, float] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> Usage:
-        self.cpu_s = -cpu_of(os.getpid())
+        self._cpu_before = cpu_of(os.getpid())
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        self.cpu_s += cpu_of(os.getpid())
+        for kind, seconds in cpu_of(os.getpid()).items():
+            self.cpu_s[kind] = seconds - self._cpu_before.get(kind, 0.0)
 
     def _sample(self) -> None:
         while not self._over.wait(SAMPLE_S):
@@ -73,13 +74,17 @@ def memory_of(process: int) -> tuple[str, int]:
     return "gone", 0
 
 
-def cpu_of(ancestor: int) -> float:
-    """Return the seconds of CPU that a process, its descendants and their children took."""
-    ticks = 0
+def cpu_of(ancestor: int) -> dict[str, float]:
+    """Return the seconds of CPU that each kind of program took, from a process downwards."""
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    seconds: dict[str, float] = {}
     for process in family(ancestor):
+        folder = Path("/proc") / str(process)
         try:
-            stat = (Path("/proc") / str(process) / "stat").read_text()
+            kind = (folder / "comm").read_text().strip()
+            stat = (folder / "stat").read_text()
         except OSError:
             continue
-        ticks += sum(int(number) for number in stat.rpartition(")")[2].split()[11:15])
-    return ticks / os.sysconf("SC_CLK_TCK")
+        ticks = sum(int(number) for number in stat.rpartition(")")[2].split()[11:15])
+        seconds[kind] = seconds.get(kind, 0.0) + ticks * tick_s
+    return seconds
