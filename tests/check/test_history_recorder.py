@@ -1,0 +1,121 @@
+"""The recorder and the pytest plug-in of harness.testing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from checkers.api import NotLinearizableError, Outcome
+from harness.errors import DefiniteError
+from harness.testing.recorder import HistoryRecorder
+
+pytest_plugins = ("pytester",)
+
+HAS_ENTRY_POINT = any(
+    point.value == "harness.testing.pytest_plugin" for point in entry_points(group="pytest11")
+)
+"""False where the package was installed before it had the plug-in: then it is named."""
+WITH_PLUGIN = () if HAS_ENTRY_POINT else ("-p", "harness.testing.pytest_plugin")
+
+
+def test_what_threads_do_is_recorded_and_checked() -> None:
+    history, lock, value = HistoryRecorder(), threading.Lock(), [0]
+
+    def client(process: int) -> None:
+        for n in range(20):
+            with history.call(process, "write", 100 * process + n), lock:
+                value[0] = 100 * process + n
+            with history.call(process, "read") as call, lock:
+                call.ok(value[0])
+
+    threads = [threading.Thread(target=client, args=(process,)) for process in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(history) == 320
+    verdict = history.assert_linearizable("register")
+    assert verdict.counts["operations"] == 160
+
+
+def test_an_exception_leaves_the_outcome_unknown_and_a_definite_one_makes_it_fail() -> None:
+    history = HistoryRecorder()
+    for error in (TimeoutError, DefiniteError):
+        with pytest.raises(error), history.call(0, "write", 1):
+            raise error
+    with history.call(1, "write", 2) as call:
+        call.fail()
+    history.call(2, "write", 3)
+    kinds = [event.type for event in history.events()]
+    assert kinds == ["invoke", "info", "invoke", "fail", "invoke", "fail", "invoke"]
+    with pytest.raises(RuntimeError, match="has ended already"):
+        call.ok()
+
+
+def test_a_failed_check_shows_the_part_and_writes_the_page(tmp_path: Path) -> None:
+    history = HistoryRecorder(page=tmp_path / "pages" / "one.html")
+    for process, f, given, answer in ((0, "write", 3, None), (1, "write", 4, None)):
+        with history.call(process, f, given):
+            assert answer is None
+    with history.call(2, "read") as call:
+        call.ok(3)
+    assert history.check("cas-register").outcome is Outcome.INVALID
+    with pytest.raises(NotLinearizableError) as caught:
+        history.assert_linearizable("cas-register")
+    text, page = caught.value.__notes__
+    assert "|-X read 3" in text
+    assert "client 2" in text
+    assert str(tmp_path) in page
+    assert "✗ INVALID" in (tmp_path / "pages" / "one.html").read_text()
+
+
+TEST_FILE = """
+def test_fine(history_recorder):
+    with history_recorder.call(0, "write", 3):
+        pass
+    with history_recorder.call(1, "read") as call:
+        call.ok(3)
+    history_recorder.assert_linearizable("register")
+
+def test_wrong(history_recorder):
+    with history_recorder.call(0, "write", 3):
+        pass
+    with history_recorder.call(1, "read") as call:
+        call.ok(7)
+    history_recorder.assert_linearizable("register")
+
+def test_function(assert_linearizable):
+    assert_linearizable([])
+"""
+
+
+def test_the_fixtures_work_in_somebody_elses_tests(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TEST_FILE)
+    result = pytester.runpytest_subprocess(*WITH_PLUGIN, "--shaketable-pages", "pages", timeout=100)
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(["*NotLinearizableError: *", "*0 operations*"])
+    pages = sorted(path.name for path in (pytester.path / "pages").iterdir())
+    assert len(pages) == 2
+    assert any("test_wrong" in page for page in pages)
+
+
+def test_the_plug_in_is_an_entry_point() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert '[project.entry-points.pytest11]\nshaketable = "harness.testing.pytest_plugin"' in text
+
+
+def test_the_plug_in_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, pytest, harness.testing.pytest_plugin;"
+        "print([m for m in ('pyarrow', 'numpy', 'numba', 'pyspark', 'hypothesis', 'checkers')"
+        " if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
