@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numba
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_UNCOUNTED: dict[str, Any] = {"nogil": True, "_nrt": False}
+"""Options of numba: no references are counted. Numba has it, but does not document it."""
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -25,7 +28,17 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     return kept
 
 
+def bare(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a part of a kernel that makes no arrays, and is called from kernels alone.
+
+    Numba counts references to every array of every tuple at each call, which here would cost
+    ten times what the part does. It may be left out where no array is made or kept.
+    """
+    part: Callable[P, R] = numba.njit(**_UNCOUNTED)(function)
+    return part
+
+
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a small part of a kernel into each of its callers."""
-    part: Callable[P, R] = numba.njit(nogil=True, forceinline=True)(function)
+    """Compile a small part, as `bare` does, into each of its callers."""
+    part: Callable[P, R] = numba.njit(forceinline=True, **_UNCOUNTED)(function)
     return part

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.compiled import compiled, inlined
+from checkers.kernels.compiled import bare, compiled, inlined
 from checkers.kernels.search_arrays import (
     AT,
     BEST,
     CALL,
+    COVERED,
     DEEPEST,
     DROP,
     EVENT,
     FAMILY,
     FIRST_UNKNOWN,
+    FLAGS,
     GAINLESS,
     IS_WINDOW,
     LAST,
@@ -36,7 +38,6 @@ from checkers.kernels.search_arrays import (
     NEEDS_USED,
     NODES,
     OBSERVERS,
-    OPEN_MAX,
     OVERWRITERS,
     PROGRESS,
     REFUTED,
@@ -48,7 +49,6 @@ from checkers.kernels.search_arrays import (
     STOP,
     THROUGH,
     TOP,
-    UNKNOWN_KINDS,
     USED,
     USED_COUNT,
     WORDS,
@@ -60,7 +60,7 @@ from checkers.kernels.search_arrays import (
 from checkers.kernels.search_cursor import move_to, step_forward
 from checkers.kernels.search_history import VALUE
 from checkers.kernels.search_memo import add_node, is_covered, spend
-from checkers.kernels.search_moves import has, is_doomed, is_useful, push_moves
+from checkers.kernels.search_moves import has, is_doomed, is_useful, list_moves, push_moves
 from checkers.kernels.search_steps import step
 
 
@@ -80,6 +80,8 @@ def _advance(h: History, c: Cursor, a: Arena, t: Steps, state: int) -> int:
             word, bit = h.slot[i] >> 6, np.uint64(1) << np.uint64(h.slot[i] & 63)
             if h.loose[i]:
                 c.child[words + word] |= bit
+            elif h.overwrites[k]:
+                _carry(h, c, i)
             elif h.observes[k]:
                 after = step(h, t, state, k)
                 if after == MISSING:
@@ -97,6 +99,27 @@ def _advance(h: History, c: Cursor, a: Arena, t: Steps, state: int) -> int:
         step_forward(h, c)
         e += 1
     return int(e)
+
+
+@inlined
+def _carry(h: History, c: Cursor, i: int) -> None:
+    """Of the open overwriters that must happen let only the one that returns first be required.
+
+    By its return it or another one takes effect, and the others can stand right before that.
+    Operation i is one that is called now.
+    """
+    words = h.facts[WORDS]
+    for w in range(words):
+        rest = c.open_mask[OVERWRITERS, w] & ~c.child[w] & ~c.child[words + w]
+        if rest:
+            slot = w * 64
+            while rest & np.uint64(1) == 0:
+                rest >>= np.uint64(1)
+                slot += 1
+            if h.returned[c.holder[slot]] < h.returned[i]:
+                slot = h.slot[i]
+            c.child[words + (slot >> 6)] |= np.uint64(1) << np.uint64(slot & 63)
+            return
 
 
 @inlined
@@ -134,7 +157,7 @@ def _root(h: History, c: Cursor, a: Arena) -> None:
         c.child[words + w] = c.open_mask[MUTATORS, w] if a.at[IS_WINDOW] else np.uint64(0)
 
 
-@compiled
+@bare
 def _make_child(
     h: History, c: Cursor, a: Arena, t: Steps, parent: int, move: int
 ) -> tuple[int, int, int, int]:
@@ -180,10 +203,10 @@ def _make_child(
 
 @inlined
 def _lacks(h: History, a: Arena) -> int:
-    """Return what must grow before the next node, THROUGH if nothing."""
+    """Return what must grow before the next move, THROUGH if nothing."""
     if a.at[NODES] == a.node.shape[0]:
         return NEEDS_NODES
-    if a.at[TOP] + h.facts[OPEN_MAX] + h.facts[UNKNOWN_KINDS] + 2 > a.stack.shape[0]:
+    if a.at[TOP] + a.move.shape[0] > a.stack.shape[0]:
         return NEEDS_STACK
     if a.at[USED_COUNT] == a.used.shape[0]:
         return NEEDS_USED
@@ -192,34 +215,56 @@ def _lacks(h: History, a: Arena) -> int:
 
 @inlined
 def _look(h: History, c: Cursor, a: Arena, t: Steps, chain_max: int) -> int:
-    """Take the uppermost move and look at the node that it leads to; return what came of it."""
+    """Try the uppermost move: look at the node that it leads to.
+
+    Returns THROUGH, NEEDS_STEPS (the move stays on the stack then) or SLICE_OVER.
+    """
     top = a.at[TOP] - 1
     parent, move = a.stack[top, 0], a.stack[top, 1]
+    if parent >= 0 and a.node[parent, FLAGS] & COVERED:
+        a.at[TOP] = top
+        return SLICE_OVER
     t.facts[MISSING_COUNT] = 0
     e, state, used, flags = _make_child(h, c, a, t, parent, move)
     if t.facts[MISSING_COUNT]:
         return NEEDS_STEPS
-    a.at[LOOKED] += 1
-    a.at[TOP] = top
-    if e >= a.at[STOP]:
-        a.at[LAST] = add_node(h, c, a, (e, state, used, flags), parent, move)
-        return THROUGH
-    if e > a.at[DEEPEST]:
-        a.at[DEEPEST] = e
-        a.at[PROGRESS] = a.at[LOOKED]
+    node = (e, state, used, flags)
     was = a.node[parent, STATE] if parent >= 0 else state
-    if h.facts[FAMILY] == VALUE and is_doomed(h, c, a, e, state, used, was):
+    if e < a.at[STOP]:
+        hopeless = h.facts[FAMILY] == VALUE and is_doomed(h, c, a, e, state, used, was)
+        hopeless = hopeless or is_covered(h, c, a, node, chain_max)
+        count = 0 if hopeless else list_moves(h, c, a, t, e, node)
+        if t.facts[MISSING_COUNT]:
+            return NEEDS_STEPS
+        a.at[LOOKED] += 1
+        a.at[TOP] = top
+        if e > a.at[DEEPEST]:
+            a.at[DEEPEST] = e
+            a.at[PROGRESS] = a.at[LOOKED]
+        if not hopeless:
+            push_moves(a, a.at[NODES], count)
+            y = add_node(h, c, a, node, parent, move)
+            if a.at[BEST] < 0 or e > a.node[a.at[BEST], EVENT]:
+                a.at[BEST] = y
         return SLICE_OVER
-    if is_covered(h, c, a, (e, state, used, flags), chain_max):
-        return SLICE_OVER
-    if not push_moves(h, c, a, t, e, state, used, flags):
-        a.stack[top, 0], a.stack[top, 1] = parent, move
-        a.at[TOP] = top + 1
-        a.at[LOOKED] -= 1
-        return NEEDS_STEPS
-    y = add_node(h, c, a, (e, state, used, flags), parent, move)
-    if a.at[BEST] < 0 or e > a.node[a.at[BEST], EVENT]:
-        a.at[BEST] = y
+    a.at[LAST] = add_node(h, c, a, node, parent, move)
+    return THROUGH
+
+
+@bare
+def _run(
+    h: History, c: Cursor, a: Arena, t: Steps, looks_max: int, stall: int, chain_max: int
+) -> int:
+    for _ in range(looks_max):
+        if a.at[TOP] == 0:
+            return REFUTED
+        if a.at[LOOKED] - a.at[PROGRESS] > stall:
+            return STALLED
+        status = _lacks(h, a)
+        if status == THROUGH:
+            status = _look(h, c, a, t, chain_max)
+        if status != SLICE_OVER:
+            return status
     return SLICE_OVER
 
 
@@ -242,15 +287,4 @@ def run(
         THROUGH, REFUTED, STALLED, SLICE_OVER, or one of the NEEDS: nothing is lost then, and a
         further call goes on.
     """
-    for _ in range(looks_max):
-        if a.at[TOP] == 0:
-            return REFUTED
-        if a.at[LOOKED] - a.at[PROGRESS] > stall:
-            return STALLED
-        status = _lacks(h, a)
-        if status == THROUGH:
-            status = _look(h, c, a, t, chain_max)
-            if status == SLICE_OVER:
-                continue
-        return status
-    return SLICE_OVER
+    return _run(h, c, a, t, looks_max, stall, chain_max)

@@ -21,6 +21,10 @@ CALL = 0
 RETURN = 1
 UNKNOWN_CALL = 2
 
+# ---- History.loose
+UNSEEN = 1
+CARRIED = 2
+
 # ---- History.facts
 FAMILY = 0
 WORDS = 1
@@ -52,7 +56,9 @@ class History(NamedTuple):
         called: the event of each operation's call.
         returned: the event of its return; no event's number if it never does.
         behind: the open operation that returns next before it, at its call; -1 for none.
-        loose: 1 if it need not happen.
+        loose: 0 if it must happen; UNSEEN if it is of unknown outcome; CARRIED if it overwrites and
+            another one that must happen lies inside its interval: it can stand right before
+            whatever makes that one happen, so nothing ever has to be done for it.
         code, a, b, observes, overwrites: of each kind, see problem.Kinds.
         unknown_kind: the kinds that have operations of unknown outcome, counted.
         producer: VALUE: for each operation that needs a value, the last event before its return
@@ -101,17 +107,19 @@ class Cursor(NamedTuple):
     """A place between events: which operations are open there. It moves to and fro.
 
     Attributes:
+        holder: which operation has a slot.
         next_open, previous_open: the open operations, those that return first in front; a
             circle through the number behind the last operation.
         open_mask: their slots: observers, mutators (all others), and the overwriters of these.
         called_unknown: how many of unknown outcome are called before, by place in unknown_kind.
         place: the event behind the place; a number that grows, for the stamps.
         kind_stamp: when a kind was last seen: among required and among optional ones.
-        value_stamp: when a value was last seen to be within reach.
+        value_stamp: when it was last counted how often a value can be reached.
+        value_left: how many swaps away from the value that leaves room for.
         child: the masks of the node at hand: done, then optional.
-        move: candidates of the node at hand: the move, its rank.
     """
 
+    holder: Int32s
     next_open: Int32s
     previous_open: Int32s
     open_mask: Words
@@ -119,8 +127,8 @@ class Cursor(NamedTuple):
     place: Int64s
     kind_stamp: Int64s
     value_stamp: Int64s
+    value_left: Int64s
     child: Words
-    move: Int32s
 
 
 # ---- columns of Arena.node
@@ -137,6 +145,8 @@ MIDWAY = 1
 """The return that forced the move is still to be passed."""
 GAINLESS = 2
 """Its last move was one that could be skipped, and it satisfied no observer."""
+COVERED = 4
+"""A node that was found later allows all that this one does: its moves need not be tried."""
 # ---- moves that are no operation
 DROP = -1
 """The operation whose return comes next is optional and never happens."""
@@ -169,7 +179,9 @@ class Arena(NamedTuple):
         node: configurations, see the columns above.
         mask: their masks: done, then optional.
         head: the first node of each chain, by hash; -1 for none. A power of two.
-        stack: moves still to be tried: the node, the move.
+        stack: moves still to be tried, the next one on top: the node, the move. Where the node is
+            -1 the move is a first state.
+        move: moves of the node that is being expanded, and their ranks.
         used: different counts of used unknown outcomes, by place in unknown_kind; row 0 is none.
         used_chain: the next row with the same hash.
         used_head: the first such row.
@@ -180,6 +192,7 @@ class Arena(NamedTuple):
     mask: Words
     head: Int32s
     stack: Int32s
+    move: Int32s
     used: Int32s
     used_chain: Int32s
     used_head: Int32s

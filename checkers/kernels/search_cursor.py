@@ -36,7 +36,8 @@ def _flip(h: History, c: Cursor, i: int) -> None:
 
 
 @inlined
-def _put_in(c: Cursor, i: int, left: int) -> None:
+def _put_in(h: History, c: Cursor, i: int, left: int) -> None:
+    c.holder[h.slot[i]] = i
     right = c.next_open[left]
     c.next_open[left] = i
     c.previous_open[i] = left
@@ -57,7 +58,7 @@ def step_forward(h: History, c: Cursor) -> None:
     i = h.event[at]
     if h.what[at] == CALL:
         left = h.behind[i]
-        _put_in(c, i, left if left >= 0 else h.kind.size)
+        _put_in(h, c, i, left if left >= 0 else h.kind.size)
         _flip(h, c, i)
     elif h.what[at] == RETURN:
         _take_out(c, i)
@@ -75,6 +76,7 @@ def _step_back(h: History, c: Cursor) -> None:
         _take_out(c, i)
         _flip(h, c, i)
     elif h.what[at] == RETURN:
+        c.holder[h.slot[i]] = i
         c.next_open[c.previous_open[i]] = i
         c.previous_open[c.next_open[i]] = i
         _flip(h, c, i)

@@ -7,6 +7,7 @@ import numpy as np
 from checkers.kernels.compiled import compiled
 from checkers.kernels.search_arrays import (
     CALL,
+    CARRIED,
     EVENTS,
     FAMILY,
     LAST_REFUSAL,
@@ -14,6 +15,7 @@ from checkers.kernels.search_arrays import (
     RETURN,
     UNKNOWN_CALL,
     UNKNOWN_KINDS,
+    UNSEEN,
     VALUES,
     History,
     Int32s,
@@ -57,6 +59,7 @@ def build(h: History, order: Int64s, unknown_place: Int32s) -> None:
             h.what[at] = UNKNOWN_CALL
             h.event[at] = unknown_place[j - 2 * count]
     _place_operations(h)
+    _find_carried(h)
     if h.facts[FAMILY] == VALUE:
         _find_producers(h)
         _find_needs(h)
@@ -97,6 +100,18 @@ def _place_operations(h: History) -> None:
 
 
 @compiled
+def _find_carried(h: History) -> None:
+    """Mark overwriters whose interval has another one inside that must happen (see `loose`)."""
+    last_call = -1
+    for at in range(h.event.size):
+        i = h.event[at]
+        if h.what[at] == RETURN and h.overwrites[h.kind[i]] and h.loose[i] != UNSEEN:
+            if h.called[i] < last_call:
+                h.loose[i] = CARRIED
+            last_call = max(last_call, int(h.called[i]))
+
+
+@compiled
 def _find_producers(h: History) -> None:
     """Find who leaves which value: the first call that does, and the last before each need."""
     latest = np.full(h.facts[VALUES], -1, np.int32)
@@ -123,7 +138,7 @@ def _find_needs(h: History) -> None:
         elif h.code[k] != WRITE:
             h.last_need[h.a[k]] = max(h.last_need[h.a[k]], h.returned[i])
             # What need not happen dooms nobody.
-            if not h.loose[i]:
+            if h.loose[i] != UNSEEN:
                 h.need_begin[h.a[k] + 1] += 1
     for place in range(h.facts[UNKNOWN_KINDS]):
         k = h.unknown_kind[place]
@@ -134,7 +149,7 @@ def _find_needs(h: History) -> None:
     filled = h.need_begin.copy()
     for at in range(h.facts[EVENTS]):
         i = h.event[at]
-        if h.what[at] == CALL and not h.loose[i]:
+        if h.what[at] == CALL and h.loose[i] != UNSEEN:
             k = h.kind[i]
             if h.code[k] in (READ, CAS):
                 h.need[filled[h.a[k]]] = i

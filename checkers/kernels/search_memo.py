@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.compiled import compiled, inlined
+from checkers.kernels.compiled import bare, compiled, inlined
 from checkers.kernels.search_arrays import (
     CHAIN,
+    COVERED,
     EVENT,
     FLAGS,
     MIDWAY,
@@ -75,11 +76,11 @@ def _child_covers(h: History, c: Cursor, a: Arena, x: int) -> bool:
     return True
 
 
-@compiled
+@bare
 def is_covered(h: History, c: Cursor, a: Arena, node: Node, chain_max: int) -> bool:
     """True if a node that was looked at already allows all that the new one allows.
 
-    Those that the new one covers leave their chain, which keeps chains short; behind
+    Those that the new one covers are not expanded any more and leave their chain; behind
     `chain_max` nodes the comparison ends, which costs time and proves nothing wrong.
     """
     e, state, used, flags = node
@@ -99,6 +100,7 @@ def is_covered(h: History, c: Cursor, a: Arena, node: Node, chain_max: int) -> b
                     a.head[chain] = following
                 else:
                     a.node[last, CHAIN] = following
+                a.node[x, FLAGS] |= COVERED
                 x = following
                 continue
         last = x
@@ -143,7 +145,7 @@ def _used_chain_of(used: Int32s, row: int, heads: int) -> int:
     return int(mix(x) & np.uint64(heads - 1))
 
 
-@compiled
+@bare
 def spend(a: Arena, row: int, k: int) -> int:
     """Return the row that uses one more of the kind at place k; equal rows are one."""
     y = a.at[USED_COUNT]

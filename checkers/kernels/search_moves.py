@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.compiled import compiled, inlined
+from checkers.kernels.compiled import bare, inlined
 from checkers.kernels.search_arrays import (
     DROP,
     FAMILY,
@@ -13,7 +13,6 @@ from checkers.kernels.search_arrays import (
     IS_WINDOW,
     LAST_REFUSAL,
     MIDWAY,
-    MISSING_COUNT,
     OVERWRITERS,
     STOP,
     TICK,
@@ -29,15 +28,24 @@ from checkers.kernels.search_arrays import (
 from checkers.kernels.search_history import CAS, READ, VALUE
 from checkers.kernels.search_steps import step
 
-RANKS = 4
-"""Moves are tried by rank: 0 passes the return with an operation that was seen to return, 1 does
-not pass it yet, 2 and 3 are the same with an operation of unknown outcome: those are scarce."""
+PLENTY = 2**40
+"""How often a window may use one of unknown outcome."""
+RANKS = 5
+"""Moves are tried by rank: 0 drops what need not happen; 1 passes the return with an operation that
+was seen to return, 2 does not pass it yet; 3 and 4 are the same with an operation of unknown
+outcome: those are scarce."""
 
 
 @inlined
 def has(mask: Words, slot: int) -> bool:
     """True if the slot's bit is set."""
     return bool((mask[slot >> 6] >> np.uint64(slot & 63)) & np.uint64(1))
+
+
+@inlined
+def has_in(mask: Words, begin: int, slot: int) -> bool:
+    """True if the slot's bit is set in the mask that begins at word `begin`."""
+    return bool((mask[begin + (slot >> 6)] >> np.uint64(slot & 63)) & np.uint64(1))
 
 
 @inlined
@@ -69,20 +77,32 @@ def _unknown_left(h: History, c: Cursor, a: Arena, used: int, k: int) -> bool:
 
 
 @inlined
-def _mark_reachable(h: History, c: Cursor, a: Arena, used: int) -> None:
-    """Stamp the values that something open and unused, or of unknown outcome and left, leaves."""
+def _count_producer(c: Cursor, value: int, count: int) -> None:
+    if c.value_stamp[value] != c.place[TICK]:
+        c.value_stamp[value] = c.place[TICK]
+        c.value_left[value] = 0
+    c.value_left[value] += count
+
+
+@inlined
+def _count_producers(h: History, c: Cursor, a: Arena, state: int, used: int) -> None:
+    """Count how often each value can be reached before anything else is called.
+
+    By what is open and unused, or of unknown outcome and left; the state itself counts once.
+    """
     end = h.kind.size
     c.place[TICK] += 1
-    tick = c.place[TICK]
+    _count_producer(c, state, 1)
     i = c.next_open[end]
     while i != end:
         k = h.kind[i]
         if not h.observes[k] and not has(c.child, h.slot[i]):
-            c.value_stamp[h.b[k]] = tick
+            _count_producer(c, h.b[k], 1)
         i = c.next_open[i]
     for k in range(h.facts[UNKNOWN_KINDS]):
         if _unknown_left(h, c, a, used, k):
-            c.value_stamp[h.b[h.unknown_kind[k]]] = tick
+            left = PLENTY if a.at[IS_WINDOW] else c.called_unknown[k] - a.used[used, k]
+            _count_producer(c, h.b[h.unknown_kind[k]], left)
 
 
 @inlined
@@ -91,27 +111,34 @@ def _comes_too_late(h: History, a: Arena, i: int, e: int) -> bool:
     return bool(h.producer[i] <= e and h.returned[i] < a.at[STOP])
 
 
-@compiled
+@bare
 def is_doomed(h: History, c: Cursor, a: Arena, e: int, state: int, used: int, was: int) -> bool:
     """True if some operation needs a value that nothing can bring back (Family.VALUE).
 
-    That holds if neither the state is this value, nor anything that leaves it is open and
-    unused, of unknown outcome and left, or called between here and the return of who needs it.
-    Looked at are the open operations, and the first one still to come that needs the value
-    which the last move overwrote.
+    Looked at are the open operations that need a value which nothing leaves that is called
+    between here and their return. The value must be the state, or within reach; and since each
+    swap away from it ends a stay there, it must be within reach as often as it is swapped away.
+    Then the first operation still to come that needs the value which the last move overwrote.
     """
     words = h.facts[WORDS]
     end = h.kind.size
-    _mark_reachable(h, c, a, used)
+    _count_producers(h, c, a, state, used)
     tick = c.place[TICK]
     i = c.next_open[end]
     while i != end:
-        code, needs = h.code[h.kind[i]], h.a[h.kind[i]]
-        lacks = code in (READ, CAS) and needs != state and c.value_stamp[needs] != tick
-        if lacks and _comes_too_late(h, a, i, e):
-            slot = h.slot[i]
-            if not has(c.child, slot) and not has(c.child[words:], slot):
+        code, needs, slot = h.code[h.kind[i]], h.a[h.kind[i]], h.slot[i]
+        if (
+            code in (READ, CAS)
+            and _comes_too_late(h, a, i, e)
+            and not has(c.child, slot)
+            and not has_in(c.child, words, slot)
+        ):
+            if c.value_stamp[needs] != tick:
                 return True
+            if code == CAS:
+                c.value_left[needs] -= 1
+                if c.value_left[needs] < 0:
+                    return True
         i = c.next_open[i]
     if was == state or c.value_stamp[was] == tick:
         return False
@@ -146,8 +173,11 @@ def _has_absorbable(h: History, c: Cursor, i: int) -> bool:
 
 
 @inlined
-def _known_moves(h: History, c: Cursor, t: Steps, e: int, state: int, flags: int) -> int:
+def _known_moves(
+    h: History, c: Cursor, a: Arena, t: Steps, e: int, node: tuple[int, int, int, int]
+) -> int:
     """List the moves of operations that were seen to return; return how many."""
+    _, state, _, flags = node
     words = h.facts[WORDS]
     tick = c.place[TICK]
     end = h.kind.size
@@ -156,19 +186,22 @@ def _known_moves(h: History, c: Cursor, t: Steps, e: int, state: int, flags: int
     while i != end:
         k, slot = h.kind[i], h.slot[i]
         if not h.observes[k] and not has(c.child, slot):
-            optional = 1 if has(c.child[words:], slot) else 0
+            optional = 1 if has_in(c.child, words, slot) else 0
             # Two of one kind: the one that returns first, since what remains has more time
             # then. That holds among required ones, among optional ones, and for a required one
-            # that returns before an optional one; not for an optional one in front.
-            taken = c.kind_stamp[0, k] == tick or (optional and c.kind_stamp[1, k] == tick)
+            # that returns before an optional one. For an optional one in front of a required
+            # one it holds if they overwrite: the required one may follow at once.
+            taken = c.kind_stamp[0, k] == tick or (
+                c.kind_stamp[1, k] == tick and (optional or h.overwrites[k])
+            )
             # No gain: what led here could be skipped, and an overwriter hides that it was not.
             if not taken and not (h.overwrites[k] and flags & GAINLESS):
                 after = step(h, t, state, k)
                 if after >= 0 and (not optional or _is_worth(h, c, i, e, state, after)):
                     c.kind_stamp[optional, k] = tick
                     passing = h.event[e] == i or _passes(h, c, t, e, state, after)
-                    c.move[count, 0] = i
-                    c.move[count, 1] = 0 if passing else 1
+                    a.move[count, 0] = i
+                    a.move[count, 1] = 1 if passing else 2
                     count += 1
         i = c.next_open[i]
     return count
@@ -185,13 +218,13 @@ def _is_worth(h: History, c: Cursor, i: int, e: int, before: int, after: int) ->
 
 @inlined
 def _unknown_moves(
-    h: History, c: Cursor, a: Arena, t: Steps, e: int, node: tuple[int, int, int], count: int
+    h: History, c: Cursor, a: Arena, t: Steps, e: int, node: tuple[int, int, int, int], count: int
 ) -> int:
     """Add the moves of unknown outcome; one seen to return, of the same kind, goes first.
 
     That exchange is sound: the unknown one can stand wherever the other one would have.
     """
-    state, used, flags = node
+    _, state, used, flags = node
     tick = c.place[TICK]
     for place in range(h.facts[UNKNOWN_KINDS]):
         k = h.unknown_kind[place]
@@ -205,36 +238,39 @@ def _unknown_moves(
         after = step(h, t, state, k)
         if after < 0 or not _is_worth(h, c, FIRST_UNKNOWN - place, e, state, after):
             continue
-        c.move[count, 0] = FIRST_UNKNOWN - place
-        c.move[count, 1] = 2 if _passes(h, c, t, e, state, after) else 3
+        a.move[count, 0] = FIRST_UNKNOWN - place
+        a.move[count, 1] = 3 if _passes(h, c, t, e, state, after) else 4
         count += 1
     return count
 
 
-@compiled
-def push_moves(
-    h: History, c: Cursor, a: Arena, t: Steps, e: int, state: int, used: int, flags: int
-) -> bool:
-    """Put the moves of the node that is added next on the stack, the best one on top.
+@bare
+def list_moves(
+    h: History, c: Cursor, a: Arena, t: Steps, e: int, node: tuple[int, int, int, int]
+) -> int:
+    """List the moves of the node whose masks are in c.child, and their ranks; return how many.
 
-    Returns False, with the stack in disorder, if steps are missing.
+    The list is worth nothing if steps are missing.
     """
     words = h.facts[WORDS]
     c.place[TICK] += 1
-    count = _known_moves(h, c, t, e, state, flags)
-    count = _unknown_moves(h, c, a, t, e, (state, used, flags), count)
-    if t.facts[MISSING_COUNT]:
-        return False
+    count = _known_moves(h, c, a, t, e, node)
+    count = _unknown_moves(h, c, a, t, e, node, count)
+    if not node[3] & MIDWAY and has_in(c.child, words, h.slot[h.event[e]]):
+        # Midway it need not be dropped: what was done since could wait for a later return.
+        a.move[count, 0] = DROP
+        a.move[count, 1] = 0
+        count += 1
+    return count
+
+
+@inlined
+def push_moves(a: Arena, node: int, count: int) -> None:
+    """Put the moves that are listed on the stack, the best one on top."""
     top = a.at[TOP]
-    y = a.at[0]
     for rank in range(RANKS - 1, -1, -1):
         for n in range(count - 1, -1, -1):
-            if c.move[n, 1] == rank:
-                a.stack[top, 0], a.stack[top, 1] = y, c.move[n, 0]
+            if a.move[n, 1] == rank:
+                a.stack[top, 0], a.stack[top, 1] = node, a.move[n, 0]
                 top += 1
-    if not flags & MIDWAY and has(c.child[words:], h.slot[h.event[e]]):
-        # Midway it need not be dropped: what was done since could wait for a later return.
-        a.stack[top, 0], a.stack[top, 1] = y, DROP
-        top += 1
     a.at[TOP] = top
-    return True

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from checkers.kernels.compiled import compiled, inlined
+from checkers.kernels.compiled import bare, compiled, inlined
 from checkers.kernels.search_arrays import (
     FAMILY,
     FILLED,
@@ -32,7 +32,7 @@ def mix(x: Any) -> Any:
     return y ^ (y >> np.uint64(31))
 
 
-@compiled
+@bare
 def _remembered(h: History, t: Steps, state: int, kind: int) -> int:
     key = state * h.facts[KINDS] + kind
     last = t.key.size - 1

@@ -18,6 +18,7 @@ from checkers.kernels.search_arrays import (
     PARENT,
     START,
     STATE,
+    UNSEEN,
     Arena,
     Cursor,
     Flags,
@@ -41,7 +42,7 @@ def _walk(
     while c.place[AT] < until:
         at = c.place[AT]
         i = h.event[at]
-        watches = h.what[at] == CALL and h.observes[h.kind[i]] and not h.loose[i]
+        watches = h.what[at] == CALL and h.observes[h.kind[i]] and h.loose[i] != UNSEEN
         if watches and step(h, t, state, h.kind[i]) == state:
             order[count] = i
             done[i] = 1
@@ -111,7 +112,7 @@ def trace(h: History, c: Cursor, a: Arena, t: Steps, last: int, order: Int32s) -
     operations = h.kind.size
     done = np.zeros(operations, np.uint8)
     absorbed = np.full(operations, NOT_ABSORBED, np.int32)
-    absorbed[h.loose != 0] = NEVER_NAMED
+    absorbed[h.loose == UNSEEN] = NEVER_NAMED
     raw = np.empty(order.size, np.int32)
     move_to(h, c, a.at[START])
     if a.at[IS_WINDOW]:

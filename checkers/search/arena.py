@@ -16,6 +16,7 @@ from checkers.kernels.search_arrays import (
     NEEDS_USED,
     NODE_COLUMNS,
     NODES,
+    OPEN_MAX,
     START,
     STOP,
     TOP,
@@ -33,31 +34,38 @@ USED_FIRST = 64
 
 
 def new_arena(h: History, memory: Memory, roots: Sequence[int]) -> Arena:
-    """Return an empty arena whose stack holds the first states.
+    """Return an empty arena that tries the first states next.
 
     Raises:
         MemorySpentError: it does not fit the budget.
     """
     words, unknown = int(h.facts[WORDS]), max(1, int(h.facts[UNKNOWN_KINDS]))
     used_first = USED_FIRST if h.facts[UNKNOWN_KINDS] else 2
-    stack = NODES_FIRST + len(roots) + 2 * 64 * words + unknown
+    moves = int(h.facts[OPEN_MAX] + h.facts[UNKNOWN_KINDS]) + 1
     arena = Arena(
         node=np.empty((NODES_FIRST, NODE_COLUMNS), np.int32),
         mask=np.empty((NODES_FIRST, 2 * words), np.uint64),
         head=np.empty(2 * NODES_FIRST, np.int32),
-        stack=np.empty((stack, 2), np.int32),
+        stack=np.empty((NODES_FIRST + 2 * moves, 2), np.int32),
+        move=np.empty((moves, 2), np.int32),
         used=np.zeros((used_first, unknown), np.int32),
         used_chain=np.empty(used_first, np.int32),
         used_head=np.empty(2 * used_first, np.int32),
         at=np.zeros(ARENA_FACTS, np.int64),
     )
     memory.take_all(arena)
-    begin(arena, roots, 0, int(h.event.size), is_window=False)
-    return arena
+    return begin(arena, memory, roots, 0, int(h.event.size), is_window=False)
 
 
-def begin(arena: Arena, roots: Sequence[int], start: int, stop: int, *, is_window: bool) -> None:
-    """Forget everything, and put the first states on the stack (which must have the room)."""
+def begin(
+    arena: Arena, memory: Memory, roots: Sequence[int], start: int, stop: int, *, is_window: bool
+) -> Arena:
+    """Forget everything, and make the first states what is tried next."""
+    if arena.stack.shape[0] < len(roots):
+        stack = np.empty((2 * len(roots), 2), np.int32)
+        memory.take_all([stack])
+        memory.give_back([arena.stack])
+        arena = arena._replace(stack=stack)
     arena.at[:] = 0
     arena.at[START], arena.at[STOP], arena.at[IS_WINDOW] = start, stop, is_window
     arena.at[DEEPEST], arena.at[BEST], arena.at[USED_COUNT] = -1, -1, 1
@@ -68,6 +76,7 @@ def begin(arena: Arena, roots: Sequence[int], start: int, stop: int, *, is_windo
     arena.stack[: len(roots), 0] = -1
     arena.stack[: len(roots), 1] = roots
     arena.at[TOP] = len(roots)
+    return arena
 
 
 def enlarge(arena: Arena, need: int, memory: Memory) -> Arena:
@@ -79,8 +88,7 @@ def enlarge(arena: Arena, need: int, memory: Memory) -> Arena:
     if need == NEEDS_NODES:
         return _more_nodes(arena, memory)
     if need == NEEDS_STACK:
-        rows = memory.larger(arena.stack.shape[0], 8)
-        stack = np.empty((rows, 2), np.int32)
+        stack = np.empty((memory.larger(arena.stack.shape[0], 8), 2), np.int32)
         memory.take_all([stack])
         stack[: arena.at[TOP]] = arena.stack[: arena.at[TOP]]
         memory.give_back([arena.stack])

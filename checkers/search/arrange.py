@@ -14,6 +14,7 @@ from checkers.kernels.search_arrays import (
     KINDS,
     OPEN_MAX,
     UNKNOWN_KINDS,
+    UNSEEN,
     VALUES,
     WORDS,
     Cursor,
@@ -68,7 +69,7 @@ def arrange(problem: Problem, memory: Memory) -> Arranged:
     order = _order(problem.call_ns[known], returned_ns, problem.call_ns[counted])
     memory.take(-sorting)
     history = _history(problem, known, order.size, unknown_kind.astype(np.int32))
-    history.loose[loose_from:] = 1
+    history.loose[loose_from:] = UNSEEN
     build(history, order, unknown_place.astype(np.int32))
     history.facts[WORDS] = max(1, -(-int(history.facts[OPEN_MAX]) // 64))
     cursor = _cursor(history)
@@ -137,6 +138,7 @@ def _cursor(h: History) -> Cursor:
     n, words = h.kind.size, int(h.facts[WORDS])
     ends = np.full(n + 1, n, np.int32)
     return Cursor(
+        holder=np.zeros(max(1, int(h.facts[OPEN_MAX])), np.int32),
         next_open=ends,
         previous_open=ends.copy(),
         open_mask=np.zeros((3, words), np.uint64),
@@ -144,8 +146,8 @@ def _cursor(h: History) -> Cursor:
         place=np.zeros(2, np.int64),
         kind_stamp=np.zeros((2, h.code.size), np.int64),
         value_stamp=np.zeros(max(1, int(h.facts[VALUES])), np.int64),
+        value_left=np.zeros(max(1, int(h.facts[VALUES])), np.int64),
         child=np.zeros(2 * words, np.uint64),
-        move=np.zeros((int(h.facts[OPEN_MAX]) + h.unknown_kind.size + 1, 2), np.int32),
     )
 
 

@@ -60,7 +60,7 @@ def _decide(setting: Setting, attempt: Attempt) -> Witness | Part:
         if status == THROUGH:
             return replay(setting.problem, attempt.order_found())
         # Where everything was tried a window makes the counterexample shorter.
-        window = windows.around(attempt.deepest, STALL_GROWTH * stall)
+        window = windows.around(attempt.deepest, stall)
         if window is not None:
             return window_part(setting, window)
         if status == REFUTED:

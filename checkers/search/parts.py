@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.search_arrays import CALL, RETURN
+from checkers.kernels.search_arrays import CALL, RETURN, UNSEEN
 from checkers.search.attempt import Attempt, Setting
 from checkers.search.found import Part, Witness
 from checkers.search.problem import NEVER, Access, Family, State
@@ -43,7 +43,7 @@ def _part(
 ) -> Part:
     problem, arranged = setting.problem, setting.arranged
     h = arranged.history
-    inside = np.flatnonzero((h.called < stop) & (h.returned >= start) & (h.loose == 0))
+    inside = np.flatnonzero((h.called < stop) & (h.returned >= start) & (h.loose != UNSEEN))
     inside = inside[np.argsort(h.called[inside])]
     last_ns = _time_ns(setting, stop - 1)
     unknown = np.flatnonzero((problem.return_ns == NEVER) & (problem.call_ns <= last_ns))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checkers.kernels.search_arrays import LAST_REFUSAL, REFUTED, RETURN, STALLED
+from checkers.kernels.search_arrays import LAST_REFUSAL, REFUTED, RETURN, STALLED, UNSEEN
 from checkers.search.attempt import NO_STALL, Attempt, Setting
 from checkers.search.problem import Access, Bools, Family, Problem
 
@@ -56,7 +56,7 @@ class Windows:
         if not self.is_possible:
             return None
         code = h.code[h.kind]
-        needs = ((code == Access.READ) | (code == Access.CAS)) & (h.loose == 0)
+        needs = ((code == Access.READ) | (code == Access.CAS)) & (h.loose != UNSEEN)
         lacks = needs & (h.producer < 0) & (h.first_made[h.a[h.kind]] >= 0)
         if not lacks.any():
             return None
@@ -67,7 +67,7 @@ class Windows:
         """Return a window that ends about where a search stands and cannot be passed."""
         arranged = self._setting.arranged
         h = arranged.history
-        open_there = (h.called <= deepest) & (h.returned >= deepest) & (h.loose == 0)
+        open_there = (h.called <= deepest) & (h.returned >= deepest) & (h.loose != UNSEEN)
         beyond = deepest + EVENTS_BEYOND + 8 * int(open_there.sum())
         stop = min(int(h.returned[open_there].max(initial=deepest)), beyond, h.event.size - 1)
         return self.find(deepest, stop + 1, stall)
