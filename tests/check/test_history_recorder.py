@@ -5,22 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from check_samples import WITH_PLUGIN
 
 from checkers.api import NotLinearizableError, Outcome
 from harness.errors import DefiniteError
 from harness.testing.recorder import HistoryRecorder
 
 pytest_plugins = ("pytester",)
-
-HAS_ENTRY_POINT = any(
-    point.value == "harness.testing.pytest_plugin" for point in entry_points(group="pytest11")
-)
-"""False where the package was installed before it had the plug-in: then it is named."""
-WITH_PLUGIN = () if HAS_ENTRY_POINT else ("-p", "harness.testing.pytest_plugin")
 
 
 def test_what_threads_do_is_recorded_and_checked() -> None:

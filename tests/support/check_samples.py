@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from random import Random
 from typing import Any
 
@@ -9,6 +10,11 @@ from checkers.api import Event, check
 from harness.verdict import Finding, Outcome, Verdict
 from reports.check_model import CheckedHistory
 
+HAS_ENTRY_POINT = any(
+    point.value == "harness.testing.pytest_plugin" for point in entry_points(group="pytest11")
+)
+"""False where the package was installed before it had the plug-in: then it is named."""
+WITH_PLUGIN = () if HAS_ENTRY_POINT else ("-p", "harness.testing.pytest_plugin")
 HOSTILE = "</style><script>window.hostile=1</script><img src=x onerror=window.hostile=2>{{ 7*7 }}"
 
 
