@@ -94,7 +94,17 @@ class Link:
 class Network:
     """All links, made as they are first used."""
 
-    __slots__ = ("_delay_ms", "_deliver", "_draws", "_heap", "_jitter_ms", "_links", "lost", "sent")
+    __slots__ = (
+        "_delay_ms",
+        "_deliver",
+        "_draws",
+        "_heap",
+        "_jitter_ms",
+        "_links",
+        "late_until_ms",
+        "lost",
+        "sent",
+    )
 
     def __init__(
         self, heap: EventHeap, draws: Draws, deliver: Deliver, delay_ms: float, jitter_ms: float
@@ -107,6 +117,8 @@ class Network:
         self._links: dict[tuple[str, str], Link] = {}
         self.sent = 0
         self.lost = 0
+        self.late_until_ms = 0.0
+        """When the last message arrives that a fault touched: it may be long after the fault."""
 
     def link(self, source: str, target: str) -> Link:
         """Return the link of an ordered pair."""
@@ -125,5 +137,7 @@ class Network:
         self.sent += 1
         if not arrivals:
             self.lost += 1
+        elif link.is_wrong:
+            self.late_until_ms = max(self.late_until_ms, *arrivals)
         for at_ms in arrivals:
             heap.push(at_ms, self._deliver, source, target, message)

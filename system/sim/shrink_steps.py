@@ -137,6 +137,8 @@ def _simpler_settings(search: Search, schedule: Schedule) -> Schedule:
         return candidate
     for name in Settings.__struct_fields__:
         simpler = replace(schedule.settings, **{name: getattr(usual, name)})
+        if simpler.lease_ms >= simpler.election_timeout_min_ms:  # no node would start like that
+            simpler = replace(simpler, lease_ms=usual.lease_ms)
         if simpler != schedule.settings and search.fails(replace(schedule, settings=simpler)):
             schedule = replace(schedule, settings=simpler)
     return schedule

@@ -297,12 +297,13 @@ class World:
 
     def _check_live(self) -> None:
         """After the last fault is mended the group acknowledges, and everybody catches up."""
-        due_ms = self.healed_ms + SETTLE_MS_MAX
+        healed_ms = max(self.healed_ms, self.network.late_until_ms)
+        due_ms = healed_ms + SETTLE_MS_MAX
         if due_ms > self.settings.run_ms - self.settings.idle_ms:
             return  # a schedule that leaves no time to settle promises nothing
         asked = False
         for operation in self.clients.history:
-            if operation.kind == APPEND and self.healed_ms <= operation.invoke_ms <= due_ms:
+            if operation.kind == APPEND and healed_ms <= operation.invoke_ms <= due_ms:
                 asked = True
                 if operation.outcome == OK and operation.end_ms <= due_ms:
                     break

@@ -16,6 +16,7 @@ FOUND = {
     161: "an invariant read the log of a member that had been stopped in order",
     519: "a new member with room for 60 keys took too many checkpoints to catch up in time",
     726: "a member that stood still and then won a term long over was asked for what came later",
+    845: "messages that a fault had made seconds late kept followers loyal to a leader long dead",
     20005: "a failing fsync while bits rotted ended the whole campaign",
     30018: "a restarted member was compared with the failed log of its last process",
 }

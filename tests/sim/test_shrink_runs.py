@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from system import mutants
 from system.sim.faults import Crash, CrashAtOperation, Pause
+from system.sim.limits import raft_config
 from system.sim.run_numbers import RunNumbers
 from system.sim.schedule import Call, Options, Schedule, Settings, draw_schedule
 from system.sim.shrink import (
@@ -87,6 +88,24 @@ def test_another_invariant_does_not_count() -> None:
     shrunk = shrink(large(), either)
     assert shrunk.violation.invariant == BROKEN.invariant
     assert shrunk.events == 4
+
+
+def test_no_settings_are_tried_under_which_no_node_starts() -> None:
+    def with_a_lease(schedule: Schedule) -> Violation | None:
+        raft_config(schedule.settings)  # raises for a lease as long as an election timeout
+        slow = schedule.settings.heartbeat_interval_ms > 90
+        return fails(schedule) if slow else None
+
+    begin = replace(
+        large().settings,
+        election_timeout_min_ms=800.0,
+        election_timeout_max_ms=1000.0,
+        heartbeat_interval_ms=100.0,
+        lease_ms=750.0,
+    )
+    shrunk = shrink(replace(large(), settings=begin), with_a_lease)
+    assert shrunk.schedule.settings.heartbeat_interval_ms == 100.0
+    assert shrunk.schedule.settings.lease_ms == 0.0
 
 
 def test_limits_end_it_with_the_best_so_far() -> None:
