@@ -133,9 +133,10 @@ def _conclude_one(checker: Checker, findings: pa.Table, context: CheckContext) -
 
 def _doubted(verdict: Verdict, why: str, data: Mapping[str, str]) -> Verdict:
     """Return a verdict that is not VALID, and says why; what was found stays."""
+    said = "" if verdict.outcome is Outcome.VALID else verdict.summary
     return replace(
         verdict,
         outcome=max(verdict.outcome, Outcome.UNKNOWN),
-        summary=f"{verdict.summary}; {why}" if verdict.findings_total else why,
+        summary=f"{said}; {why}" if said else why,
         data={**verdict.data, **data},
     )

@@ -133,15 +133,8 @@ def _judge_some(
     checkers: Sequence[Checker], table: pa.Table, bounds: Ints, context: CheckContext
 ) -> Iterator[pa.Table]:
     plain: pa.Table | None = None
-    keys = len(bounds) - 1
     for checker in checkers:
-        if _is_over(context):
-            key = table["key"][0].as_py()
-            named = "the history" if key is None else key
-            message = f"the deadline passed before {named} was judged"
-            yield lost(checker.name, NOT_JUDGED, message, keys)
-            continue
-        if keys > 1 and isinstance(checker, KeysChecker):
+        if isinstance(checker, KeysChecker) and not _is_over(context):
             try:
                 findings = checker.check_keys(table.combine_chunks(), bounds, context)
                 yield tagged(checker.name, findings.cast(FINDINGS))
@@ -150,8 +143,12 @@ def _judge_some(
                 _LOG.debug("keys judged one by one: checker=%s error=%s", checker.name, error)
         if plain is None:
             plain = table.cast(OPERATIONS)
-        for begin, end in pairwise(bounds.tolist()):
+        for number, (begin, end) in enumerate(pairwise(bounds.tolist())):
             rows = {"operations": plain.slice(begin, end - begin)}
+            if _is_over(context):
+                message = f"the deadline passed before {_first_key(rows['operations'])} was judged"
+                yield lost(checker.name, NOT_JUDGED, message, len(bounds) - 1 - number)
+                break
             yield judged(checker.name, partial(checker.check, rows, context))
 
 

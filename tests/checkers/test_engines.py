@@ -8,80 +8,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from checkers import committed_prefix, durability, linearizable_log, stats, vacuity
+from checkers import linearizable_log, stats
 from checkers.engine.local import run_local
 from checkers.engine.spark import SparkEngine
 from harness.errors import HarnessError, UsageError
-from harness.plugins import FaultWindow
-from harness.targets.dledger_files import read_entries
 from harness.verdict import Outcome
-from tests.support.checker_histories import job, op, operations_file, parse, random_history
-from tests.support.dledger_encoder import write_log
+from tests.support.checker_histories import job, op, operations_file, parse
+from tests.support.engine_campaigns import ALL, campaign, clean
 from tests.support.odd_checkers import NoConclusion, Picky, WrongShape, broken_log
-
-ALL = tuple(
-    module.PLUGIN for module in (linearizable_log, durability, committed_prefix, stats, vacuity)
-)
-NODES = ("n0", "n1", "n2")
-WINDOWS = (FaultWindow(0, "kill", "kill n1", 0, 9, True, ""),)
 
 
 @pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
 def engine(request):
     """Each engine's function from a job to its verdicts."""
     return run_local if request.param == "local" else request.getfixturevalue("spark").run
-
-
-def campaign(tmp_path, seed, **more):
-    """Many queues with random operations, and logs that partly disagree with them."""
-    rng = Random(seed)
-    rows, logs = [], {node: [(None, b"", 1)] for node in NODES}
-    for queue in range(6):
-        for row in random_history(rng, 12):
-            row.update(key=f"q/{queue}", op=len(rows), process=len(rows), node="n0")
-            if row["f"] == "append":
-                row["input"] = 1000 * queue + row["input"]
-                for entries in logs.values():
-                    if rng.random() < 0.9:
-                        entries.append((row["key"], row["input"], 1))
-            elif row["output"] is not None and row["f"] == "read":
-                row["output"] += 1000 * queue
-            rows.append(row)
-    directories = {node: tmp_path / f"{node} [odd]{{name}}" for node in NODES}
-    for node, entries in logs.items():
-        directories[node].mkdir(parents=True)
-        write_log(directories[node], node, entries, file_bytes=2048)
-    more = {
-        "committed": {node: len(logs[node]) - 1 for node in NODES},
-        "windows": WINDOWS, "faults_asked": ("kill",), "logs": directories,
-        "read_log": read_entries, **more,
-    }  # fmt: skip
-    return job(tmp_path, rows, ALL, **more)
-
-
-def clean(tmp_path, **more):
-    """A history and logs in which nothing is wrong."""
-    rows, entries = [], [(None, b"", 1)]
-    for n in range(120):
-        key, offset = f"q/{n % 4}", n // 4
-        rows.append(op(len(rows), "append", n * 10, n * 10 + 5, input=n, offset=offset, key=key))
-        rows.append(op(len(rows), "read", n * 10 + 6, n * 10 + 8, output=n, offset=offset, key=key))
-        rows.append(op(len(rows), "end", n * 10 + 6, n * 10 + 8, output=offset + 1, key=key))
-        entries.append((key, n, 1))
-    logs = {node: tmp_path / node for node in NODES}
-    for node, directory in logs.items():
-        directory.mkdir(parents=True)
-        write_log(directory, node, entries)
-    more = {
-        "committed": dict.fromkeys(NODES, len(entries) - 1), "logs": logs,
-        "read_log": read_entries, "faults_asked": ("kill",),
-        "windows": (FaultWindow(0, "kill", "kill n1", 0, 900, True, ""),), **more,
-    }  # fmt: skip
-    return job(tmp_path, rows, ALL, **more)
 
 
 def test_clean_campaign_is_valid(tmp_path, engine):

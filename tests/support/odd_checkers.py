@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import pyarrow as pa
 
 from checkers.findings import Findings, gather, settle
@@ -51,3 +55,54 @@ def broken_log(directory, node):
     yield from read_entries(directory, node)
     if node == "n2":
         raise OSError("planted in n2")
+
+
+class Patient(Picky):
+    """Searches until its time is over, as a search of a hard history would."""
+
+    name = "patient"
+
+    def check(self, tables, context):
+        is_over = context.begin_search()
+        while not is_over():
+            time.sleep(0.01)
+        findings = Findings()
+        key = tables["operations"]["key"][0].as_py()
+        findings.add("undecided", [0], lambda _: Finding("undecided", "time is over.", key))
+        return findings.table({})
+
+    def conclude(self, findings, context):
+        doubts = [finding.message for finding in gather(findings).kept]
+        return settle(self.name, gather(findings.slice(0, 0)), context, clean="", doubts=doubts)
+
+
+class Endless(Picky):
+    """Never looks at the clock."""
+
+    name = "endless"
+
+    def check(self, tables, context):
+        while True:
+            time.sleep(0.01)
+
+
+class Deadly(Picky):
+    """Ends its process at q/1, as a bug in native code or the kernel's memory killer would."""
+
+    name = "deadly"
+
+    def check(self, tables, context):
+        if tables["operations"]["key"][0].as_py() == "q/1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Findings().table({"queues": 1})
+
+
+class Hungry(Picky):
+    """Takes all memory that it can get."""
+
+    name = "hungry"
+
+    def check(self, tables, context):
+        eaten = []
+        while True:
+            eaten.append(bytearray(1 << 32))  # untouched, so it costs the machine nothing
