@@ -9,6 +9,7 @@ Source: Herlihy & Wing 1990; Jepsen's kafka checker for some of the anomalies' n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,13 @@ from checkers.log_order import (
     FUNCTIONS,
     NOBODY,
     Anomaly,
+    Ints,
     Queue,
     anomalies,
     load_queue,
     repeated_value,
 )
+from harness.history.schema import FINDINGS
 from harness.plugins import CheckContext
 from harness.verdict import Finding, Verdict
 
@@ -104,6 +107,14 @@ class LinearizableLog:
             more = _beyond(judged, anomalies(queue))
             _report(more, queue, context, findings, UNPROMISED)
         return findings.table(counts)
+
+    def check_keys(self, operations: pa.Table, bounds: Ints, context: CheckContext) -> pa.Table:
+        """Check keys that came together, from the coded columns: nothing becomes text first."""
+        found = [
+            self.check({"operations": operations.slice(begin, end - begin)}, context)
+            for begin, end in pairwise(bounds.tolist())
+        ]
+        return pa.concat_tables([FINDINGS.empty_table(), *found])
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
         """Join the queues' findings."""

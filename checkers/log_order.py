@@ -33,6 +33,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 FUNCTIONS = frozenset(("append", "read", "end"))
+_COLUMNS = [
+    "op", "process", "f", "key", "input", "output", "offset", "call_ns", "return_ns", "outcome"
+]  # fmt: skip
 NEVER = np.iinfo(np.int64).max
 NOBODY = -1
 """In a column of row numbers: there is no such row."""
@@ -97,27 +100,35 @@ def load_queue(operations: pa.Table) -> Queue:
     Raises:
         ValueError: an operation that is ok lacks its offset, output or return.
     """
-    table = operations.filter(pc.is_in(operations["f"], pa.array(sorted(FUNCTIONS))))
-    table = table.sort_by("op")
+    table = operations.select(_COLUMNS)
+    f, is_mine = table["f"], np.zeros(table.num_rows, dtype=np.bool_)
+    for function in FUNCTIONS:
+        is_mine |= _equal(f, function)
+    if not is_mine.all():
+        table = table.filter(pa.array(is_mine))
+    op = np.asarray(table["op"].to_numpy(), dtype=np.int64)
+    if (op[1:] < op[:-1]).any():
+        table = table.take(pa.array(np.argsort(op, kind="stable")))
     size = table.num_rows
 
     def ints(name: str) -> Ints:
-        return np.asarray(table[name].fill_null(0).to_numpy(), dtype=np.int64)
-
-    def equal(name: str, value: str) -> Bools:
-        return np.asarray(pc.equal(table[name], value).to_numpy(), dtype=np.bool_)
+        column = table[name]
+        if column.null_count:
+            column = column.fill_null(0)
+        return np.asarray(column.to_numpy(), dtype=np.int64)
 
     def has(name: str) -> Bools:
         return np.asarray(pc.is_valid(table[name]).to_numpy(), dtype=np.bool_)
 
-    is_ok, is_failed = equal("outcome", "ok"), equal("outcome", "fail")
-    is_append, is_read, is_end = equal("f", "append"), equal("f", "read"), equal("f", "end")
+    is_ok = _equal(table["outcome"], "ok")
+    is_failed = _equal(table["outcome"], "fail")
+    is_append, is_read, is_end = (_equal(table["f"], f) for f in ("append", "read", "end"))
     has_output = has("output")
     lacks = np.where(is_end, ~has_output, ~has("offset")) | ~has("return_ns")
     lacks |= is_append & ~has("input")
     if (is_ok & lacks).any():
-        op = table["op"][int(np.flatnonzero(is_ok & lacks)[0])]
-        raise ValueError(f"operation {op} is ok but lacks its offset, value or return")
+        at = int(np.flatnonzero(is_ok & lacks)[0])
+        raise ValueError(f"operation {table['op'][at]} is ok but lacks its offset, value or return")
     return Queue(
         key=(table["key"][0].as_py() or "") if size else "",
         op=ints("op"),
@@ -134,6 +145,20 @@ def load_queue(operations: pa.Table) -> Queue:
         is_null=is_read & is_ok & ~has_output,
         is_end=is_end & is_ok,
     )
+
+
+def _equal(column: pa.ChunkedArray, text: str) -> Bools:
+    """Mark where a column of texts, plain or as codes of a dictionary, has that text."""
+    if not len(column):
+        return np.zeros(0, dtype=np.bool_)
+    if pa.types.is_dictionary(column.type):
+        chunks = column.unify_dictionaries().chunks
+        code = chunks[0].dictionary.index(text).as_py()
+        marks = [pc.equal(chunk.indices, code) for chunk in chunks]
+        column = pa.chunked_array(marks)
+    else:
+        column = pc.equal(column, text)
+    return np.asarray(column.fill_null(False).to_numpy(), dtype=np.bool_)
 
 
 def repeated_value(queue: Queue) -> int | None:
@@ -165,8 +190,9 @@ def anomalies(queue: Queue) -> list[Anomaly]:
     )
     place, holders, reads, misplaced = _place(queue)
     found += misplaced
-    appends = _Bounds(place[holders], queue.end[holders], holders)
-    calls = _Bounds(place[holders], queue.call[holders], holders)
+    places = place[holders]
+    appends = _Bounds(places, queue.end[holders], holders)
+    calls = _Bounds(places, queue.call[holders], holders)
     read = _Bounds(queue.offset[reads], queue.end[reads], reads)
     nulls = np.flatnonzero(queue.is_null)
     null = _Bounds(queue.offset[nulls], queue.call[nulls], nulls)
@@ -183,7 +209,7 @@ def anomalies(queue: Queue) -> list[Anomaly]:
         _too_late("stale-end", end_low, appends),
         _too_late("read-went-back", null, seen),
         _too_late("end-went-back", end_low, seen),
-        _unexplained(queue, place, holders, _joined(appends, seen)),
+        _unexplained(queue, place, holders, appends, seen),
     ]
     return [anomaly for anomaly in found if len(anomaly.rows)]
 
@@ -272,16 +298,21 @@ def _too_early(kind: str, upper: _Bounds, lower: _Bounds) -> Anomaly:
     )
 
 
-def _unexplained(queue: Queue, place: Ints, holders: Ints, upper: _Bounds) -> Anomaly:
+def _unexplained(
+    queue: Queue, place: Ints, holders: Ints, appends: _Bounds, seen: _Bounds
+) -> Anomaly:
     """Find the first offset that must be taken though no append is left that can take it."""
-    if not len(upper.rows):
+    if not len(appends.rows) + len(seen.rows):
         return _nothing("unexplained-offset")
     unused = queue.is_append & ~queue.is_acked & (place == NOBODY)
     calls = np.sort(queue.call[unused])
     taken = place[holders]
     below = taken - np.arange(len(taken))  # offsets below each taken one that nobody holds
-    length = int(upper.places.max()) + 1
+    length = max(int(bounds.places.max(initial=-1)) for bounds in (appends, seen)) + 1
     free = min(length - len(taken), len(calls) + 1)  # one more than can be explained decides
+    if not free:
+        return _nothing("unexplained-offset")
+    upper = _joined(appends, seen)
     number = np.arange(free)
     gaps = number + np.searchsorted(below, number, side="right")
     order, best = _earliest_from(upper)
@@ -311,6 +342,8 @@ def _running_best(times: Ints) -> Ints:
 
 
 def _joined(one: _Bounds, other: _Bounds) -> _Bounds:
+    if not len(other.rows):
+        return one
     return _Bounds(
         np.concatenate((one.places, other.places)),
         np.concatenate((one.times, other.times)),
