@@ -85,6 +85,7 @@ class Campaign(
         seed: what everything is drawn from; None: draw one and print it.
         store: where runs are kept.
         spark_master: which Spark checks the history.
+        spark_remote: address of the Spark Connect server that does, in its place.
     """
 
     name: str = "quick"
@@ -112,6 +113,12 @@ class Campaign(
     seed: str | None = None
     store: str = "store"
     spark_master: str = "local[*]"
+    spark_remote: str | None = None
+
+    @property
+    def spark(self) -> str:
+        """Which Spark checks the history: the server, if one is named."""
+        return self.spark_remote or self.spark_master
 
 
 KEYS = tuple(field.encode_name for field in msgspec.structs.fields(Campaign))
@@ -176,6 +183,7 @@ def resolve(campaign: Campaign) -> Campaign:
     target = discovery.get("targets", campaign.target)
     if campaign.mutant is not None and campaign.mutant not in target.mutants:
         raise UsageError(unknown(f"mutant of {target.name}", campaign.mutant, target.mutants))
+    require_remote(campaign.spark_remote)
     workload = discovery.get("workloads", campaign.workload)
     workload.configured(workload_options(campaign))
     known = discovery.find("faults")
@@ -186,6 +194,16 @@ def resolve(campaign: Campaign) -> Campaign:
         raise UsageError(f"record {campaign.record}: in world sim the seed alone repeats a run")
     seed = campaign.seed if campaign.seed is not None else new_seed()
     return msgspec.structs.replace(campaign, seed=seed)
+
+
+def require_remote(address: str | None) -> None:
+    """See to it that the address of a Spark Connect server is one.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if address is not None and not address.startswith("sc://"):
+        raise UsageError(f"--spark-remote {address}: expected sc://HOST:PORT")
 
 
 def parse_faults(text: str, known: Iterable[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from harness.campaign import Campaign
 OPTIONS_TYPED_MAX: Final = 10
 """A command line with more options than these is not typed again by anyone."""
 
-NO_PART_OF_IT: Final = frozenset({"spark_master", "store"})
+NO_PART_OF_IT: Final = frozenset({"spark_master", "spark_remote", "store"})
 """Keys that say where a history is kept and who checks it: no part of what happens in it."""
 
 

@@ -96,6 +96,7 @@ def analyze(
     *,
     engine: Literal["spark", "local"] = "spark",
     spark_master: Annotated[str | None, Parameter(metavar="URL", show_default=False)] = None,
+    spark_remote: Annotated[str | None, Parameter(metavar="URL", show_default=False)] = None,
 ) -> int:
     """Judge a stored run again: export its history, check it, write the report.
 
@@ -107,13 +108,14 @@ def analyze(
         run: Folder of a run.
         engine: The Spark pipeline, or the same checks in one process, without Java.
         spark_master: Spark that checks the history; default: the one of the campaign.
+        spark_remote: Spark Connect server that checks it instead: sc://HOST:PORT.
     """
+    campaigns.require_remote(spark_remote)
     folder = run_folder.open_existing(run)
     campaign = judge.stored_campaign(folder)
     with session.logged_to(folder):
-        return session.judge_stored(
-            folder, campaign, judge.Engine(engine, spark_master or campaign.spark_master)
-        )
+        spark = spark_remote or spark_master or campaign.spark
+        return session.judge_stored(folder, campaign, judge.Engine(engine, spark))
 
 
 @app.command(usage="Usage: ./shaketable report RUN")

@@ -74,7 +74,8 @@ class RunOptions:
         test_count: Campaigns to run, each with a seed of its own; stops at the first not valid.
         name: Folder under the store.
         store: Where runs are kept.
-        spark_master: Spark that checks the history: local[*], or spark://HOST:PORT.
+        spark_master: Spark that checks the history: local[*], spark://HOST:PORT, yarn, k8s://URL.
+        spark_remote: Spark Connect server that checks it instead: sc://HOST:PORT.
         base_port: First of the loopback ports to use, instead of free ones.
         disk: How nodes write: real, or volatile, where a kill loses what was not synced.
         record: What nodes record of themselves: none, or inputs, for `replay`.
@@ -108,6 +109,7 @@ class RunOptions:
     name: Annotated[str | None, _option("name", RUNS, "NAME")] = None
     store: Annotated[str | None, _option("store", RUNS, "FOLDER")] = None
     spark_master: Annotated[str | None, _option("spark_master", RUNS, "URL")] = None
+    spark_remote: Annotated[str | None, _option("spark_remote", RUNS, "URL", default=False)] = None
     base_port: Annotated[int | None, Parameter(group=RUNS, metavar="PORT")] = None
 
     disk: Annotated[str | None, _option("disk", GROUP, "KIND")] = None

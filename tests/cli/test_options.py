@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.campaign import Campaign
+from harness.campaign import Campaign, resolve
+from harness.errors import UsageError
 from harness.repeat import OPTIONS_TYPED_MAX, repeat_command
 from harness.terminal.commands import app
 from harness.terminal.options import OUTSIDE_CAMPAIGN, RunOptions
@@ -72,3 +73,13 @@ def test_a_campaign_unlike_the_default_is_repeated_by_its_file() -> None:
     assert len(numbers) > OPTIONS_TYPED_MAX
     asked = msgspec.convert({**defaults, **numbers}, Campaign)
     assert repeat_command(asked, Path("a b")) == "./shaketable run 'a b/campaign.toml'"
+
+
+def test_a_spark_connect_server_checks_where_one_is_named() -> None:
+    assert campaign("run").spark == "local[*]"
+    assert campaign("run --spark-master yarn").spark == "yarn"
+    assert campaign("run --spark-remote sc://host:15002").spark == "sc://host:15002"
+    asked = Campaign(seed="a1", spark_remote="sc://host:15002")
+    assert repeat_command(asked, Path("store/x")) == "./shaketable run --seed a1"
+    with pytest.raises(UsageError, match="--spark-remote host: expected sc://HOST:PORT"):
+        resolve(Campaign(spark_remote="host"))
