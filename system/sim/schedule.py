@@ -126,6 +126,8 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
         count *= 3
     elif has_scenarios:
         count = max(options.faults_min, count // 2)
+    if settings.members == 1:
+        count *= 2  # what parts a group, or hands it over, finds nothing to do
     faults = draw_faults(
         draws,
         members=settings.members,
