@@ -44,15 +44,23 @@ JEPSEN: Final = "Jepsen"
 EngineKind = Literal["auto", "local", "spark"]
 
 
+TIME_BUDGET_S: Final = SearchBudget().time_s
+"""How long a history is checked if nothing else is asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a check was asked for."""
+    """What a check was asked for.
+
+    `time_budget_s` is for a whole history, from when it is read. None: TIME_BUDGET_S, which
+    through Spark is for each object, since the whole may be of any size there.
+    """
 
     model: str | None = None
     initial: str | None = None
     partition_by: PartitionBy | None = None
     checkers: tuple[str, ...] = ()
-    time_budget_s: float = 60.0
+    time_budget_s: float | None = None
     memory_budget_bytes: int = SearchBudget().memory_bytes
     engine: EngineKind = "auto"
     spark_master: str = "local[*]"
@@ -173,9 +181,10 @@ def _judge(
     progress: Callable[[str], None],
 ) -> list[Verdict]:
     """Judge by the model, and by the checkers that were asked for."""
-    budget = SearchBudget(
-        wanted.time_budget_s, wanted.memory_budget_bytes, begun_s + wanted.time_budget_s
-    )
+    time_s = TIME_BUDGET_S if wanted.time_budget_s is None else wanted.time_budget_s
+    is_bounded = wanted.time_budget_s is not None or engine.kind == judge.LOCAL
+    deadline = begun_s + time_s if is_bounded else None
+    budget = SearchBudget(time_s, wanted.memory_budget_bytes, deadline)
     history = source.history
     linearizable = [] if model is None else [Linearizable(model, wanted.initial)]
     others: list[Checker] = [discovery.get("checkers", name) for name in wanted.checkers]

@@ -51,7 +51,7 @@ class CheckOptions:
         initial: First state of each object, as the model takes it, such as 0, [1, 2], held.
         partition_by: key: values are [key value], each key an object; none: all is one object.
         checkers: Comma-separated checkers of anomalies (`list checkers`): alone, or beside a model.
-        time_budget: Seconds for each history; what is undecided then is unknown.
+        time_budget: Seconds for each history, 60 by default; what is undecided then is unknown.
         memory_budget: What the search of one object may hold: 512MB, 2GB.
         engine: local, spark, or auto: spark for more than 2 million operations.
         spark_master: Spark that checks: local[*], spark://HOST:PORT, yarn.
@@ -64,7 +64,7 @@ class CheckOptions:
     initial: Annotated[str | None, _option(WHAT, "STATE")] = None
     partition_by: Annotated[Literal["key", "none"] | None, _option(WHAT, "HOW")] = None
     checkers: Annotated[str | None, _option(WHAT, "NAMES")] = None
-    time_budget: Annotated[float, Parameter(group=SPENDING, metavar="S")] = 60.0
+    time_budget: Annotated[float | None, _option(SPENDING, "S")] = None
     memory_budget: Annotated[str, Parameter(group=SPENDING, metavar="SIZE")] = "1GB"
     engine: Annotated[EngineKind, Parameter(group=SPENDING, metavar="NAME")] = "auto"
     spark_master: Annotated[str | None, _option(SPENDING, "URL")] = None
@@ -78,7 +78,7 @@ class CheckOptions:
         Raises:
             UsageError: they make no sense; one line.
         """
-        if not 0 < self.time_budget <= TIME_BUDGET_S_MAX:
+        if self.time_budget is not None and not 0 < self.time_budget <= TIME_BUDGET_S_MAX:
             raise UsageError(f"--time-budget {self.time_budget:g}: expected more than 0 seconds")
         if self.spark_master is not None and self.spark_remote is not None:
             raise UsageError("--spark-master and --spark-remote exclude each other")

@@ -269,6 +269,7 @@ def test_a_big_history_goes_to_spark_by_itself(
 
     class Engine:
         def __init__(self, kind: str, master: str) -> None:
+            self.kind = kind
             asked.append((kind, master))
 
         def require_java(self, env: object) -> None: ...

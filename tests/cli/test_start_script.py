@@ -304,7 +304,13 @@ def test_java_is_looked_for_only_where_it_is_needed(machine: Path) -> None:
     )
     assert start(machine, "run").stdout == "java=/a/java\n"
     assert start(machine, "analyze", "x").stdout == "java=/a/java\n"
+    for asked in (["--engine", "spark"], ["--engine=spark"], ["--spark-master", "yarn"]):
+        assert start(machine, "check", "x", *asked).stdout == "java=/a/java\n", asked
     for arguments in (
+        ["check", "x"],
+        ["check", "x", "--engine", "local"],
+        ["check", "x", "--spark-remote", "sc://h:1"],
+        ["check", "x", "--engine", "spark", "--help"],
         ["list"],
         ["report", "x"],
         [],
