@@ -23,7 +23,7 @@ from harness.abilities import SegmentedLog
 from harness.campaign import Campaign
 from harness.course import judge_course
 from harness.errors import HarnessError, UsageError
-from harness.history.export import Exported, export, load_operations
+from harness.history.export import Exported, export, export_events, load_operations
 from harness.history.run_folder import RunFolder
 from harness.plugins import CheckContext, Target
 from harness.repeat import repeat_command
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 SPARK: Final = "spark"
 LOCAL: Final = "local"
+FAILOVER_COLUMNS: Final = ("f", "call_ns", "return_ns", "outcome")
+"""Of OPERATIONS: what the times after faults are measured by."""
 
 
 class Engine:
@@ -113,12 +115,15 @@ def judge(
     """
     engine.warm_up()
     progress("exporting the history")
-    exported = export(folder)
+    # A check needs the operations alone: of a large history the events take longer to write.
+    exported = export(folder, with_events=False)
     target: Target = discovery.get("targets", campaign.target)
-    verdicts = [
-        *engine.run(_job(folder, campaign, target, exported), progress),
-        judge_course(folder),
-    ]
+    try:
+        found = engine.run(_job(folder, campaign, target, exported), progress)
+    finally:
+        progress("writing the events")
+        export_events(folder)
+    verdicts = [*found, judge_course(folder)]
     judged = results.Results(
         campaign=campaign,
         promises=target.promises,
@@ -144,7 +149,7 @@ def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict
     if not any(window.name == failover.KILL for window in exported.windows):
         return None
     found = failover.measure(
-        load_operations(folder),
+        load_operations(folder, FAILOVER_COLUMNS),
         exported.windows,
         aimed_plans(exported.nemesis),
         campaign.nodes,

@@ -17,9 +17,11 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
+import urllib.parse
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -41,6 +43,10 @@ LOG_LINES_MAX = 3
 
 SHIPPED = ("harness", "checkers", "workloads", "reports", "system")
 """Packages that executors on other machines need; what is not there is left out."""
+
+CONNECT_PORT = 15002
+"""Where a Spark Connect server listens unless it is told otherwise."""
+CONNECT_TIMEOUT_S = 10.0
 
 GRACE_S = 0.4
 """How long after a deadline a job may go on: checkers end by themselves and tell what is open."""
@@ -138,6 +144,7 @@ class Session:
             raise UsageError(
                 f"{error}: a Spark Connect server needs `pip install 'shaketable[connect]'`"
             ) from error
+        _require_listener(self.master)
         self.scratch = Path(tempfile.mkdtemp(prefix="shaketable-spark-"))
         self.frames = connect.SparkSession.builder.remote(self.master).create()
         for name, value in _sql_settings().items():
@@ -294,6 +301,25 @@ def _ship(scratch: Path) -> Path:
             for path in sorted(root.rglob("*.py")):
                 packed.write(path, Path(name) / path.relative_to(root))
     return target
+
+
+def _require_listener(address: str) -> None:
+    """See to it that somebody listens: Spark's client asks again for ten minutes.
+
+    Raises:
+        UsageError: nobody does, or the address names no host.
+    """
+    try:
+        parts = urllib.parse.urlsplit(address.partition("/;")[0])
+        host, port = parts.hostname, parts.port or CONNECT_PORT
+    except ValueError as error:
+        raise UsageError(f"{address}: {error}") from error
+    if host is None:
+        raise UsageError(f"{address}: expected sc://HOST:PORT")
+    try:
+        socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise UsageError(f"nobody listens on {host}:{port}: {error.strerror or error}") from error
 
 
 def _disconnect(frames: Any) -> None:

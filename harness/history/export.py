@@ -129,8 +129,8 @@ def fault_windows(events: pa.Table, run_end_ns: int) -> tuple[FaultWindow, ...]:
     return tuple(sorted(windows, key=lambda window: (window.start_ns, window.fault)))
 
 
-def load_operations(folder: RunFolder) -> pa.Table:
-    """Read an exported run's operations, sorted by (key, call_ns).
+def load_operations(folder: RunFolder, columns: Sequence[str] = OPERATIONS.names) -> pa.Table:
+    """Read an exported run's operations, or some columns of them, sorted by (key, call_ns).
 
     Raises:
         HarnessError: they were not exported, or a file is damaged.
@@ -138,7 +138,8 @@ def load_operations(folder: RunFolder) -> pa.Table:
     paths = sorted(folder.operations.glob("*.parquet"))
     if not paths:
         raise HarnessError(f"{folder.operations}: holds no Parquet files: export the run first")
-    return pa.concat_tables([_read_table(path, OPERATIONS) for path in paths])
+    schema = pa.schema([OPERATIONS.field(name) for name in columns])
+    return pa.concat_tables([_read_table(path, schema, OPERATIONS) for path in paths])
 
 
 def load_events(folder: RunFolder) -> pa.Table:
@@ -147,7 +148,7 @@ def load_events(folder: RunFolder) -> pa.Table:
     Raises:
         HarnessError: they were not exported, or the file is damaged.
     """
-    return _read_table(folder.events_parquet, EVENTS)
+    return _read_table(folder.events_parquet, EVENTS, EVENTS)
 
 
 def _window(
@@ -315,14 +316,16 @@ def _missing_of_killed(
     return told
 
 
-def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+def _read_table(path: Path, wanted: pa.Schema, schema: pa.Schema) -> pa.Table:
+    """Read the columns of `wanted` from a file that must have those of `schema`."""
     try:
-        table = pq.read_table(path, partitioning=None)
+        with pq.ParquetFile(path) as file:
+            stored, table = file.schema_arrow, file.read(wanted.names)
     except FileNotFoundError as error:
         raise HarnessError(f"{path}: not there: export the run first") from error
     except (OSError, pa.ArrowInvalid) as error:
         why = " ".join(str(error).split())
         raise HarnessError(f"{path}: cut or damaged: {why}") from error
-    if table.schema != schema:
+    if stored.remove_metadata() != schema:
         raise HarnessError(f"{path}: its columns are not those of this version's history")
     return table

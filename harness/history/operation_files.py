@@ -8,6 +8,7 @@ Every file says in its footer which keys it holds (`FileKeys`).
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from itertools import pairwise
@@ -31,6 +32,8 @@ from harness.history.schema import OPERATIONS
 
 OPERATIONS_PER_FILE_MAX = 250_000
 """Rows of an operations file; a key with more has files of its own."""
+FILLED = 0.9
+"""How full a part's file is meant to be, so that few parts need a second, small one."""
 HELD_BYTES_MAX = 1 << 30
 """Rows of all parts together that are held in memory; beyond they go to disk."""
 KEYS_IN_FOOTER = b"shaketable.keys"
@@ -207,7 +210,7 @@ def file_ranges(
 
 def _choose_parts(rows: Rows, texts: Sequence[str], rows_expected: int) -> list[str]:
     """Choose ranges of keys of about a file's size each, judging by the first rows."""
-    parts = max(1, round(rows_expected / OPERATIONS_PER_FILE_MAX + 0.5))
+    parts = max(1, math.ceil(rows_expected / (OPERATIONS_PER_FILE_MAX * FILLED)))
     counts = np.bincount(rows["key"] + 1, minlength=len(texts) + 1)[1:]
     keys = sorted((texts[n], int(counts[n])) for n in np.flatnonzero(counts).tolist())
     total = sum(count for _, count in keys)

@@ -152,7 +152,8 @@ def test_a_deadline_leaves_what_it_cuts_off_unknown(tmp_path, engine):
     deadline = time.time() + 3
     patient, counted = engine(job_of(run, Patient(), stats.PLUGIN, deadline_unix_s=deadline))
     assert patient.outcome is counted.outcome is Outcome.UNKNOWN
-    assert "time is over" in patient.summary
+    # On a busy machine the deadline may pass before the first key is begun.
+    assert "time is over" in patient.summary or "not judged" in patient.summary
     assert "3 part(s) were not judged: the deadline passed before q/0 was" in counted.summary
 
 
