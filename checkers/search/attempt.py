@@ -29,6 +29,8 @@ from checkers.search.steps import StepTable
 
 SLICE_NODES = 20_000
 """Between two looks at the clock: some hundredths of a second."""
+SLICE_FILLS = 200
+"""Likewise, where the kernel comes back for steps again and again and ends no slice."""
 CHAIN_MAX = 4096
 NO_STALL = 2**62
 
@@ -89,6 +91,7 @@ class Attempt:
         s = self._setting
         h, c = s.arranged.history, s.arranged.cursor
         looked = self.nodes
+        fills = 0
         while True:
             status = run(h, c, self._arena, s.table.arrays, SLICE_NODES, stall, CHAIN_MAX)
             s.nodes += self.nodes - looked
@@ -97,10 +100,11 @@ class Attempt:
                 return status
             if status == NEEDS_STEPS:
                 s.table.fill()
+                fills += 1
             elif status != SLICE_OVER:
                 self._arena = enlarge(self._arena, status, s.memory)
-            # Steps are asked for one node at a time; that is Python, and slow as a slice.
-            if status == SLICE_OVER and s.is_over():
+            is_time = status == SLICE_OVER or (status == NEEDS_STEPS and fills % SLICE_FILLS == 0)
+            if is_time and s.is_over():
                 raise TimeSpentError
 
     def order_found(self) -> Ints:
