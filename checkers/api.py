@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.judge import TAGGED, conclude, judge_partition
-from checkers.linearizable import NAME, OPEN, Linearizable
+from checkers.linearizable import NAME, Linearizable
 from checkers.model_choice import named, recognise_model, require_fit
 from checkers.models.model import Model
 from harness.errors import UsageError
@@ -128,7 +128,8 @@ def check(
     context = CheckContext((), {}, Promises(), search=budget, clock_unix_s=time.time)
     context = replace(context, incomplete=read.hole)
     (verdict,) = judge_table(read.operations, (Linearizable(model, initial),), context)
-    return settled(verdict, read)
+    answered = pc.sum(pc.equal(read.operations["outcome"], "ok")).as_py() or 0
+    return settled(verdict, read, answered)
 
 
 def assert_linearizable(history: Recorded, model: str | Model | None = None, **how: Any) -> Verdict:
@@ -145,15 +146,25 @@ def assert_linearizable(history: Recorded, model: str | Model | None = None, **h
     return verdict
 
 
-def settled(verdict: Verdict, history: History) -> Verdict:
+def settled(verdict: Verdict, history: History, answered: int) -> Verdict:
     """Join what is known of a history to the verdict on its operations.
 
     A history whose end is missing is never VALID. One in which no client was answered anything
     is: there is nothing to object to. An empty one is UNKNOWN, as is one that lacks events.
+
+    Args:
+        verdict: what a checker concluded.
+        history: what it was read from.
+        answered: how many operations of it are ok. Counted there, never by what a checker
+            says that it judged: one that was cut short judged nothing, and that is no answer.
     """
-    is_open = verdict.findings or any(verdict.counts.get(kind) for kind in OPEN)
-    is_vacuous = verdict.checker == NAME and not verdict.counts.get("operations") and not is_open
-    if is_vacuous and history.incomplete is None and "traceback" not in verdict.data:
+    is_open = verdict.findings or verdict.outcome is Outcome.INVALID
+    if (
+        verdict.checker == NAME
+        and answered == 0
+        and not is_open
+        and "traceback" not in verdict.data
+    ):
         return of_nothing(history)
     if history.cut is None or verdict.outcome is not Outcome.VALID:
         return verdict

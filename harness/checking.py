@@ -205,7 +205,7 @@ def _judge(
                 told = replace(context, incomplete=what)
                 job = CheckJob(files, {}, _no_log, told, tuple(checkers))
                 verdicts += engine.run(job, progress)
-    return [settled(verdict, history) for verdict in verdicts]
+    return [settled(verdict, history, source.outcomes["ok"]) for verdict in verdicts]
 
 
 def _everything(fs: frozenset[str]) -> Promises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -200,10 +201,23 @@ def test_what_the_budget_does_not_decide_is_unknown_and_named(shell: Shell) -> N
     path = shell.write("h.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     assert shell.check(path, "--model", "fifo-queue", "--time-budget", "0.2") == 2
     assert shell.out.startswith("UNKNOWN")
-    assert "undecided when the budget of time was used up; open from operation" in shell.said
+    is_named = "undecided when the budget of time was used up; open from operation" in shell.said
+    assert is_named or "were not judged: the deadline passed before" in shell.said
     bounds = ("--memory-budget", "1MB", "--time-budget", "20")
     assert shell.check(path, "--model", "fifo-queue", *bounds) == 2
     assert "when the budget of " in shell.said  # of memory, on a machine that is not too slow
+
+
+@pytest.mark.parametrize("budget", ["0.000001", "0.01"])
+def test_a_deadline_that_passes_before_anything_is_judged_is_unknown(
+    shell: Shell, budget: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing judged is no answer: least of all "nothing to object to"."""
+    path = shell.write("h.edn", INVALID_EDN)
+    later = itertools.count(10)
+    monkeypatch.setattr(checking.time, "time", lambda: float(next(later)))
+    assert shell.check(path, "--model", "cas-register", "--time-budget", budget) == 2
+    assert "the deadline passed" in shell.said
 
 
 @pytest.mark.parametrize(
