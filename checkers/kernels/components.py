@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from checkers.kernels.compiled import compiled, inlined
+from checkers.kernels.compiled import compiled
 
 Ints = npt.NDArray[np.int64]
 
 
-@inlined
+@compiled
 def _adjacency(nodes: int, sources: Ints, targets: Ints) -> tuple[Ints, Ints]:
     """Sort the edges by their source: those of node n are begin[n] to begin[n + 1]."""
     begin = np.zeros(nodes + 2, dtype=np.int64)

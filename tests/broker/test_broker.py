@@ -77,7 +77,7 @@ class Bench:
         end = self.broker.core.log.end_index
         term = self.broker.core.term
         assert self.broker.core._leadership is not None
-        round_now = self.broker.core._leadership.read_round
+        round_now = self.broker.core._leadership.reads.round
         for peer in self.broker.core.peers:
             self.broker.receive(PushResponse(term, peer, True, end, round_now), self.now_ms)
         self.pump()
