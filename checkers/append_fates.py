@@ -79,7 +79,7 @@ class ValueSearch:
         self.majority = len(context.nodes) // 2 + 1
         self.op, self.value = ints(part.appends["op"]), ints(part.appends["value"])
         self.offset = ints(part.appends["offset"])
-        self.node = ints(part.copies["node"])
+        self.holders = ints(part.copies["nodes"])
         self.copy_offset, self.index = ints(part.copies["offset"]), ints(part.copies["index"])
         self.copy_value = ints(part.copies["value"])
         self.has_value = np.asarray(part.copies["value"].is_valid().to_numpy(), dtype=np.bool_)
@@ -91,7 +91,7 @@ class ValueSearch:
         self.following: Rows = np.full(len(self.op), NOWHERE, dtype=np.int32)
         self.first: Rows = np.empty(len(self.op), dtype=np.int32)
         hash_values(self.part.append_key, self.value, slots, self.following, self.first)
-        self.head: Rows = np.full(len(self.node), NOWHERE, dtype=np.int32)
+        self.head: Rows = np.full(len(self.holders), NOWHERE, dtype=np.int32)
         key = self.part.copy_key
         find_values(self.part.append_key, self.value, slots, key, self.copy_value, self.head)
         self.head[~self.has_value] = NOWHERE
@@ -99,7 +99,7 @@ class ValueSearch:
         self.copies = np.zeros(shape, dtype=np.uint8)
         self.elsewhere = np.zeros(shape, dtype=np.uint8)
         match_copies(
-            self.head, self.node, (self.copy_offset, self.index),
+            self.head, self.holders, (self.copy_offset, self.index),
             (self.following, self.offset, self.is_acked), self.limits, self.committed_max,
             (self.indices, self.copies, self.elsewhere),
         )  # fmt: skip
@@ -168,16 +168,16 @@ class ValueSearch:
         wanted = self.first[rows]
         is_wanted = np.zeros(len(self.op), dtype=np.bool_)
         is_wanted[wanted] = True
-        copies = self._copies_of(is_wanted)
-        copies = copies[np.lexsort((self.copy_offset[copies], self.node[copies]))]
-        copies = copies[np.argsort(self.head[copies], kind="stable")]
+        copies, node = self._by_node(self._copies_of(is_wanted))
+        order = np.lexsort((self.copy_offset[copies], node, self.head[copies]))
+        copies, node = copies[order], node[order]
         begin = np.searchsorted(self.head[copies], wanted, side="left")
         end = np.searchsorted(self.head[copies], wanted, side="right")
         sizes = end - begin
         behind = np.cumsum(sizes)
-        picked = copies[np.repeat(begin - (behind - sizes), sizes) + np.arange(sizes.sum())]
+        picked = np.repeat(begin - (behind - sizes), sizes) + np.arange(sizes.sum())
         bounds = pa.array(np.concatenate(([0], behind)).astype(np.int32))
-        lists = [self.node[picked], self.copy_offset[picked]]
+        lists = [node[picked], self.copy_offset[copies[picked]]]
         arrays = [pa.ListArray.from_arrays(bounds, pa.array(values)) for values in lists]
         return arrays[0], arrays[1]
 
@@ -185,6 +185,12 @@ class ValueSearch:
         """Return the copies whose value is first carried by one of the marked appends."""
         rows = np.flatnonzero(self.head != NOWHERE)
         return rows[is_wanted[self.head[rows]]]
+
+    def _by_node(self, copies: Ints) -> tuple[Ints, Ints]:
+        """Return (copy, node) for each node that has one of these copies."""
+        pairs = [(copies[(self.holders[copies] >> n) & 1 == 1], n) for n in range(len(self.nodes))]
+        rows = np.concatenate([rows for rows, _ in pairs])
+        return rows, np.concatenate([np.full(len(rows), n) for rows, n in pairs])
 
     def duplicates(self, findings: Findings) -> None:
         """Find values that one node's committed log holds at more than one place.
@@ -216,40 +222,38 @@ class ValueSearch:
             return rows
         pairs = np.stack((self.part.copy_key[rows], self.copy_value[rows]), axis=1)
         _, group = np.unique(pairs, axis=0, return_inverse=True)
-        counts = self.index[rows] <= self.limits[self.node[rows]]
-        places = np.stack((group[counts], self.node[rows][counts]), axis=1)
-        several, times = np.unique(places, axis=0, return_counts=True)
-        return rows[np.isin(group, several[times >= FEW_MAX][:, 0])]
+        is_twice = np.zeros(group.max() + 1, dtype=np.bool_)
+        for n, limit in enumerate(self.limits.tolist()):
+            counts = ((self.holders[rows] >> n) & 1 == 1) & (self.index[rows] <= limit)
+            is_twice |= np.bincount(group[counts], minlength=len(is_twice)) >= FEW_MAX
+        return rows[is_twice[group]]
 
     def _duplicate(self, rows: Ints) -> Finding:
         """Say where the copies `rows` of one value stand."""
         key, value = self.part.keys[self.part.copy_key[rows[0]]], int(self.copy_value[rows[0]])
-        nodes, offsets = self.node[rows], np.sort(self.copy_offset[rows])
-        places = {
-            name: np.sort(self.copy_offset[rows[nodes == n]]).tolist()
+        copies, node = self._by_node(rows)
+        offsets = {
+            name: np.sort(self.copy_offset[copies[node == n]]).tolist()
             for n, name in enumerate(self.nodes)
-            if (nodes == n).any()
         }
-        where = np.unique(offsets).tolist()
+        places = {name: found for name, found in offsets.items() if found}
+        where = np.unique(self.copy_offset[rows]).tolist()
         message = f"{key}: the value {value} stands more than once, at offsets {where}."
         details = {"value": value, "offsets": places}
         head = self.head[rows[0]]
         operations = () if head == NOWHERE else (int(self.op[head]),)
-        return Finding("duplicated", message, key, int(offsets[0]), operations, details)
+        return Finding("duplicated", message, key, where[0], operations, details)
 
-    def standing(self, is_wanted: Bools) -> pa.Table:
-        """Return what stands at the places of these copies, as a table of STANDING.
-
-        `is_wanted` has an element a copy.
-        """
-        rows = np.flatnonzero(is_wanted)
+    def standing(self) -> pa.Table:
+        """Return each copy with who wrote it, as a table of STANDING."""
+        rows, node = self._by_node(np.arange(len(self.head)))
         heads = self.head[rows]
         no_writer = heads == NOWHERE
         writer = np.append(self.op, NOWHERE)[heads]
         columns = {
             "key": pa.array(self.part.keys, pa.string()).take(pa.array(self.part.copy_key[rows])),
             "offset": pa.array(self.copy_offset[rows]),
-            "node": pa.array(self.node[rows]),
+            "node": pa.array(node),
             "index": pa.array(self.index[rows]),
             "value": pa.array(self.copy_value[rows], mask=~self.has_value[rows]),
             "writer": pa.array(writer, mask=no_writer),

@@ -6,6 +6,7 @@ every node's log holds at their offsets.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -47,9 +48,11 @@ def places_of(table: pa.Table) -> Ints:
     return place_of(tuple(texts), key, ints(table["offset"]))
 
 
-def copies_at(part: LogPart, is_wanted: Bools) -> Bools:
-    """Mark the copies of a part that stand at wanted places (an element each of PLACES)."""
-    return is_wanted[place_of(part.keys, part.copy_key, ints(part.copies["offset"]))]
+def copies_at(part: LogPart, is_wanted: Bools) -> LogPart:
+    """Leave of a part's copies those at wanted places (an element each of PLACES)."""
+    there = is_wanted[place_of(part.keys, part.copy_key, ints(part.copies["offset"]))]
+    copies = part.copies.filter(pa.array(there))
+    return replace(part, copies=copies, copy_key=part.copy_key[there])
 
 
 def damage_at(part: LogPart, is_wanted: Bools, context: CheckContext) -> pa.Table:

@@ -25,6 +25,7 @@ from harness.plugins import CheckContext
 from harness.verdict import Finding, Verdict
 
 NAME = "committed-prefix"
+_ORDER = ("kind", "key", "offset", "message")
 EMPTY = -1
 """The committed index of a node that has committed nothing."""
 
@@ -88,7 +89,9 @@ class CommittedPrefix:
                 key=lambda span: span[0],
             )
             _join_spans(node, committed, spans, joints)
-        both = gather(pa.concat_tables([findings, joints.table({"spans": {}})]))
+        # In an order that does not hang on where the ranges were cut.
+        told = pa.concat_tables([findings, joints.table({"spans": {}})])
+        both = gather(told.sort_by([(name, "ascending") for name in _ORDER]))
         why = why_not_judged(context)
         doubts = [] if why is None else [why]
         if damaged := both.sums().get("damaged"):

@@ -87,7 +87,7 @@ class Durability:
 
     def standing(self, part: LogPart, is_wanted: Bools, context: CheckContext) -> pa.Table:
         """Return what a part's copies put at wanted places (an element each of PLACES)."""
-        there = ValueSearch(part, context).standing(copies_at(part, is_wanted))
+        there = ValueSearch(copies_at(part, is_wanted), context).standing()
         return pa.concat_tables([there, damage_at(part, is_wanted, context)])
 
     def judge_places(

@@ -45,10 +45,13 @@ COPIES = pa.schema(
         ("value", pa.int64()),
         ("offset", pa.int64()),
         ("index", pa.int64()),
-        ("node", pa.int8()),  # its place among the context's nodes
+        ("nodes", pa.int64()),  # who has it: bit n for the context's n-th node
     ]
 )
-"""An intact entry of a queue, in one node's log."""
+"""An intact entry of a queue, in the logs of some nodes."""
+
+NODES_MAX = 63
+"""Nodes that the bits of `nodes` have room for."""
 
 RUN_BITS = 12
 """Values that differ in their last bits alone are put in one part: their rows stay in order."""
@@ -87,7 +90,13 @@ def narrow_operations(operations: pa.Table) -> pa.Table:
 
 
 def narrow_entries(entries: pa.Table, nodes: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """Return the intact entries of queues as COPIES, and the damaged ones, of these nodes."""
+    """Return the intact entries of queues as COPIES, and the damaged ones, of these nodes.
+
+    Raises:
+        ValueError: there are more than NODES_MAX nodes.
+    """
+    if len(nodes) > NODES_MAX:
+        raise ValueError(f"{len(nodes)} nodes, at most {NODES_MAX} can be judged")
     place = pc.index_in(entries["node"], value_set=pa.array(nodes, pa.string()))
     intact, damaged = entries, entries.slice(0, 0)
     if entries["problem"].null_count < entries.num_rows:
@@ -98,8 +107,61 @@ def narrow_entries(entries: pa.Table, nodes: Sequence[str]) -> tuple[pa.Table, p
     if not pc.all(is_copy, min_count=0).as_py():
         intact, place = entries.filter(is_copy), place.filter(is_copy)
     key = intact["key"].combine_chunks().dictionary_encode()
-    columns = [key, intact["value"], intact["offset"], intact["index"], place.cast(pa.int8())]
+    holder = pa.array(np.int64(1) << ints(place))
+    columns = [key, intact["value"], intact["offset"], intact["index"], holder]
     return pa.table(columns, schema=COPIES), damaged
+
+
+def merge_copies(logs: Sequence[pa.Table]) -> pa.Table:
+    """Join what several nodes' logs hold at the same indices: equal entries become one row."""
+    if len(logs) == 1:
+        return logs[0]
+    texts: dict[str | None, int] = {}
+    columns = [
+        (numbered(log["key"], texts), ints(log["value"]), ints(log["offset"]), ints(log["index"]))
+        for log in logs
+    ]
+    has_value = [np.asarray(log["value"].is_valid().to_numpy(), np.bool_) for log in logs]
+    nodes = [ints(log["nodes"]) for log in logs]
+    are_equal = all(
+        np.array_equal(has_value[0], has_value[n])
+        and all(map(np.array_equal, columns[0], columns[n]))
+        for n in range(1, len(logs))
+    )
+    if are_equal:
+        return _held_by(logs[0], np.bitwise_or.reduce(nodes))
+    joined = [np.concatenate(one) for one in zip(*columns, strict=True)]
+    joined.append(np.concatenate(has_value).astype(np.int64))
+    order = np.lexsort(joined[::-1])
+    log_of = np.repeat(np.arange(len(logs)), [log.num_rows for log in logs])
+    is_new = _differs([column[order] for column in joined])
+    # What one log holds twice stays two rows: only the first is joined with other logs'.
+    is_more = ~_differs([np.cumsum(is_new), log_of[order]])
+    order, again = order[~is_more], order[is_more]
+    is_new = _differs([column[order] for column in joined])
+    starts = np.flatnonzero(np.append(is_new, np.ones(len(again), dtype=np.bool_)))
+    order = np.concatenate((order, again))
+    holders = np.concatenate(nodes)[order]
+    rows = pa.concat_tables(logs).unify_dictionaries().combine_chunks()
+    rows = rows.take(pa.array(order[starts]))
+    return _held_by(rows, np.bitwise_or.reduceat(holders, starts) if len(starts) else holders)
+
+
+def _differs(columns: Sequence[Ints]) -> Bools:
+    """Mark the rows that differ from the one before them in any column; the first does."""
+    differs = np.ones(len(columns[0]), dtype=np.bool_)
+    differs[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return differs
+
+
+def _held_by(copies: pa.Table, nodes: Ints) -> pa.Table:
+    place = COPIES.get_field_index("nodes")
+    return copies.set_column(place, COPIES.field(place), pa.array(nodes, pa.int64()))
+
+
+def entries_in(copies: pa.Table) -> int:
+    """Return how many entries of how many logs a table of COPIES stands for."""
+    return int(np.bitwise_count(ints(copies["nodes"])).sum())
 
 
 def part_of(keys: Sequence[str | None], key: Ints, value: Ints, parts: int) -> Ints:

@@ -12,7 +12,6 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from checkers.append_fates import STANDING
 from checkers.append_places import places_of
@@ -32,7 +31,7 @@ from checkers.engine.log_parts import (
     WindowChecker,
     deal,
 )
-from checkers.log_part import LogPart, load_part
+from checkers.log_part import LogPart, entries_in, load_part
 from harness.history.schema import FINDINGS
 from harness.plugins import CheckContext
 
@@ -49,24 +48,27 @@ def judge_part(rows: pa.Table, plan: Plan) -> pa.Table:
     Besides findings it returns rows of UNSETTLED_AT and OTHER_WINDOWS, and hands on those
     of UNREADABLE and RANGE.
     """
-    if rows["part"][0].as_py() >= plan.parts:
+    number = rows["part"][0].as_py()
+    if number >= plan.parts:
         return _judge_windows(rows, plan)
     found = [TAGGED.empty_table()]
     for kind in (UNREADABLE, RANGE):
-        told = [{"kind": kind, "message": text.decode()} for text in _payloads(rows, kind)]
+        told = [
+            {"kind": kind, "message": text.to_pybytes().decode()} for text in _payloads(rows, kind)
+        ]
         found.append(pa.Table.from_pylist(told, TAGGED))
     part = _load(rows)
     found += [
-        judged(checker.name, partial(_values, checker, part, plan.context))
+        judged(checker.name, partial(_values, checker, part, plan.context, number))
         for checker in plan.by_value
     ]
     return pa.concat_tables(found)
 
 
-def _values(checker: ValueChecker, part: LogPart, context: CheckContext) -> pa.Table:
+def _values(checker: ValueChecker, part: LogPart, context: CheckContext, number: int) -> pa.Table:
     findings, unsettled = checker.judge_values(part, context)
     places = np.unique(places_of(unsettled)).tolist()
-    return pa.concat_tables([findings, _note(UNSETTLED_AT, places)])
+    return pa.concat_tables([findings, _note(UNSETTLED_AT, places, number)])
 
 
 def _judge_windows(rows: pa.Table, plan: Plan) -> pa.Table:
@@ -89,20 +91,25 @@ def _windows(
 
 
 def open_places(
-    rows: pa.Table, plan: Plan, checker: ValueChecker, places: bytes, parts: int
+    rows: pa.Table,
+    plan: Plan,
+    checker: ValueChecker,
+    asked: tuple[bytes, frozenset[int]],
+    parts: int,
 ) -> pa.Table:
     """Return what one part has to tell of some places, dealt to `parts` by place (PACKED).
 
-    `places` are the bits of an array with an element each of PLACES. The unsettled appends
-    are told, and what stands at their places, whoever wrote it.
+    `asked` has the bits of an array with an element each of PLACES, and the parts with
+    unsettled appends. These are told, and what stands at their places, whoever wrote it.
     """
+    places, unsettled_in = asked
     is_wanted = np.unpackbits(np.frombuffer(places, np.uint8)).astype(np.bool_)
     part = _load(rows)
+    tables = {STANDING_AT: checker.standing(part, is_wanted, plan.context)}
+    if rows["part"][0].as_py() in unsettled_in:
+        tables[UNSETTLED_AT] = checker.judge_values(part, plan.context)[1]
     told = [PACKED.empty_table()]
-    for kind, table in (
-        (UNSETTLED_AT, checker.judge_values(part, plan.context)[1]),
-        (STANDING_AT, checker.standing(part, is_wanted, plan.context)),
-    ):
+    for kind, table in tables.items():
         batches = list(deal(kind, table, places_of(table) % parts))
         told.append(pa.Table.from_batches(batches, PACKED))
     return pa.concat_tables(told)
@@ -120,22 +127,27 @@ def judge_places(rows: pa.Table, plan: Plan, checker: ValueChecker) -> pa.Table:
 def _load(rows: pa.Table) -> LogPart:
     """Unpack a part that holds values."""
     copies, damaged = _tables(rows, COPIED), _tables(rows, DAMAGED)
-    entries = sum(table.num_rows for table in (*copies, *damaged))
-    entries += sum(int(payload) for payload in _payloads(rows, COUNTED))
+    entries = sum(entries_in(table) for table in copies)
+    entries += sum(table.num_rows for table in damaged)
+    entries += sum(int(payload.to_pybytes()) for payload in _payloads(rows, COUNTED))
     return load_part(_tables(rows, APPENDED), copies, damaged, entries)
 
 
-def _payloads(rows: pa.Table, kind: str) -> list[bytes]:
-    mine = rows.filter(pc.equal(rows["kind"], kind))["payload"]
-    return [payload.as_buffer().to_pybytes() for payload in mine]
+def _payloads(rows: pa.Table, kind: str) -> list[pa.Buffer]:
+    """Return the payloads of a kind, without a copy of them."""
+    kinds = rows["kind"].to_pylist()
+    column = rows["payload"]
+    return [column[n].as_buffer() for n in range(len(kinds)) if kinds[n] == kind]
 
 
 def _tables(rows: pa.Table, kind: str) -> list[pa.Table]:
-    mine = rows.filter(pc.equal(rows["kind"], kind))["payload"]
-    return [pa.ipc.open_stream(payload.as_buffer()).read_all() for payload in mine]
+    return [pa.ipc.open_stream(payload).read_all() for payload in _payloads(rows, kind)]
 
 
-def _note(kind: str, numbers: Sequence[int]) -> pa.Table:
-    """Return a row of FINDINGS that is no finding, or none where there are no numbers."""
-    row = {"kind": kind, "count": 0, "operations": list(numbers)}
+def _note(kind: str, numbers: Sequence[int], part: int | None = None) -> pa.Table:
+    """Return a row of FINDINGS that is no finding, or none where there are no numbers.
+
+    `operations` has the numbers, `offset` the part.
+    """
+    row = {"kind": kind, "count": 0, "operations": list(numbers), "offset": part}
     return pa.Table.from_pylist([row] if numbers else [], FINDINGS)

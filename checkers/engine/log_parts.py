@@ -11,7 +11,7 @@ Pure but for the files that `pack_log` and `pack_operations` read; no pyspark in
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, runtime_checkable
@@ -23,10 +23,12 @@ import pyarrow.parquet as pq
 from checkers.index_windows import WINDOW_ENTRIES, WindowCutter
 from checkers.log_part import (
     APPENDS,
+    COPIES,
     Bools,
     Ints,
     LogPart,
     ints,
+    merge_copies,
     narrow_entries,
     narrow_operations,
     numbered,
@@ -42,7 +44,7 @@ APPENDED, COPIED, DAMAGED, SUMMED, KEPT = "appended", "copied", "damaged", "summ
 COUNTED = "counted"
 """Kind of a row that only says how many rows were read: payload is the number."""
 UNREADABLE, RANGE = "unreadable", "range"
-FLUSH_ROWS = 1_000_000
+FLUSH_ROWS = 400_000
 """Narrow rows that a task gathers before it cuts them into parts: large pieces travel well."""
 
 TEXT_ROWS_MIN = 8
@@ -86,13 +88,23 @@ class WindowChecker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LogUnit:
-    """What one task reads: a part of one node's log (`segment` None: all of it)."""
+class LogSource:
+    """A part of one node's log (`segment` None: all of it)."""
 
-    number: int
     node: str
     path: str
     segment: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogUnit:
+    """What one task reads: parts of the logs of different nodes, side by side.
+
+    Where they hold the same entries at the same indices, these travel once.
+    """
+
+    number: int
+    sources: tuple[LogSource, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +115,7 @@ class OperationsUnit:
     row_groups: tuple[int, ...]
 
 
-Read = Callable[[LogUnit], Iterator[pa.RecordBatch]]
+Read = Callable[[LogSource], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +134,18 @@ class Plan:
 
 
 def pack_log(unit: LogUnit, plan: Plan) -> Iterator[pa.RecordBatch]:
-    """Read a part of a node's log; yield it as rows of PACKED.
+    """Read parts of the nodes' logs; yield them as rows of PACKED.
 
-    A reader's failure is data: it ends with a row of kind UNREADABLE.
+    A reader's failure is data: a row of kind UNREADABLE.
     """
-    packer = _LogPacker(unit, plan)
-    try:
-        for batch in plan.read(unit):
-            yield from packer.add(pa.Table.from_batches([batch]))
-        yield from packer.finish()
-    except Exception as error:  # a plug-in's reader: what it raises is its affair
-        last = traceback.format_exception_only(error)[-1].strip()
-        yield _packed(0, UNREADABLE, f"the log of {unit.node}: {last}".encode())
+    packer = _CopyPacker(plan)
+    open_logs = [_OpenLog(unit, source, plan) for source in unit.sources]
+    while any(not log.is_over for log in open_logs):
+        for log in open_logs:
+            yield from log.read_on()
+        if plan.by_value and plan.kept is None:
+            yield from packer.add(open_logs)
+    yield from packer.finish()
 
 
 def pack_operations(unit: OperationsUnit, plan: Plan) -> Iterator[pa.RecordBatch]:
@@ -155,55 +167,76 @@ def pack_operations(unit: OperationsUnit, plan: Plan) -> Iterator[pa.RecordBatch
 _APPEND_COLUMNS = {"f", "outcome", "input"} | set(APPENDS.names)
 
 
-class _LogPacker:
-    """Packs one node's entries as they come."""
+class _OpenLog:
+    """One node's log, read batch by batch; `copies` are those that nobody took yet."""
 
-    def __init__(self, unit: LogUnit, plan: Plan) -> None:
-        self._unit, self._plan = unit, plan
-        committed = plan.context.committed.get(unit.node)
+    def __init__(self, unit: LogUnit, source: LogSource, plan: Plan) -> None:
+        self.copies: list[pa.Table] = []
+        self.is_over = False
+        self._number, self._source, self._plan = unit.number, source, plan
+        committed = plan.context.committed.get(source.node)
         self._windows: WindowCutter | None = None
         if plan.by_window and committed is not None:
             self._windows = WindowCutter(committed, plan.kept)
-        self._wants_values = bool(plan.by_value) and plan.kept is None
-        self._copies: list[pa.Table] = []
-        self._rows = 0
+        self._batches: Iterator[pa.RecordBatch] | None = None
         self._others = 0
         self._range: tuple[int, int] | None = None
 
-    def add(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
-        """Take the next entries; yield what is ready."""
-        if not rows.num_rows:
+    def read_on(self) -> Iterator[pa.RecordBatch]:
+        """Read the next batch; yield what is not copies."""
+        if self.is_over:
             return
+        try:
+            if self._batches is None:
+                self._batches = iter(self._plan.read(self._source))
+            batch = next(self._batches, None)
+        except Exception as error:  # a plug-in's reader: what it raises is its affair
+            last = traceback.format_exception_only(error)[-1].strip()
+            text = f"the log of {self._source.node}: {last}"
+            yield _packed(0, UNREADABLE, text.encode())
+            batch = None
+        if batch is None:
+            self.is_over = True
+            yield from self._finish()
+        elif batch.num_rows:
+            yield from self._take(pa.Table.from_batches([batch]))
+
+    def last_index(self) -> int | None:
+        """Return the index of the last copy that nobody took; None if there is none."""
+        return self.copies[-1]["index"][-1].as_py() if self.copies else None
+
+    def take_copies(self, up_to: int | None) -> pa.Table:
+        """Return, and forget, the copies up to an index; all of them, if there is none."""
+        rows = pa.concat_tables([COPIES.empty_table(), *self.copies])
+        index = ints(rows["index"])
+        end = len(index)
+        if up_to is not None and not (np.diff(index) < 0).any():
+            end = int(np.searchsorted(index, up_to, side="right"))
+        self.copies = [rows.slice(end)] if end < len(index) else []
+        return rows.slice(0, end)
+
+    def _take(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
         index = ints(rows["index"])
         low, high = self._range or (int(index[0]), int(index[0]))
         self._range = min(low, int(index.min())), max(high, int(index.max()))
         if self._windows is not None:
             self._windows.add(rows)
             yield from self._take_windows()
-        if self._wants_values:
+        if self._plan.by_value and self._plan.kept is None:
             copies, damaged = narrow_entries(rows, self._plan.context.nodes)
             self._others += rows.num_rows - copies.num_rows - damaged.num_rows
             yield from _cut(DAMAGED, damaged, self._plan.parts)
-            self._copies.append(copies)
-            self._rows += copies.num_rows
-            if self._rows >= FLUSH_ROWS:
-                yield from self._flush()
+            if copies.num_rows:
+                self.copies.append(copies)
 
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rest."""
-        yield from self._flush()
+    def _finish(self) -> Iterator[pa.RecordBatch]:
         if self._windows is not None:
             self._windows.finish()
             yield from self._take_windows()
         if self._range is not None and self._plan.kept is None:
             low, high = self._range
-            yield _packed(0, RANGE, f"{self._unit.number} {low} {high}".encode())
+            yield _packed(0, RANGE, f"{self._number} {low} {high}".encode())
             yield _packed(0, COUNTED, str(self._others).encode())
-
-    def _flush(self) -> Iterator[pa.RecordBatch]:
-        copies, self._copies, self._rows = self._copies, [], 0
-        if copies:
-            yield from _cut(COPIED, pa.concat_tables(copies), self._plan.parts)
 
     def _take_windows(self) -> Iterator[pa.RecordBatch]:
         assert self._windows is not None
@@ -212,6 +245,36 @@ class _LogPacker:
         yield from deal(SUMMED, summaries, self._plan.parts + window // WINDOWS_A_PART)
         window = ints(entries["index"]) // WINDOW_ENTRIES
         yield from deal(KEPT, entries, self._plan.parts + window // WINDOWS_A_PART)
+
+
+class _CopyPacker:
+    """Joins the copies of open logs index by index, and packs them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._merged: list[pa.Table] = []
+        self._rows = 0
+
+    def add(self, logs: Sequence[_OpenLog]) -> Iterator[pa.RecordBatch]:
+        """Take from the logs what all that go on have read; yield what is ready.
+
+        A log that has nothing to take, though it goes on, does not hold up the others.
+        """
+        ends = [log.last_index() for log in logs if not log.is_over]
+        up_to = min((end for end in ends if end is not None), default=None)
+        taken = [log.take_copies(up_to) for log in logs if log.copies]
+        taken = [copies for copies in taken if copies.num_rows]
+        if taken:
+            self._merged.append(merge_copies(taken))
+            self._rows += self._merged[-1].num_rows
+        if self._rows >= FLUSH_ROWS:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rest."""
+        merged, self._merged, self._rows = self._merged, [], 0
+        if merged:
+            yield from _cut(COPIED, pa.concat_tables(merged), self._plan.parts)
 
 
 def _cut(kind: str, table: pa.Table, parts: int) -> Iterator[pa.RecordBatch]:
@@ -235,13 +298,15 @@ def deal(kind: str, table: pa.Table, part: Ints) -> Iterator[pa.RecordBatch]:
         yield _packed(number, kind, _bytes_of(ordered.slice(start, end - start)))
 
 
-def _packed(part: int, kind: str, payload: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {"part": [part], "kind": [kind], "payload": [payload]}, schema=PACKED
-    )
+def _packed(part: int, kind: str, payload: bytes | pa.Buffer) -> pa.RecordBatch:
+    whole = pa.py_buffer(payload)
+    bounds = pa.py_buffer(np.array([0, whole.size], dtype=np.int32))
+    column = pa.Array.from_buffers(pa.binary(), 1, [None, bounds, whole])  # no copy is made
+    columns = [pa.array([part], pa.int64()), pa.array([kind], pa.string()), column]
+    return pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 
-def _bytes_of(table: pa.Table) -> bytes:
+def _bytes_of(table: pa.Table) -> pa.Buffer:
     """Write a table as an Arrow stream, with no more texts in it than it uses."""
     for place, column in enumerate(table.schema):
         if pa.types.is_dictionary(column.type):
@@ -252,4 +317,4 @@ def _bytes_of(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return bytes(sink.getvalue())
+    return sink.getvalue()

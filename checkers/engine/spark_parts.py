@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from checkers.engine.log_parts import (
     PACKED,
     RANGE,
     UNREADABLE,
+    LogSource,
     LogUnit,
     OperationsUnit,
     Plan,
@@ -52,6 +53,9 @@ APPENDS_A_PART = 150_000
 
 PARTS_A_SEGMENT = 4
 """Parts for each piece into which a log is split: it may hold far more than was acknowledged."""
+
+SIDE_BY_SIDE_MIN = 4
+"""Segments of a log from which on one task reads the same one of all nodes."""
 
 PLACES_A_PART = 50_000
 OPERATIONS_A_TASK = 1_000_000
@@ -107,29 +111,44 @@ class _Reader:
     read_log: ReadLog
     segments: SegmentedReader | None
 
-    def __call__(self, unit: LogUnit) -> _Batches:
-        if unit.segment is None or self.segments is None:
-            return self.read_log(Path(unit.path), unit.node)
-        return self.segments.read_segment(Path(unit.path), unit.node, unit.segment)
+    def __call__(self, source: LogSource) -> _Batches:
+        if source.segment is None or self.segments is None:
+            return self.read_log(Path(source.path), source.node)
+        return self.segments.read_segment(Path(source.path), source.node, source.segment)
 
 
 def _plan(job: CheckJob, checkers: Sequence[Checker]) -> tuple[list[_Unit], Plan]:
     by_value = tuple(c for c in checkers if isinstance(c, ValueChecker))
     by_window = tuple(c for c in checkers if isinstance(c, WindowChecker))
     units: list[_Unit] = []
-    segments_max = 1
-    for node, path in sorted(job.logs.items()):
-        names = _segments(job, node, path)
-        segments_max = max(segments_max, len(names))
-        units += [LogUnit(len(units) + n, node, str(path), name) for n, name in enumerate(names)]
+    sources = {
+        node: [LogSource(node, str(path), name) for name in _segments(job, node, path)]
+        for node, path in sorted(job.logs.items())
+    }
+    for number, together in enumerate(_side_by_side(sources)):
+        units.append(LogUnit(number, tuple(together)))
     rows = 0
     if by_value:
         for path in job.operations:
             more, rows_more = _operations_units(path)
             units, rows = [*units, *more], rows + rows_more
+    segments_max = max((len(of) for of in sources.values()), default=1)
     parts = max(math.ceil(rows / APPENDS_A_PART), PARTS_A_SEGMENT * segments_max)
     reader = _Reader(job.read_log, job.segments)
     return units, Plan(parts, job.context, by_value, by_window, reader)
+
+
+def _side_by_side(sources: Mapping[str, Sequence[LogSource]]) -> list[list[LogSource]]:
+    """Put segments of the same name together: they hold about the same entries.
+
+    Where there are few, each gets a task of its own: then there is nothing to save.
+    """
+    by_name: dict[str | None, list[LogSource]] = {}
+    for source in (each for of in sources.values() for each in of):
+        by_name.setdefault(source.segment, []).append(source)
+    if len(by_name) >= SIDE_BY_SIDE_MIN:
+        return list(by_name.values())
+    return [[each] for of in sources.values() for each in of]
 
 
 def _segments(job: CheckJob, node: str, path: Path) -> Sequence[str | None]:
@@ -188,8 +207,12 @@ def _look_at_places(packed: Any, plan: Plan, checker: ValueChecker, told: pa.Tab
     is_wanted[places] = True
     bits = np.packbits(is_wanted).tobytes()
 
+    told_by = _notes(told, UNSETTLED_AT)
+    told_by = told_by.filter(pc.equal(told_by["checker"], checker.name))
+    unsettled = frozenset(told_by["offset"].to_pylist())
+
     def open_one(rows: pa.Table) -> pa.Table:
-        return open_places(rows.cast(PACKED), plan, checker, bits, parts)
+        return open_places(rows.cast(PACKED), plan, checker, (bits, unsettled), parts)
 
     values = packed.where(f"part < {plan.parts}").groupBy("part")
     opened = values.applyInArrow(open_one, _PACKED).repartition(parts, "part")

@@ -70,7 +70,7 @@ def find_values(
 @compiled
 def match_copies(
     head: Rows,
-    node: Ints,
+    nodes: Ints,
     place: tuple[Ints, Ints],
     appends: tuple[Rows, Ints, Bools],
     limits: Ints,
@@ -81,7 +81,7 @@ def match_copies(
 
     Args:
         head: for each copy, the first append of its value (see `find_values`).
-        node: of each copy, its node's number.
+        nodes: of each copy, who has it: a bit for each node.
         place: of each copy, its (offset, log index).
         appends: (`following`, offset, whether it was acknowledged) of each append.
         limits: up to which index the copies of each node count.
@@ -94,20 +94,22 @@ def match_copies(
     following, wanted, is_acked = appends
     indices, counts, elsewhere = found
     for n in range(len(head)):
-        row = head[n]
-        if row == NOWHERE:
+        if head[n] == NOWHERE:
             continue
-        at = node[n]
-        if index[n] <= limits[at] and counts[at, row] < FEW_MAX:
-            counts[at, row] += 1
-        while row != NOWHERE:
-            if is_acked[row]:
-                if wanted[row] == offset[n]:
-                    if indices[at, row] == NOWHERE or index[n] < indices[at, row]:
-                        indices[at, row] = index[n]
-                elif index[n] <= committed_max:
-                    elsewhere[at, row] = 1
-            row = following[row]
+        for at in range(len(limits)):
+            if not (nodes[n] >> at) & 1:
+                continue
+            row = head[n]
+            if index[n] <= limits[at] and counts[at, row] < FEW_MAX:
+                counts[at, row] += 1
+            while row != NOWHERE:
+                if is_acked[row]:
+                    if wanted[row] == offset[n]:
+                        if indices[at, row] == NOWHERE or index[n] < indices[at, row]:
+                            indices[at, row] = index[n]
+                    elif index[n] <= committed_max:
+                        elsewhere[at, row] = 1
+                row = following[row]
 
 
 @compiled

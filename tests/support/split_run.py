@@ -24,6 +24,7 @@ from checkers.engine.log_parts import (
     PACKED,
     RANGE,
     UNREADABLE,
+    LogSource,
     LogUnit,
     OperationsUnit,
     Plan,
@@ -52,20 +53,27 @@ def run_split(
     context: Any,
     checkers: Sequence[Any],
     parts: int,
+    *,
+    side_by_side: bool,
 ) -> tuple[list[Any], dict[str, int]]:
-    """Judge `operations` and each node's segments (tables of ENTRIES) in `parts` parts.
+    """Judge `operations` and each node's segments (tables of ENTRIES) in `parts` parts;
+    `side_by_side`: one task reads the same segment of all nodes.
 
     Returns the verdicts, and how many places and windows a second round looked at.
     """
     path.mkdir(exist_ok=True)
     pq.write_table(operations, path / "operations.parquet", row_group_size=5)
-    segments = {f"{node}-{n}": part for node, of in logs.items() for n, part in enumerate(of)}
-    units = [
-        LogUnit(number, name.partition("-")[0], "", name) for number, name in enumerate(segments)
+    names = max((len(of) for of in logs.values()), default=0)
+    sources = [
+        [LogSource(node, "", str(n)) for node, of in logs.items() if n < len(of)]
+        for n in range(names)
     ]
+    if not side_by_side:
+        sources = [[source] for of in sources for source in of]
+    units = [LogUnit(number, tuple(of)) for number, of in enumerate(sources)]
 
-    def read(unit: LogUnit) -> Iterable[pa.RecordBatch]:
-        return iter(segments[unit.segment].to_batches(max_chunksize=3))
+    def read(source: LogSource) -> Iterable[pa.RecordBatch]:
+        return iter(logs[source.node][int(source.segment)].to_batches(max_chunksize=3))
 
     value = tuple(c for c in checkers if hasattr(c, "judge_values"))
     window = tuple(c for c in checkers if hasattr(c, "judge_windows"))
@@ -79,6 +87,7 @@ def run_split(
         [TAGGED.empty_table(), *(judge_part(rows, plan) for rows in grouped(batches))]
     )
     found = [told.filter(pc.invert(pc.is_in(told["kind"], NOTES)))]
+    told_by = told.filter(pc.equal(told["kind"], UNSETTLED_AT))["offset"].to_pylist()
     places, windows = numbers(told, UNSETTLED_AT), numbers(told, OTHER_WINDOWS)
     if places:
         is_wanted = np.zeros(PLACES, dtype=np.bool_)
@@ -88,7 +97,9 @@ def run_split(
             batch
             for rows in grouped(batches)
             if rows["part"][0].as_py() < parts
-            for batch in open_places(rows, plan, value[0], bits, 3).to_batches()
+            for batch in open_places(
+                rows, plan, value[0], (bits, frozenset(told_by)), 3
+            ).to_batches()
         ]
         found += [judge_places(rows, plan, value[0]) for rows in grouped(opened)]
     if windows:
