@@ -48,6 +48,8 @@ __all__ = [
     "to_operations",
 ]
 
+NOTHING_KNOWN: Final = "no operation of known outcome in the history"
+"""What the checker says that was given nothing; it cannot tell that from an empty history."""
 TIME_S: Final = 60.0
 """How long `check` searches by default, all keys together."""
 
@@ -166,6 +168,8 @@ def settled(verdict: Verdict, history: History, answered: int) -> Verdict:
         and "traceback" not in verdict.data
     ):
         return of_nothing(history)
+    if answered:  # where the time was over first, or the checker crashed
+        verdict = replace(verdict, summary=verdict.summary.removeprefix(f"{NOTHING_KNOWN}; "))
     if history.cut is None or verdict.outcome is not Outcome.VALID:
         return verdict
     text = f"the history is incomplete: {history.cut}"
