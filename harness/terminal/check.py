@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -127,7 +128,7 @@ def check(
     for path in (given.json, given.html):
         _require_writable(path)
     to_stdout = given.json is not None and str(given.json) == STDOUT
-    out = Console(highlight=False, quiet=to_stdout)
+    out = _Out(highlight=False, quiet=to_stdout)
     engines = _Engines(wanted.spark_master)
     checked: list[CheckedHistory] = []
     try:
@@ -174,6 +175,15 @@ def _require_writable(path: Path | None) -> None:
         raise UsageError(f"{path}: a folder; give the name of a file in it")
     if not path.parent.is_dir():
         raise UsageError(f"{path}: no folder {path.parent}")
+
+
+class _Out(Console):
+    """Stdout. Who reads its first lines alone (`| head`) gets the verdict's exit code all the same."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more; rich's own answer is exit code 1, which is ours for "invalid"."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Engines:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -323,6 +325,19 @@ def test_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for name in ("append-log", "cas-register", "fifo-queue", "kv", "mutex", "set"):
         assert name in out
+
+
+@pytest.mark.parametrize(("text", "code"), [(VALID_EDN, 0), (INVALID_EDN, 1), ("", 2)])
+def test_the_exit_code_stands_though_nobody_reads_on(tmp_path: Path, text: str, code: int) -> None:
+    path = tmp_path / "h.edn"
+    path.write_text(text)
+    command = [sys.executable, "-P", "-m", "harness.cli", "check", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(timeout=110) == code
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
 
 
 FOLDER = Path(os.environ.get("SHAKETABLE_HISTORIES", "none")).resolve()

@@ -184,6 +184,12 @@ def test_a_cut_file_whose_times_are_not_in_order_has_a_hole(tmp_path: Path) -> N
         ("events.jsonl", '{"process": 3'),
         ("events.jsonl", '{"process": 3}'),
         ("console.log", "INFO 3\t:ok\t:cas\t[1 2"),
+        ("console.log", "INFO 3\t:ok"),
+        ("console.log", "{:process 3, :type :ok, :f :cas}"),
+        ("console.log", '{"process": 3, "type": "ok", "f": "cas"}'),
+        ("one-a-line.edn", "INFO jepsen.util - 3\t:ok\t:cas\t[1 2]"),
+        ("one-a-line.edn", '{"process": 3, "type": "ok", "f": "cas"}'),
+        ("events.jsonl", "{:process 3, :type :ok, :f :cas}"),
         ("operations.jsonl", "{}"),
     ],
 )

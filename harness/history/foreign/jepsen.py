@@ -44,6 +44,12 @@ CONSOLE_LINE: Final = re.compile(
     r"(?:^|.*?\s)(-?\d+|:[\w.-]+)\s+:(invoke|ok|fail|info)\s+:(\S+)(?:\s+(\S.*?))?\s*$"
 )
 
+_LOOKS_LIKE_EVENT = re.compile(
+    r"(?:^|\s)(?:-?\d+|:nemesis)\s+:(?:invoke|ok|fail|info)\b"
+    r"|\{.*(?::type\s+:|\"type\":\s*\")(?:invoke|ok|fail|info)\b"
+)
+"""A line that is no event of a console log, and no mere message either."""
+
 
 class Recorder:
     """Takes the events of a Jepsen history in order, and pairs them."""
@@ -160,8 +166,11 @@ def read_console(path: Path, recorder: Recorder) -> tuple[list[Damage], Damage |
         for number, raw in enumerate(file, 1):
             if not raw.endswith(b"\n"):
                 return damage, Damage(number, at, "the last line has no end")
-            match = CONSOLE_LINE.match(raw.decode(errors="replace"))
-            if match is not None:
+            line = raw.decode(errors="replace")
+            match = CONSOLE_LINE.match(line)
+            if match is None and _LOOKS_LIKE_EVENT.search(line):
+                damage.append(Damage(number, at, "a damaged event, or one in another format"))
+            elif match is not None:
                 try:
                     recorder.take(_console_event(match, values), number)
                 except ValueError as error:
