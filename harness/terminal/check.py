@@ -178,7 +178,7 @@ def _require_writable(path: Path | None) -> None:
 
 
 class _Out(Console):
-    """Stdout. Who reads its first lines alone (`| head`) gets the verdict's exit code all the same."""
+    """Stdout; who reads its first lines alone (`| head`) gets the verdict's exit code too."""
 
     def on_broken_pipe(self) -> None:
         """Print nothing more; rich's own answer is exit code 1, which is ours for "invalid"."""

@@ -340,6 +340,23 @@ def test_the_exit_code_stands_though_nobody_reads_on(tmp_path: Path, text: str, 
         assert b"Traceback" not in process.stderr.read()
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_spark_says_the_same(shell: Shell) -> None:
+    """In a process of its own: the session of other tests is not this one's to stop."""
+    path = shell.write("h.edn", INVALID_EDN)
+    told = []
+    for engine in ("local", "spark"):
+        command = [sys.executable, "-P", "-m", "harness.cli", "check", str(path),
+                   "--model", "cas-register", "--engine", engine, "--json", "-"]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+        assert done.returncode == 1, done.stderr
+        (history,) = json.loads(done.stdout)["histories"]
+        assert history["engine"] == engine
+        told.append(history["checkers"])
+    assert told[0] == told[1]
+
+
 FOLDER = Path(os.environ.get("SHAKETABLE_HISTORIES", "none")).resolve()
 
 
