@@ -27,8 +27,8 @@ from harness.history.schema import OPERATIONS
 
 SAMPLE_ROWS: Final = 100_000
 """Operations that are looked at to recognise a model."""
-TEXT_MEMORY_FACTOR: Final = 4
-"""Memory that a text takes while it is read, in its own bytes; measured 2.5 to 3.5."""
+TEXT_MEMORY_FACTOR: Final = 8
+"""Memory that a text takes while it is read, in its own bytes; measured 2 (JSON) to 7 (logs)."""
 ROW_BYTES: Final = 400
 """Memory that a row takes while it is read and judged in one process."""
 
