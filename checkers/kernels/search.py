@@ -252,9 +252,10 @@ def _look(h: History, c: Cursor, a: Arena, t: Steps, chain_max: int) -> int:
 
 
 @bare
-def _run(
+def run_on(
     h: History, c: Cursor, a: Arena, t: Steps, looks_max: int, stall: int, chain_max: int
 ) -> int:
+    """Search on; what `run` does, for kernels."""
     for _ in range(looks_max):
         if a.at[TOP] == 0:
             return REFUTED
@@ -287,4 +288,4 @@ def run(
         THROUGH, REFUTED, STALLED, SLICE_OVER, or one of the NEEDS: nothing is lost then, and a
         further call goes on.
     """
-    return _run(h, c, a, t, looks_max, stall, chain_max)
+    return run_on(h, c, a, t, looks_max, stall, chain_max)

@@ -37,7 +37,10 @@ EVENTS = 5
 OPEN_MAX = 6
 """The most operations that are open at a time: how many slots there are."""
 KINDS = 7
-FACTS = 8
+FIRST_LACKING = 8
+"""VALUE: the first return of an operation that needs a value which nothing had left when it
+returned; -1 if there is none."""
+FACTS = 9
 
 
 class History(NamedTuple):
@@ -61,6 +64,9 @@ class History(NamedTuple):
             whatever makes that one happen, so nothing ever has to be done for it.
         code, a, b, observes, overwrites: of each kind, see problem.Kinds.
         unknown_kind: the kinds that have operations of unknown outcome, counted.
+        unknown_begin: where each of these kinds begins in `unknown_member`, and the end.
+        unknown_member: the operations of unknown outcome, by kind, then by call; they have
+            numbers of their own.
         producer: VALUE: for each operation that needs a value, the last event before its return
             at which something is called that leaves this value; -1 for none.
         first_made: VALUE: for each value the first event at which something is called that leaves
@@ -86,6 +92,8 @@ class History(NamedTuple):
     observes: Flags
     overwrites: Flags
     unknown_kind: Int32s
+    unknown_begin: Int64s
+    unknown_member: Int64s
     producer: Int32s
     first_made: Int32s
     last_need: Int32s

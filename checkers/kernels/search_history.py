@@ -10,6 +10,7 @@ from checkers.kernels.search_arrays import (
     CARRIED,
     EVENTS,
     FAMILY,
+    FIRST_LACKING,
     LAST_REFUSAL,
     OPEN_MAX,
     RETURN,
@@ -29,40 +30,150 @@ REFUSED = 1
 WRITE = 2
 CAS = 3
 """The codes of problem.Access."""
+NEVER = 2**63 - 1
+"""Behind all times."""
 NO_EVENT = 2**31 - 1
 """The event of a return that never comes."""
 
 
 @compiled
-def build(h: History, order: Int64s, unknown_place: Int32s) -> None:
+def sort_out(
+    kind: Int32s, call_ns: Int64s, return_ns: Int64s, code: Int64s, ab: tuple[Int64s, Int64s],
+    values: int, counted_max: int,
+) -> tuple[Int64s, Int64s, int, Int64s, Int32s, Int32s]:  # fmt: skip
+    """Tell operations of unknown outcome by how they are searched, and all others from them.
+
+    Those whose effect nothing can need any more are left out. If there are more than
+    `counted_max` kinds of them, those that are alone of their kind stand among the known ones.
+
+    Returns:
+        the known operations and behind them those that stand alone; when these return, or stop
+        to matter; how many stand alone; those that are counted by kind, the kinds of these, and
+        for each of them the place of its kind there.
+    """
+    total = kind.size
+    until = _needed_until(kind, return_ns, code, ab, values)
+    count = np.zeros(code.size, np.int32)
+    kinds, unknown = 0, 0
+    for i in range(total):
+        if return_ns[i] == NEVER and (values == 0 or until[ab[1][kind[i]]] >= call_ns[i]):
+            unknown += 1
+            count[kind[i]] += 1
+            kinds += count[kind[i]] == 1
+    alone_from = 1 if kinds <= counted_max else 2
+    known = np.empty(total, np.int64)
+    returned = np.empty(total, np.int64)
+    counted = np.empty(unknown, np.int64)
+    counted_place = np.empty(unknown, np.int32)
+    counted_kind = np.empty(kinds, np.int32)
+    place_of = np.full(code.size, -1, np.int32)
+    known_count, counted_count, kind_count = 0, 0, 0
+    for i in range(total):
+        k = kind[i]
+        if return_ns[i] != NEVER:
+            known[known_count], returned[known_count] = i, return_ns[i]
+            known_count += 1
+        elif count[k] >= alone_from and (values == 0 or until[ab[1][k]] >= call_ns[i]):
+            if place_of[k] < 0:
+                place_of[k] = kind_count
+                counted_kind[kind_count] = k
+                kind_count += 1
+            counted[counted_count], counted_place[counted_count] = i, place_of[k]
+            counted_count += 1
+    seen = known_count
+    if alone_from == 2:
+        for i in range(total):
+            k = kind[i]
+            matters = values == 0 or until[ab[1][k]] >= call_ns[i]
+            if return_ns[i] == NEVER and count[k] == 1 and matters:
+                known[known_count] = i
+                returned[known_count] = until[ab[1][k]] if values else NEVER
+                known_count += 1
+    return (
+        known[:known_count], returned[:known_count], known_count - seen,
+        counted[:counted_count], counted_kind[:kind_count], counted_place[:counted_count],
+    )  # fmt: skip
+
+
+@compiled
+def _needed_until(
+    kind: Int32s, return_ns: Int64s, code: Int64s, ab: tuple[Int64s, Int64s], values: int
+) -> Int64s:
+    """For each value the last time at which an operation returns that may need it."""
+    until = np.full(values, -NEVER, np.int64)
+    if not values:
+        return until
+    refused = -NEVER
+    for i in range(kind.size):
+        does = code[kind[i]]
+        if does in (READ, CAS):
+            until[ab[0][kind[i]]] = max(until[ab[0][kind[i]]], return_ns[i])
+        elif does == REFUSED:
+            refused = max(refused, return_ns[i])
+    return np.maximum(until, refused)
+
+
+@compiled
+def build(
+    h: History, call_order: Int64s, return_order: Int64s, unknown_order: Int64s,
+    unknown_place: Int32s, time_ns: tuple[Int64s, Int64s, Int64s],
+) -> None:  # fmt: skip
     """Fill in what of a History follows from the order of its events.
 
     Args:
         h: kinds, `kind`, `loose` and FAMILY, EVENTS, UNKNOWN_KINDS, VALUES are filled in.
-        order: the events by time: i for the call of operation i, n + i for its return, 2n + j
-            for the call of the j-th of unknown outcome. Some returns may be left out.
-        unknown_place: for each of unknown outcome the place of its kind in `unknown_kind`.
+        call_order: sorts the operations by their calls.
+        return_order: sorts those that return by their returns.
+        unknown_order: sorts those of unknown outcome that are counted by their calls.
+        unknown_place: for each of these the place of its kind in `unknown_kind`.
+        time_ns: times of calls, of returns, and of unknown calls. At equal times calls are first.
     """
-    count = h.kind.size
+    call_ns, return_ns, unknown_ns = time_ns
     h.returned[:] = NO_EVENT
-    for at in range(order.size):
-        j = order[at]
-        if j < count:
+    calls, returns, unknown = 0, 0, 0
+    for at in range(h.event.size):
+        now = NEVER
+        if calls < call_order.size:
+            now = call_ns[call_order[calls]]
             h.what[at] = CALL
-            h.event[at] = j
-            h.called[j] = at
-        elif j < 2 * count:
-            h.what[at] = RETURN
-            h.event[at] = j - count
-            h.returned[j - count] = at
-        else:
+        if unknown < unknown_order.size and unknown_ns[unknown_order[unknown]] < now:
+            now = unknown_ns[unknown_order[unknown]]
             h.what[at] = UNKNOWN_CALL
-            h.event[at] = unknown_place[j - 2 * count]
+        if returns < return_order.size and return_ns[return_order[returns]] < now:
+            h.what[at] = RETURN
+        if h.what[at] == CALL:
+            i = call_order[calls]
+            h.called[i] = at
+            calls += 1
+        elif h.what[at] == RETURN:
+            i = return_order[returns]
+            h.returned[i] = at
+            returns += 1
+        else:
+            i = unknown_place[unknown_order[unknown]]
+            unknown += 1
+        h.event[at] = i
+    _group_unknown(h, unknown_order, unknown_place)
     _place_operations(h)
     _find_carried(h)
     if h.facts[FAMILY] == VALUE:
         _find_producers(h)
         _find_needs(h)
+        _find_unreachable(h)
+
+
+@compiled
+def _group_unknown(h: History, unknown_order: Int64s, unknown_place: Int32s) -> None:
+    """List those of unknown outcome by kind, then by call."""
+    h.unknown_begin[:] = 0
+    for place in unknown_place:
+        h.unknown_begin[place + 1] += 1
+    for place in range(h.unknown_kind.size):
+        h.unknown_begin[place + 1] += h.unknown_begin[place]
+    filled = h.unknown_begin.copy()
+    for j in unknown_order:
+        h.unknown_member[filled[unknown_place[j]]] = j
+        filled[unknown_place[j]] += 1
 
 
 @compiled
@@ -115,6 +226,7 @@ def _find_carried(h: History) -> None:
 def _find_producers(h: History) -> None:
     """Find who leaves which value: the first call that does, and the last before each need."""
     latest = np.full(h.facts[VALUES], -1, np.int32)
+    h.facts[FIRST_LACKING] = -1
     for at in range(h.event.size):
         i = h.event[at]
         k = h.unknown_kind[i] if h.what[at] == UNKNOWN_CALL else h.kind[i]
@@ -124,6 +236,31 @@ def _find_producers(h: History) -> None:
                 h.first_made[h.b[k]] = min(h.first_made[h.b[k]], np.int32(at))
         elif h.code[k] in (READ, CAS):
             h.producer[i] = latest[h.a[k]]
+            lacks = latest[h.a[k]] < 0 and h.first_made[h.a[k]] >= 0 and h.loose[i] != UNSEEN
+            if lacks and h.facts[FIRST_LACKING] < 0:
+                h.facts[FIRST_LACKING] = at
+
+
+@compiled
+def _find_unreachable(h: History) -> None:
+    """Let a value count as never made if all that leaves it needs one that is never made."""
+    is_made = h.first_made < 0
+    swaps = 0
+    for k in range(h.code.size):
+        if h.code[k] == WRITE:
+            is_made[h.b[k]] = True
+        elif h.code[k] == CAS:
+            swaps += 1
+    more = swaps > 0
+    while more:
+        more = False
+        for k in range(h.code.size):
+            if h.code[k] == CAS and is_made[h.a[k]] and not is_made[h.b[k]]:
+                is_made[h.b[k]] = True
+                more = True
+    for v in range(is_made.size):
+        if not is_made[v]:
+            h.first_made[v] = NO_EVENT
 
 
 @compiled

@@ -6,8 +6,10 @@ import numpy as np
 
 from checkers.kernels.compiled import bare, compiled, inlined
 from checkers.kernels.search_arrays import (
+    BEST,
     CHAIN,
     COVERED,
+    DEEPEST,
     EVENT,
     FLAGS,
     MIDWAY,
@@ -128,6 +130,30 @@ def add_node(h: History, c: Cursor, a: Arena, node: Node, parent: int, move: int
     return int(y)
 
 
+@inlined
+def _used_chain_of(used: Int32s, row: int, heads: int) -> int:
+    x = np.uint64(0)
+    for k in range(used.shape[1]):
+        x += mix(k + 1) * np.uint64(used[row, k])
+    return int(mix(x) & np.uint64(heads - 1))
+
+
+@bare
+def forget(a: Arena) -> None:
+    """Empty an arena; what it takes follows what was in it, not how large it is."""
+    for y in range(a.at[NODES]):
+        a.head[_chain_of(a.node[y, EVENT], a.node[y, STATE], a.node[y, FLAGS], a.head.size)] = -1
+    for row in range(1, a.at[USED_COUNT]):
+        a.used_head[_used_chain_of(a.used, row, a.used_head.size)] = -1
+    a.at[:] = 0
+    a.used[0] = 0
+    a.used_chain[0] = -1
+    a.used_head[_used_chain_of(a.used, 0, a.used_head.size)] = 0
+    a.at[USED_COUNT] = 1
+    a.at[DEEPEST] = -1
+    a.at[BEST] = -1
+
+
 @compiled
 def chain_anew(node: Int32s, count: int, head: Int32s) -> None:
     """Chain all nodes by a larger `head`, which holds -1 everywhere; the newest come first."""
@@ -135,14 +161,6 @@ def chain_anew(node: Int32s, count: int, head: Int32s) -> None:
         chain = _chain_of(node[y, EVENT], node[y, STATE], node[y, FLAGS], head.size)
         node[y, CHAIN] = head[chain]
         head[chain] = y
-
-
-@inlined
-def _used_chain_of(used: Int32s, row: int, heads: int) -> int:
-    x = np.uint64(0)
-    for k in range(used.shape[1]):
-        x += mix(k + 1) * np.uint64(used[row, k])
-    return int(mix(x) & np.uint64(heads - 1))
 
 
 @bare

@@ -24,14 +24,17 @@ from checkers.kernels.search_arrays import (
     Flags,
     History,
     Int32s,
+    Int64s,
     Steps,
 )
 from checkers.kernels.search_cursor import move_to, step_forward
-from checkers.kernels.search_steps import step
+from checkers.kernels.search_steps import mix, step
 
 NOT_ABSORBED = -1
 NEVER_NAMED = -2
 """Optional from the start: it may never have happened, or before a window's begin."""
+ABSORBED = -1
+"""Stands for the state after an absorbed operation."""
 
 
 @inlined
@@ -95,25 +98,12 @@ def _observe(
     return count
 
 
-@compiled
-def trace(h: History, c: Cursor, a: Arena, t: Steps, last: int, order: Int32s) -> int:
-    """Write the order that leads to node `last`; return its length.
-
-    Args:
-        h: the problem.
-        c: stands anywhere.
-        a: holds the path.
-        t: the steps of Family.TABLE that are known.
-        last: the node at the path's end.
-        order: written: operations, or FIRST_UNKNOWN - k for one of unknown outcome; room for
-            all of them.
-    """
-    path = _path_to(a, last)
+@inlined
+def _begin(h: History, c: Cursor, a: Arena, done: Flags, absorbed: Int32s) -> None:
+    """Say what a path's start takes for done, and what it does not name."""
     operations = h.kind.size
-    done = np.zeros(operations, np.uint8)
-    absorbed = np.full(operations, NOT_ABSORBED, np.int32)
-    absorbed[h.loose == UNSEEN] = NEVER_NAMED
-    raw = np.empty(order.size, np.int32)
+    for i in range(operations):
+        absorbed[i] = NEVER_NAMED if h.loose[i] == UNSEEN else NOT_ABSORBED
     move_to(h, c, a.at[START])
     if a.at[IS_WINDOW]:
         i = c.next_open[operations]
@@ -121,13 +111,37 @@ def trace(h: History, c: Cursor, a: Arena, t: Steps, last: int, order: Int32s) -
             absorbed[i] = NEVER_NAMED
             done[i] = h.observes[h.kind[i]]
             i = c.next_open[i]
-    count = _walk(h, c, t, a.node[path[0], EVENT], a.node[path[0], STATE], 0, raw, done)
+
+
+@compiled
+def trace(h: History, c: Cursor, a: Arena, t: Steps, last: int, order: Int32s) -> tuple[int, int]:
+    """Write the order that leads to node `last`; return the first state and the order's length.
+
+    Args:
+        h: the problem.
+        c: stands anywhere.
+        a: holds the path.
+        t: the steps of Family.TABLE that are known.
+        last: the node at the path's end.
+        order: written, shape (2, all operations): operations, or FIRST_UNKNOWN - k for one of
+            unknown outcome; and the state after each. Of an absorbed one the state is the one
+            after the operation that absorbed it, which is wrong: `name_operations` sets it.
+    """
+    path = _path_to(a, last)
+    done = np.zeros(h.kind.size, np.uint8)
+    absorbed = np.empty(h.kind.size, np.int32)
+    raw = np.empty(order.shape, np.int32)
+    _begin(h, c, a, done, absorbed)
+    state = a.node[path[0], STATE]
+    count = _walk(h, c, t, a.node[path[0], EVENT], state, 0, raw[0], done)
+    raw[1, :count] = state
     for n in range(1, path.size):
-        y, parent = path[n], path[n - 1]
-        before, state = a.node[parent, STATE], a.node[y, STATE]
+        y = path[n]
+        before, state = a.node[path[n - 1], STATE], a.node[y, STATE]
+        from_count = count
         if a.node[y, MOVE] != DROP:
             move = a.node[y, MOVE]
-            raw[count] = move
+            raw[0, count] = move
             if move >= 0:
                 done[move] = 1
             k = h.kind[move] if move >= 0 else h.unknown_kind[FIRST_UNKNOWN - move]
@@ -135,10 +149,11 @@ def trace(h: History, c: Cursor, a: Arena, t: Steps, last: int, order: Int32s) -
                 _absorb(h, c, count, done, absorbed)
             count += 1
             if state != before:
-                count = _observe(h, c, t, state, count, raw, done)
+                count = _observe(h, c, t, state, count, raw[0], done)
         if not a.node[y, FLAGS] & MIDWAY:
-            count = _walk(h, c, t, a.node[y, EVENT], state, count, raw, done)
-    return _put_absorbed(raw, count, done, absorbed, order)
+            count = _walk(h, c, t, a.node[y, EVENT], state, count, raw[0], done)
+        raw[1, from_count:count] = state
+    return a.node[path[0], STATE], _put_absorbed(raw, count, done, absorbed, order)
 
 
 @compiled
@@ -154,9 +169,87 @@ def _put_absorbed(raw: Int32s, count: int, done: Flags, absorbed: Int32s, order:
     for at in range(count):
         i = first[at]
         while i >= 0:
-            order[total] = i
+            order[0, total] = i
+            order[1, total] = ABSORBED
             total += 1
             i = following[i]
-        order[total] = raw[at]
+        order[:, total] = raw[:, at]
         total += 1
     return total
+
+
+@compiled
+def name_operations(
+    h: History, t: Steps, first: int, order: Int32s, operation: Int64s, unknown: Int64s,
+    place: Int64s,
+) -> bool:  # fmt: skip
+    """Name the operations of an order by their places in the problem; False if steps are missing.
+
+    Args:
+        h: the problem.
+        t: the steps of Family.TABLE that are known.
+        first: the first state.
+        order: what `trace` wrote. The states of absorbed operations are set.
+        operation: each operation's place.
+        unknown: the places of those of unknown outcome. Of a kind the one that was called first
+            is used first; where a window uses more than there are, the last one is named.
+        place: written.
+    """
+    used = np.zeros(h.unknown_kind.size, np.int64)
+    for at in range(place.size):
+        i = order[0, at]
+        if i >= 0:
+            place[at] = operation[i]
+        else:
+            k = FIRST_UNKNOWN - i
+            nth = min(h.unknown_begin[k] + used[k], h.unknown_begin[k + 1] - 1)
+            place[at] = unknown[h.unknown_member[nth]]
+            used[k] += 1
+        if order[1, at] == ABSORBED:
+            # It overwrites, so it leads to one state from all.
+            after = step(h, t, first, h.kind[i])
+            if after < 0:
+                return False
+            order[1, at] = after
+    return True
+
+
+@compiled
+def distinct_steps(
+    kind: Int32s, place: Int64s, state: Int32s, first: int, kinds: int, found: Int64s
+) -> int:
+    """List the distinct steps of a run, in the order in which they first occur.
+
+    Args:
+        kind: each operation's kind.
+        place: the operations of the run.
+        state: the state after each.
+        first: the state before them all.
+        kinds: how many there are.
+        found: written, shape (operations of the run, 3): state, kind, state after.
+
+    Returns:
+        how many; -1 if the run claims that a step leads to different states.
+    """
+    size = 64
+    while size < 2 * place.size:
+        size *= 2
+    key = np.full(size, -1, np.int64)
+    after = np.empty(size, np.int32)
+    count = 0
+    before = np.int64(first)
+    for at in range(place.size):
+        k = kind[place[at]]
+        wanted = before * kinds + k
+        x = np.int64(mix(wanted) & np.uint64(size - 1))
+        while key[x] != wanted and key[x] >= 0:
+            x = (x + 1) & (size - 1)
+        if key[x] < 0:
+            key[x] = wanted
+            after[x] = state[at]
+            found[count, 0], found[count, 1], found[count, 2] = before, k, state[at]
+            count += 1
+        elif after[x] != state[at]:
+            return -1
+        before = np.int64(state[at])
+    return count

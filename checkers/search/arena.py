@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from checkers.kernels.search_arrays import (
     ARENA_FACTS,
     BEST,
     DEEPEST,
-    IS_WINDOW,
     NEEDS_NODES,
     NEEDS_STACK,
     NEEDS_USED,
     NODE_COLUMNS,
     NODES,
     OPEN_MAX,
-    START,
     STOP,
     TOP,
     UNKNOWN_KINDS,
@@ -33,49 +29,33 @@ NODES_FIRST = 1024
 USED_FIRST = 64
 
 
-def new_arena(h: History, memory: Memory, roots: Sequence[int]) -> Arena:
-    """Return an empty arena that tries the first states next.
+def new_arena(h: History, memory: Memory, first: int | None = None) -> Arena:
+    """Return an arena that searches the whole history from state `first`, or has no start yet.
 
     Raises:
         MemorySpentError: it does not fit the budget.
     """
     words, unknown = int(h.facts[WORDS]), max(1, int(h.facts[UNKNOWN_KINDS]))
-    used_first = USED_FIRST if h.facts[UNKNOWN_KINDS] else 2
+    rows = USED_FIRST if h.facts[UNKNOWN_KINDS] else 2
     moves = int(h.facts[OPEN_MAX] + h.facts[UNKNOWN_KINDS]) + 1
     arena = Arena(
         node=np.empty((NODES_FIRST, NODE_COLUMNS), np.int32),
         mask=np.empty((NODES_FIRST, 2 * words), np.uint64),
-        head=np.empty(2 * NODES_FIRST, np.int32),
+        head=np.full(2 * NODES_FIRST, -1, np.int32),
         stack=np.empty((NODES_FIRST + 2 * moves, 2), np.int32),
         move=np.empty((moves, 2), np.int32),
-        used=np.zeros((used_first, unknown), np.int32),
-        used_chain=np.empty(used_first, np.int32),
-        used_head=np.empty(2 * used_first, np.int32),
+        used=np.zeros((rows, unknown), np.int32),
+        used_chain=np.full(rows, -1, np.int32),
+        used_head=np.full(2 * rows, -1, np.int32),
         at=np.zeros(ARENA_FACTS, np.int64),
     )
     memory.take_all(arena)
-    return begin(arena, memory, roots, 0, int(h.event.size), is_window=False)
-
-
-def begin(
-    arena: Arena, memory: Memory, roots: Sequence[int], start: int, stop: int, *, is_window: bool
-) -> Arena:
-    """Forget everything, and make the first states what is tried next."""
-    if arena.stack.shape[0] < len(roots):
-        stack = np.empty((2 * len(roots), 2), np.int32)
-        memory.take_all([stack])
-        memory.give_back([arena.stack])
-        arena = arena._replace(stack=stack)
-    arena.at[:] = 0
-    arena.at[START], arena.at[STOP], arena.at[IS_WINDOW] = start, stop, is_window
-    arena.at[DEEPEST], arena.at[BEST], arena.at[USED_COUNT] = -1, -1, 1
-    arena.head[:] = -1
-    arena.used_head[:] = -1
-    arena.used[0] = 0
     chain_used_anew(arena.used, 1, arena.used_chain, arena.used_head)
-    arena.stack[: len(roots), 0] = -1
-    arena.stack[: len(roots), 1] = roots
-    arena.at[TOP] = len(roots)
+    arena.at[DEEPEST], arena.at[BEST], arena.at[USED_COUNT] = -1, -1, 1
+    arena.at[STOP] = h.event.size
+    if first is not None:
+        arena.stack[0] = -1, first
+        arena.at[TOP] = 1
     return arena
 
 

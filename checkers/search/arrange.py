@@ -20,9 +20,9 @@ from checkers.kernels.search_arrays import (
     Cursor,
     History,
 )
-from checkers.kernels.search_history import NO_EVENT, build
+from checkers.kernels.search_history import build, sort_out
 from checkers.search.budget import Memory
-from checkers.search.problem import NEVER, Access, Family, Ints, Problem
+from checkers.search.problem import NEVER, Family, Ints, Problem
 
 COUNTED_KINDS_MAX = 40
 """With more kinds of unknown outcome than that, one that is alone of its kind is not counted but
@@ -37,15 +37,13 @@ class Arranged:
         history: what the kernels search.
         cursor: a place in it.
         operation: for each of the history's operations its place in the problem.
-        unknown: places in the problem of those counted by kind, by kind, then by call.
-        unknown_begin: where each kind's begin in `unknown`.
+        unknown: places in the problem of those counted by kind.
     """
 
     history: History
     cursor: Cursor
     operation: Ints
     unknown: Ints
-    unknown_begin: Ints
 
 
 def arrange(problem: Problem, memory: Memory) -> Arranged:
@@ -54,48 +52,33 @@ def arrange(problem: Problem, memory: Memory) -> Arranged:
     Raises:
         MemorySpentError: the arrays do not fit the budget.
     """
-    is_known = problem.return_ns != NEVER
-    known = np.flatnonzero(is_known)
-    returned_ns = problem.return_ns[known]
-    loose, counted, loose_return_ns = _split_unknown(problem, known, np.flatnonzero(~is_known))
-    loose_from = known.size
-    if loose.size:
-        known = np.concatenate((known, loose))
-        returned_ns = np.concatenate((returned_ns, loose_return_ns))
-    # Sorting holds the times twice, the order, and as much again inside, before the rest is made.
-    sorting = 40 * (2 * known.size + counted.size)
+    kinds = problem.kinds
+    values = problem.values if problem.family is Family.VALUE else 0
+    # Sorting holds the times, the order, and as much again inside, before the rest is made.
+    sorting = 64 * problem.kind.size
     memory.take(sorting)
-    unknown_kind, unknown_place = np.unique(problem.kind[counted], return_inverse=True)
-    order = _order(problem.call_ns[known], returned_ns, problem.call_ns[counted])
+    known, returned_ns, loose, counted, unknown_kind, unknown_place = sort_out(
+        problem.kind, problem.call_ns, problem.return_ns, kinds.code, (kinds.a, kinds.b),
+        values, COUNTED_KINDS_MAX,
+    )  # fmt: skip
+    times = (problem.call_ns[known], returned_ns, problem.call_ns[counted])
+    call_order, return_order, unknown_order = (np.argsort(t, kind="stable") for t in times)
+    if loose:
+        return_order = return_order[: return_order.size - int((returned_ns == NEVER).sum())]
+    events = call_order.size + return_order.size + unknown_order.size
+    history = _history(problem, known, events, counted.size, unknown_kind)
+    history.loose[known.size - loose :] = UNSEEN
+    build(history, call_order, return_order, unknown_order, unknown_place, times)
     memory.take(-sorting)
-    history = _history(problem, known, order.size, unknown_kind.astype(np.int32))
-    history.loose[loose_from:] = UNSEEN
-    build(history, order, unknown_place.astype(np.int32))
     history.facts[WORDS] = max(1, -(-int(history.facts[OPEN_MAX]) // 64))
     cursor = _cursor(history)
-    memory.take_all((*history, *cursor))
-    by_kind = np.lexsort((problem.call_ns[counted], unknown_place))
-    begin = np.searchsorted(unknown_place[by_kind], np.arange(unknown_kind.size + 1))
-    return Arranged(history, cursor, known, counted[by_kind], begin)
-
-
-def _order(call_ns: Ints, return_ns: Ints, unknown_call_ns: Ints) -> Ints:
-    """Sort calls, returns and unknown calls by time; at equal times calls come first."""
-    n = call_ns.size
-    times = np.concatenate((call_ns, return_ns, unknown_call_ns))
-    if times.size:
-        times -= times.min()
-    times *= 2
-    times[n : 2 * n] += 1
-    never = return_ns == NEVER
-    if never.any():
-        times[n : 2 * n][never] = NEVER
-    order = np.argsort(times, kind="stable")
-    return order[: order.size - int(never.sum())]
+    memory.take_all(history)
+    memory.take_all(cursor)
+    return Arranged(history, cursor, known, counted)
 
 
 def _history(
-    problem: Problem, known: Ints, events: int, unknown_kind: npt.NDArray[np.int32]
+    problem: Problem, known: Ints, events: int, counted: int, unknown_kind: npt.NDArray[np.int32]
 ) -> History:
     """Allocate a history, and fill in what does not follow from its order."""
     n = known.size
@@ -125,6 +108,8 @@ def _history(
         observes=kinds.observes.astype(np.uint8),
         overwrites=kinds.overwrites.astype(np.uint8),
         unknown_kind=unknown_kind,
+        unknown_begin=np.empty(unknown_kind.size + 1, np.int64),
+        unknown_member=np.empty(counted, np.int64),
         producer=np.full(n if of_values else 0, -1, np.int32),
         first_made=first_made,
         last_need=np.full(of_values, -1, np.int32),
@@ -149,39 +134,3 @@ def _cursor(h: History) -> Cursor:
         value_left=np.zeros(max(1, int(h.facts[VALUES])), np.int64),
         child=np.zeros(2 * words, np.uint64),
     )
-
-
-def _split_unknown(problem: Problem, known: Ints, unknown: Ints) -> tuple[Ints, Ints, Ints]:
-    """Say which of unknown outcome stand alone and which are counted; drop those without effect.
-
-    Returns (alone, counted, until when one alone can matter).
-    """
-    if not unknown.size:
-        return unknown, unknown, unknown
-    until_ns = np.full(unknown.size, NEVER)
-    if problem.family is Family.VALUE:
-        until_ns = _needed_until_ns(problem, known, unknown)
-        matters = until_ns >= problem.call_ns[unknown]
-        unknown, until_ns = unknown[matters], until_ns[matters]
-    kinds, place, count = np.unique(problem.kind[unknown], return_inverse=True, return_counts=True)
-    if kinds.size <= COUNTED_KINDS_MAX:
-        return unknown[:0], unknown, unknown[:0]
-    alone = count[place] == 1
-    return unknown[alone], unknown[~alone], until_ns[alone]
-
-
-def _needed_until_ns(problem: Problem, known: Ints, unknown: Ints) -> Ints:
-    """For each of unknown outcome: until when the value that it leaves may be needed."""
-    code, a = problem.kinds.code[problem.kind], problem.kinds.a[problem.kind]
-    returned = problem.return_ns[known]
-    needs = (code[known] == Access.READ) | (code[known] == Access.CAS)
-    last = np.full(problem.values, np.iinfo(np.int64).min)
-    np.maximum.at(last, a[known][needs], returned[needs])
-    last[a[unknown][code[unknown] == Access.CAS]] = NEVER
-    refused = returned[code[known] == Access.NOT]
-    if refused.size:
-        last = np.maximum(last, refused.max())
-    return last[problem.kinds.b[problem.kind[unknown]]]
-
-
-__all__ = ["NO_EVENT", "Arranged", "arrange"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from checkers.kernels.search import run
 from checkers.kernels.search_arrays import (
     BEST,
     DEEPEST,
-    FIRST_UNKNOWN,
     LAST,
     LOOKED,
     NEEDS_STEPS,
@@ -18,10 +19,9 @@ from checkers.kernels.search_arrays import (
     SLICE_OVER,
     STALLED,
     THROUGH,
-    UNKNOWN_KINDS,
 )
-from checkers.kernels.search_trace import trace
-from checkers.search.arena import begin, enlarge, new_arena
+from checkers.kernels.search_trace import name_operations, trace
+from checkers.search.arena import enlarge, new_arena
 from checkers.search.arrange import arrange
 from checkers.search.budget import Memory
 from checkers.search.problem import Ints, Problem
@@ -29,10 +29,23 @@ from checkers.search.steps import StepTable
 
 SLICE_NODES = 20_000
 """Between two looks at the clock: some hundredths of a second."""
-SLICE_FILLS = 200
-"""Likewise, where the kernel comes back for steps again and again and ends no slice."""
 CHAIN_MAX = 4096
 NO_STALL = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Operations, one by one, as a search claims that they can happen.
+
+    Attributes:
+        first: the number of the state before them.
+        place: their places in the problem.
+        state: the number of the state after each.
+    """
+
+    first: int
+    place: Ints
+    state: npt.NDArray[np.int32]
 
 
 class TimeSpentError(Exception):
@@ -56,98 +69,70 @@ class Setting:
 
 
 class Attempt:
-    """A search from given first states, over all events or a window of them."""
+    """A search from one state over the whole history, or over windows of it."""
 
-    def __init__(self, setting: Setting, roots: Sequence[int]) -> None:
-        self._setting = setting
-        self._arena = new_arena(setting.arranged.history, setting.memory, roots)
-
-    def restart(self, roots: Sequence[int], start: int, stop: int, *, is_window: bool) -> None:
-        """Begin anew, over the events from `start` to before `stop`."""
-        memory = self._setting.memory
-        self._arena = begin(self._arena, memory, roots, start, stop, is_window=is_window)
-
-    def close(self) -> None:
-        """Give the memory back."""
-        self._setting.memory.give_back(self._arena)
+    def __init__(self, setting: Setting, first: int | None = None) -> None:
+        self.setting = setting
+        self.arena = new_arena(setting.arranged.history, setting.memory, first)
 
     @property
     def deepest(self) -> int:
         """The furthest event that was reached."""
-        return int(self._arena.at[DEEPEST])
+        return int(self.arena.at[DEEPEST])
 
-    @property
-    def nodes(self) -> int:
-        """How many nodes were looked at."""
-        return int(self._arena.at[LOOKED])
-
-    def run(self, stall: int = NO_STALL) -> int:
-        """Search until THROUGH, REFUTED or STALLED; return which.
+    def run(self, stall: int) -> int:
+        """Search on until THROUGH, REFUTED or STALLED; return which.
 
         Raises:
             TimeSpentError: the time is over.
             MemorySpentError: more memory is needed than there is.
         """
-        s = self._setting
+        s = self.setting
         h, c = s.arranged.history, s.arranged.cursor
-        looked = self.nodes
-        fills = 0
         while True:
-            status = run(h, c, self._arena, s.table.arrays, SLICE_NODES, stall, CHAIN_MAX)
-            s.nodes += self.nodes - looked
-            looked = self.nodes
-            if status in (THROUGH, REFUTED, STALLED):
+            looked = int(self.arena.at[LOOKED])
+            status = run(h, c, self.arena, s.table.arrays, SLICE_NODES, stall, CHAIN_MAX)
+            s.nodes += int(self.arena.at[LOOKED]) - looked
+            if self.is_answer(status):
                 return status
-            if status == NEEDS_STEPS:
-                s.table.fill()
-                fills += 1
-            elif status != SLICE_OVER:
-                self._arena = enlarge(self._arena, status, s.memory)
-            is_time = status == SLICE_OVER or (status == NEEDS_STEPS and fills % SLICE_FILLS == 0)
-            if is_time and s.is_over():
-                raise TimeSpentError
 
-    def order_found(self) -> Ints:
-        """After THROUGH: the operations' places in the problem, in the order of the witness."""
-        return self._order_to(int(self._arena.at[LAST]))
+    def is_answer(self, status: int) -> bool:
+        """See to what a kernel needs; True if it needs nothing, but has an answer.
 
-    def order_best(self) -> tuple[int, Ints]:
-        """Return the state that the deepest path starts from, and the operations along it."""
-        best = int(self._arena.at[BEST])
-        if best < 0:
-            return -1, np.empty(0, np.int64)
-        return self._first_state(best), self._order_to(best)
+        Raises:
+            TimeSpentError: the time is over.
+            MemorySpentError: more memory is needed than there is.
+        """
+        s = self.setting
+        if status in (THROUGH, REFUTED, STALLED):
+            return True
+        if status == NEEDS_STEPS:
+            s.table.fill()
+        elif status != SLICE_OVER:
+            self.arena = enlarge(self.arena, status, s.memory)
+        if s.is_over():
+            raise TimeSpentError
+        return False
 
-    def _first_state(self, node: int) -> int:
-        arena = self._arena
-        while arena.node[node, 3] >= 0:
-            node = arena.node[node, 3]
-        return int(arena.node[node, 4])
+    def run_found(self) -> Run:
+        """After THROUGH: the witness."""
+        return self._run_to(int(self.arena.at[LAST]))
 
-    def _order_to(self, last: int) -> Ints:
-        arranged = self._setting.arranged
+    def run_best(self) -> Run | None:
+        """The longest run that was found, None if not even a first state was looked at."""
+        best = int(self.arena.at[BEST])
+        return self._run_to(best) if best >= 0 else None
+
+    def _run_to(self, last: int) -> Run:
+        arranged, table = self.setting.arranged, self.setting.table
         h = arranged.history
-        order = np.empty(arranged.operation.size + arranged.unknown.size, np.int32)
-        length = trace(h, arranged.cursor, self._arena, self._setting.table.arrays, last, order)
-        order = order[:length]
-        is_unknown = order <= FIRST_UNKNOWN
-        places = np.empty(length, np.int64)
-        places[~is_unknown] = arranged.operation[order[~is_unknown]]
-        if h.facts[UNKNOWN_KINDS]:
-            places[is_unknown] = self._name_unknown(FIRST_UNKNOWN - order[is_unknown])
-        return places
-
-    def _name_unknown(self, kind_places: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Ints:
-        """Name the operations of unknown outcome that were used: of each kind by their calls."""
-        arranged = self._setting.arranged
-        used = np.argsort(kind_places, kind="stable")
-        count = np.bincount(kind_places, minlength=arranged.unknown_begin.size - 1)
-        begin_of = np.concatenate(([0], np.cumsum(count)[:-1]))
-        nth = np.empty(kind_places.size, np.int64)
-        nth[used] = np.arange(kind_places.size) - np.repeat(begin_of, count)
-        # Unlimited uses inside a window name the last operation of the kind again.
-        last = arranged.unknown_begin[1:] - 1
-        named: Ints = arranged.unknown[
-            np.minimum(arranged.unknown_begin[kind_places] + nth, last[kind_places])
-        ]
-        return named
+        size = arranged.operation.size + arranged.unknown.size
+        order = np.empty((2, size), np.int32)
+        first, count = trace(h, arranged.cursor, self.arena, table.arrays, last, order)
+        order = order[:, :count]
+        place = np.empty(count, np.int64)
+        while not name_operations(
+            h, table.arrays, first, order, arranged.operation, arranged.unknown, place
+        ):
+            table.fill()
+        return Run(first, place, order[1])

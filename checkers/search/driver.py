@@ -33,14 +33,14 @@ def search(problem: Problem, *, is_over: Callable[[], bool], memory_bytes_max: i
     """
     try:
         setting = Setting(problem, is_over, memory_bytes_max)
-        attempt = Attempt(setting, [problem.initial if problem.family is Family.VALUE else 0])
+        attempt = Attempt(setting, problem.initial if problem.family is Family.VALUE else 0)
     except MemorySpentError:
         return Found(Outcome.UNKNOWN, 0, memory_bytes_max, why="memory")
     try:
         proof = _decide(setting, attempt)
     except (MemorySpentError, TimeSpentError) as spent:
         why = "memory" if isinstance(spent, MemorySpentError) else "time"
-        part = open_part(setting, attempt)
+        part = open_part(attempt)
         bytes_max = setting.memory.bytes_max
         return Found(Outcome.UNKNOWN, setting.nodes, bytes_max, part=part, why=why)
     if isinstance(proof, Witness):
@@ -51,18 +51,18 @@ def search(problem: Problem, *, is_over: Callable[[], bool], memory_bytes_max: i
 def _decide(setting: Setting, attempt: Attempt) -> Witness | Part:
     """Search, and where the search stalls try to refute; return the proof of the answer."""
     windows = Windows(setting)
-    window = windows.never_produced()
-    if window is not None:
-        return window_part(setting, window)
+    refuting = windows.never_produced()
+    if refuting is not None:
+        return window_part(refuting)
     stall = STALL_FIRST
     while True:
         status = attempt.run(stall)
         if status == THROUGH:
-            return replay(setting.problem, attempt.order_found())
+            return replay(setting.problem, attempt.run_found())
         # Where everything was tried a window makes the counterexample shorter.
-        window = windows.around(attempt.deepest, stall)
-        if window is not None:
-            return window_part(setting, window)
+        refuting = windows.around(attempt.deepest, stall)
+        if refuting is not None:
+            return window_part(refuting)
         if status == REFUTED:
-            return search_part(setting, attempt)
+            return search_part(attempt)
         stall *= STALL_GROWTH

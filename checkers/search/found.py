@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from checkers.search.problem import Ints, State
 from harness.verdict import Outcome
 
@@ -20,7 +23,7 @@ class Witness:
     """
 
     op: Ints
-    state: Ints
+    state: npt.NDArray[np.int32]
     states: tuple[State, ...]
 
     def __len__(self) -> int:

@@ -4,59 +4,66 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.search_arrays import CALL, RETURN, UNSEEN
+from checkers.kernels.search_arrays import (
+    CALL,
+    LAST_REFUSAL,
+    RETURN,
+    START,
+    STOP,
+    UNSEEN,
+)
 from checkers.search.attempt import Attempt, Setting
 from checkers.search.found import Part, Witness
 from checkers.search.problem import NEVER, Access, Family, State
 from checkers.search.replay import follow
-from checkers.search.windows import Window
 
 OPEN_PART_EVENTS = 64
 """How many events in front of the place where a search stood count as its open part."""
 
 
-def window_part(setting: Setting, window: Window) -> Part:
+def window_part(attempt: Attempt) -> Part:
     """Make a part of a window that cannot be passed."""
-    states = tuple(_state_of(setting, number) for number in window.states)
-    return _part(setting, "window", window.start, window.stop, window.attempt, states)
+    h, start = attempt.setting.arranged.history, int(attempt.arena.at[START])
+    possible = h.first_made < start
+    tried = possible & ((h.last_need >= start) | (h.facts[LAST_REFUSAL] >= start))
+    others = np.flatnonzero(possible & ~tried)[:1]
+    values = np.concatenate((np.flatnonzero(tried), others)).tolist()
+    states = tuple(_state_of(attempt.setting, value) for value in values)
+    return _part(attempt, "window", start, int(attempt.arena.at[STOP]), states)
 
 
-def search_part(setting: Setting, attempt: Attempt) -> Part:
+def search_part(attempt: Attempt) -> Part:
     """Make a part of a search that tried everything: it reaches back to the history's begin."""
-    start = setting.problem.start
-    return _part(setting, "search", 0, attempt.deepest + 1, attempt, (start,))
+    start = attempt.setting.problem.start
+    return _part(attempt, "search", 0, attempt.deepest + 1, (start,))
 
 
-def open_part(setting: Setting, attempt: Attempt) -> Part:
+def open_part(attempt: Attempt) -> Part:
     """Make a part of where a search stood when its budget was used up."""
     at = max(0, attempt.deepest)
-    return _part(setting, "search", max(0, at - OPEN_PART_EVENTS), at + 1, attempt, ())
+    return _part(attempt, "search", max(0, at - OPEN_PART_EVENTS), at + 1, ())
 
 
-def _part(
-    setting: Setting,
-    method: str,
-    start: int,
-    stop: int,
-    attempt: Attempt,
-    states: tuple[State, ...],
-) -> Part:
+def _part(attempt: Attempt, method: str, start: int, stop: int, states: tuple[State, ...]) -> Part:
+    setting = attempt.setting
     problem, arranged = setting.problem, setting.arranged
     h = arranged.history
     inside = np.flatnonzero((h.called < stop) & (h.returned >= start) & (h.loose != UNSEEN))
     inside = inside[np.argsort(h.called[inside])]
     last_ns = _time_ns(setting, stop - 1)
     unknown = np.flatnonzero((problem.return_ns == NEVER) & (problem.call_ns <= last_ns))
-    root, order = attempt.order_best()
-    prefix_start = problem.start if root < 0 else _state_of(setting, root)
-    numbers, reached = follow(problem, order, prefix_start)
+    prefix_start, prefix = problem.start, Witness(problem.op[:0], problem.kind[:0], ())
+    run = attempt.run_best()
+    if run is not None:
+        prefix_start = _state_of(setting, run.first)
+        prefix = follow(problem, run, prefix_start)
     return Part(
         method=method,
         first_ns=_time_ns(setting, start),
         last_ns=last_ns,
         operations=problem.op[arranged.operation[inside]],
         unknown=problem.op[unknown],
-        prefix=Witness(problem.op[order], numbers, reached),
+        prefix=prefix,
         prefix_start=prefix_start,
         stuck=int(problem.op[arranged.operation[h.event[stop - 1]]]),
         before=int((h.what[:start] == RETURN).sum()),

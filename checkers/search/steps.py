@@ -16,7 +16,7 @@ from checkers.kernels.search_arrays import (
 )
 from checkers.kernels.search_steps import remember
 from checkers.search.budget import Memory
-from checkers.search.problem import Problem, State
+from checkers.search.problem import Family, Problem, State
 
 STEPS_FIRST = 1024
 ALL_KINDS_MAX = 64
@@ -34,10 +34,11 @@ class StepTable:
         self._memory = memory
         self.states: list[State] = []
         self._number: dict[State, int] = {}
+        rows, missing = (STEPS_FIRST, MISSING_MAX) if problem.family is Family.TABLE else (1, 1)
         self.arrays = Steps(
-            key=np.full(STEPS_FIRST, -1, np.int64),
-            after=np.empty(STEPS_FIRST, np.int32),
-            missing=np.empty((MISSING_MAX, 2), np.int32),
+            key=np.full(rows, -1, np.int64),
+            after=np.empty(rows, np.int32),
+            missing=np.empty((missing, 2), np.int32),
             facts=np.zeros(STEPS_FACTS, np.int64),
         )
         memory.take_all(self.arrays)

@@ -6,11 +6,14 @@ interval; its answer is what the object then held.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from dataclasses import dataclass
 from random import Random
 
 import numpy as np
+import pyarrow as pa
+
+from harness.history.schema import OPERATIONS
 
 THINKING = 0.1
 """How long a client waits between two operations, where one takes 1 on average."""
@@ -19,7 +22,10 @@ TICK_NS = 1_000_000
 
 @dataclass(slots=True)
 class Operation:
-    """One operation; `returned` is None where the outcome stayed unknown."""
+    """One operation; `returned` is None where the outcome stayed unknown.
+
+    `key` and `text`, what is put or was got, are those of a key-value store.
+    """
 
     process: int
     called: int
@@ -28,10 +34,8 @@ class Operation:
     input: int | None = None
     expected: int | None = None
     output: int | None = None
-
-
-Apply = Callable[[Operation, Random], None]
-"""Chooses what an operation does, and lets it happen."""
+    key: str = "x"
+    text: str | None = None
 
 
 def intervals(rng: Random, count: int, clients: int, unknown: float) -> list[Operation]:
@@ -92,3 +96,76 @@ def spoil(operations: list[Operation], at: float, value: int | None) -> None:
     read = reads[min(int(at * len(reads)), len(reads) - 1)]
     others = sorted({o.output for o in reads if o.output is not None} - {read.output})
     read.output = value if value is not None else others[len(others) // 2]
+
+
+def mutex(seed: int, count: int, clients: int, unknown: float) -> list[Operation]:
+    """Return acquires and releases of one lock; each one that returned succeeded."""
+    rng = Random(seed)
+    held = False
+    operations = intervals(rng, count, clients, unknown)
+    for o in operations:
+        happens = o.f != "none"
+        o.f = "release" if held else "acquire"
+        held = not held if happens else held
+    return sorted(operations, key=lambda o: o.called)
+
+
+def fifo_queue(
+    seed: int, count: int, clients: int, unknown: float, values: int = 10
+) -> list[Operation]:
+    """Return enqueues of few different values, and dequeues, of a short queue."""
+    rng = Random(seed)
+    queue: list[int] = []
+    operations = intervals(rng, count, clients, unknown)
+    for o in operations:
+        happens = o.f != "none"
+        o.f = "enqueue" if rng.random() < 0.5 - 0.05 * (len(queue) - 5) else "dequeue"
+        if o.f == "enqueue":
+            o.input = rng.randrange(values)
+            queue += [o.input] if happens else []
+        elif queue and happens:
+            value = queue.pop(0)
+            o.output = value if o.returned is not None else None
+    return sorted(operations, key=lambda o: o.called)
+
+
+def kv(
+    seed: int, count: int, clients: int, unknown: float, keys: int = 10, resets: float = 0.1
+) -> list[Operation]:
+    """Return gets, appends and some puts of texts, each on one of the keys."""
+    rng = Random(seed)
+    holds = {str(key): "" for key in range(keys)}
+    operations = intervals(rng, count, clients, unknown)
+    for n, o in enumerate(operations):
+        happens = o.f != "none"
+        key = o.key = str(rng.randrange(keys))
+        r = rng.random()
+        o.f = "get" if r < 0.4 else "put" if r < 0.4 + resets else "append"
+        if o.f == "get":
+            o.text = holds[key]
+            continue
+        o.text = f"x {o.process} {n} y"
+        if happens:
+            holds[key] = o.text if o.f == "put" else holds[key] + o.text
+    return sorted(operations, key=lambda o: o.called)
+
+
+def as_table(operations: list[Operation]) -> pa.Table:
+    """Return them as OPERATIONS."""
+    columns = {name: [None] * len(operations) for name in OPERATIONS.names}
+    columns["op"] = list(range(len(operations)))
+    for name in ("process", "f", "key", "input", "expected", "output"):
+        columns[name] = [getattr(o, name) for o in operations]
+    columns["call_ns"] = [o.called for o in operations]
+    columns["return_ns"] = [o.returned for o in operations]
+    columns["outcome"] = ["info" if o.returned is None else "ok" for o in operations]
+    columns["extra"] = [_extra(o) for o in operations]
+    return pa.table(columns, OPERATIONS)
+
+
+def _extra(o: Operation) -> str | None:
+    if o.text is None:
+        return None
+    if o.f == "get":
+        return json.dumps({"output": o.text}) if o.returned is not None else None
+    return json.dumps({"input": o.text})
