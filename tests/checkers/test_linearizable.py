@@ -9,6 +9,7 @@ import pytest
 
 from checkers.engine.local import run_local
 from checkers.linearizable import Linearizable
+from checkers.search import attempt
 from harness import discovery
 from harness.errors import UsageError
 from harness.history.schema import OPERATIONS
@@ -107,9 +108,10 @@ def test_a_first_state_that_is_none_is_refused():
 @pytest.mark.parametrize(
     ("budget", "why"), [(SearchBudget(time_s=0), "time"), (SearchBudget(memory_bytes=1), "memory")]
 )
-def test_what_the_budget_does_not_suffice_for_is_unknown(budget, why):
-    """Many concurrent cas operations, none of which can be tried within such a budget."""
-    rows = [op(n, "cas", 0, 100, expected=n % 3, input=(n * 7) % 5) for n in range(100)]
+def test_what_the_budget_does_not_suffice_for_is_unknown(monkeypatch, budget, why):
+    """A search that looks at the clock after five steps, and has no time or no room at all."""
+    monkeypatch.setattr(attempt, "SLICE_NODES", 5)
+    rows = [op(n, "write", n, n + 5, input=n % 3) for n in range(100)]
     checker = Linearizable(CAS, "0")
     tables = {"operations": pa.Table.from_pylist(rows, OPERATIONS)}
     hurried = replace(context(), search=budget, clock_unix_s=lambda: 0.0)
