@@ -34,8 +34,10 @@ OPERATIONS_PER_FILE_MAX = 250_000
 """Rows of an operations file; a key with more has files of its own."""
 FILLED = 0.9
 """How full a part's file is meant to be, so that few parts need a second, small one."""
-HELD_BYTES_MAX = 1 << 30
+HELD_BYTES_MAX = 640 << 20
 """Rows of all parts together that are held in memory; beyond they go to disk."""
+RANK_BITS = 22
+"""Keys of one part that are told apart in one number with the operation, 4 million of them."""
 KEYS_IN_FOOTER = b"shaketable.keys"
 COMPRESSION = "lz4"
 
@@ -168,7 +170,7 @@ class OperationParts:
         rows = self._rows_of(part)
         if not len(rows):
             return []
-        order = np.lexsort((rows["op"], ranks[rows["key"] + 1]))
+        order = _order(ranks[rows["key"] + 1], rows["op"])
         ordered = np.empty_like(rows)
         gather(rows, order, ordered)
         del rows, order
@@ -183,6 +185,14 @@ class OperationParts:
             _write_file(path, ordered[start:stop], texts, (bool(is_begun), bool(is_cut)))
             paths.append(path)
         return paths
+
+
+def _order(ranks: npt.NDArray[np.int64], ops: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the order of rows by key, then by operation, which is by time of call."""
+    relative = ranks - ranks.min()
+    if relative.max() >> RANK_BITS or ops.max() >> (63 - RANK_BITS):
+        return np.lexsort((ops, ranks))
+    return np.argsort(relative << (63 - RANK_BITS) | ops)  # one number sorts three times as fast
 
 
 def file_ranges(

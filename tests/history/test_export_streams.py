@@ -297,3 +297,11 @@ def test_many_and_long_texts(tmp_path: Path) -> None:
 def test_a_segment_that_is_not_there(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool, pytest.raises(HarnessError, match="No such file"):
         rounds.Recordings([tmp_path / "none.seg"], pool)
+
+
+@pytest.mark.parametrize("most", [50, 1 << 50])
+def test_rows_are_ordered_by_key_and_operation_however_large_the_numbers(most: int) -> None:
+    rng = np.random.default_rng(2)
+    ranks, ops = rng.integers(0, 9, 400), rng.permutation(np.arange(400)) * (most // 50)
+    order = operation_files._order(ranks, ops)
+    assert order.tolist() == np.lexsort((ops, ranks)).tolist()
