@@ -72,9 +72,7 @@ class KeyJudge:
         """Judge what is still open: no more rows of it come."""
         rows, self._open = self._open, []
         if rows:
-            table = rows[0]
-            if len(rows) > 1:
-                table = pa.concat_tables(rows).unify_dictionaries().combine_chunks()
+            table = _joined(rows)
             bounds = np.array([0, table.num_rows], np.int64)
             yield from judge_keys(self._checkers, table, bounds, self._context)
 
@@ -150,6 +148,26 @@ def _judge_some(
                 yield lost(checker.name, NOT_JUDGED, message, len(bounds) - 1 - number)
                 break
             yield judged(checker.name, partial(checker.check, rows, context))
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    """Join tables into one with a chunk a column, column by column: a huge key is held once.
+
+    Empties `tables`.
+    """
+    if len(tables) == 1:
+        return tables.pop()
+    schema = tables[0].schema
+    columns = [[table.column(n) for table in tables] for n in range(len(schema))]
+    tables.clear()
+    joined = []
+    while columns:
+        chunks = [chunk for column in columns.pop(0) for chunk in column.chunks]
+        whole = pa.chunked_array(chunks)
+        if pa.types.is_dictionary(whole.type):
+            whole = whole.unify_dictionaries()
+        joined.append(whole.combine_chunks())
+    return pa.table(joined, schema=schema)
 
 
 def key_bounds(table: pa.Table) -> Ints:
