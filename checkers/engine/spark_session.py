@@ -50,6 +50,8 @@ CONNECT_TIMEOUT_S = 10.0
 
 GRACE_S = 0.4
 """How long after a deadline a job may go on: checkers end by themselves and tell what is open."""
+STRIKE_AGAIN_S = 0.5
+"""How soon a job that goes on all the same is cancelled again."""
 
 NUMBA_CACHE = "NUMBA_CACHE_DIR"
 EXECUTOR_NUMBA_CACHE = "numba-cache"
@@ -205,7 +207,8 @@ class Guard:
         self._frames = frames
         self._context = context
         self._tag = f"shaketable-{secrets.token_hex(4)}"
-        self._timer: threading.Timer | None = None
+        self._watch: threading.Thread | None = None
+        self._is_over = threading.Event()
 
     def __enter__(self) -> None:
         """Start to watch."""
@@ -213,23 +216,37 @@ class Guard:
         if deadline is None or clock is None:
             return
         self._frames.addTag(self._tag)
-        self._timer = threading.Timer(max(0.0, deadline - clock()) + GRACE_S, self._strike)
-        self._timer.daemon = True
-        self._timer.start()
+        self._is_over.clear()
+        left_s = max(0.0, deadline - clock()) + GRACE_S
+        self._watch = threading.Thread(target=self._strike, args=(left_s,), daemon=True)
+        self._watch.start()
 
     def __exit__(self, *_raised: object) -> None:
         """Stop watching."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._watch is not None:
+            self._is_over.set()
+            self._watch.join()
+            self._watch = None
             self._frames.removeTag(self._tag)
 
-    def _strike(self) -> None:
-        self.has_struck = True
-        try:
-            self._frames.interruptTag(self._tag)
-        except Exception as error:  # it may have ended just now
-            _LOG.debug("spark job not interrupted: error=%s", error)
+    def _strike(self, after_s: float) -> None:
+        """Interrupt until it is over: a job that is only just being made is not seen at first."""
+        while not self._is_over.wait(after_s):
+            self.has_struck = True
+            try:
+                if not self._frames.interruptTag(self._tag):
+                    _cancel_all(self._frames)
+            except Exception as error:  # it may have ended just now
+                _LOG.debug("spark job not interrupted: error=%s", error)
+            after_s = STRIKE_AGAIN_S
+
+
+def _cancel_all(frames: Any) -> None:
+    """Cancel every job of a session: the one that is watched may carry no tag, and runs alone."""
+    if hasattr(frames, "_jsparkSession"):  # a driver of our own
+        frames.sparkContext.cancelAllJobs()
+    else:
+        frames.interruptAll()
 
 
 def first_line(error: Exception) -> str:
