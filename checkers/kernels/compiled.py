@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import numba
@@ -14,12 +18,36 @@ _UNCOUNTED: dict[str, Any] = {"nogil": True, "_nrt": False}
 """Options of numba: no references are counted. Numba has it, but does not document it."""
 
 
+def forget_stale(folder: Path) -> bool:
+    """Delete the machine code kept in `folder` if any source beside it has changed since.
+
+    Numba asks only whether the file of the kernel itself has changed, not those that it calls
+    into. True if it was of other sources. A folder that cannot be written holds none of ours;
+    in NUMBA_CACHE_DIR nothing is deleted: who sets it gives each version a folder of its own.
+    """
+    digest = hashlib.sha256()
+    for source in sorted(folder.glob("*.py")):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    stamp = folder / "__pycache__" / "kernels.stamp"
+    with contextlib.suppress(OSError):
+        if stamp.is_file() and stamp.read_text() == digest.hexdigest():
+            return False
+        for kept in (*stamp.parent.glob("*.nbi"), *stamp.parent.glob("*.nbc")):
+            kept.unlink(missing_ok=True)
+        fresh = stamp.with_suffix(f".{os.getpid()}")
+        fresh.write_text(digest.hexdigest())
+        fresh.replace(stamp)
+    return True
+
+
+forget_stale(Path(__file__).parent)
+
+
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a kernel at its first call, without Python's lock while it runs.
 
     The machine code is kept beside the source or in NUMBA_CACHE_DIR; where neither can be
-    written, each process compiles it anew. Numba asks only whether the file of the kernel itself
-    has changed: after a change to another file that it calls into, delete what was kept.
+    written, each process compiles it anew.
     """
     try:
         kept: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
