@@ -26,8 +26,10 @@ from checkers.kernels.search_arrays import (
     FLAGS,
     GAINLESS,
     IS_WINDOW,
+    KIND,
     LAST,
     LOOKED,
+    LOOSE,
     MIDWAY,
     MISSING,
     MISSING_COUNT,
@@ -36,13 +38,18 @@ from checkers.kernels.search_arrays import (
     NEEDS_STACK,
     NEEDS_STEPS,
     NEEDS_USED,
+    NEXT,
     NODES,
     OBSERVERS,
+    OBSERVES,
     OVERWRITERS,
+    OVERWRITES,
     PROGRESS,
     REFUTED,
     RETURN,
+    RETURNED,
     SLICE_OVER,
+    SLOT,
     STALLED,
     START,
     STATE,
@@ -51,6 +58,8 @@ from checkers.kernels.search_arrays import (
     TOP,
     USED,
     USED_COUNT,
+    WHAT,
+    WHO,
     WORDS,
     Arena,
     Cursor,
@@ -72,24 +81,24 @@ def _advance(h: History, c: Cursor, a: Arena, t: Steps, state: int) -> int:
     obligation. What returns and is done, or optional without use any more, is passed.
     """
     words = h.facts[WORDS]
-    e = c.place[AT]
+    e = int(c.place[AT])
     while e < a.at[STOP]:
-        i = h.event[e]
-        if h.what[e] == CALL:
-            k = h.kind[i]
-            word, bit = h.slot[i] >> 6, np.uint64(1) << np.uint64(h.slot[i] & 63)
-            if h.loose[i]:
+        i = int(h.event[e, WHO])
+        if h.event[e, WHAT] == CALL:
+            k = int(h.op[i, KIND])
+            word, bit = h.op[i, SLOT] >> 6, np.uint64(1) << np.uint64(h.op[i, SLOT] & 63)
+            if h.op[i, LOOSE]:
                 c.child[words + word] |= bit
-            elif h.overwrites[k]:
+            elif h.does[k, OVERWRITES]:
                 _carry(h, c, i)
-            elif h.observes[k]:
+            elif h.does[k, OBSERVES]:
                 after = step(h, t, state, k)
                 if after == MISSING:
                     break
                 if after == state:
                     c.child[word] |= bit
-        elif h.what[e] == RETURN:
-            word, bit = h.slot[i] >> 6, np.uint64(1) << np.uint64(h.slot[i] & 63)
+        elif h.event[e, WHAT] == RETURN:
+            word, bit = h.op[i, SLOT] >> 6, np.uint64(1) << np.uint64(h.op[i, SLOT] & 63)
             if c.child[word] & bit:
                 c.child[word] ^= bit
             elif c.child[words + word] & bit and not is_useful(h, i, state, e):
@@ -116,8 +125,8 @@ def _carry(h: History, c: Cursor, i: int) -> None:
             while rest & np.uint64(1) == 0:
                 rest >>= np.uint64(1)
                 slot += 1
-            if h.returned[c.holder[slot]] < h.returned[i]:
-                slot = h.slot[i]
+            if h.op[c.holder[slot], RETURNED] < h.op[i, RETURNED]:
+                slot = h.op[i, SLOT]
             c.child[words + (slot >> 6)] |= np.uint64(1) << np.uint64(slot & 63)
             return
 
@@ -131,15 +140,15 @@ def _observe(h: History, c: Cursor, t: Steps, state: int) -> bool:
     if waiting == 0:
         return False
     gain = False
-    end = h.kind.size
-    i = c.next_open[end]
+    end = h.op.shape[0]
+    i = int(c.open[end, NEXT])
     while i != end:
-        if h.observes[h.kind[i]] and not has(c.child, h.slot[i]):
-            after = step(h, t, state, h.kind[i])
+        if h.does[h.op[i, KIND], OBSERVES] and not has(c.child, h.op[i, SLOT]):
+            after = step(h, t, state, int(h.op[i, KIND]))
             if after == state:
-                c.child[h.slot[i] >> 6] |= np.uint64(1) << np.uint64(h.slot[i] & 63)
+                c.child[h.op[i, SLOT] >> 6] |= np.uint64(1) << np.uint64(h.op[i, SLOT] & 63)
                 gain = True
-        i = c.next_open[i]
+        i = int(c.open[i, NEXT])
     return gain
 
 
@@ -166,11 +175,13 @@ def _make_child(
         _root(h, c, a)
         return _advance(h, c, a, t, move), move, 0, 0
     words = h.facts[WORDS]
-    e, before, used = a.node[parent, EVENT], a.node[parent, STATE], a.node[parent, USED]
+    # One integer type throughout: each further one would compile the parts below once more.
+    e, before = int(a.node[parent, EVENT]), int(a.node[parent, STATE])
+    used = int(a.node[parent, USED])
     move_to(h, c, e)
     for w in range(2 * words):
         c.child[w] = a.mask[parent, w]
-    forcing = h.slot[h.event[e]]
+    forcing = h.op[h.event[e, WHO], SLOT]
     forcing_bit = np.uint64(1) << np.uint64(forcing & 63)
     if move == DROP:
         c.child[words + (forcing >> 6)] &= ~forcing_bit
@@ -178,17 +189,17 @@ def _make_child(
         return _advance(h, c, a, t, before), before, used, 0
     skippable = True
     if move >= 0:
-        k = h.kind[move]
-        word, bit = h.slot[move] >> 6, np.uint64(1) << np.uint64(h.slot[move] & 63)
-        skippable = c.child[words + word] & bit != 0 or h.overwrites[k] != 0
+        k = int(h.op[move, KIND])
+        word, bit = h.op[move, SLOT] >> 6, np.uint64(1) << np.uint64(h.op[move, SLOT] & 63)
+        skippable = c.child[words + word] & bit != 0 or h.does[k, OVERWRITES] != 0
         c.child[word] |= bit
         c.child[words + word] &= ~bit
     else:
-        k = h.unknown_kind[FIRST_UNKNOWN - move]
+        k = int(h.unknown_kind[FIRST_UNKNOWN - move])
         if not a.at[IS_WINDOW]:
             used = spend(a, used, FIRST_UNKNOWN - move)
     state = step(h, t, before, k)
-    if h.overwrites[k]:
+    if h.does[k, OVERWRITES]:
         # Absorption: each open overwriter that is not used could have stood right before this
         # one, so it has become optional. Overwriters only: others compete for a state.
         for w in range(words):
@@ -220,7 +231,7 @@ def _look(h: History, c: Cursor, a: Arena, t: Steps, chain_max: int) -> int:
     Returns THROUGH, NEEDS_STEPS (the move stays on the stack then) or SLICE_OVER.
     """
     top = a.at[TOP] - 1
-    parent, move = a.stack[top, 0], a.stack[top, 1]
+    parent, move = int(a.stack[top, 0]), int(a.stack[top, 1])
     if parent >= 0 and a.node[parent, FLAGS] & COVERED:
         a.at[TOP] = top
         return SLICE_OVER
@@ -229,7 +240,7 @@ def _look(h: History, c: Cursor, a: Arena, t: Steps, chain_max: int) -> int:
     if t.facts[MISSING_COUNT]:
         return NEEDS_STEPS
     node = (e, state, used, flags)
-    was = a.node[parent, STATE] if parent >= 0 else state
+    was = int(a.node[parent, STATE]) if parent >= 0 else state
     if e < a.at[STOP]:
         hopeless = h.facts[FAMILY] == VALUE and is_doomed(h, c, a, e, state, used, was)
         hopeless = hopeless or is_covered(h, c, a, node, chain_max)

@@ -16,12 +16,12 @@ Int64s = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.uint8]
 
-# ---- what stands at an event (History.what)
+# ---- what stands at an event
 CALL = 0
 RETURN = 1
 UNKNOWN_CALL = 2
 
-# ---- History.loose
+# ---- values of LOOSE
 UNSEEN = 1
 CARRIED = 2
 
@@ -43,61 +43,79 @@ returned; -1 if there is none."""
 FACTS = 9
 
 
+# ---- columns of History.event
+WHO = 0
+"""The operation that is called or returns; of one of unknown outcome the place of its kind in
+`unknown_kind`."""
+WHAT = 1
+"""CALL, RETURN or UNKNOWN_CALL."""
+# ---- columns of History.op
+KIND = 0
+SLOT = 1
+"""Which bit of the masks is the operation's while it is open."""
+CALLED = 2
+"""The event of its call."""
+RETURNED = 3
+"""The event of its return; no event's number if it never does."""
+BEHIND = 4
+"""The open operation that returns next before it, at its call; -1 for none."""
+LOOSE = 5
+"""0 if it must happen; UNSEEN if it is of unknown outcome; CARRIED if it overwrites and another one
+that must happen lies inside its interval: it can stand right before whatever makes that one happen,
+so nothing ever has to be done for it."""
+PRODUCER = 6
+"""VALUE: the last event before its return at which something is called that leaves the value which
+it needs; -1 for none."""
+OP_COLUMNS = 7
+# ---- columns of History.does
+CODE = 0
+A = 1
+B = 2
+OBSERVES = 3
+OVERWRITES = 4
+"""As in problem.Kinds."""
+DOES_COLUMNS = 5
+# ---- columns of History.value
+FIRST_MADE = 0
+"""The first event at which something is called that leaves the value, -1 for the initial one, no
+event's number if there is none."""
+LAST_NEED = 1
+"""The last event at which an operation returns that needs the value, -1 for none."""
+NEED_BEGIN = 2
+"""Where the value's operations begin in `need`."""
+VALUE_COLUMNS = 3
+
+
 class History(NamedTuple):
     """One problem, ordered by time. Never written after it is built.
 
     *Known* operations returned; they are numbered by their place in the problem among those.
-    An operation of unknown outcome that is the only one of its kind may stand among them too
-    (`loose`): it need not happen. Others of unknown outcome are counts by kind.
+    An operation of unknown outcome that is the only one of its kind may stand among them too: it
+    need not happen. Others of unknown outcome are counts by kind.
+
+    What belongs together stands in one array: it is read together, and each further array of a
+    tuple makes all kernels slower to compile.
 
     Attributes:
-        event: at each event the operation that is called or returns, or the place in
-            `unknown_kind` of the one of unknown outcome that is called.
-        what: CALL, RETURN or UNKNOWN_CALL, at each event.
-        kind: of each operation.
-        slot: which bit of the masks is the operation's while it is open.
-        called: the event of each operation's call.
-        returned: the event of its return; no event's number if it never does.
-        behind: the open operation that returns next before it, at its call; -1 for none.
-        loose: 0 if it must happen; UNSEEN if it is of unknown outcome; CARRIED if it overwrites and
-            another one that must happen lies inside its interval: it can stand right before
-            whatever makes that one happen, so nothing ever has to be done for it.
-        code, a, b, observes, overwrites: of each kind, see problem.Kinds.
+        event: what stands at each event, shape (events, 2).
+        op: the known operations, shape (operations, OP_COLUMNS).
+        does: the kinds, shape (kinds, DOES_COLUMNS).
         unknown_kind: the kinds that have operations of unknown outcome, counted.
         unknown_begin: where each of these kinds begins in `unknown_member`, and the end.
         unknown_member: the operations of unknown outcome, by kind, then by call; they have
             numbers of their own.
-        producer: VALUE: for each operation that needs a value, the last event before its return
-            at which something is called that leaves this value; -1 for none.
-        first_made: VALUE: for each value the first event at which something is called that leaves
-            it, -1 for the initial one, the number of events if there is none.
-        last_need: VALUE: for each value the last event at which an operation returns that needs
-            it, -1 for none.
-        need_begin: VALUE: where each value's operations begin in `need`, and the end.
+        value: the values, and one more for the end, shape (values + 1, VALUE_COLUMNS).
         need: VALUE: the operations that need a value, by value, then by call.
         facts: numbers, see above.
     """
 
     event: Int32s
-    what: Flags
-    kind: Int32s
-    slot: Int32s
-    called: Int32s
-    returned: Int32s
-    behind: Int32s
-    loose: Flags
-    code: Int32s
-    a: Int64s
-    b: Int64s
-    observes: Flags
-    overwrites: Flags
+    op: Int32s
+    does: Int32s
     unknown_kind: Int32s
     unknown_begin: Int64s
     unknown_member: Int64s
-    producer: Int32s
-    first_made: Int32s
-    last_need: Int32s
-    need_begin: Int32s
+    value: Int32s
     need: Int32s
     facts: Int64s
 
@@ -106,6 +124,12 @@ class History(NamedTuple):
 OBSERVERS = 0
 MUTATORS = 1
 OVERWRITERS = 2
+# ---- columns of Cursor.open
+NEXT = 0
+PREVIOUS = 1
+# ---- columns of Cursor.reach
+STAMP = 0
+LEFT = 1
 # ---- Cursor.place
 AT = 0
 TICK = 1
@@ -116,26 +140,24 @@ class Cursor(NamedTuple):
 
     Attributes:
         holder: which operation has a slot.
-        next_open, previous_open: the open operations, those that return first in front; a
-            circle through the number behind the last operation.
+        open: for each operation the NEXT and the PREVIOUS open one, those that return first in
+            front; a circle through the number behind the last operation.
         open_mask: their slots: observers, mutators (all others), and the overwriters of these.
         called_unknown: how many of unknown outcome are called before, by place in unknown_kind.
         place: the event behind the place; a number that grows, for the stamps.
         kind_stamp: when a kind was last seen: among required and among optional ones.
-        value_stamp: when it was last counted how often a value can be reached.
-        value_left: how many swaps away from the value that leaves room for.
+        reach: for each value its STAMP, when it was last counted how often it can be reached; and
+            how many swaps away from it there is room LEFT for.
         child: the masks of the node at hand: done, then optional.
     """
 
     holder: Int32s
-    next_open: Int32s
-    previous_open: Int32s
+    open: Int32s
     open_mask: Words
     called_unknown: Int32s
     place: Int64s
     kind_stamp: Int64s
-    value_stamp: Int64s
-    value_left: Int64s
+    reach: Int64s
     child: Words
 
 

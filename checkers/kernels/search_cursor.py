@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.compiled import inlined
+from checkers.kernels.compiled import bare, inlined
 from checkers.kernels.search_arrays import (
     AT,
+    BEHIND,
     CALL,
+    KIND,
     MUTATORS,
+    NEXT,
     OBSERVERS,
+    OBSERVES,
     OVERWRITERS,
+    OVERWRITES,
+    PREVIOUS,
     RETURN,
+    SLOT,
+    WHAT,
+    WHO,
     Cursor,
     History,
 )
@@ -24,43 +33,43 @@ from checkers.kernels.search_arrays import (
 @inlined
 def _flip(h: History, c: Cursor, i: int) -> None:
     """Turn the bit of operation i in the masks of open operations."""
-    word = h.slot[i] >> 6
-    bit = np.uint64(1) << np.uint64(h.slot[i] & 63)
-    k = h.kind[i]
-    if h.observes[k]:
+    word = h.op[i, SLOT] >> 6
+    bit = np.uint64(1) << np.uint64(h.op[i, SLOT] & 63)
+    k = h.op[i, KIND]
+    if h.does[k, OBSERVES]:
         c.open_mask[OBSERVERS, word] ^= bit
     else:
         c.open_mask[MUTATORS, word] ^= bit
-        if h.overwrites[k]:
+        if h.does[k, OVERWRITES]:
             c.open_mask[OVERWRITERS, word] ^= bit
 
 
 @inlined
 def _put_in(h: History, c: Cursor, i: int, left: int) -> None:
-    c.holder[h.slot[i]] = i
-    right = c.next_open[left]
-    c.next_open[left] = i
-    c.previous_open[i] = left
-    c.next_open[i] = right
-    c.previous_open[right] = i
+    c.holder[h.op[i, SLOT]] = i
+    right = c.open[left, NEXT]
+    c.open[left, NEXT] = i
+    c.open[i, PREVIOUS] = left
+    c.open[i, NEXT] = right
+    c.open[right, PREVIOUS] = i
 
 
 @inlined
 def _take_out(c: Cursor, i: int) -> None:
-    c.next_open[c.previous_open[i]] = c.next_open[i]
-    c.previous_open[c.next_open[i]] = c.previous_open[i]
+    c.open[c.open[i, PREVIOUS], NEXT] = c.open[i, NEXT]
+    c.open[c.open[i, NEXT], PREVIOUS] = c.open[i, PREVIOUS]
 
 
 @inlined
 def step_forward(h: History, c: Cursor) -> None:
     """Move past the event behind the cursor."""
     at = c.place[AT]
-    i = h.event[at]
-    if h.what[at] == CALL:
-        left = h.behind[i]
-        _put_in(h, c, i, left if left >= 0 else h.kind.size)
+    i = int(h.event[at, WHO])
+    if h.event[at, WHAT] == CALL:
+        left = int(h.op[i, BEHIND])
+        _put_in(h, c, i, left if left >= 0 else h.op.shape[0])
         _flip(h, c, i)
-    elif h.what[at] == RETURN:
+    elif h.event[at, WHAT] == RETURN:
         _take_out(c, i)
         _flip(h, c, i)
     else:
@@ -71,23 +80,35 @@ def step_forward(h: History, c: Cursor) -> None:
 @inlined
 def _step_back(h: History, c: Cursor) -> None:
     at = c.place[AT] - 1
-    i = h.event[at]
-    if h.what[at] == CALL:
+    i = int(h.event[at, WHO])
+    if h.event[at, WHAT] == CALL:
         _take_out(c, i)
         _flip(h, c, i)
-    elif h.what[at] == RETURN:
-        c.holder[h.slot[i]] = i
-        c.next_open[c.previous_open[i]] = i
-        c.previous_open[c.next_open[i]] = i
+    elif h.event[at, WHAT] == RETURN:
+        c.holder[h.op[i, SLOT]] = i
+        c.open[c.open[i, PREVIOUS], NEXT] = i
+        c.open[c.open[i, NEXT], PREVIOUS] = i
         _flip(h, c, i)
     else:
         c.called_unknown[i] -= 1
     c.place[AT] = at
 
 
+@bare
+def _restart(h: History, c: Cursor) -> None:
+    """Stand before all events."""
+    end = h.op.shape[0]
+    c.open[end, NEXT], c.open[end, PREVIOUS] = end, end
+    c.open_mask[:] = 0
+    c.called_unknown[:] = 0
+    c.place[AT] = 0
+
+
 @inlined
 def move_to(h: History, c: Cursor, event: int) -> None:
     """Stand right before that event."""
+    if 2 * event < c.place[AT]:
+        _restart(h, c)
     while c.place[AT] < event:
         step_forward(h, c)
     while c.place[AT] > event:

@@ -6,18 +6,34 @@ import numpy as np
 
 from checkers.kernels.compiled import compiled
 from checkers.kernels.search_arrays import (
+    BEHIND,
     CALL,
+    CALLED,
     CARRIED,
+    CODE,
     EVENTS,
     FAMILY,
     FIRST_LACKING,
+    FIRST_MADE,
+    KIND,
+    LAST_NEED,
     LAST_REFUSAL,
+    LOOSE,
+    NEED_BEGIN,
     OPEN_MAX,
+    OVERWRITES,
+    PRODUCER,
     RETURN,
+    RETURNED,
+    SLOT,
     UNKNOWN_CALL,
     UNKNOWN_KINDS,
     UNSEEN,
     VALUES,
+    WHAT,
+    WHO,
+    A,
+    B,
     History,
     Int32s,
     Int64s,
@@ -128,31 +144,32 @@ def build(
         unknown_place: for each of these the place of its kind in `unknown_kind`.
         time_ns: times of calls, of returns, and of unknown calls. At equal times calls are first.
     """
+    event, op = h.event, h.op
     call_ns, return_ns, unknown_ns = time_ns
-    h.returned[:] = NO_EVENT
+    op[:, RETURNED] = NO_EVENT
     calls, returns, unknown = 0, 0, 0
-    for at in range(h.event.size):
+    for at in range(event.shape[0]):
         now = NEVER
         if calls < call_order.size:
             now = call_ns[call_order[calls]]
-            h.what[at] = CALL
+            event[at, WHAT] = CALL
         if unknown < unknown_order.size and unknown_ns[unknown_order[unknown]] < now:
             now = unknown_ns[unknown_order[unknown]]
-            h.what[at] = UNKNOWN_CALL
+            event[at, WHAT] = UNKNOWN_CALL
         if returns < return_order.size and return_ns[return_order[returns]] < now:
-            h.what[at] = RETURN
-        if h.what[at] == CALL:
+            event[at, WHAT] = RETURN
+        if event[at, WHAT] == CALL:
             i = call_order[calls]
-            h.called[i] = at
+            op[i, CALLED] = at
             calls += 1
-        elif h.what[at] == RETURN:
+        elif event[at, WHAT] == RETURN:
             i = return_order[returns]
-            h.returned[i] = at
+            op[i, RETURNED] = at
             returns += 1
         else:
             i = unknown_place[unknown_order[unknown]]
             unknown += 1
-        h.event[at] = i
+        event[at, WHO] = i
     _group_unknown(h, unknown_order, unknown_place)
     _place_operations(h)
     _find_carried(h)
@@ -179,33 +196,34 @@ def _group_unknown(h: History, unknown_order: Int64s, unknown_place: Int32s) -> 
 @compiled
 def _place_operations(h: History) -> None:
     """Give each operation a slot, and its place among the open ones at its call."""
-    count = h.kind.size
+    event, op = h.event, h.op
+    count = op.shape[0]
     following = np.full(count + 1, count, np.int32)
     leading = np.full(count + 1, count, np.int32)
     free = np.empty(count, np.int32)
     free_count = 0
     slots = 0
-    for at in range(h.event.size):
-        i = h.event[at]
-        if h.what[at] == CALL:
-            left, right = np.int32(count), following[count]
-            while right != count and h.returned[right] < h.returned[i]:
-                left, right = right, following[right]
-            h.behind[i] = left if left != count else -1
+    for at in range(event.shape[0]):
+        i = event[at, WHO]
+        if event[at, WHAT] == CALL:
+            left, right = count, int(following[count])
+            while right != count and op[right, RETURNED] < op[i, RETURNED]:
+                left, right = right, int(following[right])
+            op[i, BEHIND] = left if left != count else -1
             following[left] = i
             leading[i] = left
             following[i] = right
             leading[right] = i
             if free_count:
                 free_count -= 1
-                h.slot[i] = free[free_count]
+                op[i, SLOT] = free[free_count]
             else:
-                h.slot[i] = slots
+                op[i, SLOT] = slots
                 slots += 1
-        elif h.what[at] == RETURN:
+        elif event[at, WHAT] == RETURN:
             following[leading[i]] = following[i]
             leading[following[i]] = leading[i]
-            free[free_count] = h.slot[i]
+            free[free_count] = op[i, SLOT]
             free_count += 1
     h.facts[OPEN_MAX] = slots
 
@@ -213,30 +231,36 @@ def _place_operations(h: History) -> None:
 @compiled
 def _find_carried(h: History) -> None:
     """Mark overwriters whose interval has another one inside that must happen (see `loose`)."""
+    event, op, does = h.event, h.op, h.does
     last_call = -1
-    for at in range(h.event.size):
-        i = h.event[at]
-        if h.what[at] == RETURN and h.overwrites[h.kind[i]] and h.loose[i] != UNSEEN:
-            if h.called[i] < last_call:
-                h.loose[i] = CARRIED
-            last_call = max(last_call, int(h.called[i]))
+    for at in range(event.shape[0]):
+        i = event[at, WHO]
+        if event[at, WHAT] == RETURN and does[op[i, KIND], OVERWRITES] and op[i, LOOSE] != UNSEEN:
+            if op[i, CALLED] < last_call:
+                op[i, LOOSE] = CARRIED
+            last_call = max(last_call, int(op[i, CALLED]))
 
 
 @compiled
 def _find_producers(h: History) -> None:
     """Find who leaves which value: the first call that does, and the last before each need."""
+    event, op, does, value = h.event, h.op, h.does, h.value
     latest = np.full(h.facts[VALUES], -1, np.int32)
     h.facts[FIRST_LACKING] = -1
-    for at in range(h.event.size):
-        i = h.event[at]
-        k = h.unknown_kind[i] if h.what[at] == UNKNOWN_CALL else h.kind[i]
-        if h.what[at] != RETURN:
-            if h.code[k] >= WRITE:
-                latest[h.b[k]] = at
-                h.first_made[h.b[k]] = min(h.first_made[h.b[k]], np.int32(at))
-        elif h.code[k] in (READ, CAS):
-            h.producer[i] = latest[h.a[k]]
-            lacks = latest[h.a[k]] < 0 and h.first_made[h.a[k]] >= 0 and h.loose[i] != UNSEEN
+    for at in range(event.shape[0]):
+        i = event[at, WHO]
+        k = h.unknown_kind[i] if event[at, WHAT] == UNKNOWN_CALL else op[i, KIND]
+        if event[at, WHAT] != RETURN:
+            if does[k, CODE] >= WRITE:
+                latest[does[k, B]] = at
+                value[does[k, B], FIRST_MADE] = min(value[does[k, B], FIRST_MADE], np.int32(at))
+        elif does[k, CODE] in (READ, CAS):
+            op[i, PRODUCER] = latest[does[k, A]]
+            lacks = (
+                latest[does[k, A]] < 0
+                and value[does[k, A], FIRST_MADE] >= 0
+                and op[i, LOOSE] != UNSEEN
+            )
             if lacks and h.facts[FIRST_LACKING] < 0:
                 h.facts[FIRST_LACKING] = at
 
@@ -244,50 +268,52 @@ def _find_producers(h: History) -> None:
 @compiled
 def _find_unreachable(h: History) -> None:
     """Let a value count as never made if all that leaves it needs one that is never made."""
-    is_made = h.first_made < 0
+    does, value = h.does, h.value
+    is_made = value[:, FIRST_MADE] < 0
     swaps = 0
-    for k in range(h.code.size):
-        if h.code[k] == WRITE:
-            is_made[h.b[k]] = True
-        elif h.code[k] == CAS:
+    for k in range(does.shape[0]):
+        if does[k, CODE] == WRITE:
+            is_made[does[k, B]] = True
+        elif does[k, CODE] == CAS:
             swaps += 1
     more = swaps > 0
     while more:
         more = False
-        for k in range(h.code.size):
-            if h.code[k] == CAS and is_made[h.a[k]] and not is_made[h.b[k]]:
-                is_made[h.b[k]] = True
+        for k in range(does.shape[0]):
+            if does[k, CODE] == CAS and is_made[does[k, A]] and not is_made[does[k, B]]:
+                is_made[does[k, B]] = True
                 more = True
     for v in range(is_made.size):
         if not is_made[v]:
-            h.first_made[v] = NO_EVENT
+            value[v, FIRST_MADE] = NO_EVENT
 
 
 @compiled
 def _find_needs(h: History) -> None:
     """Find who needs which value, and until when."""
+    event, op, does, value = h.event, h.op, h.does, h.value
     h.facts[LAST_REFUSAL] = -1
-    h.need_begin[:] = 0
-    for i in range(h.kind.size):
-        k = h.kind[i]
-        if h.code[k] == REFUSED:
-            h.facts[LAST_REFUSAL] = max(h.facts[LAST_REFUSAL], np.int64(h.returned[i]))
-        elif h.code[k] != WRITE:
-            h.last_need[h.a[k]] = max(h.last_need[h.a[k]], h.returned[i])
+    value[:, NEED_BEGIN] = 0
+    for i in range(op.shape[0]):
+        k = op[i, KIND]
+        if does[k, CODE] == REFUSED:
+            h.facts[LAST_REFUSAL] = max(h.facts[LAST_REFUSAL], np.int64(op[i, RETURNED]))
+        elif does[k, CODE] != WRITE:
+            value[does[k, A], LAST_NEED] = max(value[does[k, A], LAST_NEED], op[i, RETURNED])
             # What need not happen dooms nobody.
-            if h.loose[i] != UNSEEN:
-                h.need_begin[h.a[k] + 1] += 1
+            if op[i, LOOSE] != UNSEEN:
+                value[does[k, A] + 1, NEED_BEGIN] += 1
     for place in range(h.facts[UNKNOWN_KINDS]):
         k = h.unknown_kind[place]
-        if h.code[k] == CAS:
-            h.last_need[h.a[k]] = NO_EVENT
+        if does[k, CODE] == CAS:
+            value[does[k, A], LAST_NEED] = NO_EVENT
     for v in range(h.facts[VALUES]):
-        h.need_begin[v + 1] += h.need_begin[v]
-    filled = h.need_begin.copy()
+        value[v + 1, NEED_BEGIN] += value[v, NEED_BEGIN]
+    filled = value[:, NEED_BEGIN].copy()
     for at in range(h.facts[EVENTS]):
-        i = h.event[at]
-        if h.what[at] == CALL and h.loose[i] != UNSEEN:
-            k = h.kind[i]
-            if h.code[k] in (READ, CAS):
-                h.need[filled[h.a[k]]] = i
-                filled[h.a[k]] += 1
+        i = event[at, WHO]
+        if event[at, WHAT] == CALL and op[i, LOOSE] != UNSEEN:
+            k = op[i, KIND]
+            if does[k, CODE] in (READ, CAS):
+                h.need[filled[does[k, A]]] = i
+                filled[does[k, A]] += 1

@@ -40,6 +40,11 @@ def _chain_of(e: int, state: int, flags: int, heads: int) -> int:
 
 
 @inlined
+def _chain_of_node(node: Int32s, y: int, heads: int) -> int:
+    return _chain_of(int(node[y, EVENT]), int(node[y, STATE]), int(node[y, FLAGS]), heads)
+
+
+@inlined
 def _used_no_more(a: Arena, x: int, y: int) -> bool:
     """True if no kind of unknown outcome was used more often in row x than in row y."""
     if x != y:
@@ -95,9 +100,9 @@ def is_covered(h: History, c: Cursor, a: Arena, node: Node, chain_max: int) -> b
         same = a.node[x, EVENT] == e and a.node[x, STATE] == state
         if same and (a.node[x, FLAGS] ^ flags) & MIDWAY == 0:
             seen += 1
-            if _child_is_covered(h, c, a, x) and _used_no_more(a, a.node[x, USED], used):
+            if _child_is_covered(h, c, a, x) and _used_no_more(a, int(a.node[x, USED]), used):
                 return True
-            if _child_covers(h, c, a, x) and _used_no_more(a, used, a.node[x, USED]):
+            if _child_covers(h, c, a, x) and _used_no_more(a, used, int(a.node[x, USED])):
                 if last < 0:
                     a.head[chain] = following
                 else:
@@ -142,7 +147,7 @@ def _used_chain_of(used: Int32s, row: int, heads: int) -> int:
 def forget(a: Arena) -> None:
     """Empty an arena; what it takes follows what was in it, not how large it is."""
     for y in range(a.at[NODES]):
-        a.head[_chain_of(a.node[y, EVENT], a.node[y, STATE], a.node[y, FLAGS], a.head.size)] = -1
+        a.head[_chain_of_node(a.node, y, a.head.size)] = -1
     for row in range(1, a.at[USED_COUNT]):
         a.used_head[_used_chain_of(a.used, row, a.used_head.size)] = -1
     a.at[:] = 0
@@ -158,7 +163,7 @@ def forget(a: Arena) -> None:
 def chain_anew(node: Int32s, count: int, head: Int32s) -> None:
     """Chain all nodes by a larger `head`, which holds -1 everywhere; the newest come first."""
     for y in range(count):
-        chain = _chain_of(node[y, EVENT], node[y, STATE], node[y, FLAGS], head.size)
+        chain = _chain_of_node(node, y, head.size)
         node[y, CHAIN] = head[chain]
         head[chain] = y
 
@@ -166,16 +171,16 @@ def chain_anew(node: Int32s, count: int, head: Int32s) -> None:
 @bare
 def spend(a: Arena, row: int, k: int) -> int:
     """Return the row that uses one more of the kind at place k; equal rows are one."""
-    y = a.at[USED_COUNT]
+    y = int(a.at[USED_COUNT])
     for x in range(a.used.shape[1]):
         a.used[y, x] = a.used[row, x]
     a.used[y, k] += 1
     chain = _used_chain_of(a.used, y, a.used_head.size)
-    x = a.used_head[chain]
+    x = int(a.used_head[chain])
     while x >= 0:
         if _used_no_more(a, x, y) and _used_no_more(a, y, x):
             return int(x)
-        x = a.used_chain[x]
+        x = int(a.used_chain[x])
     a.used_chain[y] = a.used_head[chain]
     a.used_head[chain] = y
     a.at[USED_COUNT] = y + 1

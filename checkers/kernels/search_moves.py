@@ -6,20 +6,36 @@ import numpy as np
 
 from checkers.kernels.compiled import bare, inlined
 from checkers.kernels.search_arrays import (
+    CALLED,
+    CODE,
     DROP,
     FAMILY,
     FIRST_UNKNOWN,
     GAINLESS,
     IS_WINDOW,
+    KIND,
+    LAST_NEED,
     LAST_REFUSAL,
+    LEFT,
     MIDWAY,
+    NEED_BEGIN,
+    NEXT,
+    OBSERVES,
     OVERWRITERS,
+    OVERWRITES,
+    PRODUCER,
+    RETURNED,
+    SLOT,
+    STAMP,
     STOP,
     TICK,
     TOP,
     UNKNOWN_KINDS,
+    WHO,
     WORDS,
+    A,
     Arena,
+    B,
     Cursor,
     History,
     Steps,
@@ -53,7 +69,7 @@ def _is_needed(h: History, state: int, e: int) -> bool:
     """True if something that returns at event e or later may be possible in this state alone."""
     if h.facts[FAMILY] != VALUE:
         return True
-    return bool(h.last_need[state] >= e or h.facts[LAST_REFUSAL] >= e)
+    return bool(h.value[state, LAST_NEED] >= e or h.facts[LAST_REFUSAL] >= e)
 
 
 @inlined
@@ -61,10 +77,10 @@ def is_useful(h: History, i: int, state: int, e: int) -> bool:
     """True if it may help that the optional operation i, which returns at e, takes effect."""
     if h.facts[FAMILY] != VALUE:
         return True
-    after = h.b[h.kind[i]]
-    if after == state and not h.overwrites[h.kind[i]]:
+    after = int(h.does[h.op[i, KIND], B])
+    if after == state and not h.does[h.op[i, KIND], OVERWRITES]:
         return False
-    return bool(h.last_need[after] > e or h.facts[LAST_REFUSAL] > e)
+    return bool(h.value[after, LAST_NEED] > e or h.facts[LAST_REFUSAL] > e)
 
 
 @inlined
@@ -78,10 +94,10 @@ def _unknown_left(h: History, c: Cursor, a: Arena, used: int, k: int) -> bool:
 
 @inlined
 def _count_producer(c: Cursor, value: int, count: int) -> None:
-    if c.value_stamp[value] != c.place[TICK]:
-        c.value_stamp[value] = c.place[TICK]
-        c.value_left[value] = 0
-    c.value_left[value] += count
+    if c.reach[value, STAMP] != c.place[TICK]:
+        c.reach[value, STAMP] = c.place[TICK]
+        c.reach[value, LEFT] = 0
+    c.reach[value, LEFT] += count
 
 
 @inlined
@@ -90,25 +106,25 @@ def _count_producers(h: History, c: Cursor, a: Arena, state: int, used: int) -> 
 
     By what is open and unused, or of unknown outcome and left; the state itself counts once.
     """
-    end = h.kind.size
+    end = h.op.shape[0]
     c.place[TICK] += 1
     _count_producer(c, state, 1)
-    i = c.next_open[end]
+    i = int(c.open[end, NEXT])
     while i != end:
-        k = h.kind[i]
-        if not h.observes[k] and not has(c.child, h.slot[i]):
-            _count_producer(c, h.b[k], 1)
-        i = c.next_open[i]
+        k = int(h.op[i, KIND])
+        if not h.does[k, OBSERVES] and not has(c.child, int(h.op[i, SLOT])):
+            _count_producer(c, int(h.does[k, B]), 1)
+        i = int(c.open[i, NEXT])
     for k in range(h.facts[UNKNOWN_KINDS]):
         if _unknown_left(h, c, a, used, k):
-            left = PLENTY if a.at[IS_WINDOW] else c.called_unknown[k] - a.used[used, k]
-            _count_producer(c, h.b[h.unknown_kind[k]], left)
+            left = PLENTY if a.at[IS_WINDOW] else int(c.called_unknown[k] - a.used[used, k])
+            _count_producer(c, int(h.does[h.unknown_kind[k], B]), left)
 
 
 @inlined
 def _comes_too_late(h: History, a: Arena, i: int, e: int) -> bool:
     """True if nothing that leaves what i needs is called between event e and i's return."""
-    return bool(h.producer[i] <= e and h.returned[i] < a.at[STOP])
+    return bool(h.op[i, PRODUCER] <= e and h.op[i, RETURNED] < a.at[STOP])
 
 
 @bare
@@ -121,42 +137,46 @@ def is_doomed(h: History, c: Cursor, a: Arena, e: int, state: int, used: int, wa
     Then the first operation still to come that needs the value which the last move overwrote.
     """
     words = h.facts[WORDS]
-    end = h.kind.size
+    end = h.op.shape[0]
     _count_producers(h, c, a, state, used)
     tick = c.place[TICK]
-    i = c.next_open[end]
+    i = int(c.open[end, NEXT])
     while i != end:
-        code, needs, slot = h.code[h.kind[i]], h.a[h.kind[i]], h.slot[i]
+        code, needs, slot = (
+            h.does[h.op[i, KIND], CODE],
+            int(h.does[h.op[i, KIND], A]),
+            int(h.op[i, SLOT]),
+        )
         if (
             code in (READ, CAS)
             and _comes_too_late(h, a, i, e)
             and not has(c.child, slot)
             and not has_in(c.child, words, slot)
         ):
-            if c.value_stamp[needs] != tick:
+            if c.reach[needs, STAMP] != tick:
                 return True
             if code == CAS:
-                c.value_left[needs] -= 1
-                if c.value_left[needs] < 0:
+                c.reach[needs, LEFT] -= 1
+                if c.reach[needs, LEFT] < 0:
                     return True
-        i = c.next_open[i]
-    if was == state or c.value_stamp[was] == tick:
+        i = int(c.open[i, NEXT])
+    if was == state or c.reach[was, STAMP] == tick:
         return False
-    low, high = h.need_begin[was], h.need_begin[was + 1]
+    low, high = h.value[was, NEED_BEGIN], h.value[was + 1, NEED_BEGIN]
     while low < high:
         middle = (low + high) >> 1
-        if h.called[h.need[middle]] > e:
+        if h.op[h.need[middle], CALLED] > e:
             high = middle
         else:
             low = middle + 1
-    return low < h.need_begin[was + 1] and _comes_too_late(h, a, h.need[low], e)
+    return low < h.value[was + 1, NEED_BEGIN] and _comes_too_late(h, a, int(h.need[low]), e)
 
 
 @inlined
 def _passes(h: History, c: Cursor, t: Steps, e: int, before: int, state: int) -> bool:
     """True if the operation that returns at e is an observer that the new state satisfies."""
-    k = h.kind[h.event[e]]
-    return bool(state != before and h.observes[k] and step(h, t, state, k) == state)
+    k = int(h.op[h.event[e, WHO], KIND])
+    return bool(state != before and h.does[k, OBSERVES] and step(h, t, state, k) == state)
 
 
 @inlined
@@ -165,8 +185,8 @@ def _has_absorbable(h: History, c: Cursor, i: int) -> bool:
     words = h.facts[WORDS]
     for w in range(words):
         rest = c.open_mask[OVERWRITERS, w] & ~c.child[w] & ~c.child[words + w]
-        if i >= 0 and h.slot[i] >> 6 == w:
-            rest &= ~(np.uint64(1) << np.uint64(h.slot[i] & 63))
+        if i >= 0 and h.op[i, SLOT] >> 6 == w:
+            rest &= ~(np.uint64(1) << np.uint64(h.op[i, SLOT] & 63))
         if rest:
             return True
     return False
@@ -180,38 +200,38 @@ def _known_moves(
     _, state, _, flags = node
     words = h.facts[WORDS]
     tick = c.place[TICK]
-    end = h.kind.size
+    end = h.op.shape[0]
     count = 0
-    i = c.next_open[end]
+    i = int(c.open[end, NEXT])
     while i != end:
-        k, slot = h.kind[i], h.slot[i]
-        if not h.observes[k] and not has(c.child, slot):
+        k, slot = int(h.op[i, KIND]), int(h.op[i, SLOT])
+        if not h.does[k, OBSERVES] and not has(c.child, slot):
             optional = 1 if has_in(c.child, words, slot) else 0
             # Two of one kind: the one that returns first, since what remains has more time
             # then. That holds among required ones, among optional ones, and for a required one
             # that returns before an optional one. For an optional one in front of a required
             # one it holds if they overwrite: the required one may follow at once.
             taken = c.kind_stamp[0, k] == tick or (
-                c.kind_stamp[1, k] == tick and (optional or h.overwrites[k])
+                c.kind_stamp[1, k] == tick and (optional or h.does[k, OVERWRITES])
             )
             # No gain: what led here could be skipped, and an overwriter hides that it was not.
-            if not taken and not (h.overwrites[k] and flags & GAINLESS):
+            if not taken and not (h.does[k, OVERWRITES] and flags & GAINLESS):
                 after = step(h, t, state, k)
                 if after >= 0 and (not optional or _is_worth(h, c, i, e, state, after)):
                     c.kind_stamp[optional, k] = tick
-                    passing = h.event[e] == i or _passes(h, c, t, e, state, after)
+                    passing = h.event[e, WHO] == i or _passes(h, c, t, e, state, after)
                     a.move[count, 0] = i
                     a.move[count, 1] = 1 if passing else 2
                     count += 1
-        i = c.next_open[i]
+        i = int(c.open[i, NEXT])
     return count
 
 
 @inlined
 def _is_worth(h: History, c: Cursor, i: int, e: int, before: int, after: int) -> bool:
     """True if it may help that an optional operation, or one of unknown outcome, takes effect."""
-    k = h.kind[i] if i >= 0 else h.unknown_kind[FIRST_UNKNOWN - i]
-    if after == before and not (h.overwrites[k] and _has_absorbable(h, c, i)):
+    k = h.op[i, KIND] if i >= 0 else h.unknown_kind[FIRST_UNKNOWN - i]
+    if after == before and not (h.does[k, OVERWRITES] and _has_absorbable(h, c, i)):
         return False
     return _is_needed(h, after, e)
 
@@ -227,12 +247,12 @@ def _unknown_moves(
     _, state, used, flags = node
     tick = c.place[TICK]
     for place in range(h.facts[UNKNOWN_KINDS]):
-        k = h.unknown_kind[place]
+        k = int(h.unknown_kind[place])
         if (
             not _unknown_left(h, c, a, used, place)
             or c.kind_stamp[0, k] == tick
             or c.kind_stamp[1, k] == tick
-            or (h.overwrites[k] and flags & GAINLESS)
+            or (h.does[k, OVERWRITES] and flags & GAINLESS)
         ):
             continue
         after = step(h, t, state, k)
@@ -256,7 +276,7 @@ def list_moves(
     c.place[TICK] += 1
     count = _known_moves(h, c, a, t, e, node)
     count = _unknown_moves(h, c, a, t, e, node, count)
-    if not node[3] & MIDWAY and has_in(c.child, words, h.slot[h.event[e]]):
+    if not node[3] & MIDWAY and has_in(c.child, words, int(h.op[h.event[e, WHO], SLOT])):
         # Midway it need not be dropped: what was done since could wait for a later return.
         a.move[count, 0] = DROP
         a.move[count, 1] = 0

@@ -8,6 +8,7 @@ import numpy as np
 
 from checkers.kernels.compiled import bare, compiled, inlined
 from checkers.kernels.search_arrays import (
+    CODE,
     FAMILY,
     FILLED,
     IMPOSSIBLE,
@@ -15,6 +16,8 @@ from checkers.kernels.search_arrays import (
     MISSING,
     MISSING_COUNT,
     MISSING_MAX,
+    A,
+    B,
     History,
     Int32s,
     Int64s,
@@ -57,12 +60,12 @@ def step(h: History, t: Steps, state: int, kind: int) -> int:
     """
     if h.facts[FAMILY] != VALUE:
         return _remembered(h, t, state, kind)
-    code = h.code[kind]
+    code = h.does[kind, CODE]
     if code == WRITE:
-        return int(h.b[kind])
-    matches = h.a[kind] == state
+        return int(h.does[kind, B])
+    matches = h.does[kind, A] == state
     if code == CAS:
-        return int(h.b[kind]) if matches else IMPOSSIBLE
+        return int(h.does[kind, B]) if matches else IMPOSSIBLE
     return state if matches == (code == READ) else IMPOSSIBLE
 
 

@@ -13,12 +13,19 @@ from checkers.kernels.search_arrays import (
     FIRST_UNKNOWN,
     FLAGS,
     IS_WINDOW,
+    KIND,
+    LOOSE,
     MIDWAY,
     MOVE,
+    NEXT,
+    OBSERVES,
+    OVERWRITES,
     PARENT,
     START,
     STATE,
     UNSEEN,
+    WHAT,
+    WHO,
     Arena,
     Cursor,
     Flags,
@@ -44,9 +51,13 @@ def _walk(
     """Pass the events before `until`; observers take effect at their calls where they can."""
     while c.place[AT] < until:
         at = c.place[AT]
-        i = h.event[at]
-        watches = h.what[at] == CALL and h.observes[h.kind[i]] and h.loose[i] != UNSEEN
-        if watches and step(h, t, state, h.kind[i]) == state:
+        i = int(h.event[at, WHO])
+        watches = (
+            h.event[at, WHAT] == CALL
+            and h.does[h.op[i, KIND], OBSERVES]
+            and h.op[i, LOOSE] != UNSEEN
+        )
+        if watches and step(h, t, state, int(h.op[i, KIND])) == state:
             order[count] = i
             done[i] = 1
             count += 1
@@ -73,12 +84,12 @@ def _path_to(a: Arena, last: int) -> Int32s:
 @inlined
 def _absorb(h: History, c: Cursor, at: int, done: Flags, absorbed: Int32s) -> None:
     """Note that each open unused overwriter may stand right before place `at` of the order."""
-    end = h.kind.size
-    i = c.next_open[end]
+    end = h.op.shape[0]
+    i = int(c.open[end, NEXT])
     while i != end:
-        if not done[i] and h.overwrites[h.kind[i]] and absorbed[i] == NOT_ABSORBED:
+        if not done[i] and h.does[h.op[i, KIND], OVERWRITES] and absorbed[i] == NOT_ABSORBED:
             absorbed[i] = at
-        i = c.next_open[i]
+        i = int(c.open[i, NEXT])
 
 
 @inlined
@@ -86,31 +97,31 @@ def _observe(
     h: History, c: Cursor, t: Steps, state: int, count: int, order: Int32s, done: Flags
 ) -> int:
     """Name the open observers that a new state satisfies."""
-    end = h.kind.size
-    i = c.next_open[end]
+    end = h.op.shape[0]
+    i = int(c.open[end, NEXT])
     while i != end:
-        watches = not done[i] and h.observes[h.kind[i]]
-        if watches and step(h, t, state, h.kind[i]) == state:
+        watches = not done[i] and h.does[h.op[i, KIND], OBSERVES]
+        if watches and step(h, t, state, int(h.op[i, KIND])) == state:
             order[count] = i
             done[i] = 1
             count += 1
-        i = c.next_open[i]
+        i = int(c.open[i, NEXT])
     return count
 
 
 @inlined
 def _begin(h: History, c: Cursor, a: Arena, done: Flags, absorbed: Int32s) -> None:
     """Say what a path's start takes for done, and what it does not name."""
-    operations = h.kind.size
+    operations = h.op.shape[0]
     for i in range(operations):
-        absorbed[i] = NEVER_NAMED if h.loose[i] == UNSEEN else NOT_ABSORBED
-    move_to(h, c, a.at[START])
+        absorbed[i] = NEVER_NAMED if h.op[i, LOOSE] == UNSEEN else NOT_ABSORBED
+    move_to(h, c, int(a.at[START]))
     if a.at[IS_WINDOW]:
-        i = c.next_open[operations]
+        i = c.open[operations, NEXT]
         while i != operations:
             absorbed[i] = NEVER_NAMED
-            done[i] = h.observes[h.kind[i]]
-            i = c.next_open[i]
+            done[i] = h.does[h.op[i, KIND], OBSERVES]
+            i = int(c.open[i, NEXT])
 
 
 @compiled
@@ -128,32 +139,32 @@ def trace(h: History, c: Cursor, a: Arena, t: Steps, last: int, order: Int32s) -
             after the operation that absorbed it, which is wrong: `name_operations` sets it.
     """
     path = _path_to(a, last)
-    done = np.zeros(h.kind.size, np.uint8)
-    absorbed = np.empty(h.kind.size, np.int32)
+    done = np.zeros(h.op.shape[0], np.uint8)
+    absorbed = np.empty(h.op.shape[0], np.int32)
     raw = np.empty(order.shape, np.int32)
     _begin(h, c, a, done, absorbed)
-    state = a.node[path[0], STATE]
-    count = _walk(h, c, t, a.node[path[0], EVENT], state, 0, raw[0], done)
+    state = int(a.node[path[0], STATE])
+    count = _walk(h, c, t, int(a.node[path[0], EVENT]), state, 0, raw[0], done)
     raw[1, :count] = state
     for n in range(1, path.size):
         y = path[n]
-        before, state = a.node[path[n - 1], STATE], a.node[y, STATE]
+        before, state = int(a.node[path[n - 1], STATE]), int(a.node[y, STATE])
         from_count = count
         if a.node[y, MOVE] != DROP:
             move = a.node[y, MOVE]
             raw[0, count] = move
             if move >= 0:
                 done[move] = 1
-            k = h.kind[move] if move >= 0 else h.unknown_kind[FIRST_UNKNOWN - move]
-            if h.overwrites[k]:
+            k = h.op[move, KIND] if move >= 0 else h.unknown_kind[FIRST_UNKNOWN - move]
+            if h.does[k, OVERWRITES]:
                 _absorb(h, c, count, done, absorbed)
             count += 1
             if state != before:
                 count = _observe(h, c, t, state, count, raw[0], done)
         if not a.node[y, FLAGS] & MIDWAY:
-            count = _walk(h, c, t, a.node[y, EVENT], state, count, raw[0], done)
+            count = _walk(h, c, t, int(a.node[y, EVENT]), state, count, raw[0], done)
         raw[1, from_count:count] = state
-    return a.node[path[0], STATE], _put_absorbed(raw, count, done, absorbed, order)
+    return int(a.node[path[0], STATE]), _put_absorbed(raw, count, done, absorbed, order)
 
 
 @compiled
@@ -173,7 +184,7 @@ def _put_absorbed(raw: Int32s, count: int, done: Flags, absorbed: Int32s, order:
             order[1, total] = ABSORBED
             total += 1
             i = following[i]
-        order[:, total] = raw[:, at]
+        order[0, total], order[1, total] = raw[0, at], raw[1, at]
         total += 1
     return total
 
@@ -207,7 +218,7 @@ def name_operations(
             used[k] += 1
         if order[1, at] == ABSORBED:
             # It overwrites, so it leads to one state from all.
-            after = step(h, t, first, h.kind[i])
+            after = step(h, t, first, int(h.op[i, KIND]))
             if after < 0:
                 return False
             order[1, at] = after

@@ -11,12 +11,17 @@ from __future__ import annotations
 from checkers.kernels.compiled import bare, compiled, inlined
 from checkers.kernels.search import run_on
 from checkers.kernels.search_arrays import (
+    FIRST_MADE,
     IS_WINDOW,
+    LAST_NEED,
     LAST_REFUSAL,
     LOOKED,
+    LOOSE,
     NEEDS_STACK,
+    NEXT,
     REFUTED,
     RETURN,
+    RETURNED,
     STALLED,
     START,
     STOP,
@@ -24,6 +29,7 @@ from checkers.kernels.search_arrays import (
     TOP,
     UNSEEN,
     VALUES,
+    WHAT,
     Arena,
     Cursor,
     History,
@@ -72,9 +78,9 @@ def _has_room(h: History, a: Arena, start: int) -> bool:
     top = 0
     has_other = False
     for v in range(h.facts[VALUES]):
-        if h.first_made[v] >= start:
+        if h.value[v, FIRST_MADE] >= start:
             continue
-        if h.last_need[v] < start and h.facts[LAST_REFUSAL] < start:
+        if h.value[v, LAST_NEED] < start and h.facts[LAST_REFUSAL] < start:
             if has_other:
                 continue
             has_other = True
@@ -107,7 +113,7 @@ def _try(h: History, c: Cursor, a: Arena, t: Steps, quest: Int64s, start: int, s
 @inlined
 def _return_before(h: History, at: int, not_before: int) -> int:
     """The last return at or before event `at`; -1 if that is before `not_before`."""
-    while at >= not_before and h.what[at] != RETURN:
+    while at >= not_before and h.event[at, WHAT] != RETURN:
         at -= 1
     return at if at >= not_before else -1
 
@@ -120,18 +126,18 @@ def begin_quest(h: History, c: Cursor, deepest: int, width: int, stall: int, que
     getting further it is given up.
     """
     move_to(h, c, deepest)
-    end = h.kind.size
+    end = h.op.shape[0]
     count, last = 0, deepest
-    i = c.next_open[end]
+    i = c.open[end, NEXT]
     while i != end:
         count += 1
-        if h.loose[i] != UNSEEN:
-            last = max(last, h.returned[i])
-        i = c.next_open[i]
+        if h.op[i, LOOSE] != UNSEEN:
+            last = max(last, h.op[i, RETURNED])
+        i = c.open[i, NEXT]
     quest[:LOOKS_MAX] = 0
     quest[LOW] = width
     quest[FROM] = deepest
-    quest[TO] = min(last, deepest + EVENTS_BEYOND + 8 * count, h.event.size - 1) + 1
+    quest[TO] = min(last, deepest + EVENTS_BEYOND + 8 * count, h.event.shape[0] - 1) + 1
     quest[STALL] = stall
 
 
@@ -139,7 +145,7 @@ def begin_quest(h: History, c: Cursor, deepest: int, width: int, stall: int, que
 def _return_after(h: History, at: int, not_after: int) -> int:
     """The first return behind event `at`; -1 if that is behind `not_after`."""
     at += 1
-    while at <= not_after and h.what[at] != RETURN:
+    while at <= not_after and h.event[at, WHAT] != RETURN:
         at += 1
     return at if at <= not_after else -1
 

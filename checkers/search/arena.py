@@ -52,7 +52,7 @@ def new_arena(h: History, memory: Memory, first: int | None = None) -> Arena:
     memory.take_all(arena)
     chain_used_anew(arena.used, 1, arena.used_chain, arena.used_head)
     arena.at[DEEPEST], arena.at[BEST], arena.at[USED_COUNT] = -1, -1, 1
-    arena.at[STOP] = h.event.size
+    arena.at[STOP] = h.event.shape[0]
     if first is not None:
         arena.stack[0] = -1, first
         arena.at[TOP] = 1

@@ -8,19 +8,31 @@ import numpy as np
 import numpy.typing as npt
 
 from checkers.kernels.search_arrays import (
+    CODE,
+    DOES_COLUMNS,
     EVENTS,
     FACTS,
     FAMILY,
+    FIRST_MADE,
+    KIND,
     KINDS,
+    LOOSE,
+    OBSERVES,
+    OP_COLUMNS,
     OPEN_MAX,
+    OVERWRITES,
+    PRODUCER,
     UNKNOWN_KINDS,
     UNSEEN,
+    VALUE_COLUMNS,
     VALUES,
     WORDS,
+    A,
+    B,
     Cursor,
     History,
 )
-from checkers.kernels.search_history import build, sort_out
+from checkers.kernels.search_history import NO_EVENT, build, sort_out
 from checkers.search.budget import Memory
 from checkers.search.problem import NEVER, Family, Ints, Problem
 
@@ -67,7 +79,7 @@ def arrange(problem: Problem, memory: Memory) -> Arranged:
         return_order = return_order[: return_order.size - int((returned_ns == NEVER).sum())]
     events = call_order.size + return_order.size + unknown_order.size
     history = _history(problem, known, events, counted.size, unknown_kind)
-    history.loose[known.size - loose :] = UNSEEN
+    history.op[known.size - loose :, LOOSE] = UNSEEN
     build(history, call_order, return_order, unknown_order, unknown_place, times)
     memory.take(-sorting)
     history.facts[WORDS] = max(1, -(-int(history.facts[OPEN_MAX]) // 64))
@@ -90,47 +102,38 @@ def _history(
     facts[VALUES] = of_values
     facts[EVENTS] = events
     facts[KINDS] = kinds.code.size
-    first_made = np.full(of_values, events, np.int32)
+    op = np.zeros((n, OP_COLUMNS), np.int32)
+    op[:, KIND] = problem.kind[known]
+    op[:, PRODUCER] = -1
+    value = np.full((of_values + 1, VALUE_COLUMNS), -1, np.int32)
+    value[:, FIRST_MADE] = NO_EVENT
     if of_values:
-        first_made[problem.initial] = -1
+        value[problem.initial, FIRST_MADE] = -1
+    does = np.empty((kinds.code.size, DOES_COLUMNS), np.int32)
+    does[:, CODE], does[:, A], does[:, B] = kinds.code, kinds.a, kinds.b
+    does[:, OBSERVES], does[:, OVERWRITES] = kinds.observes, kinds.overwrites
     return History(
-        event=np.empty(events, np.int32),
-        what=np.empty(events, np.uint8),
-        kind=problem.kind[known],
-        slot=np.empty(n, np.int32),
-        called=np.empty(n, np.int32),
-        returned=np.empty(n, np.int32),
-        behind=np.empty(n, np.int32),
-        loose=np.zeros(n, np.uint8),
-        code=kinds.code.astype(np.int32),
-        a=kinds.a.astype(np.int64),
-        b=kinds.b.astype(np.int64),
-        observes=kinds.observes.astype(np.uint8),
-        overwrites=kinds.overwrites.astype(np.uint8),
+        event=np.empty((events, 2), np.int32),
+        op=op,
+        does=does,
         unknown_kind=unknown_kind,
         unknown_begin=np.empty(unknown_kind.size + 1, np.int64),
         unknown_member=np.empty(counted, np.int64),
-        producer=np.full(n if of_values else 0, -1, np.int32),
-        first_made=first_made,
-        last_need=np.full(of_values, -1, np.int32),
-        need_begin=np.empty(of_values + 1, np.int32),
+        value=value,
         need=np.empty(n if of_values else 0, np.int32),
         facts=facts,
     )
 
 
 def _cursor(h: History) -> Cursor:
-    n, words = h.kind.size, int(h.facts[WORDS])
-    ends = np.full(n + 1, n, np.int32)
+    n, words = h.op.shape[0], int(h.facts[WORDS])
     return Cursor(
         holder=np.zeros(max(1, int(h.facts[OPEN_MAX])), np.int32),
-        next_open=ends,
-        previous_open=ends.copy(),
+        open=np.full((n + 1, 2), n, np.int32),
         open_mask=np.zeros((3, words), np.uint64),
         called_unknown=np.zeros(max(1, h.unknown_kind.size), np.int32),
         place=np.zeros(2, np.int64),
-        kind_stamp=np.zeros((2, h.code.size), np.int64),
-        value_stamp=np.zeros(max(1, int(h.facts[VALUES])), np.int64),
-        value_left=np.zeros(max(1, int(h.facts[VALUES])), np.int64),
+        kind_stamp=np.zeros((2, h.does.shape[0]), np.int64),
+        reach=np.zeros((max(1, int(h.facts[VALUES])), 2), np.int64),
         child=np.zeros(2 * words, np.uint64),
     )

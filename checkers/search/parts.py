@@ -6,11 +6,18 @@ import numpy as np
 
 from checkers.kernels.search_arrays import (
     CALL,
+    CALLED,
+    FIRST_MADE,
+    LAST_NEED,
     LAST_REFUSAL,
+    LOOSE,
     RETURN,
+    RETURNED,
     START,
     STOP,
     UNSEEN,
+    WHAT,
+    WHO,
 )
 from checkers.search.attempt import Attempt, Setting
 from checkers.search.found import Part, Witness
@@ -24,8 +31,8 @@ OPEN_PART_EVENTS = 64
 def window_part(attempt: Attempt) -> Part:
     """Make a part of a window that cannot be passed."""
     h, start = attempt.setting.arranged.history, int(attempt.arena.at[START])
-    possible = h.first_made < start
-    tried = possible & ((h.last_need >= start) | (h.facts[LAST_REFUSAL] >= start))
+    possible = h.value[:, FIRST_MADE] < start
+    tried = possible & ((h.value[:, LAST_NEED] >= start) | (h.facts[LAST_REFUSAL] >= start))
     others = np.flatnonzero(possible & ~tried)[:1]
     values = np.concatenate((np.flatnonzero(tried), others)).tolist()
     states = tuple(_state_of(attempt.setting, value) for value in values)
@@ -48,8 +55,10 @@ def _part(attempt: Attempt, method: str, start: int, stop: int, states: tuple[St
     setting = attempt.setting
     problem, arranged = setting.problem, setting.arranged
     h = arranged.history
-    inside = np.flatnonzero((h.called < stop) & (h.returned >= start) & (h.loose != UNSEEN))
-    inside = inside[np.argsort(h.called[inside])]
+    inside = np.flatnonzero(
+        (h.op[:, CALLED] < stop) & (h.op[:, RETURNED] >= start) & (h.op[:, LOOSE] != UNSEEN)
+    )
+    inside = inside[np.argsort(h.op[inside, CALLED])]
     last_ns = _time_ns(setting, stop - 1)
     unknown = np.flatnonzero((problem.return_ns == NEVER) & (problem.call_ns <= last_ns))
     prefix_start, prefix = problem.start, Witness(problem.op[:0], problem.kind[:0], ())
@@ -65,18 +74,18 @@ def _part(attempt: Attempt, method: str, start: int, stop: int, states: tuple[St
         unknown=problem.op[unknown],
         prefix=prefix,
         prefix_start=prefix_start,
-        stuck=int(problem.op[arranged.operation[h.event[stop - 1]]]),
-        before=int((h.what[:start] == RETURN).sum()),
+        stuck=int(problem.op[arranged.operation[h.event[stop - 1, WHO]]]),
+        before=int((h.event[:start, WHAT] == RETURN).sum()),
         states=states,
     )
 
 
 def _time_ns(setting: Setting, event: int) -> int:
     h = setting.arranged.history
-    place = h.event[event]
-    if h.what[event] == RETURN:
+    place = h.event[event, WHO]
+    if h.event[event, WHAT] == RETURN:
         return int(setting.problem.return_ns[setting.arranged.operation[place]])
-    if h.what[event] == CALL:
+    if h.event[event, WHAT] == CALL:
         return int(setting.problem.call_ns[setting.arranged.operation[place]])
     return _time_ns(setting, event - 1) if event else int(setting.problem.call_ns.min())
 
