@@ -106,29 +106,32 @@ def load_queue(operations: pa.Table) -> Queue:
         is_mine |= _equal(f, function)
     if not is_mine.all():
         table = table.filter(pa.array(is_mine))
-    op = np.asarray(table["op"].to_numpy(), dtype=np.int64)
-    if (op[1:] < op[:-1]).any():
-        table = table.take(pa.array(np.argsort(op, kind="stable")))
     size = table.num_rows
+    op = np.asarray(table["op"].to_numpy(), dtype=np.int64)
+    order = None if (op[1:] >= op[:-1]).all() else np.argsort(op, kind="stable")
 
     def ints(name: str) -> Ints:
         column = table[name]
         if column.null_count:
             column = column.fill_null(0)
-        return np.asarray(column.to_numpy(), dtype=np.int64)
+        numbers = np.asarray(column.to_numpy(), dtype=np.int64)
+        return numbers if order is None else numbers[order]
+
+    def bools(marks: Bools) -> Bools:
+        return marks if order is None else marks[order]
 
     def has(name: str) -> Bools:
-        return np.asarray(pc.is_valid(table[name]).to_numpy(), dtype=np.bool_)
+        return bools(np.asarray(pc.is_valid(table[name]).to_numpy(), dtype=np.bool_))
 
-    is_ok = _equal(table["outcome"], "ok")
-    is_failed = _equal(table["outcome"], "fail")
-    is_append, is_read, is_end = (_equal(table["f"], f) for f in ("append", "read", "end"))
+    is_ok = bools(_equal(table["outcome"], "ok"))
+    is_failed = bools(_equal(table["outcome"], "fail"))
+    is_append, is_read, is_end = (bools(_equal(table["f"], f)) for f in ("append", "read", "end"))
     has_output = has("output")
     lacks = np.where(is_end, ~has_output, ~has("offset")) | ~has("return_ns")
     lacks |= is_append & ~has("input")
     if (is_ok & lacks).any():
-        at = int(np.flatnonzero(is_ok & lacks)[0])
-        raise ValueError(f"operation {table['op'][at]} is ok but lacks its offset, value or return")
+        at = ints("op")[is_ok & lacks][0]
+        raise ValueError(f"operation {at} is ok but lacks its offset, value or return")
     return Queue(
         key=(table["key"][0].as_py() or "") if size else "",
         op=ints("op"),
@@ -209,8 +212,9 @@ def anomalies(queue: Queue) -> list[Anomaly]:
         _too_late("stale-end", end_low, appends),
         _too_late("read-went-back", null, seen),
         _too_late("end-went-back", end_low, seen),
-        _unexplained(queue, place, holders, appends, seen),
     ]
+    del calls, read, null, end_low, end_high  # of a huge queue they are a tenth of all
+    found.append(_unexplained(queue, place, holders, appends, seen))
     return [anomaly for anomaly in found if len(anomaly.rows)]
 
 
@@ -312,17 +316,34 @@ def _unexplained(
     free = min(length - len(taken), len(calls) + 1)  # one more than can be explained decides
     if not free:
         return _nothing("unexplained-offset")
-    upper = _joined(appends, seen)
     number = np.arange(free)
     gaps = number + np.searchsorted(below, number, side="right")
-    order, best = _earliest_from(upper)
-    first = np.searchsorted(upper.places[order], gaps, side="left")
-    witness = best[first]
+    time, place, row = _earliest_at(appends, gaps)
+    seen_time, seen_place, seen_row = _earliest_at(seen, gaps)
+    is_seen = (seen_time < time) | ((seen_time == time) & (seen_place >= place))
+    time, row = np.where(is_seen, seen_time, time), np.where(is_seen, seen_row, row)
     call = np.append(calls, NEVER)[:free]
-    is_bare = (call > upper.times[witness]) | (number == len(calls))
+    is_bare = (call > time) | (number == len(calls))
     at = np.flatnonzero(is_bare)[:1]
-    return Anomaly(
-        "unexplained-offset", upper.rows[witness[at]], np.full(len(at), NOBODY), gaps[at]
+    return Anomaly("unexplained-offset", row[at], np.full(len(at), NOBODY), gaps[at])
+
+
+def _earliest_at(upper: _Bounds, wanted: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return (time, place, row) of the earliest bound at each wanted place or above.
+
+    Of several at that time the one furthest up; NEVER and NOBODY where there is none.
+    """
+    if not len(upper.rows):
+        nobody = np.full(len(wanted), NOBODY, dtype=np.int64)
+        return np.full(len(wanted), NEVER), nobody, nobody
+    order, best = _earliest_from(upper)
+    first = np.searchsorted(upper.places[order], wanted, side="left")
+    is_there = first < len(order)
+    witness = best[np.minimum(first, len(order) - 1)]
+    return (
+        np.where(is_there, upper.times[witness], NEVER),
+        np.where(is_there, upper.places[witness], NOBODY),
+        np.where(is_there, upper.rows[witness], NOBODY),
     )
 
 
