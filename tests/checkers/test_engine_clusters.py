@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,20 +17,6 @@ from tests.support.engine_campaigns import campaign
 from tests.support.written_by_key import CAS_REGISTER, job_of, stale_register
 
 ROOT = Path(__file__).parent.parent.parent
-
-ELSEWHERE = """
-import pickle, sys
-from pathlib import Path
-from checkers.engine.spark import SparkEngine
-jobs = pickle.loads(Path(sys.argv[2]).read_bytes())
-engine = SparkEngine(sys.argv[1])
-try:
-    verdicts = [engine.run(job) for job in jobs]
-finally:
-    engine.stop()
-Path(sys.argv[3]).write_bytes(pickle.dumps(verdicts))
-"""
-"""A process has one driver of its own, and the tests' session is one."""
 
 
 @pytest.fixture(scope="module")
@@ -56,19 +39,6 @@ def expected(jobs):
 @pytest.mark.spark
 def test_a_session_here_agrees(jobs, expected, spark):
     assert [spark.run(job) for job in jobs] == expected
-
-
-@pytest.mark.spark
-def test_a_cluster_of_executors_agrees(jobs, expected, tmp_path, spark):
-    """`spark` is asked for so that the test is skipped where there is no Java."""
-    assert spark.java is not None
-    asked, answered = tmp_path / "jobs", tmp_path / "verdicts"
-    asked.write_bytes(pickle.dumps(jobs))
-    subprocess.run(
-        [sys.executable, "-c", ELSEWHERE, "local-cluster[2,1,2048]", str(asked), str(answered)],
-        cwd=ROOT, check=True,
-    )  # fmt: skip
-    assert pickle.loads(answered.read_bytes()) == expected
 
 
 @pytest.mark.spark
