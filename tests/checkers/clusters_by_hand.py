@@ -1,6 +1,6 @@
-"""Executors of a local cluster give the same verdicts: not in CI yet, run by hand.
+"""Executors of a local cluster and a Spark Connect server give the same verdicts: not in CI yet, run by hand.
 
-    .venv/bin/python -m pytest tests/checkers/clusters_by_hand.py -k cluster_of_executors
+    .venv/bin/python -m pytest tests/checkers/clusters_by_hand.py
 
 Each executor compiles the kernels for itself: on two busy cores that takes minutes.
 """
@@ -77,6 +77,7 @@ def test_a_cluster_of_executors_agrees(jobs, expected, tmp_path, spark):
     assert pickle.loads(answered.read_bytes()) == expected
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.spark
 def test_a_spark_connect_server_agrees(jobs, expected, spark):
     assert spark.java is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from checkers.engine.local import run_local
 from checkers.engine.spark import SparkEngine
 from harness.errors import UsageError
 from harness.verdict import Outcome
-from tests.support.connect_server import connect_server
 from tests.support.engine_campaigns import campaign
 from tests.support.written_by_key import CAS_REGISTER, job_of, stale_register
 
@@ -39,22 +37,6 @@ def expected(jobs):
 @pytest.mark.spark
 def test_a_session_here_agrees(jobs, expected, spark):
     assert [spark.run(job) for job in jobs] == expected
-
-
-@pytest.mark.spark
-def test_a_spark_connect_server_agrees(jobs, expected, spark):
-    assert spark.java is not None
-    with connect_server() as address:
-        engine = SparkEngine(address)
-        try:
-            assert engine.start() is None, "no Java is needed here"
-            assert [engine.run(job) for job in jobs] == expected
-        finally:
-            engine.stop()
-        assert engine.scratch is None
-    (before,) = jobs[1:]
-    again = spark.run(replace(before, checkers=(stats.PLUGIN,)))
-    assert again == expected[1][1:], "the session of this process is none of the server's"
 
 
 def test_a_server_that_is_not_there_is_told_in_one_line():
