@@ -1,4 +1,4 @@
-"""Executors of a local cluster and a Spark Connect server give the same verdicts: not in CI yet, run by hand.
+"""Executors of a cluster and a Spark Connect server give the same verdicts: run by hand for now.
 
     .venv/bin/python -m pytest tests/checkers/clusters_by_hand.py
 
