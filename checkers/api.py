@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.judge import TAGGED, conclude, judge_partition
-from checkers.linearizable import NAME, Linearizable
-from checkers.model_choice import named, recognise_model, require_fit
+from checkers.linearizability.linearizable import NAME, Linearizable
+from checkers.linearizability.model_choice import named, recognise_model, require_fit
 from checkers.models.model import Model
 from harness.errors import UsageError
 from harness.history.foreign import History, read_history

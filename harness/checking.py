@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from checkers.api import of_nothing, settled
 from checkers.engine.job import CheckJob
-from checkers.linearizable import Linearizable
-from checkers.model_choice import named, recognise_model, require_fit
+from checkers.linearizability.linearizable import Linearizable
+from checkers.linearizability.model_choice import named, recognise_model, require_fit
 from checkers.models.model import Model
 from harness import discovery, judge
 from harness.errors import UsageError

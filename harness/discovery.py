@@ -29,7 +29,9 @@ PACKAGES: Final[Mapping[str, str]] = {
     "checkers": "checkers",
     "models": "checkers.models",
 }
-PACKAGES_BELOW: Final[Mapping[str, tuple[str, ...]]] = {"checkers": ("checkers.anomalies",)}
+PACKAGES_BELOW: Final[Mapping[str, tuple[str, ...]]] = {
+    "checkers": ("checkers.anomalies", "checkers.logs")
+}
 """Packages that hold plug-ins of a kind beside its own."""
 PROTOCOLS: Final[Mapping[str, type]] = {
     "targets": plugins.Target,

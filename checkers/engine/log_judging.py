@@ -13,8 +13,6 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from checkers.append_fates import STANDING
-from checkers.append_places import places_of
 from checkers.engine.judge import TAGGED, judged
 from checkers.engine.log_parts import (
     APPENDED,
@@ -31,7 +29,9 @@ from checkers.engine.log_parts import (
     WindowChecker,
     deal,
 )
-from checkers.log_part import LogPart, entries_in, load_part
+from checkers.logs.append_fates import STANDING
+from checkers.logs.append_places import places_of
+from checkers.logs.log_part import LogPart, entries_in, load_part
 from harness.history.schema import FINDINGS
 from harness.plugins import CheckContext
 

@@ -2,8 +2,8 @@
 
 A part travels as a few rows of PACKED, each a whole table in Arrow's own format: rows by
 the million would have to be turned into Spark's and back one by one. Parts below
-`Plan.parts` hold values (checkers.log_part), those from there on windows of the log's index
-(checkers.index_windows), of which `WINDOWS_A_PART` go together.
+`Plan.parts` hold values (checkers.logs.log_part), those from there on windows of the log's index
+(checkers.logs.index_windows), of which `WINDOWS_A_PART` go together.
 
 Pure but for the files that `pack_log` and `pack_operations` read; no pyspark in here.
 """
@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkers.index_windows import WINDOW_ENTRIES, WindowCutter
-from checkers.log_part import (
+from checkers.logs.index_windows import WINDOW_ENTRIES, WindowCutter
+from checkers.logs.log_part import (
     APPENDS,
     COPIES,
     Bools,
@@ -55,7 +55,7 @@ WINDOWS_A_PART = 16
 
 @runtime_checkable
 class ValueChecker(Protocol):
-    """A checker of keys that can judge a key's values apart; see checkers.durability."""
+    """A checker of keys that can judge a key's values apart; see checkers.logs.durability."""
 
     name: str
 
@@ -76,7 +76,7 @@ class ValueChecker(Protocol):
 
 @runtime_checkable
 class WindowChecker(Protocol):
-    """A checker of buckets that compares logs by digests; see checkers.committed_prefix."""
+    """A checker of buckets that compares logs by digests; see checkers.logs.committed_prefix."""
 
     name: str
 

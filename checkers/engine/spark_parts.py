@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from checkers.append_places import PLACES
 from checkers.engine.job import CheckJob, ReadLog, SegmentedReader
 from checkers.engine.judge import TAGGED
 from checkers.engine.log_judging import (
@@ -44,7 +43,8 @@ from checkers.engine.log_parts import (
     pack_operations,
 )
 from checkers.engine.spark_frames import ddl
-from checkers.index_windows import WINDOW_ENTRIES
+from checkers.logs.append_places import PLACES
+from checkers.logs.index_windows import WINDOW_ENTRIES
 from harness.errors import HarnessError
 from harness.plugins import Checker
 

@@ -1,6 +1,6 @@
 """Logs whose appends answer their offsets: decided by the offsets, without a search.
 
-The rules, and why they suffice, stand in checkers.log_order; here they are asked about one
+The rules, and why they suffice, stand in checkers.special.log_order; here they are asked about one
 partition, where its log begins empty and no value was appended twice.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from checkers.log_order import NOBODY, Anomaly, Queue, anomalies, load_queue, repeated_value
 from checkers.search.problem import Problem
 from checkers.special.decision import Accusation, Decision
+from checkers.special.log_order import NOBODY, Anomaly, Queue, anomalies, load_queue, repeated_value
 from harness.history.schema import OPERATIONS
 
 METHOD = "log-offsets"

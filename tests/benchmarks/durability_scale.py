@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from checkers.committed_prefix import CommittedPrefix
-from checkers.durability import Durability
 from checkers.engine.job import CheckJob, SegmentedReader
 from checkers.engine.spark import SparkEngine
+from checkers.logs.committed_prefix import CommittedPrefix
+from checkers.logs.durability import Durability
 from harness.history.schema import OPERATIONS
 from harness.plugins import CheckContext, Promises
 from harness.targets.dledger_files import log_segments, read_entries, read_segment

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from checkers.engine.job import CheckJob
 from checkers.engine.local import run_local
 from checkers.engine.spark import SparkEngine
-from checkers.linearizable_log import PLUGIN
+from checkers.logs.linearizable_log import PLUGIN
 from harness.history.operation_files import KEYS_IN_FOOTER, OPERATIONS_PER_FILE_MAX, FileKeys
 from harness.history.schema import OPERATIONS
 from harness.plugins import CheckContext, Promises

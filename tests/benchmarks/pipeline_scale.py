@@ -21,7 +21,7 @@ from pathlib import Path
 from checkers.engine.job import CheckJob
 from checkers.engine.local import run_local
 from checkers.engine.spark import SparkEngine
-from checkers.linearizable import Linearizable
+from checkers.linearizability.linearizable import Linearizable
 from checkers.models import cas_register
 from harness.history.export import export, export_events
 from harness.history.run_folder import RunFolder

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from checkers.linearizable import Linearizable
+from checkers.linearizability.linearizable import Linearizable
 from harness import checking, cli
 from harness.history.foreign import read_history, source
 from harness.terminal import check as check_terminal

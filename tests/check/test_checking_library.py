@@ -16,7 +16,7 @@ from checkers.api import (
     check,
     to_operations,
 )
-from checkers.model_choice import model_names, named, recognise_model
+from checkers.linearizability.model_choice import model_names, named, recognise_model
 from harness.errors import UsageError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from checkers.committed_prefix import PLUGIN
+from checkers.logs.committed_prefix import PLUGIN
 from harness.history.schema import ENTRIES
 from harness.verdict import Outcome
 from tests.support.checker_histories import context

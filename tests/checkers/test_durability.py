@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from checkers import committed_prefix, durability
 from checkers.engine.local import run_local
+from checkers.logs import committed_prefix, durability
 from harness.plugins import FaultWindow
 from harness.targets.dledger_files import read_entries
 from harness.verdict import Outcome

@@ -9,7 +9,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from checkers.evidence import CITATIONS, LOG, QUEUE, REGISTER, SET, Values, resolve
+from checkers.evidence.resolve import CITATIONS, LOG, QUEUE, REGISTER, SET, Values, resolve
 from harness.history.schema import ENTRIES, OPERATIONS
 from tests.support.anomaly_histories import parse
 from tests.support.checker_histories import context, is_linearizable, op, random_history, table

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from checkers.engine.local import run_local
-from checkers.linearizable import Linearizable
+from checkers.linearizability.linearizable import Linearizable
 from checkers.search import attempt
 from harness import discovery
 from harness.errors import UsageError

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from checkers import many_keys
-from checkers.linearizable import Linearizable
+from checkers.linearizability import many_keys
+from checkers.linearizability.linearizable import Linearizable
 from harness import discovery
 from harness.errors import UsageError
 from harness.history.schema import OPERATIONS, OPERATIONS_CODED

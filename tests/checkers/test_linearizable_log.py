@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from checkers.engine.local import run_local
-from checkers.linearizable_log import PLUGIN
-from checkers.log_order import anomalies, load_queue, repeated_value
+from checkers.logs.linearizable_log import PLUGIN
+from checkers.special.log_order import anomalies, load_queue, repeated_value
 from harness.verdict import Outcome
 from tests.support.checker_histories import (
     PROMISES,

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from checkers.kernels import open_sets
-from checkers.linearizable import Linearizable
-from checkers.many_registers import NOTHING, decide_registers
+from checkers.linearizability.linearizable import Linearizable
+from checkers.linearizability.many_registers import NOTHING, decide_registers
 from harness import discovery
 from harness.history.schema import OPERATIONS, OPERATIONS_CODED
 from tests.support.checker_histories import context, op
@@ -43,7 +43,8 @@ def test_what_is_decided_is_what_the_search_says(monkeypatch, name, initial, lie
     said = []
     real = open_sets.decide
     monkeypatch.setattr(
-        "checkers.many_registers.decide", lambda *args: said.append(args[-1]) or real(*args)
+        "checkers.linearizability.many_registers.decide",
+        lambda *args: said.append(args[-1]) or real(*args),
     )
     first = model.initial(initial)[0]
     decided = decide_registers(table, bounds, model.fs, first)

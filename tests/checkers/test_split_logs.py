@@ -9,10 +9,10 @@ from zlib import crc32
 import pyarrow as pa
 import pytest
 
-from checkers import committed_prefix, durability, index_windows
 from checkers.engine import log_parts
 from checkers.engine.judge import conclude, judge_partition
-from checkers.log_part import RUN_BITS
+from checkers.logs import committed_prefix, durability, index_windows
+from checkers.logs.log_part import RUN_BITS
 from harness.history.schema import ENTRIES
 from harness.plugins import FaultWindow
 from harness.verdict import Outcome

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.linearizable import Linearizable
+from checkers.linearizability.linearizable import Linearizable
 from checkers.models.model import Model
 from harness.history.schema import OPERATIONS
 from harness.verdict import Outcome, Verdict

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from checkers.append_places import PLACES
 from checkers.engine.judge import TAGGED, conclude
 from checkers.engine.log_judging import (
     OTHER_WINDOWS,
@@ -31,6 +30,7 @@ from checkers.engine.log_parts import (
     pack_log,
     pack_operations,
 )
+from checkers.logs.append_places import PLACES
 
 NOTES = pa.array((UNREADABLE, RANGE, UNSETTLED_AT, OTHER_WINDOWS))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from checkers.engine.job import CheckJob
-from checkers.linearizable import Linearizable
+from checkers.linearizability.linearizable import Linearizable
 from harness import discovery
 from harness.history.export import export
 from harness.history.run_folder import RunFolder

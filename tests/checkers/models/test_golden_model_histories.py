@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from checkers.linearizable import Linearizable
+from checkers.linearizability.linearizable import Linearizable
 from harness import discovery
 from harness.verdict import Outcome
 from tests.support.brute_force import is_linearizable

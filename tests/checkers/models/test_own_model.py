@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from checkers.linearizable import Linearizable
+from checkers.linearizability.linearizable import Linearizable
 from harness import discovery
 from harness.errors import UsageError
 from harness.verdict import Outcome

@@ -2,7 +2,7 @@
 
 A partition is encoded by its model, decided by a special case where one applies, and by the
 search under the context's budget elsewhere. What the budget did not suffice for is UNKNOWN,
-with the open part named. How a refutation is written down stands in checkers.refutation.
+with the open part named. `refutation` writes down what was found wrong.
 
 Source: Herlihy & Wing 1990 (linearizability is local, so keys can be judged one by one).
 """
@@ -16,11 +16,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 from checkers.findings import Findings, Gathered, gather, settle
-from checkers.many_keys import problems
-from checkers.many_registers import decide_registers
-from checkers.models.model import Model
-from checkers.models.register import Register
-from checkers.refutation import (
+from checkers.linearizability.many_keys import problems
+from checkers.linearizability.many_registers import decide_registers
+from checkers.linearizability.refutation import (
     NOT_LINEARIZABLE,
     UNDECIDED,
     Operations,
@@ -28,6 +26,8 @@ from checkers.refutation import (
     explain_open_part,
     explain_part,
 )
+from checkers.models.model import Model
+from checkers.models.register import Register
 from checkers.search.driver import search
 from checkers.search.found import Found
 from checkers.search.problem import NEVER, Ints, Problem, State

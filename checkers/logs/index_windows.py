@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from checkers.log_part import Ints, ints
+from checkers.logs.log_part import Ints, ints
 from harness.history.schema import ENTRIES
 
 WINDOW_ENTRIES = 16_384

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.durability import why_not_judged
 from checkers.findings import Findings, Gathered, gather, settle
-from checkers.index_windows import compare_windows
+from checkers.logs.durability import why_not_judged
+from checkers.logs.index_windows import compare_windows
 from harness.history.schema import FINDINGS
 from harness.plugins import CheckContext
 from harness.verdict import Finding, Verdict
@@ -68,7 +68,7 @@ class CommittedPrefix:
         entries: Iterable[pa.Table],
         context: CheckContext,
     ) -> tuple[pa.Table, list[int]]:
-        """Judge windows by what checkers.index_windows kept of them, of all nodes together.
+        """Judge windows by what checkers.logs.index_windows kept of them, of all nodes together.
 
         Returns the findings, and the windows of which every node's entries must be looked at.
         """

@@ -1,6 +1,6 @@
 """What the logs that the nodes left behind prove of a value: it stands, or it certainly does not.
 
-Pure. Why this is sound stands in checkers.evidence.
+Pure. Why this is sound stands in checkers.evidence.resolve.
 """
 
 from __future__ import annotations

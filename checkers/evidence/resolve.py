@@ -21,7 +21,7 @@ operations whose evidence returned before they were called (a violation, which s
 about which the nodes' logs differ, or have a damaged entry, a gap or an expired beginning; a
 history known to lack events. An entry that is damaged beyond its queue's name is none that is
 missing unnoticed: were it one of this queue, the offsets would have a gap, or the nodes' logs
-would differ, unless all nodes lost the same last entry, which checkers.durability reports.
+would differ, unless all nodes lost the same last entry, which checkers.logs.durability reports.
 
 Source: porcupine and knossos leave these open, which is what makes their searches explode;
 CHECKERS.md section 5 for the outcomes.
@@ -39,7 +39,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.evidence_logs import Held, held_in_logs
+from checkers.evidence.node_logs import Held, held_in_logs
 from harness.plugins import CheckContext
 
 Ints = npt.NDArray[np.int64]

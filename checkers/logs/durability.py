@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from checkers.append_fates import ValueSearch
-from checkers.append_places import PLACES, copies_at, damage_at, places_of, settle_places
 from checkers.findings import Findings, Gathered, gather, settle
-from checkers.log_part import Bools, LogPart, bools, whole_part
+from checkers.logs.append_fates import ValueSearch
+from checkers.logs.append_places import PLACES, copies_at, damage_at, places_of, settle_places
+from checkers.logs.log_part import Bools, LogPart, bools, whole_part
 from harness.plugins import CheckContext
 from harness.verdict import Finding, Verdict
 

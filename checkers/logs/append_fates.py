@@ -1,6 +1,6 @@
 """What became of each acknowledged append, as far as the values alone can tell.
 
-From one part of a history (see checkers.log_part): which nodes hold an append at its own
+From one part of a history (see checkers.logs.log_part): which nodes hold an append at its own
 offset, which of them count, and which values stand twice. What stands at the offset of a
 lost one is asked for later: it may be in any other part.
 """
@@ -19,7 +19,7 @@ from checkers.kernels.log_match import (
     hash_values,
     match_copies,
 )
-from checkers.log_part import Bools, Ints, LogPart, bools, ints
+from checkers.logs.log_part import Bools, Ints, LogPart, bools, ints
 from harness.plugins import CheckContext
 from harness.verdict import Finding
 

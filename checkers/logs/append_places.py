@@ -1,6 +1,6 @@
 """What stands at the places of acknowledged appends that are not there, and so their findings.
 
-The second half of checkers.append_fates: the appends that are not settled, beside what
+The second half of checkers.logs.append_fates: the appends that are not settled, beside what
 every node's log holds at their offsets.
 """
 
@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.append_fates import LOST, MISSING, REORDERED, STANDING
 from checkers.findings import Findings, just_before, name_of, windows_at
 from checkers.kernels.log_match import NOWHERE
-from checkers.log_part import Bools, Ints, LogPart, ints, numbered
+from checkers.logs.append_fates import LOST, MISSING, REORDERED, STANDING
+from checkers.logs.log_part import Bools, Ints, LogPart, ints, numbered
 from harness.plugins import CheckContext
 from harness.verdict import Finding
 

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.longest_prefix import Prefix, as_found, longest_prefix
+from checkers.linearizability.longest_prefix import Prefix, as_found, longest_prefix
 from checkers.models.columns import call_of
 from checkers.models.model import Call, Model
 from checkers.search.found import Found, Part

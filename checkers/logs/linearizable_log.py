@@ -1,7 +1,7 @@
 """Each queue behaves, to its clients, as one append-only log with offsets, linearizably.
 
 Judges the operations append, read and end together, queue by queue. The rules and why
-they suffice stand in checkers.log_order.
+they suffice stand in checkers.special.log_order.
 
 Source: Herlihy & Wing 1990; Jepsen's kafka checker for some of the anomalies' names.
 """
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.findings import Findings, gather, name_of, settle, windows_at
-from checkers.log_order import (
+from checkers.special.log_order import (
     FUNCTIONS,
     NOBODY,
     Anomaly,
