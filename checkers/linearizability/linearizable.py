@@ -28,6 +28,7 @@ from checkers.linearizability.refutation import (
 )
 from checkers.models.model import Model
 from checkers.models.register import Register
+from checkers.search.budget import Limits
 from checkers.search.driver import search
 from checkers.search.found import Found
 from checkers.search.problem import NEVER, Ints, Problem, State
@@ -161,7 +162,8 @@ class Linearizable:
         if not problem.kind.size:
             return "nothing", None
         special = decide if self.use_special_cases else no_special_case
-        decision = special(self.model.name, problem, operations.table)
+        limits = Limits(is_over, context.search.memory_bytes)
+        decision = special(self.model.name, problem, operations.table, limits)
         if decision is not None:
             if decision.accusation is None:
                 return decision.method, None

@@ -23,7 +23,7 @@ from checkers.kernels.search_arrays import (
 from checkers.kernels.search_trace import name_operations, trace
 from checkers.search.arena import enlarge, new_arena
 from checkers.search.arrange import arrange
-from checkers.search.budget import Memory
+from checkers.search.budget import Memory, TimeSpentError
 from checkers.search.problem import Ints, Problem
 from checkers.search.steps import StepTable
 
@@ -46,10 +46,6 @@ class Run:
     first: int
     place: Ints
     state: npt.NDArray[np.int32]
-
-
-class TimeSpentError(Exception):
-    """The time for the search is over."""
 
 
 class Setting:

@@ -1,8 +1,9 @@
-"""Memory of a search, counted to the byte and kept below a limit."""
+"""What a search may spend: memory, counted to the byte and kept below a limit, and time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,10 @@ GROWTH = (2.0, 1.5, 1.2)
 
 class MemorySpentError(Exception):
     """The search needs more bytes than it may hold."""
+
+
+class TimeSpentError(Exception):
+    """The time for the search is over."""
 
 
 class Memory:
@@ -53,3 +58,43 @@ class Memory:
             if grown * element_bytes <= self._left - self._held:
                 return grown
         raise MemorySpentError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an algorithm may spend that allocates by itself, in a few large passes.
+
+    Attributes:
+        is_over: says whether the time is over.
+        memory_bytes_max: how much it may hold; None for as much as it wants.
+    """
+
+    is_over: Callable[[], bool]
+    memory_bytes_max: int | None = None
+
+    def begin(self, memory_bytes: int) -> None:
+        """Ask for all the memory that the algorithm is going to need at a time.
+
+        Raises:
+            MemorySpentError: that is more than it may hold.
+            TimeSpentError: the time is over.
+        """
+        if self.memory_bytes_max is not None and memory_bytes > self.memory_bytes_max:
+            raise MemorySpentError
+        self.look()
+
+    def look(self) -> None:
+        """Look at the clock, between two passes.
+
+        Raises:
+            TimeSpentError: the time is over.
+        """
+        if self.is_over():
+            raise TimeSpentError
+
+
+def _never() -> bool:
+    return False
+
+
+UNLIMITED = Limits(_never)

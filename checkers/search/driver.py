@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from checkers.kernels.search_arrays import REFUTED, THROUGH
-from checkers.search.attempt import Attempt, Setting, TimeSpentError
-from checkers.search.budget import MemorySpentError
+from checkers.search.attempt import Attempt, Setting
+from checkers.search.budget import MemorySpentError, TimeSpentError
 from checkers.search.found import Found, Part, Witness
 from checkers.search.parts import open_part, search_part, window_part
 from checkers.search.problem import Family, Problem
@@ -19,6 +19,8 @@ from harness.verdict import Outcome
 
 STALL_FIRST = 2000
 STALL_GROWTH = 4
+ORDERED_ANYWAY_MAX = 200_000
+"""Operations that are put in order though the time is over, so that the open part can be named."""
 
 
 def search(problem: Problem, *, is_over: Callable[[], bool], memory_bytes_max: int) -> Found:
@@ -31,6 +33,8 @@ def search(problem: Problem, *, is_over: Callable[[], bool], memory_bytes_max: i
         is_over: asked some times a second; True ends the search as UNKNOWN ("time").
         memory_bytes_max: the search ends as UNKNOWN ("memory") before it holds more.
     """
+    if problem.kind.size > ORDERED_ANYWAY_MAX and is_over():
+        return Found(Outcome.UNKNOWN, 0, 0, why="time")
     try:
         setting = Setting(problem, is_over, memory_bytes_max)
         attempt = Attempt(setting, problem.initial if problem.family is Family.VALUE else 0)

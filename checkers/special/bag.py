@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from checkers.models.unordered_queue import Bag
+from checkers.search.budget import UNLIMITED, Limits
 from checkers.search.problem import NEVER, Ints, Problem
 from checkers.special.decision import Decision
 from checkers.special.queue_history import QueueHistory, covered_empty, decide_queue
@@ -19,11 +20,11 @@ from checkers.special.queue_history import QueueHistory, covered_empty, decide_q
 METHOD = "bag"
 
 
-def decide(problem: Problem) -> Decision | None:
+def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
     """Decide an unordered queue's history that begins empty; None where that does not suffice."""
     if problem.start != Bag():
         return None
-    return decide_queue(METHOD, problem, covered_empty, _deadlines)
+    return decide_queue(METHOD, problem, covered_empty, _deadlines, limits)
 
 
 def _deadlines(history: QueueHistory) -> Ints:

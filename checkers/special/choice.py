@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from checkers.search.budget import UNLIMITED, Limits, MemorySpentError, TimeSpentError
 from checkers.search.problem import Problem
 from checkers.special import bag, fifo, log_offsets, set_levels, zones
 from checkers.special.decision import Decision
 
-BY_PROBLEM: dict[str, Callable[[Problem], Decision | None]] = {
+BY_PROBLEM: dict[str, Callable[[Problem, Limits], Decision | None]] = {
     "register": zones.decide,
     "cas-register": zones.decide,
     "fifo-queue": fifo.decide,
@@ -20,20 +21,31 @@ BY_PROBLEM: dict[str, Callable[[Problem], Decision | None]] = {
 """The special case of each model that has one, by the model's name."""
 
 
-def decide(model: str, problem: Problem, operations: pa.Table) -> Decision | None:
+def decide(
+    model: str, problem: Problem, operations: pa.Table, limits: Limits = UNLIMITED
+) -> Decision | None:
     """Decide a problem, or the operations that it was made from; None where that takes a search.
+
+    It does as well where the limits do not suffice: the search is under the same ones, and says
+    which was reached and what stayed open.
 
     Args:
         model: the model's name.
         problem: what the search would be asked.
         operations: the same partition as rows of OPERATIONS.
+        limits: what may be spent.
     """
-    if model == "append-log":
-        return log_offsets.decide(problem, operations)
     special = BY_PROBLEM.get(model)
-    return special(problem) if special else None
+    try:
+        if model == "append-log":
+            return log_offsets.decide(problem, operations, limits)
+        return special(problem, limits) if special else None
+    except (MemorySpentError, TimeSpentError):
+        return None
 
 
-def no_special_case(_model: str, _problem: Problem, _operations: pa.Table) -> Decision | None:
+def no_special_case(
+    _model: str, _problem: Problem, _operations: pa.Table, _limits: Limits = UNLIMITED
+) -> Decision | None:
     """Leave everything to the search."""
     return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from checkers.search.budget import UNLIMITED, Limits
 from checkers.search.problem import NEVER, Ints, Problem
 from checkers.special.decision import Accusation, Decision
 from checkers.special.queue_history import (
@@ -25,9 +26,11 @@ from checkers.special.queue_history import (
 METHOD = "fifo"
 
 
-def decide(problem: Problem) -> Decision | None:
+def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
     """Decide a FIFO queue's history that begins empty; None where the patterns do not suffice."""
-    return decide_queue(METHOD, problem, _accuse, _deadlines) if problem.start == () else None
+    if problem.start != ():
+        return None
+    return decide_queue(METHOD, problem, _accuse, _deadlines, limits)
 
 
 def _accuse(history: QueueHistory) -> Accusation | None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from checkers.search.budget import UNLIMITED, Limits
 from checkers.search.problem import Problem
 from checkers.special.decision import Accusation, Decision
 from checkers.special.log_order import NOBODY, Anomaly, Queue, anomalies, load_queue, repeated_value
 from harness.history.schema import OPERATIONS
 
 METHOD = "log-offsets"
+OPERATION_BYTES = 100
+"""What the passes hold at a time for each operation, at the most (measured)."""
 
 _WHY = {
     "negative-offset": "{0} is about an offset that no log has",
@@ -36,14 +39,22 @@ _WHY = {
 }
 
 
-def decide(problem: Problem, operations: pa.Table) -> Decision | None:
-    """Decide a log's history; None where values repeat, or are no whole numbers."""
+def decide(problem: Problem, operations: pa.Table, limits: Limits = UNLIMITED) -> Decision | None:
+    """Decide a log's history; None where values repeat, or are no whole numbers.
+
+    Raises:
+        MemorySpentError: it takes more memory than the limits allow.
+        TimeSpentError: the time is over.
+    """
     if problem.start != () or operations["extra"].null_count < operations.num_rows:
         return None
+    limits.begin(OPERATION_BYTES * operations.num_rows)
     queue = load_queue(operations.cast(OPERATIONS))
+    limits.look()
     if repeated_value(queue) is not None:
         return None
-    found = anomalies(queue)
+    limits.look()
+    found = anomalies(queue, limits)
     return Decision(METHOD, _accusation(queue, found[0]) if found else None)
 
 

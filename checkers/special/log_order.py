@@ -32,6 +32,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.search.budget import UNLIMITED, Limits
+
 FUNCTIONS = frozenset(("append", "read", "end"))
 _COLUMNS = [
     "op", "process", "f", "key", "input", "output", "offset", "call_ns", "return_ns", "outcome"
@@ -173,10 +175,13 @@ def repeated_value(queue: Queue) -> int | None:
     return int(rows[np.setdiff1d(np.arange(len(rows)), first)[0]])
 
 
-def anomalies(queue: Queue) -> list[Anomaly]:
+def anomalies(queue: Queue, limits: Limits = UNLIMITED) -> list[Anomaly]:
     """Return everything about `queue` that no linearizable log can do; empty if nothing is.
 
     Values of appends must be unique (`repeated_value`).
+
+    Raises:
+        TimeSpentError: the time of the limits is over.
     """
     below_zero = (queue.is_acked | queue.is_read | queue.is_null) & (queue.offset < 0)
     below_zero |= queue.is_end & (queue.output < 0)
@@ -192,6 +197,7 @@ def anomalies(queue: Queue) -> list[Anomaly]:
         is_end=queue.is_end & ~below_zero,
     )
     place, holders, reads, misplaced = _place(queue)
+    limits.look()
     found += misplaced
     places = place[holders]
     appends = _Bounds(places, queue.end[holders], holders)
@@ -204,16 +210,18 @@ def anomalies(queue: Queue) -> list[Anomaly]:
     grown = ends[queue.output[ends] > 0]
     end_high = _Bounds(queue.output[grown] - 1, queue.end[grown], grown)
     seen = _joined(read, end_high)
-    found += [
-        _too_late("append-order", calls, appends),
-        _too_early("future-read", read, calls),
-        _too_early("future-end", end_high, calls),
-        _too_late("stale-read", null, appends),
-        _too_late("stale-end", end_low, appends),
-        _too_late("read-went-back", null, seen),
-        _too_late("end-went-back", end_low, seen),
-    ]
-    del calls, read, null, end_low, end_high  # of a huge queue they are a tenth of all
+    for kind, compare, one, other in (
+        ("append-order", _too_late, calls, appends),
+        ("future-read", _too_early, read, calls),
+        ("future-end", _too_early, end_high, calls),
+        ("stale-read", _too_late, null, appends),
+        ("stale-end", _too_late, end_low, appends),
+        ("read-went-back", _too_late, null, seen),
+        ("end-went-back", _too_late, end_low, seen),
+    ):
+        found.append(compare(kind, one, other))
+        limits.look()
+    del calls, read, null, end_low, end_high, one, other  # of a huge queue they are a tenth of all
     found.append(_unexplained(queue, place, holders, appends, seen))
     return [anomaly for anomaly in found if len(anomaly.rows)]
 

@@ -19,12 +19,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from checkers.models.columns import ABSENT, NOTHING
+from checkers.search.budget import Limits
 from checkers.search.problem import NEVER, Ints, Problem
 from checkers.special.decision import Accusation, Decision
 
 DEQUEUE, ENQUEUE = 0, 1
 """Codes of the kinds: the places of the names in sorted order."""
 NOBODY = -1
+OPERATION_BYTES = 160
+"""What the passes hold at a time for each operation, at the most (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +57,30 @@ Deadlines = Callable[[QueueHistory], Ints]
 
 
 def decide_queue(
-    method: str, problem: Problem, accuse: Accuse, deadlines: Deadlines
+    method: str, problem: Problem, accuse: Accuse, deadlines: Deadlines, limits: Limits
 ) -> Decision | None:
-    """Decide a queue's history; None where values repeat, or unknown outcomes leave it open."""
+    """Decide a queue's history; None where values repeat, or unknown outcomes leave it open.
+
+    Raises:
+        MemorySpentError: it takes more memory than the limits allow.
+        TimeSpentError: the time is over.
+    """
+    limits.begin(OPERATION_BYTES * len(problem.kind))
     history = _load(problem)
+    limits.look()
     if history is None:
         return None
     if isinstance(history, Accusation):
         return Decision(method, history)
     accusation = accuse(history)
+    limits.look()
     if accusation is None:
         return Decision(method)
     if not len(history.lost):
         return Decision(method, accusation)
     most = np.full(int((history.take == NOBODY).sum()), history.lost[0])
     relaxed = accuse(_taken(history, np.flatnonzero(history.take == NOBODY), most))
+    limits.look()
     if relaxed is not None:
         return Decision(method, _with_unknown(history, relaxed))
     return Decision(method) if accuse(_matched(history, deadlines(history))) is None else None

@@ -23,6 +23,7 @@ import numpy as np
 
 from checkers.models.encoding import StepByKind, listed
 from checkers.models.set import elements_of
+from checkers.search.budget import UNLIMITED, Limits
 from checkers.search.problem import NEVER, Ints, Problem
 from checkers.special.decision import Accusation, Decision
 
@@ -30,6 +31,10 @@ METHOD = "set-levels"
 ADD, READ, REMOVE = 0, 1, 2
 """Codes of the kinds: the places of the names in sorted order."""
 NOBODY = -1
+OPERATION_BYTES = 300
+"""What the passes hold at a time for each operation, at the most (measured)."""
+SEEN_BYTES = 70
+"""What each element that a read saw takes, in sets of two and more sizes (measured)."""
 
 Elements = frozenset[Any]
 
@@ -49,23 +54,30 @@ class _Items:
     ended: Ints
 
 
-def decide(problem: Problem) -> Decision | None:
-    """Decide a set's history; None where an element is removed."""
+def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
+    """Decide a set's history; None where an element is removed.
+
+    Raises:
+        MemorySpentError: it takes more memory than the limits allow.
+        TimeSpentError: the time is over.
+    """
     code = problem.kinds.code
     step, initial = problem.step, problem.start
     if (code == REMOVE).any() or not isinstance(step, StepByKind):
         return None
     assert isinstance(initial, frozenset)
     read_kinds = np.flatnonzero(code == READ).tolist()
-    seen = {kind: elements_of(step.call(kind).output) for kind in read_kinds}
+    seen = _levels_seen(step, read_kinds, OPERATION_BYTES * len(problem.kind), limits)
     levels = sorted(set(seen.values()), key=len)
     accusation = _accuse_chain(problem, [initial, *levels], seen)
     if accusation is not None:
         return Decision(METHOD, accusation)
+    limits.look()
     adds = np.flatnonzero(code[problem.kind] == ADD)
     number_of = {step.value(n): n for n in np.unique(problem.kinds.a[code == ADD]).tolist()}
     level_of = np.full(max(number_of.values(), default=0) + 1, len(levels), dtype=np.int64)
     for level, (before, here) in enumerate(zip([initial, *levels], levels, strict=False)):
+        limits.look()
         strange = [element for element in here - before if element not in number_of]
         if strange:
             why = f"{{0}} saw {listed(strange)}, which nobody ever added"
@@ -75,6 +87,20 @@ def decide(problem: Problem) -> Decision | None:
     elements = _elements(problem, adds, level_of)
     items = _joined(elements, _reads(problem, seen, levels))
     return Decision(METHOD, _accuse_order(problem, items, len(levels)))
+
+
+def _levels_seen(
+    step: StepByKind, kinds: list[int], memory_bytes: int, limits: Limits
+) -> dict[int, Elements]:
+    """Return the set that each kind of read saw; all other passes need `memory_bytes`."""
+    seen: dict[int, Elements] = {}
+    limits.begin(memory_bytes)
+    for kind in kinds:
+        output = step.call(kind).output
+        memory_bytes += SEEN_BYTES * len(output or ())
+        limits.begin(memory_bytes)
+        seen[kind] = elements_of(output)
+    return seen
 
 
 def _accuse_chain(

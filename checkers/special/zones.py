@@ -23,12 +23,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from checkers.search.budget import UNLIMITED, Limits
 from checkers.search.problem import NEVER, Access, Bools, Family, Ints, Problem
 from checkers.special.decision import Accusation, Decision
 
 METHOD = "zones"
 BEFORE_ALL = int(np.iinfo(np.int64).min)
 NOBODY = -1
+OPERATION_BYTES = 125
+"""What the passes hold at a time for each operation, at the most (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +49,16 @@ class _Zones:
     last_call: Ints
 
 
-def decide(problem: Problem) -> Decision | None:
-    """Decide a register's history; None where a value is written twice, or a cas is among it."""
+def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
+    """Decide a register's history; None where a value is written twice, or a cas is among it.
+
+    Raises:
+        MemorySpentError: it takes more memory than the limits allow.
+        TimeSpentError: the time is over.
+    """
     if problem.family is not Family.VALUE:
         return None
+    limits.begin(OPERATION_BYTES * len(problem.kind))
     code = problem.kinds.code[problem.kind]
     is_read, is_write = code == Access.READ, code == Access.WRITE
     if not (is_read | is_write).all():
@@ -62,11 +71,12 @@ def decide(problem: Problem) -> Decision | None:
         return None
     writer = np.full(problem.values, NOBODY, dtype=np.int64)
     writer[value[writes]] = writes
-    return Decision(METHOD, _accusation(problem, value, is_read, writer, count == 1))
+    limits.look()
+    return Decision(METHOD, _accusation(problem, value, is_read, writer, count == 1, limits))
 
 
 def _accusation(
-    problem: Problem, value: Ints, is_read: Bools, writer: Ints, exists: Bools
+    problem: Problem, value: Ints, is_read: Bools, writer: Ints, exists: Bools, limits: Limits
 ) -> Accusation | None:
     reads = np.flatnonzero(is_read)
     nowhere = reads[~exists[value[reads]]]
@@ -78,6 +88,7 @@ def _accusation(
         rows = [early[0], writer[value[early[0]]]]
         return _accuse(problem, rows, "{0} had returned before {1} was called")
     zones = _zones(problem, value, is_read, writer)
+    limits.look()
     pair = _overlap(zones)
     return None if pair is None else _accuse_pair(problem, zones, *pair)
 
