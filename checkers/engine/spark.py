@@ -29,10 +29,11 @@ from checkers.engine.judge import (
 )
 from checkers.engine.key_judge import Spent
 from checkers.engine.spark_frames import judge_groups, read_operations
+from checkers.engine.spark_guard import Guard
 from checkers.engine.spark_logs import decode_logs, unreadable_logs
 from checkers.engine.spark_operations import judge_by_key
 from checkers.engine.spark_parts import is_split, judge_split
-from checkers.engine.spark_session import Guard, Session, first_line
+from checkers.engine.spark_session import Session, first_line
 from harness.errors import HarnessError
 from harness.plugins import Checker
 from harness.verdict import Verdict

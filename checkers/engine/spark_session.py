@@ -14,7 +14,6 @@ import importlib
 import importlib.util
 import logging
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -24,7 +23,7 @@ import threading
 import urllib.parse
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,8 @@ import pyarrow as pa
 
 from checkers.engine.java import Java, find_java
 from checkers.engine.jvm import Jvm, launch
+from checkers.kernels.shipped import code_kept
 from harness.errors import HarnessError, UsageError
-from harness.plugins import CheckContext
 
 DRIVER_MEMORY = "2g"
 """Heap of the local JVM. Arrow data and the Python workers are outside of it."""
@@ -48,14 +47,8 @@ CONNECT_PORT = 15002
 """Where a Spark Connect server listens unless it is told otherwise."""
 CONNECT_TIMEOUT_S = 10.0
 
-GRACE_S = 0.4
-"""How long after a deadline a job may go on: checkers end by themselves and tell what is open."""
-STRIKE_AGAIN_S = 0.5
-"""How soon a job that goes on all the same is cancelled again."""
-
-NUMBA_CACHE = "NUMBA_CACHE_DIR"
-EXECUTOR_NUMBA_CACHE = "numba-cache"
-"""Where executors keep compiled kernels: in their working folder, the one place that is theirs."""
+KERNELS = "kernels"
+"""Our folder of kernels, in the package that has it: checkers.kernels.shipped unpacks it."""
 
 _LOG = logging.getLogger(__name__)
 _LOGGING = """\
@@ -151,7 +144,8 @@ class Session:
         self.frames = connect.SparkSession.builder.remote(self.master).create()
         for name, value in _sql_settings().items():
             self.frames.conf.set(name, value)
-        self.frames.addArtifacts(str(_ship(self.scratch)), pyfile=True)
+        with _path_kept():
+            self.frames.addArtifacts(str(_ship(self.scratch)), pyfile=True)
 
     def _launch(self, java: Java) -> None:
         """Start the JVM with its messages in a file, then the session."""
@@ -184,10 +178,12 @@ class Session:
             gateway = java_gateway.launch_gateway()
             conf = pyspark.SparkConf(loadDefaults=False, _jvm=gateway.jvm)
             conf.setAll(list(settings.items()))
-            context = pyspark.SparkContext(conf=conf, gateway=gateway)
+            with _path_kept():
+                context = pyspark.SparkContext(conf=conf, gateway=gateway)
         self.frames = sql.SparkSession(context)
         if not self.is_here:
-            context.addPyFile(str(_ship(self.scratch)))
+            with _path_kept():
+                context.addPyFile(str(_ship(self.scratch)))
 
     def _quote_log(self) -> str:
         """Return what Spark's log says last, on one line."""
@@ -197,56 +193,6 @@ class Session:
         lines = [line.strip() for line in text.splitlines()]
         wrong = [line for line in lines if "rror" in line or "Exception" in line]
         return " | ".join(wrong[:LOG_LINES_MAX])
-
-
-class Guard:
-    """Cancels what a session runs, inside `with`, once the deadline is GRACE_S ago."""
-
-    def __init__(self, frames: Any, context: CheckContext) -> None:
-        self.has_struck = False
-        self._frames = frames
-        self._context = context
-        self._tag = f"shaketable-{secrets.token_hex(4)}"
-        self._watch: threading.Thread | None = None
-        self._is_over = threading.Event()
-
-    def __enter__(self) -> None:
-        """Start to watch."""
-        deadline, clock = self._context.search.deadline_unix_s, self._context.clock_unix_s
-        if deadline is None or clock is None:
-            return
-        self._frames.addTag(self._tag)
-        self._is_over.clear()
-        left_s = max(0.0, deadline - clock()) + GRACE_S
-        self._watch = threading.Thread(target=self._strike, args=(left_s,), daemon=True)
-        self._watch.start()
-
-    def __exit__(self, *_raised: object) -> None:
-        """Stop watching."""
-        if self._watch is not None:
-            self._is_over.set()
-            self._watch.join()
-            self._watch = None
-            self._frames.removeTag(self._tag)
-
-    def _strike(self, after_s: float) -> None:
-        """Interrupt until it is over: a job that is only just being made is not seen at first."""
-        while not self._is_over.wait(after_s):
-            self.has_struck = True
-            try:
-                if not self._frames.interruptTag(self._tag):
-                    _cancel_all(self._frames)
-            except Exception as error:  # it may have ended just now
-                _LOG.debug("spark job not interrupted: error=%s", error)
-            after_s = STRIKE_AGAIN_S
-
-
-def _cancel_all(frames: Any) -> None:
-    """Cancel every job of a session: the one that is watched may carry no tag, and runs alone."""
-    if hasattr(frames, "_jsparkSession"):  # a driver of our own
-        frames.sparkContext.cancelAllJobs()
-    else:
-        frames.interruptAll()
 
 
 def first_line(error: Exception) -> str:
@@ -288,9 +234,6 @@ def _settings(master: str, scratch: Path) -> dict[str, str]:
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
             f' "-Djava.io.tmpdir={scratch / "tmp"}"',  # quoted: a temp folder may have spaces
         }
-    if master.partition("[")[0] != "local":
-        cache = os.environ.get(NUMBA_CACHE, EXECUTOR_NUMBA_CACHE)
-        settings[f"spark.executorEnv.{NUMBA_CACHE}"] = cache
     return settings
 
 
@@ -307,7 +250,10 @@ def _warm_up(frames: Any) -> None:
 
 
 def _ship(scratch: Path) -> Path:
-    """Pack our packages into a zip file for executors on other machines."""
+    """Pack our packages into a zip file for executors on other machines.
+
+    The machine code of the kernels goes along: a machine that can run it need not compile it.
+    """
     target = scratch / "shaketable-packages.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
         for name in SHIPPED:
@@ -317,6 +263,9 @@ def _ship(scratch: Path) -> Path:
             root = Path(spec.origin).parent
             for path in sorted(root.rglob("*.py")):
                 packed.write(path, Path(name) / path.relative_to(root))
+            for path in code_kept(root / KERNELS):
+                with suppress(FileNotFoundError):  # another process has just forgotten it
+                    packed.write(path, Path(name) / path.relative_to(root))
     return target
 
 
@@ -373,6 +322,16 @@ def _interrupt_kept() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _path_kept() -> Iterator[None]:
+    """Undo that pyspark lets this process, too, import what is shipped: it has it already."""
+    before = list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 @contextmanager

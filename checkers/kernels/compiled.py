@@ -47,8 +47,11 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a kernel at its first call, without Python's lock while it runs.
 
     The machine code is kept beside the source or in NUMBA_CACHE_DIR; where neither can be
-    written, each process compiles it anew.
+    written, or the source lies in a zip file, each process compiles it anew.
     """
+    if not Path(function.__code__.co_filename).is_file():
+        anew: Callable[P, R] = numba.njit(nogil=True)(function)
+        return anew
     try:
         kept: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # "cannot cache function": no folder for it can be written

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +15,25 @@ from checkers.engine.local import run_local
 from checkers.engine.spark import SparkEngine
 from harness.errors import UsageError
 from harness.verdict import Outcome
+from tests.support.connect_server import connect_server
 from tests.support.engine_campaigns import campaign
 from tests.support.written_by_key import CAS_REGISTER, job_of, stale_register
 
 ROOT = Path(__file__).parent.parent.parent
+
+ELSEWHERE = """
+import pickle, sys
+from pathlib import Path
+from checkers.engine.spark import SparkEngine
+jobs = pickle.loads(Path(sys.argv[2]).read_bytes())
+engine = SparkEngine(sys.argv[1])
+try:
+    verdicts = [engine.run(job) for job in jobs]
+finally:
+    engine.stop()
+Path(sys.argv[3]).write_bytes(pickle.dumps(verdicts))
+"""
+"""A process has one driver of its own, and the tests' session is one."""
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +56,38 @@ def expected(jobs):
 @pytest.mark.spark
 def test_a_session_here_agrees(jobs, expected, spark):
     assert [spark.run(job) for job in jobs] == expected
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.spark
+def test_a_cluster_of_executors_agrees(jobs, expected, tmp_path, spark):
+    """`spark` is asked for so that the test is skipped where there is no Java."""
+    assert spark.java is not None
+    asked, answered = tmp_path / "jobs", tmp_path / "verdicts"
+    asked.write_bytes(pickle.dumps(jobs))
+    subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, "local-cluster[2,1,2048]", str(asked), str(answered)],
+        cwd=ROOT, check=True,
+    )  # fmt: skip
+    assert pickle.loads(answered.read_bytes()) == expected
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.spark
+def test_a_spark_connect_server_agrees(jobs, expected, spark):
+    assert spark.java is not None
+    with connect_server() as address:
+        engine = SparkEngine(address)
+        try:
+            assert engine.start() is None, "no Java is needed here"
+            assert [engine.run(job) for job in jobs] == expected
+        finally:
+            engine.stop()
+        assert engine.scratch is None
+    assert not [path for path in sys.path if path.endswith(".zip") and "shaketable" in path]
+    (before,) = jobs[1:]
+    again = spark.run(replace(before, checkers=(stats.PLUGIN,)))
+    assert again == expected[1][1:], "the session of this process is none of the server's"
 
 
 def test_a_server_that_is_not_there_is_told_in_one_line():

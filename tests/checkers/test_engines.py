@@ -7,14 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from checkers import linearizable_log, stats
+from checkers import stats
+from checkers.engine import spark_parts
+from checkers.engine.job import SegmentedReader
 from checkers.engine.local import run_local
 from checkers.engine.spark import SparkEngine
+from checkers.logs import linearizable_log
 from harness.errors import HarnessError, UsageError
+from harness.targets.dledger_files import log_segments, read_segment
 from harness.verdict import Outcome
 from tests.support.checker_histories import job, op, operations_file, parse
 from tests.support.engine_campaigns import ALL, campaign, clean
@@ -43,6 +48,17 @@ def test_engines_agree_row_for_row(tmp_path, spark, seed):
     assert by_name["linearizable-log"] is by_name["durability"] is Outcome.INVALID
     assert by_name["committed-prefix"] is Outcome.INVALID
     assert sum(len(verdict.findings) for verdict in local) > 10
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_logs_read_by_segments_give_the_same_verdicts(tmp_path, spark, is_clean, monkeypatch):
+    """One task reads the same data file of all nodes side by side."""
+    monkeypatch.setattr(spark_parts, "SIDE_BY_SIDE_MIN", 2)
+    task = clean(tmp_path, file_bytes=2048) if is_clean else campaign(tmp_path, 4)
+    assert len(log_segments(task.logs["n0"], "n0")) >= 2
+    reader = SegmentedReader(log_segments, read_segment)
+    assert spark.run(replace(task, segments=reader)) == run_local(task)
 
 
 @pytest.mark.spark

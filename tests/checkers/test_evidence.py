@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from checkers.evidence.resolve import CITATIONS, LOG, QUEUE, REGISTER, SET, Values, resolve
-from harness.history.schema import ENTRIES, OPERATIONS
+from harness.history.schema import ENTRIES, OPERATIONS, OPERATIONS_CODED
 from tests.support.anomaly_histories import parse
 from tests.support.checker_histories import context, is_linearizable, op, random_history, table
 
@@ -113,6 +113,62 @@ def test_an_initial_value_and_an_incomplete_history_prove_nothing():
     assert resolved(rows, initial)[1] == []
     assert len(resolved(rows, REGISTER)[1]) == 1
     assert resolved(rows, REGISTER, incomplete="a segment is damaged")[1] == []
+
+
+def test_a_cas_that_is_ok_and_answered_nothing_swapped():
+    """So Jepsen records it: the value that was read may be the one that it put."""
+    rows = [
+        op(0, "write", 0, None, "info", input=5),
+        op(1, "cas", 1, 3, expected=3, input=5),
+        op(2, "read", 5, 9, output=5),
+    ]
+    assert resolved(rows, REGISTER) == (rows, [])
+
+
+def test_values_in_extra_count_as_much_as_those_in_columns():
+    said = {"extra": json.dumps({"input": 5})}
+    rows = [
+        op(0, "write", 0, None, "info", input=5),
+        op(1, "write", 1, 3) | said,
+        op(2, "read", 5, 9, output=5),
+    ]
+    assert resolved(rows, REGISTER) == (rows, [])
+    rows[1]["extra"] = json.dumps({"input": "5"})  # a text is another value
+    assert [c["op"] for c in resolved(rows, REGISTER)[1]] == [0]
+    del rows[1]
+    rows[0] |= {"input": None} | said
+    assert [c["op"] for c in resolved(rows, REGISTER)[1]] == [0]
+
+
+def test_lists_of_what_is_no_number_are_none_of_ours():
+    rows = parse("0..? p0 add s 1 -> info\n5..20 p1 read s -> ok [2 1]")
+    for output in ([[0, 1], "a", None, 1], {"a": 1}, "text"):
+        rows[1]["extra"] = json.dumps({"output": output})
+        assert len(resolved(rows, SET)[1]) == int(isinstance(output, list))
+    rows[1]["extra"] = "no json"  # whoever encodes it says so
+    assert resolved(rows, SET) == (rows, [])
+
+
+def test_no_offset_below_zero_is_evidence():
+    rows = parse("0..? p0 append q/0 1 -> info\n5..20 p1 read q/0 -1 -> ok 1")
+    assert resolved(rows, LOG) == (rows, [])
+
+
+def test_coded_columns_are_resolved_like_plain_ones():
+    rows = parse("""
+        0..?   p0 append q/0 1 -> info
+        0..?   p3 append q/0 2 -> info
+        5..20  p1 read q/0 3 -> ok 1
+        0..?   p0 append q/1 2 -> info
+        0..9   p0 append q/1 3 -> fail
+        6..15  p2 read q/1 3 -> ok 2
+    """)
+    coded = table(rows).cast(OPERATIONS_CODED)
+    pieces = pa.concat_tables([coded.slice(0, 2), coded.slice(2)])
+    for whole in (coded, pieces):
+        done, cited = resolve(whole, None, context(), LOG)
+        assert done.schema == OPERATIONS_CODED
+        assert (done.cast(OPERATIONS).to_pylist(), cited.to_pylist()) == resolved(rows, LOG)
 
 
 OPEN = """

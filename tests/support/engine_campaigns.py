@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from checkers import committed_prefix, durability, linearizable_log, stats, vacuity
+from checkers import stats, vacuity
+from checkers.logs import committed_prefix, durability, linearizable_log
 from harness.plugins import FaultWindow
 from harness.targets.dledger_files import read_entries
 from tests.support.checker_histories import job, op, random_history
@@ -44,7 +45,7 @@ def campaign(tmp_path, seed, **more):
     return job(tmp_path, rows, ALL, **more)
 
 
-def clean(tmp_path, **more):
+def clean(tmp_path, file_bytes=4096, **more):
     """A history and logs in which nothing is wrong."""
     rows, entries = [], [(None, b"", 1)]
     for n in range(120):
@@ -56,7 +57,7 @@ def clean(tmp_path, **more):
     logs = {node: tmp_path / node for node in NODES}
     for node, directory in logs.items():
         directory.mkdir(parents=True)
-        write_log(directory, node, entries)
+        write_log(directory, node, entries, file_bytes)
     more = {
         "committed": dict.fromkeys(NODES, len(entries) - 1), "logs": logs,
         "read_log": read_entries, "faults_asked": ("kill",),
