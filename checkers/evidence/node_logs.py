@@ -49,15 +49,30 @@ def held_in_logs(entries: pa.Table, context: CheckContext, wanted: _Ints) -> Hel
     spoilt = frozenset(entries.filter(pc.or_(is_damaged, nameless))["key"].to_pylist())
     sound = pc.and_(pc.and_(has_offset, has_value), pc.invert(is_damaged))
     rows = entries.filter(sound)
-    found = rows.filter(pc.is_in(rows["value"], pa.array(wanted, pa.int64())))
-    # Whoever else stands at their offsets speaks against them.
-    beside = rows.filter(pc.is_in(rows["offset"], pc.unique(found["offset"])))
+    is_found = pc.is_in(rows["value"], pa.array(wanted, pa.int64()))
+    found = rows.filter(is_found)
+    # Whoever else stands at their places, queue and offset, speaks against them.
+    beside = rows.filter(pa.array(_share_places(rows, is_found)))
     pairs = zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True)
     return Held(
         committed=_committed(beside, context, spoilt),
         values=frozenset(pairs),
         whole=_whole(rows, context) - spoilt,
     )
+
+
+def _share_places(rows: pa.Table, is_found: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Mark the rows that stand where one of those found stands."""
+    key, _ = _numbered(rows["key"])
+    offset = _ints(rows["offset"])
+    order = np.lexsort((offset, key))
+    begins = np.ones(len(order), dtype=np.bool_)
+    begins[1:] = (key[order][1:] != key[order][:-1]) | (offset[order][1:] != offset[order][:-1])
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.cumsum(begins) - 1
+    is_wanted = np.zeros(len(order), dtype=np.bool_)
+    is_wanted[place[np.asarray(is_found.to_numpy(), dtype=np.bool_)]] = True
+    return np.asarray(is_wanted[place])
 
 
 def _committed(
@@ -87,11 +102,7 @@ def _whole(rows: pa.Table, context: CheckContext) -> frozenset[_Key]:
     """Return the keys that all nodes hold alike and from offset 0 on, uncommitted ends included."""
     if not set(context.nodes) <= set(context.committed) or not rows.num_rows:
         return frozenset()
-    codes = rows["key"].combine_chunks().dictionary_encode(null_encoding="encode")
-    if isinstance(codes, pa.ChunkedArray):
-        codes = codes.combine_chunks()
-    names = codes.dictionary.to_pylist()
-    key = codes.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    key, names = _numbered(rows["key"])
     offset, value = _ints(rows["offset"]), _ints(rows["value"])
     counts, parts = [], []
     for node in context.nodes:
@@ -111,6 +122,15 @@ def _whole(rows: pa.Table, context: CheckContext) -> frozenset[_Key]:
         is_wrong |= (offset[mine] != offset[first]) | (value[mine] != value[first])
     fits[key[first[is_wrong]]] = False
     return frozenset(name for name, holds in zip(names, fits.tolist(), strict=True) if holds)
+
+
+def _numbered(column: pa.ChunkedArray) -> tuple[_Ints, list[_Key]]:
+    """Number the keys; return each row's number, and the keys."""
+    codes = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    if isinstance(codes, pa.ChunkedArray):
+        codes = codes.combine_chunks()
+    number = codes.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return number, codes.dictionary.to_pylist()
 
 
 def _ints(column: pa.ChunkedArray) -> _Ints:

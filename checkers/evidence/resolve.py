@@ -17,7 +17,8 @@ Pure. Three kinds of evidence, of which each resolution cites one:
   exception: then the answers that relied on it contradict that last read, rightly.
 
 Never resolved: values that more than one operation may have put, or that stand there initially;
-operations whose evidence returned before they were called (a violation, which stays one); queues
+values that are no whole numbers; operations whose evidence returned before they were called (a
+violation, which stays one); queues
 about which the nodes' logs differ, or have a damaged entry, a gap or an expired beginning; a
 history known to lack events. An entry that is damaged beyond its queue's name is none that is
 missing unnoticed: were it one of this queue, the offsets would have a gap, or the nodes' logs
@@ -29,21 +30,19 @@ CHECKERS.md section 5 for the outcomes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.evidence.answers import Answers, Bools, Ints, marks
 from checkers.evidence.node_logs import Held, held_in_logs
+from checkers.models.values import LOG, QUEUE, REGISTER, SET, Values
 from harness.plugins import CheckContext
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+__all__ = ["CITATIONS", "LOG", "QUEUE", "REGISTER", "SET", "Values", "resolve"]
 
 NOBODY: Final = -1
 """In a column of row numbers: there is no such row."""
@@ -70,57 +69,46 @@ CITATIONS: Final = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
-    """Which operations of an object put their input, and which show what was put.
-
-    `initial` are values that stand there before anybody puts one. `is_log` says that values have
-    offsets, and that the nodes' logs hold them.
-    """
-
-    puts: frozenset[str]
-    shows: frozenset[str]
-    initial: frozenset[int] = frozenset()
-    is_log: bool = False
-
-
-LOG: Final = Values(frozenset(("append", "send")), frozenset(("read", "poll")), is_log=True)
-QUEUE: Final = Values(frozenset(("enqueue",)), frozenset(("dequeue", "drain")))
-SET: Final = Values(frozenset(("add",)), frozenset(("read",)))
-REGISTER: Final = Values(frozenset(("write", "cas")), frozenset(("read", "cas")))
-
-
 def resolve(
-    operations: pa.Table, entries: pa.Table | None, context: CheckContext, values: Values
+    operations: pa.Table, entries: pa.Table | Held | None, context: CheckContext, values: Values
 ) -> tuple[pa.Table, pa.Table]:
     """Resolve what can be resolved of one or several objects, each key one of them.
 
     Args:
-        operations: rows of OPERATIONS.
-        entries: the nodes' ENTRIES of the same keys, or None where there are none.
+        operations: rows of OPERATIONS or OPERATIONS_CODED.
+        entries: the nodes' ENTRIES of the same keys, or what they hold of the values that are
+            open; None where there are none.
         context: the nodes, what they had committed, whether the history is incomplete.
         values: which operations put and show values.
 
     Returns:
         The operations in the same order, of which some of unknown outcome are now "ok" or "fail",
         and a row of CITATIONS for each of these.
-
-    Raises:
-        ValueError: an answer's list is not made of whole numbers.
     """
     none = CITATIONS.empty_table()
     if context.incomplete is not None or operations.num_rows == 0:
+        return operations, none
+    if not may_be_open(operations, values).any():
         return operations, none
     rows = _Rows(operations, values)
     if not rows.is_open.any():
         return operations, none
     rows.close_by_reads()
-    if values.is_log and entries is not None and entries.num_rows:
-        rows.close_by_logs(held_in_logs(entries, context, rows.open_values()))
+    if isinstance(entries, pa.Table):
+        entries = held_in_logs(entries, context, rows.open_values()) if entries.num_rows else None
+    if values.is_log and entries is not None:
+        rows.close_by_logs(entries)
     if not rows.cited:
         return operations, none
     cited = sorted(rows.cited, key=lambda row: int(row["op"]))
     return rows.table(), pa.Table.from_pylist(cited, CITATIONS)
+
+
+def may_be_open(operations: pa.Table, values: Values) -> Bools:
+    """Mark the operations of unknown outcome that may have put a value."""
+    f = operations["f"]
+    is_open = ~(marks(operations["outcome"], ("ok", "fail")))
+    return is_open & marks(f, values.puts) if is_open.any() else is_open
 
 
 class _Rows:
@@ -129,23 +117,13 @@ class _Rows:
     def __init__(self, operations: pa.Table, values: Values) -> None:
         self._operations, self._values = operations, values
         self.cited: list[dict[str, Any]] = []
-        self.f = operations["f"]
-        self.op, self.call = _ints(operations["op"]), _ints(operations["call_ns"])
-        self.keys = operations["key"].combine_chunks().dictionary_encode(null_encoding="encode")
-        self.key: Ints = self.keys.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        self.value = _ints(operations["input"])
-        self.is_ok = _equal(operations["outcome"], "ok")
-        is_failed = _equal(operations["outcome"], "fail")
-        has_value = _valid(operations["input"])
-        self.is_put = self._is(values.puts) & ~is_failed & has_value
-        # A cas that answered "no" put nothing.
-        self.is_cas = _equal(self.f, "cas")
-        self.is_no = self.is_cas & self.is_ok & (_ints(operations["output"]) != SUCCEEDED)
-        self.is_put &= ~self.is_no
-        self.end = np.where(_valid(operations["return_ns"]), _ints(operations["return_ns"]), NEVER)
-        self.end = np.where(self.is_ok, self.end, NEVER)
+        self.answers = given = Answers(operations, values)
+        self.op, self.call, self.end = given.op, given.call, given.end.copy()
+        self.key, self.value, self.is_cas = given.key, given.value, given.is_cas
+        self.is_open = given.is_put & ~given.is_ok
+        # Only these values can be resolved: of a large history few operations are about them.
+        self.is_put = given.is_put & given.is_one_of(self.value, self.open_values())
         self.last_ns = int(max(self.call.max(), self.end[self.end < NEVER].max(initial=0)))
-        self.is_open = self.is_put & ~self.is_ok
         self.outcome: dict[int, tuple[str, int, int | None]] = {}  # row -> outcome, return, offset
 
     def open_values(self) -> Ints:
@@ -154,17 +132,17 @@ class _Rows:
 
     def close_by_reads(self) -> None:
         """Close what answers show; a cas closed so shows in turn what it had expected."""
-        shown = self._shown()
+        shown = self.answers.shown(self.open_values())
         while True:
             closed = self._close_shown(shown)
             cas = closed[self.is_cas[closed]]
             if not len(cas):
                 return
-            shown = self._expected(cas, self.end[cas])
+            shown = self.answers.expected_by(cas, self.end[cas])
 
     def close_by_logs(self, held: Held) -> None:
         """Close what the nodes' logs hold, or certainly do not hold."""
-        names = self.keys.dictionary.to_pylist()
+        names = self.answers.names
         for row in np.flatnonzero(self.is_open & self._is_unique()).tolist():
             key, value = names[self.key[row]], int(self.value[row])
             entry = held.entry(key, value)
@@ -194,10 +172,6 @@ class _Rows:
         table = _replaced(table, "offset", placed, [self.outcome[row][2] for row in placed])
         return _replaced(table, "output", swapped, [SUCCEEDED] * len(swapped))
 
-    def _is(self, functions: frozenset[str]) -> Bools:
-        names = pa.array(sorted(functions), pa.string())
-        return np.asarray(pc.is_in(self.f, names).to_numpy(), dtype=np.bool_)
-
     def _is_unique(self) -> Bools:
         """Return which operations put a value that no other can have put, nor was there before."""
         puts = np.flatnonzero(self.is_put)
@@ -206,33 +180,6 @@ class _Rows:
         unique = np.zeros(len(self.op), dtype=np.bool_)
         unique[puts] = alone & ~np.isin(self.value[puts], sorted(self._values.initial))
         return unique
-
-    def _shown(self) -> dict[str, Ints]:
-        """Return every value that an answer showed: (row, value, offset, end)."""
-        table, is_show = self._operations, self._is(self._values.shows) & self.is_ok
-        output, offset = _ints(table["output"]), _ints(table["offset"])
-        plain = np.flatnonzero(is_show & ~self.is_cas & _valid(table["output"]))
-        parts = [(plain, output[plain], offset[plain])]
-        parts += [
-            (np.full(len(pairs), row), pairs[:, 1], pairs[:, 0])
-            for row, pairs in _lists(table["extra"], np.flatnonzero(is_show), self.op)
-        ]
-        rows = np.concatenate([part[0] for part in parts])
-        shown = {
-            "row": rows,
-            "value": np.concatenate([part[1] for part in parts]),
-            "offset": np.concatenate([part[2] for part in parts]),
-            "end": self.end[rows],
-        }
-        cas = np.flatnonzero(is_show & self.is_cas & ~self.is_no)
-        expected = self._expected(cas, self.end[cas])
-        return {name: np.concatenate((shown[name], expected[name])) for name in shown}
-
-    def _expected(self, rows: Ints, end: Ints) -> dict[str, Ints]:
-        """A cas that swapped shows the value that it expected."""
-        has = _valid(self._operations["expected"])[rows]
-        value = _ints(self._operations["expected"])[rows[has]]
-        return {"row": rows[has], "value": value, "offset": np.zeros_like(value), "end": end[has]}
 
     def _close_shown(self, shown: dict[str, Ints]) -> Ints:
         """Close the open operations whose unique value was shown; return their rows."""
@@ -247,6 +194,8 @@ class _Rows:
         # An answer that returned before the call is a violation: left as it is, it stays one.
         is_shown = (of_shown[first] == group) & (end[first] >= self.call[puts])
         is_shown &= rows[first] != puts  # a cas is no witness of itself
+        if self._values.is_log:
+            is_shown &= shown["offset"][first] >= 0  # no log has another; that stays a violation
         for put, n in zip(puts[is_shown].tolist(), first[is_shown].tolist(), strict=True):
             witness, by_ns = int(self.op[rows[n]]), int(end[n])
             offset = int(shown["offset"][n]) if self._values.is_log else None
@@ -272,8 +221,7 @@ class _Rows:
         self.cited.append(citation | found)
 
     def _name(self, row: int) -> str | None:
-        name: str | None = self.keys.dictionary[int(self.key[row])].as_py()
-        return name
+        return self.answers.names[int(self.key[row])]
 
 
 def _groups(key: Ints, value: Ints, other_key: Ints, other_value: Ints) -> tuple[Ints, Ints]:
@@ -297,34 +245,10 @@ def _replaced(table: pa.Table, name: str, rows: Sequence[int], values: Sequence[
     field = table.schema.field(at)
     mask = np.zeros(table.num_rows, dtype=np.bool_)
     mask[list(rows)] = True
-    column = table[name].combine_chunks()
+    is_coded = pa.types.is_dictionary(field.type)
+    plain = field.type.value_type if is_coded else field.type
+    column = table[name].cast(plain).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    new = pc.replace_with_mask(column, pa.array(mask), pa.array(values, field.type))
-    return table.set_column(at, field, new)
-
-
-def _lists(column: pa.ChunkedArray, rows: Ints, op: Ints) -> list[tuple[int, Ints]]:
-    """Return the lists of answers as (offset, value); offset 0 where a list has values alone."""
-    texts = column.take(pa.array(rows))
-    found = []
-    for row, text in zip(rows.tolist(), texts.to_pylist(), strict=True):
-        output = None if text is None else json.loads(text).get("output")
-        if isinstance(output, list) and output:
-            pairs = [each if isinstance(each, list) else [0, each] for each in output]
-            if not all(len(p) == 2 and all(type(n) is int for n in p) for p in pairs):
-                raise ValueError(f"the answer of op {op[row]} is no list of whole numbers")
-            found.append((row, np.array(pairs, dtype=np.int64)))
-    return found
-
-
-def _ints(column: pa.ChunkedArray) -> Ints:
-    return np.asarray(column.fill_null(0).to_numpy(), dtype=np.int64)
-
-
-def _valid(column: pa.ChunkedArray) -> Bools:
-    return np.asarray(pc.is_valid(column).to_numpy(), dtype=np.bool_)
-
-
-def _equal(column: pa.ChunkedArray, value: str) -> Bools:
-    return np.asarray(pc.equal(column, value).fill_null(False).to_numpy(), dtype=np.bool_)
+        column = pa.concat_arrays(column.chunks)
+    new = pc.replace_with_mask(column, pa.array(mask), pa.array(values, plain))
+    return table.set_column(at, field, new.dictionary_encode() if is_coded else new)

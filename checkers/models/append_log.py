@@ -5,6 +5,7 @@ Source: CHECKERS.md section 3; Jepsen's kafka workload for the operations.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow as pa
 from checkers.models.columns import NOTHING, load_columns
 from checkers.models.encoding import first_values, listed, table_problem, words
 from checkers.models.model import UNKNOWN, Call
+from checkers.models.values import LOG, Values, whole_numbers
 from checkers.search.problem import Problem, State
 
 
@@ -42,6 +44,10 @@ class AppendLog:
         if call.f == "end":
             return log if call.output == len(log) else None
         return log if call.output == _at(log, call.offset) else None
+
+    def values(self, initial: Any) -> Values:
+        """Return which operations put values, and which show them."""
+        return replace(LOG, initial=whole_numbers(initial))
 
     def encode(self, operations: pa.Table, initial: State) -> Problem:
         """Encode one log's operations."""

@@ -5,6 +5,7 @@ Source: knossos.model FIFOQueue; Herlihy & Wing 1990, section 3.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow as pa
 from checkers.models.columns import NOTHING, load_columns
 from checkers.models.encoding import first_values, listed, table_problem, words
 from checkers.models.model import UNKNOWN, Call
+from checkers.models.values import QUEUE, Values, whole_numbers
 from checkers.search.problem import Problem, State
 
 
@@ -40,6 +42,10 @@ class FifoQueue:
         if not held:
             return None
         return held[1:] if call.output is UNKNOWN or call.output == held[0] else None
+
+    def values(self, initial: Any) -> Values:
+        """Return which operations put values, and which show them."""
+        return replace(QUEUE, initial=whole_numbers(initial))
 
     def encode(self, operations: pa.Table, initial: State) -> Problem:
         """Encode one queue's operations."""

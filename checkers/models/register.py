@@ -6,6 +6,7 @@ Source: knossos.model Register.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 from checkers.models.columns import Columns, load_columns
 from checkers.models.encoding import value_problem, words
 from checkers.models.model import UNKNOWN, Call
+from checkers.models.values import REGISTER, Values, whole_numbers
 from checkers.search.problem import Access, Bools, Ints, Problem, State
 from harness.errors import UsageError
 
@@ -63,6 +65,10 @@ class Register:
         if call.f == "cas":
             return self._cas(state, call)
         return state if call.output in (UNKNOWN, state[0]) else None
+
+    def values(self, initial: Any) -> Values:
+        """Return which operations put values, and which show them."""
+        return replace(REGISTER, initial=whole_numbers(initial))
 
     def encode(self, operations: pa.Table, initial: Any) -> Problem:
         """Encode one register's operations for the code that knows single values."""

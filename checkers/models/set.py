@@ -6,6 +6,7 @@ Source: knossos.model Set; Jepsen's set workloads.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow as pa
 from checkers.models.columns import NOTHING, Columns, load_columns
 from checkers.models.encoding import first_values, listed, table_problem, words
 from checkers.models.model import UNKNOWN, Call
+from checkers.models.values import SET, Values, whole_numbers
 from checkers.search.problem import Problem, State
 from harness.errors import UsageError
 
@@ -44,6 +46,10 @@ class Set:
         if call.output is UNKNOWN:
             return held
         return held if elements_of(call.output) == held else None
+
+    def values(self, initial: Any) -> Values:
+        """Return which operations put values, and which show them."""
+        return replace(SET, initial=whole_numbers(initial))
 
     def encode(self, operations: pa.Table, initial: State) -> Problem:
         """Encode one set's operations."""

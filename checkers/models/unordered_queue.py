@@ -6,7 +6,7 @@ Source: knossos.model UnorderedQueue.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from checkers.models.columns import ABSENT, NOTHING, load_columns
 from checkers.models.encoding import first_values, listed, table_problem, words
 from checkers.models.fifo_queue import describe_queue_call
 from checkers.models.model import UNKNOWN, Call
+from checkers.models.values import QUEUE, Values, whole_numbers
 from checkers.search.problem import Problem, State
 
 
@@ -75,6 +76,10 @@ class UnorderedQueue:
         if call.output is not None:
             return bag.take(call.output)
         return Bag(debts=bag.debts - bag.size) if bag.size <= bag.debts else None
+
+    def values(self, initial: Any) -> Values:
+        """Return which operations put values, and which show them."""
+        return replace(QUEUE, initial=whole_numbers(value for value, _ in initial.held))
 
     def encode(self, operations: pa.Table, initial: State) -> Problem:
         """Encode one queue's operations."""
