@@ -62,11 +62,12 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
         TimeSpentError: the time is over.
     """
     code = problem.kinds.code
+    used = np.unique(problem.kind)  # the numbering may be shared with other keys
     step, initial = problem.step, problem.start
-    if (code == REMOVE).any() or not isinstance(step, StepByKind):
+    if (code[used] == REMOVE).any() or not isinstance(step, StepByKind):
         return None
     assert isinstance(initial, frozenset)
-    read_kinds = np.flatnonzero(code == READ).tolist()
+    read_kinds = used[code[used] == READ].tolist()
     seen = _levels_seen(step, read_kinds, OPERATION_BYTES * len(problem.kind), limits)
     levels = sorted(set(seen.values()), key=len)
     accusation = _accuse_chain(problem, [initial, *levels], seen)
@@ -74,7 +75,8 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
         return Decision(METHOD, accusation)
     limits.look()
     adds = np.flatnonzero(code[problem.kind] == ADD)
-    number_of = {step.value(n): n for n in np.unique(problem.kinds.a[code == ADD]).tolist()}
+    put = np.unique(problem.kinds.a[used[code[used] == ADD]])
+    number_of = {step.value(n): n for n in put.tolist()}
     level_of = np.full(max(number_of.values(), default=0) + 1, len(levels), dtype=np.int64)
     for level, (before, here) in enumerate(zip([initial, *levels], levels, strict=False)):
         limits.look()
