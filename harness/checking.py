@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -119,11 +120,24 @@ def _model(source: Source, wanted: Wanted) -> Model | None:
     """Return the model to check against; None where only anomalies are looked for."""
     if wanted.model is not None:
         model = named(wanted.model)
-        require_fit(model, source.fs)
+        with _named_with(source):
+            require_fit(model, source.fs)
         return model
     if wanted.checkers or not source.rows:
         return None
-    return recognise_model(source.sample, source.fs)
+    with _named_with(source):
+        return recognise_model(source.sample, source.fs)
+
+
+@contextmanager
+def _named_with(source: Source) -> Iterator[None]:
+    """Say of which history a refusal is, and what of it could not be read: that may be why."""
+    try:
+        yield
+    except UsageError as error:
+        lacks = source.history.incomplete
+        more = "" if lacks is None else f"; and it is incomplete: {lacks}"
+        raise UsageError(f"{source.history.path}: {error}{more}") from error
 
 
 def _without_unknown_reads(

@@ -17,12 +17,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.errors import HarnessError, UsageError
+from harness.telling import sentence, tell, tell_error
 from harness.verdict import ExitCode
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exit with its code."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    _open_standard_files()
+    sys.exit(_flushed(run(sys.argv[1:] if arguments is None else arguments)))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -30,14 +32,40 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _command(arguments)
     except KeyboardInterrupt:
-        return _told("interrupted before a verdict", ExitCode.HARNESS)
+        return tell("interrupted before a verdict", ExitCode.HARNESS)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # quiet at exit, too
+        _leave_stdout()
         return ExitCode.HARNESS
     except BaseExceptionGroup as group:
         return _group(group)
     except Exception as error:
         return _one(error)
+
+
+def _open_standard_files() -> None:
+    """Stand in for standard files that the caller has closed: else our own get their numbers."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            assert handle == number, f"{name} is closed and has no number of its own"
+            setattr(sys, name, open(handle, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - it is open already, and stays so
+
+
+def _flushed(code: int) -> int:
+    """Write what stdout holds back: a verdict that could not be told is none."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _leave_stdout()
+    except OSError as error:
+        _leave_stdout()
+        return tell(f"cannot write to stdout: {error.strerror}", ExitCode.HARNESS)
+    return code
+
+
+def _leave_stdout() -> None:
+    """Write nothing more to stdout, at the interpreter's end neither."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _command(arguments: Sequence[str]) -> int:
@@ -50,7 +78,7 @@ def _command(arguments: Sequence[str]) -> int:
             arguments, exit_on_error=False, print_error=False, result_action="return_value"
         )
     except CycloptsError as error:
-        raise UsageError(f"{_sentence(error).rstrip('.')}; see ./shaketable --help") from error
+        raise UsageError(f"{sentence(error).rstrip('.')}; see ./shaketable --help") from error
     return result if isinstance(result, int) else ExitCode.VALID
 
 
@@ -62,7 +90,7 @@ def _group(group: BaseExceptionGroup) -> int:
             if isinstance(leaf, kind):
                 return _one(leaf)
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
-        return _told("interrupted before a verdict", ExitCode.HARNESS)
+        return tell("interrupted before a verdict", ExitCode.HARNESS)
     return _crash(group)
 
 
@@ -75,10 +103,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _one(error: BaseException) -> int:
-    if isinstance(error, UsageError):
-        return _told(str(error), ExitCode.USAGE)
-    if isinstance(error, HarnessError):
-        return _told(str(error), ExitCode.HARNESS)
+    if isinstance(error, UsageError | HarnessError):
+        return tell_error(error)
     return _crash(error)
 
 
@@ -88,16 +114,7 @@ def _crash(error: BaseException) -> int:
         traceback.print_exception(error, file=file)
     leaf = next(_leaves(error))
     what = f"{type(leaf).__name__}: {leaf}"
-    return _told(f"a fault of the harness: {what}; traceback: {Path(name)}", ExitCode.HARNESS)
-
-
-def _told(text: str, code: ExitCode) -> int:
-    print(f"shaketable: {_sentence(text)}", file=sys.stderr)  # noqa: T201 - this is the CLI
-    return code
-
-
-def _sentence(text: object) -> str:
-    return " ".join(str(text).split())
+    return tell(f"a fault of the harness: {what}; traceback: {Path(name)}", ExitCode.HARNESS)
 
 
 if __name__ == "__main__":

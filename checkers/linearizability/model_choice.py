@@ -34,6 +34,9 @@ from harness.errors import UsageError
 ENTRY_POINTS: Final = "shaketable.models"
 LOOKED_AT_ROWS: Final = 100_000
 """Operations whose answers are looked at, where their names do not tell."""
+NAMES_SHOWN_MAX: Final = 12
+NAME_MAX: Final = 40
+"""Names of operations that a message lists, and their length."""
 
 
 def model_names() -> tuple[str, ...]:
@@ -77,7 +80,7 @@ def recognise_model(operations: pa.Table, fs: Iterable[str] | None = None) -> Mo
         if names and names <= model.fs and fits(names, operations.slice(0, LOOKED_AT_ROWS)):
             return model
     known = [model.name for model in _built_in() if names <= model.fs]
-    said = ", ".join(sorted(names)) or "none"
+    said = _listed(names) or "none"
     if known:
         raise UsageError(
             f"the operations ({said}) do not tell which model is meant: say --model"
@@ -98,9 +101,20 @@ def require_fit(model: Model, fs: Iterable[str]) -> None:
     unknown = sorted(set(fs) - model.fs)
     if unknown:
         raise UsageError(
-            f"the model {model.name} has no {', '.join(unknown)} (it has:"
+            f"the model {model.name} has no {_listed(unknown)} (it has:"
             f" {', '.join(sorted(model.fs))}); the history is about something else"
         )
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Say names of operations in a line, whatever they are."""
+    ordered = sorted(names)
+    more = len(ordered) - NAMES_SHOWN_MAX
+    shown = [
+        repr(name) if not name.isprintable() or not name else name
+        for name in (f if len(f) <= NAME_MAX else f"{f[: NAME_MAX - 1]}…" for f in ordered)
+    ]
+    return ", ".join(shown[:NAMES_SHOWN_MAX]) + (f" and {more} others" if more > 0 else "")
 
 
 def _built_in() -> Iterable[Model]:

@@ -42,6 +42,13 @@ class Named(Protocol):
     observers: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Truth:
+    """true or false, which Python takes for equal to 1 and 0."""
+
+    value: bool
+
+
 class Values:
     """The distinct values of a partition, each with its number: 0 is None."""
 
@@ -75,10 +82,11 @@ class Values:
                 if len(found):
                     return int(found[0]) + 1
             self._numbers = {v: n for n, v in enumerate(self._whole.tolist(), 1)}
-        if value not in self._numbers:
-            self._numbers[value] = len(self)
+        known = _Truth(value) if value.__class__ is bool else value
+        if known not in self._numbers:
+            self._numbers[known] = len(self)
             self._others.append(value)
-        return self._numbers[value]
+        return self._numbers[known]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,13 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.text import Text
 
+from checkers.linearizability.model_choice import named
 from harness import checking, judge
 from harness.checking import EngineKind, Wanted
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
+from harness.telling import tell_error
 from harness.terminal import check_summary
+from harness.terminal.output import Output
 from harness.verdict import EXIT_BY_OUTCOME, worst_exit
 from reports.check_model import CheckedHistory
 
@@ -72,6 +75,11 @@ class CheckOptions:
     spark_remote: Annotated[str | None, _option(SPENDING, "URL")] = None
     json: Annotated[Path | None, _option(OUTPUT, "FILE", dash=True)] = None
     html: Annotated[Path | None, _option(OUTPUT, "FILE")] = None
+
+    @property
+    def is_for_programs(self) -> bool:
+        """True if stdout gets JSON instead of text."""
+        return str(self.json) == STDOUT
 
     def wanted(self) -> Wanted:
         """Look at the options together.
@@ -126,26 +134,72 @@ def check(
         raise UsageError("check takes the PATH of a history; see ./shaketable check --help")
     checking.require_checkers(wanted.checkers)
     for path in (given.json, given.html):
-        _require_writable(path)
-    to_stdout = given.json is not None and str(given.json) == STDOUT
-    out = _Out(highlight=False, quiet=to_stdout)
-    engines = _Engines(wanted.spark_master)
+        _require_writable(path, paths)
+    if given.json is not None and given.html is not None:
+        _require_other(given.json, given.html)
+    if wanted.model is not None:
+        named(wanted.model)
+    out = Output(highlight=False, quiet=given.is_for_programs)
     checked: list[CheckedHistory] = []
+    codes: list[int] = []
+    try:
+        codes = _check_all(paths, wanted, given, out, checked)
+    finally:  # what was found until a Ctrl-C is kept
+        if checked:
+            codes += _write(out, checked, given)
+    return worst_exit(codes)
+
+
+def _check_all(
+    paths: Sequence[Path],
+    wanted: Wanted,
+    given: CheckOptions,
+    out: Output,
+    checked: list[CheckedHistory],
+) -> list[int]:
+    """Check one history after the other into `checked`; return their exit codes.
+
+    One that cannot be checked takes nothing from the others: it is told, and counts.
+
+    Raises:
+        UsageError, HarnessError: the only one cannot be checked.
+    """
+    codes: list[int] = []
+    engines = _Engines(wanted.spark_master)
     try:
         for path in paths:
-            with _progress() as progress:
-                one = checking.check_path(path, wanted, engines, progress)
+            try:
+                with _progress() as progress:
+                    one = checking.check_path(path, wanted, engines, progress)
+            except (UsageError, HarnessError) as error:
+                if len(paths) == 1:
+                    raise
+                codes.append(tell_error(error))
+                continue
             checked.append(one)
+            codes.append(EXIT_BY_OUTCOME[one.outcome])
             check_summary.show(out, one, is_alone=len(paths) == 1, has_page=given.html is not None)
     finally:
         engines.stop()
-    if len(checked) > 1:
-        check_summary.show_all(out, checked)
-    if given.json is not None:
-        check_summary.write_json(checked, None if to_stdout else given.json)
-    if given.html is not None:
-        check_summary.write_page(out, checked, given.html)
-    return worst_exit(EXIT_BY_OUTCOME[one.outcome] for one in checked)
+    if len(paths) > 1 and checked:
+        check_summary.show_all(out, checked, len(paths) - len(checked))
+    return codes
+
+
+def _write(out: Output, checked: Sequence[CheckedHistory], given: CheckOptions) -> list[int]:
+    """Write what was asked for, each file though another could not be written."""
+    codes: list[int] = []
+    try:
+        if given.json is not None:
+            check_summary.write_json(out, checked, None if given.is_for_programs else given.json)
+    except HarnessError as error:
+        codes.append(tell_error(error))
+    try:
+        if given.html is not None:
+            check_summary.write_page(out, checked, given.html)
+    except HarnessError as error:
+        codes.append(tell_error(error))
+    return codes
 
 
 def bytes_of(text: str) -> int:
@@ -163,7 +217,17 @@ def bytes_of(text: str) -> int:
     return size
 
 
-def _require_writable(path: Path | None) -> None:
+def _require_other(path: Path, other: Path) -> None:
+    """Refuse to write a result over something else.
+
+    Raises:
+        UsageError: both are the same file; one line.
+    """
+    if path.resolve() == other.resolve():
+        raise UsageError(f"{path}: a result would be written over {other}")
+
+
+def _require_writable(path: Path | None, histories: Sequence[Path]) -> None:
     """Notice before the check, not after it, that its result could not be written.
 
     Raises:
@@ -175,15 +239,10 @@ def _require_writable(path: Path | None) -> None:
         raise UsageError(f"{path}: a folder; give the name of a file in it")
     if not path.parent.is_dir():
         raise UsageError(f"{path}: no folder {path.parent}")
-
-
-class _Out(Console):
-    """Stdout; who reads its first lines alone (`| head`) gets the verdict's exit code too."""
-
-    def on_broken_pipe(self) -> None:
-        """Print nothing more; rich's own answer is exit code 1, which is ours for "invalid"."""
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"{path}: nothing can be written to the folder {path.parent}")
+    for history in histories:
+        _require_other(path, history)
 
 
 class _Engines:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from harness.errors import HarnessError
 from harness.history.run_folder import write_atomically
+from harness.printable import printable
 from harness.terminal import failing_text
 from harness.terminal.grid import INDENT, show_rows
+from harness.terminal.output import Output
 from harness.verdict import Verdict, join
 from reports.check_model import CheckedHistory, failing_part, shown_findings
 
@@ -33,7 +33,7 @@ def show(out: Console, one: CheckedHistory, *, is_alone: bool, has_page: bool) -
     """Print the verdict on one history; the failing part only where it stands alone."""
     verdict = one.outcome.name
     line = Text(verdict, style=STYLES[verdict])
-    line.append(f"  {one.path}: {_why(one)}", style="not bold default")
+    line.append(printable(f"  {one.path}: {_why(one)}"), style="not bold default")
     out.print(line, soft_wrap=not out.is_terminal)
     if not is_alone:
         return
@@ -45,18 +45,19 @@ def show(out: Console, one: CheckedHistory, *, is_alone: bool, has_page: bool) -
         out.print(Text("  page: add --html FILE", style="dim"))
 
 
-def show_all(out: Console, checked: Sequence[CheckedHistory]) -> None:
-    """Print how many histories of a call had which verdict."""
+def show_all(out: Console, checked: Sequence[CheckedHistory], refused: int) -> None:
+    """Print how many histories of a call had which verdict, and how many had none."""
     counts = {name: sum(one.outcome.name == name for one in checked) for name in STYLES}
     said = ", ".join(f"{count} {name.lower()}" for name, count in counts.items() if count)
     worst = join(verdict for one in checked for verdict in one.verdicts).name
     line = Text(worst, style=STYLES[worst])
-    line.append(f"  {len(checked)} histories: {said}", style="not bold default")
+    more = f"; {refused} could not be checked" if refused else ""
+    line.append(f"  {len(checked)} histories: {said}{more}", style="not bold default")
     out.print()
     out.print(line)
 
 
-def write_json(checked: Sequence[CheckedHistory], path: Path | None) -> None:
+def write_json(out: Output, checked: Sequence[CheckedHistory], path: Path | None) -> None:
     """Write the verdicts as JSON, to stdout where `path` is None.
 
     Raises:
@@ -64,7 +65,7 @@ def write_json(checked: Sequence[CheckedHistory], path: Path | None) -> None:
     """
     text = json.dumps(to_json(checked), indent=2, default=str) + "\n"
     if path is None:
-        sys.stdout.write(text)
+        out.write(text)
     else:
         write_atomically(path, text)
 
@@ -77,12 +78,10 @@ def write_page(out: Console, checked: Sequence[CheckedHistory], path: Path) -> N
     """
     from reports.check_page import render_page  # noqa: PLC0415 - its templates take time to load
 
-    try:
-        write_atomically(path, render_page(checked))
-    except OSError as error:
-        raise HarnessError(f"cannot write {path}: {error.strerror}") from error
+    write_atomically(path, render_page(checked))
     out.print()
-    out.print(Text("  page: ", style="dim").append(str(path), "not dim"), soft_wrap=True)
+    shown = Text("  page: ", style="dim").append(printable(str(path)), "not dim")
+    out.print(shown, soft_wrap=True)
 
 
 def to_json(checked: Sequence[CheckedHistory]) -> dict[str, Any]:
@@ -143,13 +142,14 @@ def _rows(one: CheckedHistory) -> list[tuple[str, str | Text]]:
     ]
     for verdict in one.verdicts:
         text = Text(verdict.outcome.name.lower(), style=STYLES[verdict.outcome.name])
-        rows.append((verdict.checker, text.append(f"  {verdict.summary}", "not bold default")))
+        text.append(printable(f"  {verdict.summary}"), "not bold default")
+        rows.append((verdict.checker, text))
         if trace := verdict.data.get("traceback"):
             last = str(trace).strip().splitlines()[-TRACE_LINES:]
-            rows.append(("", Text("\n".join(last), style="dim")))
+            rows.append(("", Text("\n".join(map(printable, last)), style="dim")))
     if one.incomplete:
-        rows.append(("incomplete", one.incomplete))
-    rows += [("note", note) for note in one.notes]
+        rows.append(("incomplete", printable(one.incomplete)))
+    rows += [("note", printable(note)) for note in one.notes]
     rows.append(("took", f"{one.seconds:.2f} s, engine {one.engine}"))
     return rows
 
@@ -169,9 +169,9 @@ def _show_findings(out: Console, one: CheckedHistory) -> None:
             shown += 1
             out.print()
             title = Text(f"{'':{INDENT}}{finding.kind}", style="bold")
-            title.append(f"  {finding.message}", "not bold")
+            title.append(printable(f"  {finding.message}"), "not bold")
             out.print(title, soft_wrap=not out.is_terminal)
             out.print()
             for line in failing_text.lines(part, width):
-                text = f"{'':{2 * INDENT}}{line}".rstrip()
+                text = printable(f"{'':{2 * INDENT}}{line}").rstrip()
                 out.print(Text(text), soft_wrap=True)

@@ -19,6 +19,7 @@ from harness.terminal import check, session, simulation
 from harness.terminal.grid import show_rows
 from harness.terminal.help import CalmFormatter
 from harness.terminal.options import RunOptions
+from harness.terminal.output import Output
 from harness.verdict import ExitCode, worst_exit
 
 TEST_COUNT_MAX: Final = 10_000
@@ -39,6 +40,7 @@ Exit codes: 0 valid, 1 invalid, 2 unknown, 254 bad usage, 255 the harness failed
 
 app = App(
     name="shaketable",
+    console=Output(highlight=False),
     version=importlib.metadata.version("shaketable"),
     help=HELP,
     help_format="plaintext",

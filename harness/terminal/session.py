@@ -16,7 +16,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import trio
-from rich.console import Console
 from rich.text import Text
 
 from harness import availability, discovery, judge
@@ -26,6 +25,7 @@ from harness.history import run_folder
 from harness.history.run_folder import RunFolder
 from harness.repeat import repeat_command
 from harness.terminal.display import Display, make_display
+from harness.terminal.output import Output
 from harness.verdict import EXIT_BY_OUTCOME, Outcome
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ QUIET_LOGGERS: Final = ("py4j", "bokeh", "matplotlib")
 """Libraries that tell too much at the level at which we log."""
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
-out = Console(highlight=False)
+out = Output(highlight=False)
 """Where results and progress go: stdout."""
 
 

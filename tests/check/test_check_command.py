@@ -9,10 +9,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from check_shell import Shell
 
 from checkers.linearizability.linearizable import Linearizable
 from harness import checking, cli
@@ -34,35 +34,6 @@ INVALID_EDN = """[{:process 0, :type :invoke, :f :write, :value 3}
  {:process 2, :type :invoke, :f :read, :value nil}
  {:process 2, :type :ok, :f :read, :value 3}]
 """
-
-
-class Shell:
-    """Runs `check` in this process, in a folder of its own."""
-
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.folder = folder
-        self._capsys = capsys
-        self.out = ""
-        self.err = ""
-
-    def write(self, name: str, text: str) -> Path:
-        path = self.folder / name
-        path.write_text(text)
-        return path
-
-    def check(self, *arguments: str | Path) -> int:
-        code = cli.run(["check", *map(str, arguments)])
-        self.out, self.err = self._capsys.readouterr()
-        return code
-
-    @property
-    def said(self) -> str:
-        """What was printed, without line breaks."""
-        return " ".join(self.out.split())
-
-    def json(self, *arguments: str | Path) -> dict[str, Any]:
-        self.check(*arguments, "--json", "-")
-        return json.loads(self.out)
 
 
 @pytest.fixture

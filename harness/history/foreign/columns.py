@@ -14,6 +14,7 @@ from array import array
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,6 +32,8 @@ from harness.history.schema import OPERATIONS
 
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
+TIME_NS_MAX: Final = 2**62
+"""Times lie within: the difference of any two has 64 bits, too. It is 146 years."""
 NO_RETURN: Final = INT64_MIN
 """Stands in `return_ns` for an operation that has none."""
 
@@ -38,6 +41,28 @@ NAMED_FROM: Final = 1_000_000
 """Processes that bear names instead of numbers are numbered from here."""
 
 OUTCOMES: Final = ("ok", "fail", "info")
+
+
+def require_bits(what: str, number: Any) -> int:
+    """Return a whole number that a column can hold.
+
+    Raises:
+        ValueError: it has more than 64 bits.
+    """
+    if not INT64_MIN <= number <= INT64_MAX:
+        raise ValueError(f"{what} of more than 64 bits: {show(number)}")
+    return int(number)
+
+
+def require_time(time_ns: int) -> int:
+    """Return a time that a column can hold, and the difference of two of them, too.
+
+    Raises:
+        ValueError: it is beyond TIME_NS_MAX.
+    """
+    if not -TIME_NS_MAX <= time_ns <= TIME_NS_MAX:
+        raise ValueError(f"a time in ns of 64 bits or more: {show(time_ns)}")
+    return time_ns
 
 
 class Columns:
@@ -64,7 +89,13 @@ class Columns:
         return len(self.op)
 
     def call(self, op: int, process: int, f: str, key: str | None, call_ns: int) -> int:
-        """Add an operation that was called and has not returned; return its row."""
+        """Add an operation that was called and has not returned; return its row.
+
+        Raises:
+            ValueError: a number has more than 64 bits; no row is added.
+        """
+        require_bits("an id", op)
+        require_time(call_ns)
         self.op.append(op)
         self.process.append(process)
         self.f.append(f)
@@ -101,22 +132,38 @@ class Columns:
             self._extra.setdefault(row, {}).update(extra)
 
     def finish(self, row: int, outcome: str, return_ns: int) -> None:
-        """Say how an operation ended."""
-        self.outcome[row] = outcome
+        """Say how an operation ended.
+
+        Raises:
+            ValueError: the time has more than 64 bits.
+        """
         if outcome != "info":
+            require_time(return_ns)
             self.return_ns[row] = return_ns
+        self.outcome[row] = outcome
 
     def number_of(self, process: Any) -> int:
         """Return a process as a number: its own, or one for its name.
 
         Raises:
-            ValueError: it is neither a number nor a name.
+            ValueError: it is neither a number of 64 bits nor a name.
         """
         if process.__class__ is int:
-            return int(process)
+            return require_bits("a process", process)
         if isinstance(process, str) and process:
             return self._names.setdefault(process, NAMED_FROM + len(self._names))
         raise ValueError(f"a process is a number or a name, not {show(process)}")
+
+    def number_anew(self) -> tuple[str, ...]:
+        """Give ids anew where operations share one; return what a reader should know of it."""
+        twice = len(self.op) - len(np.unique(np.asarray(self.op, dtype=np.int64)))
+        if not twice:
+            return ()
+        self.op = array("q", range(len(self.op)))
+        return (
+            f"{twice} operations bear the id of another one: all are numbered anew, in the order"
+            " of their lines",
+        )
 
     def table(self) -> pa.Table:
         """Return OPERATIONS, by (key, call_ns)."""

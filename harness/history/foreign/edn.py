@@ -13,10 +13,13 @@ Source: the EDN format's description (edn-format/edn); jepsen.history for what i
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import Any, Final
 
 DEPTH_MAX: Final = 200
 """Nesting of one value; deeper can only be damage (and would end Python's stack)."""
+DIGITS_MAX: Final = 4_000
+"""Of a whole number; longer can only be damage (and Python refuses to read it)."""
 
 
 class Keyword(str):
@@ -58,7 +61,7 @@ _WORDS: Final[dict[str, Any]] = {
 _CLOSING: Final = {"[": "]", "(": ")", "{": "}", "#{": "}"}
 
 
-def skip(text: str, at: int) -> int:
+def skip(text: str, at: int, depth: int = 0) -> int:
     """Return the index behind blanks, commas, comments and discarded values.
 
     Raises:
@@ -66,7 +69,7 @@ def skip(text: str, at: int) -> int:
     """
     at = _end(_BLANK, text, at)
     while text.startswith("#_", at):
-        _, at = parse(text, at + 2)
+        _, at = parse(text, at + 2, depth + 1)
         at = _end(_BLANK, text, at)
     return at
 
@@ -80,7 +83,7 @@ def parse(text: str, at: int = 0, depth: int = 0) -> tuple[Any, int]:
     """
     if depth > DEPTH_MAX:
         raise EdnError("nested too deeply", at)
-    at = skip(text, at)
+    at = skip(text, at, depth)
     if at >= len(text):
         raise CutError("the text ends where a value is expected", at)
     character = text[at]
@@ -116,6 +119,8 @@ def atom(word: str, at: int = 0) -> Any:
     if word in _WORDS:
         return _WORDS[word]
     if word[0].isdigit() or (word[0] in "+-" and word[1:2].isdigit()):
+        if len(word) > DIGITS_MAX:
+            raise EdnError(f"a number of {len(word)} digits", at)
         if _INTEGER.fullmatch(word):
             return int(word.rstrip("N"))
         if _FLOAT.fullmatch(word):
@@ -123,9 +128,19 @@ def atom(word: str, at: int = 0) -> Any:
         if _RATIO.fullmatch(word):
             above, _, below = word.partition("/")
             if int(below):
-                return int(above) / int(below)
+                return _ratio(int(above), int(below))
         raise EdnError(f"{word!r} is no number", at)
     return word
+
+
+def _ratio(above: int, below: int) -> float | str:
+    """Return a ratio as the number that it is, else as text: rounded it may equal another one."""
+    exact = Fraction(above, below)
+    try:
+        number = float(exact)
+    except OverflowError:
+        return str(exact)
+    return number if Fraction(number) == exact else str(exact)
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
@@ -136,13 +151,13 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 def _sequence(text: str, at: int, opening: str, depth: int) -> tuple[list[Any], int]:
     closing, values = _CLOSING[opening], []
     begin = at
-    at = skip(text, at + len(opening))
+    at = skip(text, at + len(opening), depth)
     while not text.startswith(closing, at):
         if at >= len(text):
             raise CutError(f"nothing closes the {opening!r}", begin)
         value, at = parse(text, at, depth + 1)
         values.append(value)
-        at = skip(text, at)
+        at = skip(text, at, depth)
     return values, at + 1
 
 
@@ -159,7 +174,13 @@ def _string(text: str, at: int) -> tuple[str, int]:
     if match is None:
         raise CutError("nothing closes the text", at)
     inner = match[1]
-    return (_ESCAPE.sub(_unescaped, inner) if "\\" in inner else inner), match.end()
+    if "\\" not in inner:
+        return inner, match.end()
+    try:  # Java's texts are UTF-16: a sign beyond 16 bits is escaped as a pair
+        joined = _ESCAPE.sub(_unescaped, inner).encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise EdnError("a text holds one half of a pair of UTF-16", at) from None
+    return joined, match.end()
 
 
 def _unescaped(match: re.Match[str]) -> str:
@@ -189,8 +210,14 @@ def _character(text: str, at: int) -> tuple[str, int]:
         raise CutError("a character is missing", at)
     name = match[0][1:]
     if len(name) == 5 and name[0] == "u":
-        return chr(int(name[1:], 16)), match.end()
+        return _unpaired(chr(int(name[1:], 16)), at), match.end()
     return _CHARACTERS.get(name, name), match.end()
+
+
+def _unpaired(character: str, at: int) -> str:
+    if "\ud800" <= character <= "\udfff":
+        raise EdnError("a character is one half of a pair of UTF-16", at)
+    return character
 
 
 def frozen(value: Any) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from harness.history.foreign import edn
-from harness.history.foreign.columns import OUTCOMES, Columns, Pairing
+from harness.history.foreign.columns import OUTCOMES, Columns, Pairing, require_time
 from harness.history.foreign.edn import CutError, EdnError, Keyword
 from harness.history.foreign.history import Damage
 from harness.history.foreign.meaning import key_text, show, split_key
@@ -30,6 +30,11 @@ REMEMBERED_MAX: Final = 1 << 16
 """Values of which the text was seen before, and need not be parsed again."""
 NEMESIS: Final = "nemesis"
 INVOKE: Final = "invoke"
+MARK: Final = "\ufeff"
+"""The byte order mark that Windows writes before a text."""
+FOREIGN: Final = "surrogateescape"
+"""How bytes that are no UTF-8 are kept, to be found again."""
+NOT_UTF8: Final = "bytes that are no UTF-8"
 NO_EVENT: Final = "no event (it needs :process, :type and :f)"
 
 _PLAIN = r"[^\s,;()\[\]{}\"#^\\]++"
@@ -43,6 +48,8 @@ _RECORD: Final = "#jepsen.history.Op"
 CONSOLE_LINE: Final = re.compile(
     r"(?:^|.*?\s)(-?\d+|:[\w.-]+)\s+:(invoke|ok|fail|info)\s+:(\S+)(?:\s+(\S.*?))?\s*$"
 )
+
+_FOREIGN_BYTES = re.compile("[\udc80-\udcff]")
 
 _LOOKS_LIKE_EVENT = re.compile(
     r"(?:^|\s)(?:-?\d+|:nemesis)\s+:(?:invoke|ok|fail|info)\b"
@@ -78,16 +85,20 @@ class Recorder:
         index = self.events
         self.events += 1
         try:
-            process, kind, f = event["process"], event["type"], event["f"]
+            kind, f = event["type"], event["f"]
+            process = event.get("process")
         except (KeyError, TypeError):
             raise ValueError(NO_EVENT) from None
+        if process is None and kind != "info":
+            raise ValueError(NO_EVENT)
         time = event.get("time")
         if time is not None and time.__class__ is int:
             self.is_timed = True
-            self._now = max(self._now + 1, time)
+            self._now = max(self._now + 1, require_time(time))
         else:
             self._now += 1
-        if process in (NEMESIS, NEMESIS_PROCESS):
+        # Who lost its name, and what its call came to, leaves that call open: as unknown as it was.
+        if process in (NEMESIS, NEMESIS_PROCESS, None):
             return
         number = self.columns.number_of(process)
         f, value, key = str(f), event.get("value"), event.get("key")
@@ -123,7 +134,7 @@ class Remembered(dict[str, Any]):
     """The values of texts; histories repeat few of them."""
 
     def __missing__(self, text: str) -> Any:
-        if text.isdigit():
+        if text.isdigit() and len(text) <= edn.DIGITS_MAX:
             return int(text)
         value, end = edn.parse(text)
         if edn.skip(text, end) != len(text):
@@ -166,10 +177,12 @@ def read_console(path: Path, recorder: Recorder) -> tuple[list[Damage], Damage |
         for number, raw in enumerate(file, 1):
             if not raw.endswith(b"\n"):
                 return damage, Damage(number, at, "the last line has no end")
-            line = raw.decode(errors="replace")
+            line = raw.decode(errors=FOREIGN).removeprefix(MARK if number == 1 else "")
             match = CONSOLE_LINE.match(line)
             if match is None and _LOOKS_LIKE_EVENT.search(line):
                 damage.append(Damage(number, at, "a damaged event, or one in another format"))
+            elif match is not None and _FOREIGN_BYTES.search(line):
+                damage.append(Damage(number, at, NOT_UTF8))
             elif match is not None:
                 try:
                     recorder.take(_console_event(match, values), number)
@@ -200,9 +213,10 @@ class _Text:
         self.is_all = False
         self.cut: Damage | None = None
         self._file = file
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._decode = codecs.getincrementaldecoder("utf-8")(FOREIGN).decode
         self._line = 1
         self._byte = 0
+        self._is_utf8 = True
 
     def more(self, at: int) -> bool:
         """Forget what stands before `at` and read on; False at the end of the file."""
@@ -212,16 +226,27 @@ class _Text:
         if data:
             data += self._file.readline(CHUNK_BYTES)
         self._line += self.text.count("\n", 0, at)
-        self._byte += len(self.text[:at].encode())
-        self.text = self.text[at:] + self._decode(data, not data)
+        self._byte += len(self.text[:at].encode(errors=FOREIGN))
+        fresh = self._decode(data, not data)
+        self._is_utf8 &= _FOREIGN_BYTES.search(fresh) is None
+        self.text = self.text[at:] + fresh
         self.is_all = not data
         return True
+
+    def require_utf8(self, at: int, end: int) -> None:
+        """Refuse a value with bytes that are no text: two of them might seem equal.
+
+        Raises:
+            EdnError: it has some.
+        """
+        if not self._is_utf8 and (match := _FOREIGN_BYTES.search(self.text, at, end)):
+            raise EdnError(NOT_UTF8, match.start())
 
     def damage(self, at: int, why: str) -> Damage:
         """Name the place `at` in the present chunk."""
         return Damage(
             self._line + self.text.count("\n", 0, at),
-            self._byte + len(self.text[:at].encode()),
+            self._byte + len(self.text[:at].encode(errors=FOREIGN)),
             why,
         )
 
@@ -231,6 +256,7 @@ def _forms(text: _Text, damage: list[Damage]) -> Iterator[tuple[Any, int]]:
     values = Remembered()
     at, closing, begin = 0, "", None
     text.more(0)
+    at = len(MARK) if text.text.startswith(MARK) else 0
     while True:
         at = edn.skip(text.text, at)
         if at >= len(text.text):
@@ -249,6 +275,7 @@ def _forms(text: _Text, damage: list[Damage]) -> Iterator[tuple[Any, int]]:
             continue
         try:
             event, end = _form(text.text, at, values)
+            text.require_utf8(at, end)
         except CutError as error:
             too_long = len(text.text) - at > EVENT_CHARACTERS_MAX
             if not too_long and text.more(at):

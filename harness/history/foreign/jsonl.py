@@ -14,6 +14,7 @@ Source: DESIGN.md section 3 ("Event"); harness.history.schema.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import msgspec
 
 from harness.history.foreign.columns import OUTCOMES, Columns, Pairing
 from harness.history.foreign.history import Damage
-from harness.history.foreign.jepsen import INVOKE, NEMESIS
+from harness.history.foreign.jepsen import INVOKE, NEMESIS, NOT_UTF8
 from harness.history.foreign.meaning import key_text, show, split_key
 from harness.history.schema import NEMESIS_PROCESS
 
@@ -155,6 +156,8 @@ class OperationReader:
                 raise ValueError(f"an outcome {outcome} without return_ns")
             if given.return_ns < given.call_ns:
                 raise ValueError("it returned before it was called")
+        if given.process in (NEMESIS, NEMESIS_PROCESS):
+            return
         columns = self.columns
         number = columns.number_of(given.process)
         key = None if given.key is None else key_text(given.key)
@@ -185,6 +188,10 @@ def read_lines(
             take(line, number)
         except msgspec.ValidationError as error:
             damage.append(Damage(number, at, f"no event and no operation: {error}"))
+        except RecursionError:
+            damage.append(Damage(number, at, "nested too deeply"))
+        except UnicodeDecodeError:
+            damage.append(Damage(number, at, NOT_UTF8))
         except msgspec.DecodeError as error:
             last = Damage(number, at, f"no JSON: {error}")
         except ValueError as error:
@@ -195,6 +202,9 @@ def read_lines(
 def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
     at = 0
     with path.open("rb") as file:
+        if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
+            at = len(codecs.BOM_UTF8)
+        file.seek(at)
         for number, line in enumerate(file, 1):
             if not line.isspace():
                 yield number, at, line

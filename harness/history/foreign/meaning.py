@@ -18,10 +18,14 @@ Source: jepsen.history; knossos.history/complete; the verdicts that come with kn
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from harness.history.foreign.edn import Keyword
+from harness.printable import printable
 
 CAS: Final = frozenset(("cas", "compare-and-set", "compare_and_set"))
 ANSWERED_ALONE: Final = frozenset(("read", "get", "dequeue", "poll", "peek"))
@@ -91,13 +95,22 @@ def plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     if isinstance(value, frozenset):
-        return sorted((plain(item) for item in value), key=lambda item: (str(type(item)), item))
+        return sorted((plain(item) for item in value), key=_place)
     if isinstance(value, Mapping):
         return {key_text(key): plain(item) for key, item in value.items()}
+    if value.__class__ is float and not math.isfinite(value):
+        return str(value)  # JSON has no word for it
     return value
+
+
+def _place(item: Any) -> tuple[str, Any]:
+    """Order the members of a set, of whatever types they are."""
+    if isinstance(item, (list, dict)):
+        return (str(type(item)), msgspec.json.encode(item, order="deterministic"))
+    return (str(type(item)), 0 if item is None else item)
 
 
 def show(value: Any) -> str:
     """Print a value for a message, cut where it is long."""
-    text = "nil" if value is None else str(plain(value))
+    text = "nil" if value is None else printable(str(plain(value)))
     return text if len(text) <= 60 else text[:59] + "…"

@@ -109,11 +109,11 @@ def _joined(
     if cut is not None and not reader.is_ordered:
         damage, cut = [*damage, cut], None
     hole = told(path, damage)
-    notes: tuple[str, ...] = ()
+    notes = reader.columns.number_anew()
     if not isinstance(reader, OperationReader):
         problem = reader.pairing.problem
         hole = hole or (None if problem is None else f"{path.name}, {problem}")
-        notes = reader.pairing.notes
+        notes = (*notes, *reader.pairing.notes)
         if reader.asking and reader.pairs == reader.asking and not reader.splits_keys:
             notes = (*notes, PAIRS_HINT)
     return History(

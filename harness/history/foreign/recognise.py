@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import re
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +52,9 @@ _OTHERS: Final = (
     (b"JEPSEN", "Jepsen's binary store: give the history.edn or the jepsen.log beside it"),
     (b"\x1f\x8b", "compressed: give it unpacked (gunzip)"),
     (b"\x28\xb5\x2f\xfd", "compressed: give it unpacked (unzstd)"),
+    (b"BZh", "compressed: give it unpacked (bunzip2)"),
+    (b"\xfd7zXZ\x00", "compressed: give it unpacked (unxz)"),
+    (b"\xff\xfe", "text in UTF-16: give it in UTF-8 (iconv -f utf-16 -t utf-8)"),
     (b"PK\x03\x04", "an archive: give it unpacked (unzip)"),
     (b"<?xml", "XML"),
     (b"<!DOCTYPE", "a web page"),
@@ -66,6 +70,8 @@ def recognise(path: Path) -> Format:
     try:
         if path.is_dir():
             return _folder(path)
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe may take for ever
+            raise UsageError(f"{path}: is no file but a pipe or device; write it to a file first")
         with path.open("rb") as file:
             begin = file.read(LOOKED_AT_BYTES)
     except FileNotFoundError as error:
@@ -120,7 +126,11 @@ def _json_lines(text: str) -> Format:
     line = text.partition("\n")[0]
     try:
         given = msgspec.json.decode(line)
-    except msgspec.DecodeError:  # damaged: which names it has is still to be seen
+    except (
+        msgspec.DecodeError,
+        ValueError,
+        RecursionError,
+    ):  # damaged: which names it has is still to be seen
         is_operation = '"call_ns"' in line
     else:
         is_operation = "call_ns" in given

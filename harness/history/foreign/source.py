@@ -21,7 +21,13 @@ from harness.errors import UsageError
 from harness.history.foreign.history import History
 from harness.history.foreign.read import PartitionBy, lacks, read_history
 from harness.history.foreign.recognise import Format, recognise
-from harness.history.foreign.tables import is_operations, parquet_files, row_count
+from harness.history.foreign.tables import (
+    Ids,
+    is_operations,
+    parquet_files,
+    require_sound,
+    row_count,
+)
 from harness.history.run_folder import RunFolder
 from harness.history.schema import OPERATIONS
 
@@ -32,7 +38,10 @@ TEXT_MEMORY_FACTOR: Final = 8
 ROW_BYTES: Final = 400
 """Memory that a row takes while it is read and judged in one process."""
 
-_FACTS = ("process", "f", "key", "outcome")
+IDS_MAX: Final = 20_000_000
+"""Operations up to which their ids are compared, which takes memory."""
+
+_FACTS = ("op", "process", "f", "key", "call_ns", "return_ns", "outcome")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +137,18 @@ def _with_facts(history: History, files: tuple[Path, ...]) -> Source:
     clients: set[int] = set()
     outcomes: Counter[str] = Counter()
     rows = 0
+    ids = Ids()
     for batch in _batches(files, history.operations, _FACTS):
         rows += batch.num_rows
+        if files:  # what was read was looked at already
+            require_sound(history.path, batch)
+            if history.events <= IDS_MAX:
+                ids.take(history.path, batch["op"])
         for into, name in ((keys, "key"), (clients, "process"), (fs, "f")):
             into.update(pc.unique(batch[name]).to_pylist())
         for count in pc.value_counts(batch["outcome"]).to_pylist():
             outcomes[count["values"]] += count["counts"]
+    ids.require_distinct(history.path)
     sample = next(_batches(files, history.operations, OPERATIONS.names), OPERATIONS.empty_table())
     return Source(
         history=history,

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -52,11 +54,16 @@ def read_parquet(paths: Iterable[Path]) -> pa.Table:
     """
     parts = [OPERATIONS.empty_table()]
     rows = 0
+    paths = tuple(paths)
+    first = paths[0].parent if len(paths) > 1 else paths[0]
     for path in paths:
         part = _read(path, rows)
         rows += part.num_rows
         parts.append(part)
     table = pa.concat_tables(parts)
+    ids = Ids()
+    ids.take(first, table["op"])
+    ids.require_distinct(first)
     return table.sort_by([("key", "ascending"), ("call_ns", "ascending"), ("op", "ascending")])
 
 
@@ -79,7 +86,7 @@ def _read(path: Path, rows_before: int) -> pa.Table:
         columns = []
         for field in OPERATIONS:
             if field.name in names:
-                columns.append(given[field.name].cast(field.type))
+                columns.append(_cast(path, given[field.name], field))
             elif field.name == "op":
                 ids = range(rows_before, rows_before + given.num_rows)
                 columns.append(pa.chunked_array([pa.array(ids, pa.int64())]))
@@ -89,11 +96,57 @@ def _read(path: Path, rows_before: int) -> pa.Table:
     except (OSError, pa.ArrowException) as error:
         why = " ".join(str(error).split())
         raise UsageError(f"{path}: cut or damaged: {why}") from error
-    _require_sound(path, table)
+    require_sound(path, table)
     return table
 
 
-def _require_sound(path: Path, table: pa.Table) -> None:
+def _cast(path: Path, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """Return a column as the type that it has in OPERATIONS.
+
+    Raises:
+        UsageError: it holds what is none.
+    """
+    try:
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        why = " ".join(str(error).split())
+        raise UsageError(
+            f"{path}: column {field.name}: expected {field.type}, not {column.type}: {why}"
+        ) from error
+
+
+class Ids:
+    """The ids of operations, as far as they are looked at: no two may be alike.
+
+    A row tells which operation a finding means by its id alone.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[npt.NDArray[np.int64]] = []
+
+    def take(self, path: Path, ids: pa.ChunkedArray) -> None:
+        """Take the ids of some rows of a file.
+
+        Raises:
+            UsageError: one is null.
+        """
+        if ids.null_count:
+            raise UsageError(f"{path}: op is null in {ids.null_count} rows")
+        self._parts.append(ids.to_numpy())
+
+    def require_distinct(self, path: Path) -> None:
+        """Compare all that were taken.
+
+        Raises:
+            UsageError: two are alike.
+        """
+        ids = np.sort(np.concatenate([np.empty(0, np.int64), *self._parts]))
+        alike = np.flatnonzero(ids[1:] == ids[:-1])
+        if len(alike):
+            raise UsageError(f"{path}: several rows have the op {ids[alike[0]]}")
+
+
+def require_sound(path: Path, table: pa.Table) -> None:
     """Refuse rows that say nothing a checker could use.
 
     Raises:

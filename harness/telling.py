@@ -1,0 +1,29 @@
+"""Tells what went wrong: one line on stderr, and the exit code that goes with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from harness.errors import HarnessError, UsageError
+from harness.printable import printable
+from harness.verdict import ExitCode
+
+
+def tell(what: object, code: ExitCode) -> int:
+    """Say what went wrong in one line on stderr; return the exit code."""
+    try:
+        print(f"shaketable: {sentence(what)}", file=sys.stderr, flush=True)  # noqa: T201 - this is the CLI
+    except OSError:  # nobody listens there: the exit code stands
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    return code
+
+
+def tell_error(error: UsageError | HarnessError) -> int:
+    """Say an error in one line on stderr; return its exit code."""
+    return tell(error, ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.HARNESS)
+
+
+def sentence(text: object) -> str:
+    """Return what was said as one line that harms no terminal."""
+    return printable(" ".join(str(text).split()))

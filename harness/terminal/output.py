@@ -1,0 +1,42 @@
+"""Stdout as the commands use it: who stops reading, or a full disk, changes no verdict."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from rich.console import Console
+
+
+class Output(Console):
+    """Stdout. It keeps still once nobody reads on (`| head`), and the command goes on.
+
+    rich's own answer to a closed pipe is exit code 1, which is ours for "invalid". Where a disk
+    is full the command goes on as well, so that its page and files are written; the command
+    line's entry tells of it (`harness.cli`).
+    """
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print as rich does."""
+        try:
+            super().print(*objects, **how)
+        except BrokenPipeError:
+            self.on_broken_pipe()
+        except OSError:
+            self.quiet = True
+
+    def write(self, text: str) -> None:
+        """Write text as it is, for programs."""
+        try:
+            self.file.write(text)
+            self.file.flush()
+        except BrokenPipeError:
+            self.on_broken_pipe()
+        except OSError:
+            self.quiet = True
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
