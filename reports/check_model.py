@@ -58,7 +58,10 @@ class CheckedHistory:
 
 @dataclass(frozen=True, slots=True)
 class PartOperation:
-    """One operation of a failing part; `return_ns` is None where its outcome is unknown."""
+    """One operation of a failing part; `return_ns` is None where its outcome is unknown.
+
+    `closed` is the evidence, a sentence, by which one of unknown outcome counts as known.
+    """
 
     op: int
     process: int
@@ -66,6 +69,7 @@ class PartOperation:
     call_ns: int
     return_ns: int | None
     outcome: str
+    closed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,14 @@ class FailingPart:
     def by_id(self, op: int) -> PartOperation | None:
         """Return one of its operations."""
         return next((each for each in self.operations if each.op == op), None)
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """Why operations of unknown outcome count as known, those first that matter most."""
+        order = [self.stuck, *(op for op, _ in reversed(self.prefix))]
+        order += [each.op for each in reversed(self.operations)]
+        told = [each.closed for op in order if op is not None and (each := self.by_id(op))]
+        return tuple(dict.fromkeys(sentence for sentence in told if sentence))
 
     def focus(self, count: int) -> tuple[PartOperation, ...]:
         """Return the `count` operations that matter most, in the order of their calls.
@@ -119,6 +131,7 @@ def failing_part(finding: Finding, rows: Mapping[int, Mapping[str, Any]]) -> Fai
         PartOperation(
             int(each["op"]), int(each["process"]), _cut(str(each["call"])), int(each["call_ns"]),
             None if each["return_ns"] is None else int(each["return_ns"]), str(each["outcome"]),
+            each.get("closed"),
         )
         for each in details["operations"]
     )  # fmt: skip

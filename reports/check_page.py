@@ -22,6 +22,8 @@ TEMPLATES: Final = Path(__file__).parent / "templates"
 PARTS_MAX: Final = 6
 """Failing parts that a page draws; of the others it has the sentence."""
 PARTS_OF_CHECKER_MAX: Final = 4
+EVIDENCE_MAX: Final = 8
+"""Operations of unknown outcome that were closed, of which a page says by what."""
 BLOCKED_MAX: Final = 8
 """Operations that could not come next, of which a page says why."""
 FINDINGS_LISTED_MAX: Final = 30
@@ -96,6 +98,7 @@ def render_page(checked: Sequence[CheckedHistory]) -> str:
             cut_trace=_cut_trace,
             names=NAMES,
             blocked_max=BLOCKED_MAX,
+            evidence_max=EVIDENCE_MAX,
             title=_title,
         )
     )
@@ -164,10 +167,12 @@ def story(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
         said.append("No operation of this part can come first.")
     stuck = part.by_id(part.stuck)
     if stuck is not None:
-        when = _returned(stuck.return_ns, history)
+        when = f" before it returned{_returned(stuck.return_ns, history)}"
+        if stuck.closed:
+            when = f", for its effect is known ({stuck.closed.removesuffix('.')})"
         said.append(
             f"Then “{stuck.call}” of client {stuck.process} would have to take effect"
-            f" before it returned{when}, and cannot{' after that order' if part.undecided else ''}."
+            f"{when}, and cannot{' after that order' if part.undecided else ''}."
         )
     if part.undecided:
         said.append(

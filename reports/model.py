@@ -127,7 +127,8 @@ class ViolationGroup:
 class CheckerView:
     """One checker's verdict as shown: `verdict` is VALID, INVALID or UNKNOWN.
 
-    `totals` says how many findings of each kind there were, kept or not.
+    `totals` says how many findings of each kind there were, kept or not. `closed` are sentences:
+    by what evidence some unknown outcomes were closed.
     """
 
     name: str
@@ -140,6 +141,7 @@ class CheckerView:
     observed: tuple[ViolationGroup, ...]
     crash: str | None = None
     totals: tuple[tuple[str, int], ...] = ()
+    closed: tuple[str, ...] = ()
 
     @property
     def observed_text(self) -> str:

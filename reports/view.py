@@ -268,6 +268,7 @@ def _checker(name: str, verdict: Mapping[str, Any], surroundings: Surroundings) 
         observed=group_findings(observed, {}, surroundings, name),
         crash=None if crash is None else str(crash),
         totals=tuple(totals.items()),
+        closed=tuple(map(str, data.get("closed") or ())),
     )
 
 

@@ -53,6 +53,9 @@ class Answers:
         self._is_no = self.is_cas & self.is_ok & has_output & (output == REFUSED)
         self.value, has_value = self._columns["input"]
         self.is_put = is_put & has_value & ~self._is_no & ~marks(operations["outcome"], ("fail",))
+        # One that swaps a value for itself puts nothing, and shows nothing but by its answer.
+        expected, has_expected = self._columns["expected"]
+        self.is_put &= ~(self.is_cas & has_expected & (expected == self.value))
         has_end = _valid(operations["return_ns"]) & self.is_ok
         self.end: Ints = np.where(has_end, _ints(operations["return_ns"]), NEVER)
 

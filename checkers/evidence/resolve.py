@@ -149,14 +149,14 @@ class _Rows:
             if entry is not None:
                 offset, node, index = entry
                 message = (
-                    f"{key}: op {self.op[row]} ({value}) happened at offset {offset}: {node}'s"
+                    f"{self._told(row)} happened at offset {offset}: {node}'s"
                     f" committed log holds it (entry {index})."
                 )
                 found = {"node": node, "index": index, "message": message}
                 self._close(row, "ok", max(self.last_ns, int(self.call[row])), offset, ENTRY, found)
             elif held.is_absent(key, value):
                 message = (
-                    f"{key}: op {self.op[row]} ({value}) did not happen by the end of the run: no"
+                    f"{self._told(row)} did not happen by the end of the run: no"
                     " node's log holds it, and all hold the whole queue."
                 )
                 self._close(row, "fail", self.last_ns, None, ABSENCE, {"message": message})
@@ -201,7 +201,7 @@ class _Rows:
             offset = int(shown["offset"][n]) if self._values.is_log else None
             where = "" if offset is None else f" at offset {offset}"
             message = (
-                f"{self._name(put)}: op {self.op[put]} ({self.value[put]}) happened{where} before"
+                f"{self._told(put)} happened{where} before"
                 f" op {witness}, which showed its value, returned."
             )
             found = {"evidence_op": witness, "message": message}
@@ -219,6 +219,10 @@ class _Rows:
         citation.update(op=int(self.op[row]), key=self._name(row), value=int(self.value[row]))
         citation.update(outcome=outcome, offset=offset, return_ns=by_ns, evidence=by)
         self.cited.append(citation | found)
+
+    def _told(self, row: int) -> str:
+        name = self._name(row)
+        return f"{'' if name is None else f'{name}: '}op {self.op[row]} ({self.value[row]})"
 
     def _name(self, row: int) -> str | None:
         return self.answers.names[int(self.key[row])]

@@ -1,8 +1,9 @@
 """Is a history linearizable with respect to a model? Each key is decided by itself.
 
-A partition is encoded by its model, decided by a special case where one applies, and by the
-search under the context's budget elsewhere. What the budget did not suffice for is UNKNOWN,
-with the open part named. `refutation` writes down what was found wrong.
+Operations of unknown outcome are closed where later answers prove what became of them
+(checkers.evidence); then a partition is encoded by its model, decided by a special case where
+one applies, and by the search under the context's budget elsewhere. What the budget did not
+suffice for is UNKNOWN, with the open part named. `refutation` writes down what was found wrong.
 
 Source: Herlihy & Wing 1990 (linearizability is local, so keys can be judged one by one).
 """
@@ -12,9 +13,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from checkers.evidence.closing import (
+    Citation,
+    Closed,
+    close,
+    closed_counts,
+    some_cited,
+    with_closed,
+)
 from checkers.findings import Findings, Gathered, gather, settle
 from checkers.linearizability.many_keys import problems
 from checkers.linearizability.many_registers import decide_registers
@@ -28,6 +39,7 @@ from checkers.linearizability.refutation import (
 )
 from checkers.models.model import Model
 from checkers.models.register import Register
+from checkers.models.values import values_of
 from checkers.search.budget import Limits
 from checkers.search.driver import search
 from checkers.search.found import Found
@@ -76,13 +88,15 @@ class Linearizable:
         is_over = context.begin_search()
         operations = tables["operations"]
         key = operations["key"][0].as_py() if operations.num_rows else None
+        closed = self._close(operations, context)
         try:
-            problem = self.model.encode(operations, self.initial)
+            problem = self.model.encode(closed.operations, self.initial)
         except UsageError as error:
             return _rows([_keyed(Finding(UNFIT, str(error)), key)], {"partitions": 1})
-        here = Operations(operations, self.model)
+        here = Operations(closed.operations, self.model, closed.cited)
         method, found = self._decide(problem, here, context, is_over)
-        return _rows([] if found is None else [_keyed(found, key)], _counts(problem, method))
+        counts = _counts(problem, method, here) | some_cited(here.cited.values())
+        return _rows([] if found is None else [_keyed(found, key)], counts)
 
     def check_keys(self, operations: pa.Table, bounds: Ints, context: CheckContext) -> pa.Table:
         """Decide many keys whose operations are encoded together (harness.checker.KeysChecker).
@@ -97,20 +111,32 @@ class Linearizable:
             decided = decide_registers(operations, bounds, self.model.fs, self.initial[0])
             total.update(decided.counts)
             operations, bounds = decided.others(operations, bounds)
-        keys = problems(self.model, operations, bounds, self.initial) if len(bounds) > 1 else ()
-        for begin, end, problem in zip(
-            bounds[:-1].tolist(), bounds[1:].tolist(), keys, strict=True
+        closed = self._close(operations, context)
+        by_key = _cited_by_key(closed, operations, bounds)
+        cited: list[Citation] = []
+        several = len(bounds) > 1
+        keys = problems(self.model, closed.operations, bounds, self.initial) if several else ()
+        for n, (begin, end, problem) in enumerate(
+            zip(bounds[:-1].tolist(), bounds[1:].tolist(), keys, strict=True)
         ):
             is_over = context.begin_search()
-            here = Operations(operations.slice(begin, end - begin), self.model)
+            table = closed.operations.slice(begin, end - begin)
+            here = Operations(table, self.model, by_key.get(n))
             method, found = self._decide(problem, here, context, is_over)
+            counts = _counts(problem, method, here)
             if found is None:
-                total.update(_counts(problem, method))
+                total.update(counts)
+                cited += here.cited.values()
             else:
-                key = here.table["key"][0].as_py()
-                ours = _rows([_keyed(found, key)], _counts(problem, method))
-                tables.append(self._told_alone(here.table, ours, context))
-        return pa.concat_tables([*tables, _rows([], total)])
+                key = table["key"][0].as_py()
+                ours = _rows([_keyed(found, key)], counts | some_cited(here.cited.values()))
+                recorded = operations.slice(begin, end - begin)
+                tables.append(self._told_alone(recorded, ours, context))
+        return pa.concat_tables([*tables, _rows([], dict(total) | some_cited(cited))])
+
+    def _close(self, operations: pa.Table, context: CheckContext) -> Closed:
+        """Close what later answers close, where the model says what its operations put."""
+        return close(operations, None, context, values_of(self.model, self.initial))
 
     def _told_alone(self, coded: pa.Table, ours: pa.Table, context: CheckContext) -> pa.Table:
         """Tell a refuted key as `check` does, so that the keys it came with leave no trace.
@@ -147,9 +173,9 @@ class Linearizable:
             for finding in gathered.kept
             if finding.kind == UNDECIDED
         ]
-        if not open_parts:
-            return verdict
-        return replace(verdict, data={**verdict.data, "undecided": open_parts})
+        if open_parts:
+            verdict = replace(verdict, data={**verdict.data, "undecided": open_parts})
+        return with_closed(verdict, gathered)
 
     def _decide(
         self, problem: Problem, operations: Operations, context: CheckContext, is_over: IsOver
@@ -182,7 +208,22 @@ class Linearizable:
         return "search", explain_open_part(found.part, found.why, operations)
 
 
-def _rows(found: Sequence[Finding], counts: Mapping[str, int]) -> pa.Table:
+def _cited_by_key(
+    closed: Closed, operations: pa.Table, bounds: Ints
+) -> dict[int, dict[int, Citation]]:
+    """Deal what was closed to the keys by their numbers."""
+    if not closed.cited:
+        return {}
+    ops = np.asarray(operations["op"].to_numpy(), dtype=np.int64)
+    rows = np.flatnonzero(np.isin(ops, np.fromiter(closed.cited, dtype=np.int64)))
+    numbers = np.searchsorted(bounds, rows, side="right") - 1
+    dealt: dict[int, dict[int, Citation]] = {}
+    for number, op in zip(numbers.tolist(), ops[rows].tolist(), strict=True):
+        dealt.setdefault(number, {})[op] = closed.cited[op]
+    return dealt
+
+
+def _rows(found: Sequence[Finding], counts: Mapping[str, Any]) -> pa.Table:
     findings = Findings()
     for finding in found:
         findings.add(finding.kind, [0], {0: finding}.__getitem__)
@@ -195,13 +236,15 @@ def _keyed(finding: Finding, key: str | None) -> Finding:
     return replace(finding, key=key, message=f"{key}: {finding.message}")
 
 
-def _counts(problem: Problem, method: str) -> dict[str, int]:
-    known = int((problem.return_ns != NEVER).sum())
+def _counts(problem: Problem, method: str, here: Operations) -> dict[str, int]:
+    """Count a partition's operations by their outcomes as recorded, and what was closed."""
+    known = int((problem.return_ns != NEVER).sum()) - len(here.cited)
     return {
         "partitions": 1,
         "operations": known,
         "unknown_outcomes": len(problem.return_ns) - known,
         f"by_{method}": 1,
+        **closed_counts(here.cited.values()),
     }
 
 

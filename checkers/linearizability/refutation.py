@@ -5,6 +5,7 @@
 - model, method: which model, and what decided ("search", "window", "zones", "fifo" ...).
 - operations: {op, process, call, call_ns, return_ns, outcome} of the failing part, at most
   OPERATIONS_MAX, in the order of their calls; return_ns is null where the outcome is unknown.
+  One that evidence closed stands there as it was recorded, with the evidence as "closed".
 - prefix: {op, state} of the longest linearizable prefix inside the part, its last PREFIX_MAX.
 - stuck: id of the operation whose return cannot be passed; could_not: {op, why} for it and for
   those that were open then; before: how many operations had returned before the part.
@@ -14,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.evidence.closing import CLOSED, Citation, sentences
 from checkers.linearizability.longest_prefix import Prefix, as_found, longest_prefix
 from checkers.models.columns import call_of
 from checkers.models.model import Call, Model
@@ -35,17 +37,25 @@ UNDECIDED = "undecided"
 OPERATIONS_MAX = 200
 PREFIX_MAX = 200
 STATES_MAX = 20
+CLOSED_MAX = 20
 NS_PER_S = 1e9
 
 Json = dict[str, Any]
 
 
 class Operations:
-    """One partition's operations, told in words by their model."""
+    """One partition's operations, told in words by their model.
 
-    def __init__(self, table: pa.Table, model: Model) -> None:
+    `table` has them as they are judged. Those that evidence closed, `cited`, are told as they
+    were recorded: of unknown outcome.
+    """
+
+    def __init__(
+        self, table: pa.Table, model: Model, cited: Mapping[int, Citation] | None = None
+    ) -> None:
         """Take rows of OPERATIONS."""
         self.table, self.model = table, model
+        self.cited: Mapping[int, Citation] = {} if cited is None else cited
 
     def rows(self, ops: Iterable[int]) -> dict[int, Json]:
         """Return the rows of these operations by id."""
@@ -55,7 +65,7 @@ class Operations:
 
     def shown(self, ops: Sequence[int]) -> list[Json]:
         """Return what a report shows of these operations, in the order of their calls."""
-        rows = sorted(self.rows(ops).values(), key=lambda row: (row["call_ns"], row["op"]))
+        recorded = [self._recorded(row) for row in self.rows(ops).values()]
         return [
             {
                 "op": row["op"],
@@ -65,12 +75,16 @@ class Operations:
                 "return_ns": row["return_ns"] if row["outcome"] == "ok" else None,
                 "outcome": row["outcome"],
             }
-            for row in rows
+            | ({CLOSED: self.cited[row["op"]]["message"]} if row["op"] in self.cited else {})
+            for row in sorted(recorded, key=lambda row: (row["call_ns"], row["op"]))
         ]
+
+    def _recorded(self, row: Json) -> Json:
+        return row | {"outcome": "info", "return_ns": None} if row["op"] in self.cited else row
 
     def name(self, op: int) -> str:
         """Name an operation: "read 3 by process 2 (op 88)"."""
-        row = self.rows([op])[op]
+        row = self._recorded(self.rows([op])[op])
         call = self.model.describe_call(call_of(row))
         return f"{call} by process {row['process']} (op {op})"
 
@@ -81,8 +95,10 @@ def explain_part(
     """Say which part of the history cannot be linearized, and what could not come next."""
     prefix = longest_prefix(part, problem)
     details = _details(part, prefix, operations) | {"method": method or part.method}
+    op = prefix.stuck
     stuck = details["could_not"][0]["why"] if details["could_not"] else "no order allows it"
-    message = f"{operations.name(details['stuck'])} cannot take effect before it returns: {stuck}."
+    message = f"{operations.name(op)} cannot take effect {_by_when(op, operations)}: {stuck}."
+    message += sentences(operations.cited, _needed(prefix, operations))
     return Finding(NOT_LINEARIZABLE, message, None, None, _ids(details), details)
 
 
@@ -113,6 +129,7 @@ def explain_accusation(
     that finds the longest prefix, and holds the special case to its word.
     """
     why = accusation.why.format(*(operations.name(op) for op in accusation.ops))
+    message = f"{why}.{sentences(operations.cited, accusation.ops)}"
     ops = accusation.ops[:OPERATIONS_MAX]
     if accusation.closed:
         alone = only(problem, accusation.ops)
@@ -121,7 +138,7 @@ def explain_accusation(
         if found.part is not None and found.outcome is Outcome.INVALID:
             shown = explain_part(found.part, alone, operations, decision.method)
             details = shown.details | {"operations": operations.shown(ops)}
-            return replace(shown, message=f"{why}.", operations=ops, details=details)
+            return replace(shown, message=message, operations=ops, details=details)
     details = {
         "model": operations.model.name,
         "method": decision.method,
@@ -132,7 +149,7 @@ def explain_accusation(
         "before": int((problem.return_ns < _call_of(problem, ops[0])).sum()),
         "states": [],
     }
-    return Finding(NOT_LINEARIZABLE, f"{why}.", None, None, ops, details)
+    return Finding(NOT_LINEARIZABLE, message, None, None, ops, details)
 
 
 def only(problem: Problem, ops: Sequence[int]) -> Problem:
@@ -153,7 +170,9 @@ def _call_of(problem: Problem, op: int) -> int:
 
 def _ids(details: Json) -> tuple[int, ...]:
     """Return the operations of known outcome that a finding names, the stuck one first."""
-    known = [each["op"] for each in details["operations"] if each["outcome"] == "ok"]
+    known = [
+        each["op"] for each in details["operations"] if each["outcome"] == "ok" or CLOSED in each
+    ]
     return (details["stuck"], *(op for op in known if op != details["stuck"]))
 
 
@@ -163,8 +182,12 @@ def _details(part: Part, prefix: Prefix, operations: Operations) -> Json:
     unknown = set(part.unknown.tolist())
     used = [op for op, _ in steps if op in unknown]
     known = [op for op in prefix.operations if op != prefix.stuck]
-    # Those that a person needs most: the stuck one, unknown ones that were used, the last ones.
-    chosen = [prefix.stuck, *used, *known[::-1]]
+    # Those that a person needs most: the stuck one, unknown ones that were used, those that were
+    # closed with what closed them, the last ones.
+    closed = _needed(prefix, operations)[:CLOSED_MAX]
+    witnesses = [operations.cited[op]["evidence_op"] for op in closed]
+    evidence = [op for pair in zip(closed, witnesses, strict=True) for op in pair if op is not None]
+    chosen = [prefix.stuck, *used, *evidence, *known[::-1]]
     chosen = list(dict.fromkeys(chosen))[:OPERATIONS_MAX]
     model = operations.model
     return {
@@ -196,6 +219,21 @@ def _could_not(prefix: Prefix, operations: Operations) -> list[Json]:
         for op in [prefix.stuck, *sorted(still)]
         if model.step(prefix.state, calls[op]) is None
     ]
+
+
+def _by_when(op: int, operations: Operations) -> str:
+    """Say when the operation that cannot be placed must have taken effect."""
+    citation = operations.cited.get(op)
+    if citation is None:
+        return "before it returns"
+    witness = citation["evidence_op"]
+    return "by the end" if witness is None else f"before op {witness} returns"
+
+
+def _needed(prefix: Prefix, operations: Operations) -> list[int]:
+    """Return those that evidence closed and that the refutation rests on, the stuck one first."""
+    begin = [prefix.stuck, *(op for op, _ in reversed(prefix.steps)), *reversed(prefix.operations)]
+    return [op for op in begin if op in operations.cited]
 
 
 def _end(row: Json) -> int:

@@ -18,6 +18,7 @@ OPERATIONS_MAX: Final = 16
 """Operations that are drawn; fewer where the terminal is narrow."""
 OPERATIONS_MIN: Final = 4
 STATES_SHOWN_MAX: Final = 5
+EVIDENCE_SHOWN_MAX: Final = 4
 COULD_NOT_SHOWN_MAX: Final = 4
 LABEL_MAX: Final = 28
 STUCK: Final = "X"
@@ -103,6 +104,10 @@ def _words(part: FailingPart, width: int) -> list[str]:
         told.append(f"Next cannot be {what}: {why}.")
     if len(part.could_not) > COULD_NOT_SHOWN_MAX:
         told.append(f"Nor can {len(part.could_not) - COULD_NOT_SHOWN_MAX} others.")
+    evidence = part.evidence[:EVIDENCE_SHOWN_MAX]
+    told += [f"Of unknown outcome: {sentence}" for sentence in evidence]
+    if len(part.evidence) > EVIDENCE_SHOWN_MAX:
+        told.append(f"So are {len(part.evidence) - EVIDENCE_SHOWN_MAX} others; --json has them.")
     if part.undecided:
         told.append(f"Undecided: the budget of {part.undecided} was used up.")
     return ["", *_wrapped(told, width)]

@@ -1,0 +1,82 @@
+"""Closes unknown outcomes for a checker, and says so: in counts, summary and citations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from checkers.evidence.node_logs import Held
+from checkers.evidence.resolve import READ, resolve
+from checkers.findings import Gathered
+from checkers.models.values import Values
+from harness.plugins import CheckContext
+from harness.verdict import Verdict
+
+BY_READS: Final = "closed_by_reads"
+BY_LOGS: Final = "closed_by_logs"
+CITED: Final = "cited"
+"""Name in a row "checked": the citations with the lowest ids, as [id, sentence]."""
+CITED_MAX: Final = 5
+"""Citations that a verdict shows besides those of what takes part in a finding."""
+CLOSED: Final = "closed"
+"""Name in `Verdict.data`, and of an operation in a finding's details: why it was closed."""
+
+Citation = Mapping[str, Any]
+"""A row of CITATIONS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Operations, of which some of unknown outcome were closed; `cited` says why, by their ids."""
+
+    operations: pa.Table
+    cited: Mapping[int, Citation] = field(default_factory=dict)
+
+
+def close(
+    operations: pa.Table, held: Held | None, context: CheckContext, values: Values | None
+) -> Closed:
+    """Close what evidence closes; nothing where nobody says what the operations put and show."""
+    if values is None or operations.num_rows == 0:
+        return Closed(operations)
+    resolved, citations = resolve(operations, held, context, values)
+    return Closed(resolved, {row["op"]: row for row in citations.to_pylist()})
+
+
+def closed_counts(cited: Iterable[Citation]) -> dict[str, int]:
+    """Count citations by the kind of their evidence; nothing that is zero."""
+    kinds = [BY_READS if row["evidence"] == READ else BY_LOGS for row in cited]
+    return {name: kinds.count(name) for name in (BY_READS, BY_LOGS) if name in kinds}
+
+
+def some_cited(cited: Iterable[Citation]) -> dict[str, Any]:
+    """Return what a row "checked" carries of citations: the same whatever came together."""
+    lowest = sorted((row["op"], row["message"]) for row in cited)[:CITED_MAX]
+    return {CITED: [list(each) for each in lowest]} if lowest else {}
+
+
+def with_closed(verdict: Verdict, gathered: Gathered) -> Verdict:
+    """Say in a verdict how many unknown outcomes were closed, and of some of them by what."""
+    sums = gathered.sums()
+    by_reads, by_logs = int(sums.get(BY_READS, 0)), int(sums.get(BY_LOGS, 0))
+    total = by_reads + by_logs
+    if not total:
+        return verdict
+    named = [f"{n} by {what}" for n, what in ((by_reads, "reads"), (by_logs, "logs")) if n]
+    outcomes = "unknown outcome" if total == 1 else "unknown outcomes"
+    cited = sorted(tuple(each) for counts in gathered.checked for each in counts.get(CITED, ()))
+    messages = [message for _, message in cited[:CITED_MAX]]
+    return replace(
+        verdict,
+        summary=f"{verdict.summary}; {total} {outcomes} closed: {', '.join(named)}",
+        data={**verdict.data, CLOSED: messages},
+    )
+
+
+def sentences(cited: Mapping[int, Citation], ops: Sequence[int]) -> str:
+    """Say of these operations why they count though their outcome is unknown; "" if none does."""
+    told = [str(cited[op]["message"]) for op in dict.fromkeys(ops) if op in cited]
+    return f" Of unknown outcome: {' '.join(told[:CITED_MAX])}" if told else ""
