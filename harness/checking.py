@@ -26,7 +26,7 @@ from checkers.linearizability.linearizable import Linearizable
 from checkers.linearizability.model_choice import named, recognise_model, require_fit
 from checkers.models.model import Model
 from harness import discovery, judge
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
 from harness.history.foreign.read import PartitionBy
 from harness.history.foreign.source import Source, open_source
 from harness.plugins import CheckContext, Checker, Promises, SearchBudget
@@ -211,8 +211,8 @@ def _judge(
         clock_unix_s=time.time,
     )
     verdicts: list[Verdict] = []
-    with tempfile.TemporaryDirectory(prefix="shaketable-check-") as folder:
-        files = source.files or _written(history.operations, Path(folder))
+    with _scratch() as folder:
+        files = source.files or _written(history.operations, folder)
         # A prefix of a history is a history: what is not linearizable in it stands.
         for checkers, what in ((linearizable, history.hole), (others, history.incomplete)):
             if checkers:
@@ -230,13 +230,40 @@ def _everything(fs: frozenset[str]) -> Promises:
 
 
 def _written(operations: pa.Table, folder: Path) -> tuple[Path, ...]:
-    """Write operations, which stand by key, as Parquet files for the engine."""
+    """Write operations, which stand by key, as Parquet files for the engine.
+
+    Raises:
+        HarnessError: there is no room for them.
+    """
     paths = []
     for number, begin in enumerate(range(0, operations.num_rows, FILE_ROWS)):
         path = folder / f"part-{number:05d}.parquet"
-        pq.write_table(operations.slice(begin, FILE_ROWS), path)
+        try:
+            pq.write_table(operations.slice(begin, FILE_ROWS), path)
+        except OSError as error:
+            raise _no_room(error) from error
         paths.append(path)
     return tuple(paths)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Give a folder for a check's own files.
+
+    Raises:
+        HarnessError: none can be made.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="shaketable-check-")
+    except OSError as error:
+        raise _no_room(error) from error
+    with folder as path:
+        yield Path(path)
+
+
+def _no_room(error: OSError) -> HarnessError:
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return HarnessError(f"cannot write a check's own files: {why} (TMPDIR says where they go)")
 
 
 def _no_log(_directory: Path, _node: str) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.errors import HarnessError, UsageError
-from harness.telling import sentence, tell, tell_error
+from harness.telling import lost_on_stdout, sentence, stdout_failed, tell, tell_error
 from harness.verdict import ExitCode
 
 
@@ -59,7 +59,9 @@ def _flushed(code: int) -> int:
         _leave_stdout()
     except OSError as error:
         _leave_stdout()
-        return tell(f"cannot write to stdout: {error.strerror}", ExitCode.HARNESS)
+        stdout_failed(error)
+    if (why := lost_on_stdout()) is not None:
+        return tell(f"cannot write to stdout: {why}", ExitCode.HARNESS)
     return code
 
 
@@ -69,6 +71,10 @@ def _leave_stdout() -> None:
 
 
 def _command(arguments: Sequence[str]) -> int:
+    try:
+        tempfile.gettempdir()  # what is imported below asks for it, too
+    except OSError as error:
+        raise HarnessError("cannot write any temporary file; TMPDIR says where they go") from error
     from cyclopts.exceptions import CycloptsError  # noqa: PLC0415 - see the module's docstring
 
     from harness.terminal.commands import app  # noqa: PLC0415
@@ -109,12 +115,16 @@ def _one(error: BaseException) -> int:
 
 
 def _crash(error: BaseException) -> int:
-    handle, name = tempfile.mkstemp(prefix="shaketable-", suffix=".traceback.log")
-    with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - it is open already
-        traceback.print_exception(error, file=file)
     leaf = next(_leaves(error))
     what = f"{type(leaf).__name__}: {leaf}"
-    return tell(f"a fault of the harness: {what}; traceback: {Path(name)}", ExitCode.HARNESS)
+    try:
+        handle, name = tempfile.mkstemp(prefix="shaketable-", suffix=".traceback.log")
+        with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - it is open already
+            traceback.print_exception(error, file=file)
+        where = f"traceback: {Path(name)}"
+    except OSError as full:
+        where = f"no traceback: {full.strerror}"
+    return tell(f"a fault of the harness: {what}; {where}", ExitCode.HARNESS)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,20 @@ from harness.errors import HarnessError, UsageError
 from harness.printable import printable
 from harness.verdict import ExitCode
 
+_lost: list[str] = []
+
+
+def stdout_failed(error: OSError) -> None:
+    """Note that something could not be written to stdout; the command goes on."""
+    _lost.append(error.strerror or str(error))
+
+
+def lost_on_stdout() -> str | None:
+    """Say why something was not written to stdout, and forget it; None if all was."""
+    why = _lost[0] if _lost else None
+    _lost.clear()
+    return why
+
 
 def tell(what: object, code: ExitCode) -> int:
     """Say what went wrong in one line on stderr; return the exit code."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
+from harness.telling import stdout_failed
+
 
 class Output(Console):
     """Stdout. It keeps still once nobody reads on (`| head`), and the command goes on.
@@ -17,26 +19,33 @@ class Output(Console):
     line's entry tells of it (`harness.cli`).
     """
 
+    _is_given_up = False
+
     def print(self, *objects: Any, **how: Any) -> None:
         """Print as rich does."""
         try:
             super().print(*objects, **how)
         except BrokenPipeError:
             self.on_broken_pipe()
-        except OSError:
-            self.quiet = True
+        except OSError as error:
+            self._give_up(error)
 
     def write(self, text: str) -> None:
-        """Write text as it is, for programs."""
+        """Write text as it is: lines of a trace, or JSON for programs."""
+        if self._is_given_up:
+            return
         try:
             self.file.write(text)
-            self.file.flush()
         except BrokenPipeError:
             self.on_broken_pipe()
-        except OSError:
-            self.quiet = True
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.quiet = self._is_given_up = True
+        stdout_failed(error)
 
     def on_broken_pipe(self) -> None:
         """Print nothing more."""
-        self.quiet = True
+        self.quiet = self._is_given_up = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -213,7 +213,7 @@ def run_one(target: str, ask: Ask, trace: Path | None) -> int:
 
 
 def _write_line(line: str) -> None:
-    session.out.file.write(line + "\n")
+    session.out.write(line + "\n")
 
 
 def show_step(known: dict[str, str], from_ms: float, to_ms: float, step: Step) -> None:
