@@ -30,6 +30,7 @@ from checkers.engine.judge import (
 from checkers.engine.key_files import coded, plan, read_files
 from checkers.engine.key_judge import judge_tables, split_times
 from checkers.engine.local_processes import judge_in_processes
+from checkers.engine.log_evidence import with_log_evidence
 from harness.history.schema import ENTRIES, OPERATIONS
 from harness.plugins import Checker
 from harness.verdict import Verdict
@@ -46,7 +47,7 @@ def run_local(job: CheckJob, progress: Progress = no_progress) -> list[Verdict]:
     Raises:
         HarnessError: the operations cannot be read.
     """
-    job = with_clock(job)
+    job = with_log_evidence(with_clock(job), progress)
     by_key = [checker for checker in job.checkers if judges_by_key(checker)]
     others = [checker for checker in job.checkers if not judges_by_key(checker)]
     tables: dict[str, pa.Table] = {}

@@ -28,6 +28,7 @@ from checkers.engine.judge import (
     needs,
 )
 from checkers.engine.key_judge import Spent
+from checkers.engine.log_evidence import with_log_evidence
 from checkers.engine.spark_frames import judge_groups, read_operations
 from checkers.engine.spark_guard import Guard
 from checkers.engine.spark_logs import decode_logs, unreadable_logs
@@ -93,7 +94,7 @@ class SparkEngine:
         """
         progress("waiting for Spark")
         self.start()
-        job = with_clock(job)
+        job = with_log_evidence(with_clock(job), progress)
         try:
             run = _Run(self._session.frames, job, progress)
             verdicts = run.verdicts()

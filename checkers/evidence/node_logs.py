@@ -6,6 +6,7 @@ Pure. Why this is sound stands in checkers.evidence.resolve.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,12 @@ class Held:
     def entry(self, key: _Key, value: int) -> tuple[int, str, int] | None:
         """Return where a value certainly stands: (offset, node, log index)."""
         return self.committed.get((key, value))
+
+    def only(self, values: Iterable[int]) -> Held:
+        """Return what is held of these values alone."""
+        asked = frozenset(values)
+        committed = {pair: at for pair, at in self.committed.items() if pair[1] in asked}
+        return Held(committed, frozenset(p for p in self.values if p[1] in asked), self.whole)
 
     def is_absent(self, key: _Key, value: int) -> bool:
         """Say whether a value certainly stands nowhere."""

@@ -110,7 +110,7 @@ class Durability:
             clean=f"all {acknowledged} acknowledged appends stand on a majority and on every"
             f" live node ({live})",
             doubts=_doubts(gathered, context),
-            observed=lambda _kind: _why_unpromised(context),
+            observed=lambda _kind: why_unpromised(context),
         )
 
 
@@ -128,7 +128,8 @@ def why_not_judged(context: CheckContext) -> str | None:
     )
 
 
-def _why_unpromised(context: CheckContext) -> str | None:
+def why_unpromised(context: CheckContext) -> str | None:
+    """Say which of the faults asked for may lose what was acknowledged; None if none may."""
     beyond = sorted(set(context.faults_asked) - context.promises.durable_under)
     if not beyond:
         return None

@@ -3,19 +3,40 @@
 Judges the operations append, read and end together, queue by queue. The rules and why
 they suffice stand in checkers.special.log_order.
 
+Appends of unknown outcome that a read shows stand where the read says, by these rules. Of the
+others the nodes' logs may tell what became of them (checkers.evidence). What is wrong only
+once that is known gets a kind of its own: it says that answers and logs are not one history.
+
 Source: Herlihy & Wing 1990; Jepsen's kafka checker for some of the anomalies' names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from checkers.evidence.closing import (
+    BY_LOGS,
+    CITED_MAX,
+    CLOSED,
+    Citation,
+    Closed,
+    close,
+    closed_counts,
+    sentences,
+    some_cited,
+    with_closed,
+)
+from checkers.evidence.node_logs import Held
 from checkers.findings import Findings, gather, name_of, settle, windows_at
+from checkers.logs.durability import why_unpromised
+from checkers.models.values import Values
 from checkers.special.log_order import (
     FUNCTIONS,
     NOBODY,
@@ -32,6 +53,13 @@ from harness.verdict import Finding, Verdict
 
 NAME = "linearizable-log"
 UNPROMISED = " (not promised)"
+WITH_LOGS = " (with the nodes' logs)"
+"""Ends kinds of findings that rest on what the nodes' logs hold of an append of unknown outcome."""
+LOGS_NOT_ASKED = "logs_not_asked"
+"""Name in `Verdict.data`: why unknown outcomes were not looked up in the nodes' logs."""
+APPENDS = Values(frozenset(("append",)), frozenset(("read",)), is_log=True)
+CLOSED_ROWS_MAX = 2_000_000
+"""Operations of a queue from which on nothing is closed: memory. Reads need no closing here."""
 ABSENCE_KINDS = frozenset(("phantom-read", "unexplained-offset"))
 """Kinds that an incomplete history can bring forth: what was invoked may be missing from it."""
 
@@ -68,11 +96,27 @@ _MESSAGES = {
 
 
 class LinearizableLog:
-    """Checker "linearizable-log": each queue by itself, from the operations alone."""
+    """Checker "linearizable-log": each queue by itself, from the operations.
+
+    An engine that has the nodes' logs tells it what these hold of appends of unknown outcome
+    (`with_evidence`).
+    """
 
     name = NAME
     tables: tuple[str, ...] = ("operations",)
     partition = "key"
+
+    def __init__(self, held: Held | None = None, logs_not_asked: str | None = None) -> None:
+        """Take what the logs hold, or why they were not asked."""
+        self._held, self._logs_not_asked = held, logs_not_asked
+
+    def asks_for(self) -> Values:
+        """Return which operations put the values whose fate it wants to know."""
+        return APPENDS
+
+    def with_evidence(self, held: Held | None, why_not: str | None) -> LinearizableLog:
+        """Return the checker that knows what the nodes' logs hold of these values."""
+        return LinearizableLog(held, why_not)
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Check one queue's operations.
@@ -100,13 +144,39 @@ class LinearizableLog:
             return findings.table(counts)
         promised = context.promises.linearizable
         judged = []
+        shown = _Shown(queue, context)
         if "append" in promised:
             judged = anomalies(queue.without(FUNCTIONS - promised))
-        _report(judged, queue, context, findings, "")
+            shown = _Shown(queue, context, self._closed(tables["operations"], context).cited)
+        _report(judged, shown, findings, "")
         if not promised >= FUNCTIONS:
             more = _beyond(judged, anomalies(queue))
-            _report(more, queue, context, findings, UNPROMISED)
+            _report(more, shown, findings, UNPROMISED)
+        counts |= closed_counts(shown.cited.values()) | some_cited(shown.cited.values())
+        if BY_LOGS in counts:
+            self._check_with_logs(tables["operations"], context, findings)
         return findings.table(counts)
+
+    def _closed(
+        self, operations: pa.Table, context: CheckContext, *, with_logs: bool = True
+    ) -> Closed:
+        """Close appends by what reads of the promised kind show, then by the nodes' logs."""
+        if operations.num_rows > CLOSED_ROWS_MAX:
+            return Closed(operations)
+        values = replace(APPENDS, shows=APPENDS.shows & context.promises.linearizable)
+        return close(operations, self._held if with_logs else None, context, values)
+
+    def _check_with_logs(
+        self, operations: pa.Table, context: CheckContext, findings: Findings
+    ) -> None:
+        """Report what is wrong only once the nodes' logs tell what became of appends."""
+        unpromised = FUNCTIONS - context.promises.linearizable
+        by_reads = self._closed(operations, context, with_logs=False)
+        known = anomalies(load_queue(by_reads.operations).without(unpromised))
+        closed = self._closed(operations, context)
+        queue = load_queue(closed.operations)
+        more = _beyond(known, anomalies(queue.without(unpromised)))
+        _report(more, _Shown(queue, context, closed.cited), findings, WITH_LOGS)
 
     def check_keys(self, operations: pa.Table, bounds: Ints, context: CheckContext) -> pa.Table:
         """Check keys that came together, from the coded columns: nothing becomes text first."""
@@ -128,21 +198,36 @@ class LinearizableLog:
         if not counts.get("judged"):
             doubts.append("no append, read or end of known outcome in the history")
         clean = f"{counts.get('queues', 0)} queues linearizable as append-only logs"
-        return settle(
+        verdict = settle(
             NAME,
             gathered,
             context,
             clean=clean,
             doubts=doubts,
             doubtful=ABSENCE_KINDS,
-            observed=_why_observed,
+            observed=partial(_why_observed, context),
         )
+        if self._logs_not_asked is not None:
+            said = f"the nodes' logs were not asked: {self._logs_not_asked}"
+            verdict = replace(verdict, data={**verdict.data, LOGS_NOT_ASKED: said})
+        return with_closed(verdict, gathered)
 
 
 PLUGIN = LinearizableLog()
 
 
-def _why_observed(kind: str) -> str | None:
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What anomalies are told about; `cited` says why appends of unknown outcome count."""
+
+    queue: Queue
+    context: CheckContext
+    cited: Mapping[int, Citation] = field(default_factory=dict)
+
+
+def _why_observed(context: CheckContext, kind: str) -> str | None:
+    if kind.endswith(WITH_LOGS):
+        return why_unpromised(context)  # a log that may lose entries proves nothing
     return "the target does not promise it" if kind.endswith(UNPROMISED) else None
 
 
@@ -157,20 +242,19 @@ def _beyond(judged: Iterable[Anomaly], more: Iterable[Anomaly]) -> list[Anomaly]
     return beyond
 
 
-def _report(
-    found: Iterable[Anomaly], queue: Queue, context: CheckContext, findings: Findings, mark: str
-) -> None:
+def _report(found: Iterable[Anomaly], shown: _Shown, findings: Findings, mark: str) -> None:
     for anomaly in found:
         kind = anomaly.kind + mark
 
         def describe(n: int, anomaly: Anomaly = anomaly, kind: str = kind) -> Finding:
-            return _describe(anomaly, n, kind, queue, context)
+            return _describe(anomaly, n, kind, shown)
 
         findings.add(kind, range(len(anomaly.rows)), describe)
 
 
-def _describe(anomaly: Anomaly, n: int, kind: str, queue: Queue, context: CheckContext) -> Finding:
+def _describe(anomaly: Anomaly, n: int, kind: str, shown: _Shown) -> Finding:
     """Put one anomaly into words, with the operations that witness it."""
+    queue, context = shown.queue, shown.context
     row, witness = int(anomaly.rows[n]), int(anomaly.witnesses[n])
     place = int(anomaly.places[n])
     rows = [row] if witness == NOBODY else [row, witness]
@@ -189,7 +273,14 @@ def _describe(anomaly: Anomaly, n: int, kind: str, queue: Queue, context: CheckC
     if inside := windows_at(context, int(queue.call[row])):
         details["faults"] = [name_of(window) for window in inside]
     operations = tuple(int(queue.op[each]) for each in rows)
-    return Finding(kind, f"{queue.key}: {message}.", queue.key, place, operations, details)
+    needed = [op for op in operations if op in shown.cited]
+    if anomaly.kind == "unexplained-offset":  # those that did not happen leave the offset bare
+        needed += [op for op, row in shown.cited.items() if row["outcome"] == "fail"]
+    if needed:
+        details[CLOSED] = [shown.cited[op]["message"] for op in needed[:CITED_MAX]]
+    begin = "with what the nodes' logs hold, " if kind.endswith(WITH_LOGS) else ""
+    told = f"{queue.key}: {begin}{message}.{sentences(shown.cited, needed)}"
+    return Finding(kind, told, queue.key, place, operations, details)
 
 
 def _operation(queue: Queue, row: int) -> str:

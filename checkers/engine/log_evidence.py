@@ -1,0 +1,133 @@
+"""What the nodes' logs hold of the appends of unknown outcome, for the checkers that ask for it.
+
+Read by the process that runs the engine, before anything is judged, by the same code for every
+engine: so the verdicts are the same, whatever judges. What is kept is small: an entry for
+each value that was asked for. It costs a pass over the logs, which are read only where an
+append's outcome is unknown, and given up where they are too long.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from checkers.engine.job import CheckJob, Progress
+from checkers.evidence.answers import marks
+from checkers.evidence.node_logs import Held, held_in_logs
+from checkers.models.values import Values
+from harness.history.schema import ENTRIES
+from harness.plugins import Checker
+
+ENTRIES_MAX: Final = 2_000_000
+"""Entries of all nodes together that are read; longer logs are not asked."""
+OPEN_MAX: Final = 200_000
+"""Appends of unknown outcome that are looked up."""
+
+_KEPT: Final = ["node", "key", "value", "offset", "index", "problem"]
+_LOG = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class EvidenceChecker(Protocol):
+    """A checker of operations that can use what the nodes' logs hold of open values."""
+
+    name: str
+
+    def asks_for(self) -> Values:
+        """Return which operations put the values whose fate it wants to know."""
+        ...
+
+    def with_evidence(self, held: Held | None, why_not: str | None) -> Checker:
+        """Return the checker that knows it; None and a reason where the logs were not asked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """The values whose fate is unknown, and the keys that they belong to."""
+
+    keys: pa.Array
+    values: pa.Array
+
+
+class _TooMuchError(Exception):
+    """The logs, or what is asked, is more than is read."""
+
+
+def with_log_evidence(job: CheckJob, progress: Progress) -> CheckJob:
+    """Return the job with its checkers told what the nodes' logs hold of open values.
+
+    A log that cannot be read is no evidence; whoever judges the logs says what is wrong with it.
+    Neither are those of a run that is known to lack events.
+    """
+    asking = [checker for checker in job.checkers if isinstance(checker, EvidenceChecker)]
+    if not asking or not job.logs or job.context.incomplete is not None:
+        return job
+    told: dict[str, Checker] = {}
+    for checker in asking:
+        held, why_not = None, None
+        try:
+            wanted = _open_values(job, checker.asks_for())
+            if len(wanted.values):
+                progress("looking up unknown outcomes in the nodes' logs")
+                held = _look_up(job, wanted)
+        except _TooMuchError as error:
+            why_not = str(error)
+        except Exception as error:  # a plug-in's reader; or a file whose reading will fail again
+            _LOG.debug("logs not asked: checker=%s error=%s", checker.name, error)
+            why_not = "they cannot be read"
+        if held is not None or why_not is not None:
+            told[checker.name] = checker.with_evidence(held, why_not)
+    return replace(job, checkers=tuple(told.get(c.name, c) for c in job.checkers))
+
+
+def _open_values(job: CheckJob, values: Values) -> _Open:
+    """Find the operations of unknown outcome; of a file without any one column is read.
+
+    Raises:
+        _TooMuchError: there are more than OPEN_MAX.
+    """
+    keys: list[Any] = [pa.array([], pa.string())]
+    found: list[Any] = [pa.array([], pa.int64())]
+    count = 0
+    for path in job.operations:
+        with pq.ParquetFile(path, read_dictionary=["f", "outcome", "key"]) as file:
+            for group in range(file.num_row_groups):
+                outcome = file.read_row_group(group, columns=["outcome"])["outcome"]
+                if marks(outcome, ("ok", "fail")).all():
+                    continue
+                rows = file.read_row_group(group, columns=["f", "outcome", "key", "input"])
+                is_open = ~marks(rows["outcome"], ("ok", "fail")) & marks(rows["f"], values.puts)
+                is_open &= np.asarray(pc.is_valid(rows["input"]).to_numpy(), dtype=np.bool_)
+                some = rows.filter(pa.array(is_open))
+                count += some.num_rows
+                if count > OPEN_MAX:
+                    raise _TooMuchError(f"there are more than {OPEN_MAX:,} of them")
+                keys += some["key"].cast(pa.string()).chunks
+                found += some["input"].chunks
+    return _Open(pc.unique(pa.concat_arrays(keys)), pc.unique(pa.concat_arrays(found)))
+
+
+def _look_up(job: CheckJob, wanted: _Open) -> Held:
+    """Read all nodes' logs; keep what is about the keys of open values.
+
+    Raises:
+        _TooMuchError: the logs have more than ENTRIES_MAX entries.
+    """
+    read, kept = 0, [ENTRIES.empty_table().select(_KEPT)]
+    for node, directory in sorted(job.logs.items()):
+        for batch in job.read_log(directory, node):
+            read += batch.num_rows
+            if read > ENTRIES_MAX:
+                raise _TooMuchError(f"they have more than {ENTRIES_MAX:,} entries")
+            rows = pa.Table.from_batches([batch]).select(_KEPT)
+            kept.append(rows.filter(pc.is_in(rows["key"], wanted.keys)))
+    entries = pa.concat_tables(kept).combine_chunks()
+    asked = np.asarray(wanted.values.to_numpy(zero_copy_only=False), dtype=np.int64)
+    return held_in_logs(entries, job.context, asked).only(asked.tolist())
