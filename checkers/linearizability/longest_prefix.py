@@ -18,7 +18,9 @@ from checkers.search.problem import NEVER, Problem, State
 OPERATIONS_MAX = 200
 """Operations of the part that are tried, its last ones, and as many of those called after it."""
 LOOKS_MAX = 1_000
-"""Configurations that are looked at before the best so far is taken."""
+"""Configurations that are looked at from one start before the best so far is taken."""
+STARTS_MAX = 8
+"""States at the part's begin that are tried, besides the way that the search found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,22 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
+    """`must`: it has to take effect inside the part, before it returns."""
+
     op: int
     kind: int
     call_ns: int
     return_ns: int
+    must: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Steps, and the place among the candidates of the first that must come and has no place."""
+
+    steps: tuple[tuple[int, State], ...]
+    state: State
+    stuck: int
 
 
 def as_found(part: Part) -> Prefix:
@@ -52,36 +66,35 @@ def as_found(part: Part) -> Prefix:
 
 
 def longest_prefix(part: Part, problem: Problem) -> Prefix:
-    """Return the part's prefix, made longer by what can follow it.
+    """Return the longest prefix: the search's made longer, or one from another start.
 
-    Operations that were called before the part begins may have taken effect before it: they
-    are left as the search left them.
+    Operations that were called before a window begins may have taken effect before it. Where no
+    way leads as far as the window was proven to be passable, the search's way stays.
     """
     given = as_found(part)
-    done = {op for op, _ in given.steps}
-    candidates = [
-        each
-        for each in _candidates(part, problem)
-        if each.op not in done
-        and (not part.before or each.op == part.stuck or each.call_ns >= part.first_ns)
-    ]
-    if all(each.op != part.stuck for each in candidates):
+    candidates = _candidates(part, problem)
+    places = {each.op: place for place, each in enumerate(candidates)}
+    if part.stuck not in places:
         return given
-    best = _follow(candidates, given.state, problem)
-    placed = {op for op, _ in best}
-    stuck = next((each for each in candidates if each.op not in placed), None)
-    if stuck is None or stuck.return_ns == NEVER:
+    way = _follow(candidates, given.steps, given.state, problem)
+    for state in part.states[:STARTS_MAX]:
+        other = _follow(candidates, (), state, problem)
+        way = other if other.stuck > way.stuck else way
+    if way.stuck == len(candidates):
         return given  # what shows it lies farther away
+    stuck = candidates[way.stuck]
+    if part.method == "window" and stuck.return_ns < part.last_ns:
+        return given
     later = [
         each.op
         for each in sorted(candidates, key=lambda each: (each.call_ns, each.op))
-        if part.last_ns < each.call_ns <= stuck.return_ns < NEVER and each.return_ns < NEVER
+        if part.last_ns < each.call_ns <= stuck.return_ns and each.return_ns < NEVER
     ]
-    state = best[-1][1] if best else given.state
-    return Prefix((*given.steps, *best), state, stuck.op, (*given.operations, *later))
+    return Prefix(way.steps, way.state, stuck.op, (*given.operations, *later))
 
 
 def _candidates(part: Part, problem: Problem) -> list[_Candidate]:
+    """Return what may stand in the prefix, in the order of their returns."""
     ops = np.concatenate((part.operations, part.unknown, [part.stuck]))
     inside = np.flatnonzero(np.isin(problem.op, ops) & (problem.call_ns <= part.last_ns))
     later = np.flatnonzero(problem.call_ns > part.last_ns)
@@ -89,27 +102,34 @@ def _candidates(part: Part, problem: Problem) -> list[_Candidate]:
     later = later[np.argsort(problem.call_ns[later], kind="stable")][:OPERATIONS_MAX]
     rows = np.concatenate((inside, later))
     rows = rows[np.argsort(problem.return_ns[rows], kind="stable")]
+    # A window begins at a return: calls at that time come before it. What was open there need
+    # not happen any more, and observers among it are of no use.
+    must = problem.return_ns[rows] != NEVER
+    if part.method == "window":
+        is_inside = problem.call_ns[rows] > part.first_ns
+        keep = is_inside | ~problem.kinds.observes[problem.kind[rows]]
+        rows, must = rows[keep], (must & is_inside)[keep]
     return [
         _Candidate(
             int(problem.op[row]), int(problem.kind[row]),
-            int(problem.call_ns[row]), int(problem.return_ns[row]),
+            int(problem.call_ns[row]), int(problem.return_ns[row]), is_needed,
         )
-        for row in rows.tolist()
+        for row, is_needed in zip(rows.tolist(), must.tolist(), strict=True)
     ]  # fmt: skip
 
 
 def _follow(
-    candidates: list[_Candidate], state: State, problem: Problem
-) -> tuple[tuple[int, State], ...]:
-    """Return the order that gets past the most returns, then places the most operations.
+    candidates: list[_Candidate], given: tuple[tuple[int, State], ...], state: State,
+    problem: Problem,
+) -> _Way:  # fmt: skip
+    """Go on from `given`: get past the most returns, then place the most operations.
 
-    One of unknown outcome that nothing needs is left out: it would only puzzle the reader.
-
-    `candidates` are in the order of their returns, so the first that is left returns next.
+    One that need not happen and that nothing needs is left out: it would only puzzle the reader.
     """
-    everything = frozenset(range(len(candidates)))
-    best: tuple[tuple[int, int, int], tuple[tuple[int, State], ...]] = ((-1, 0, 0), ())
-    unknown = frozenset(n for n in everything if candidates[n].return_ns == NEVER)
+    done = {op for op, _ in given}
+    everything = frozenset(n for n, each in enumerate(candidates) if each.op not in done)
+    loose = frozenset(n for n in everything if not candidates[n].must)
+    best: tuple[tuple[int, int, int], _Way] = ((-1, 0, 0), _Way(given, state, 0))
     seen: set[tuple[frozenset[int], State]] = set()
     stack: list[tuple[frozenset[int], State, tuple[tuple[int, State], ...]]] = [
         (everything, state, ())
@@ -119,14 +139,23 @@ def _follow(
         if (left, state) in seen:
             continue
         seen.add((left, state))
-        first = min(left, default=len(candidates))
-        used = len(unknown - left)
+        first = min(left - loose, default=len(candidates))
+        end = candidates[first].return_ns if first < len(candidates) else NEVER
+        used = sum(not candidates[n].must for n in everything - left)
         merit = (first, len(order) - used, -used)
-        best = max(best, (merit, order), key=lambda each: each[0])
-        end = candidates[first].return_ns if left else NEVER
+        if merit > best[0]:
+            best = (merit, _Way((*given, *order), state, first))
         for n in sorted(left, reverse=True):
             if candidates[n].call_ns <= end:
                 after = problem.step(state, candidates[n].kind)
                 if after is not None:
-                    stack.append((left - {n}, after, (*order, (candidates[n].op, after))))
+                    step = (candidates[n].op, after)
+                    stack.append((_without(left, n, candidates), after, (*order, step)))
     return best[1]
+
+
+def _without(left: frozenset[int], n: int, candidates: list[_Candidate]) -> frozenset[int]:
+    """Take n out, and what need not happen and returned before n was called."""
+    call = candidates[n].call_ns
+    gone = {m for m in left if not candidates[m].must and candidates[m].return_ns < call}
+    return left - gone - {n}

@@ -96,7 +96,8 @@ def explain_part(
     prefix = longest_prefix(part, problem)
     details = _details(part, prefix, operations) | {"method": method or part.method}
     op = prefix.stuck
-    stuck = details["could_not"][0]["why"] if details["could_not"] else "no order allows it"
+    reasons = {each["op"]: each["why"] for each in details["could_not"]}
+    stuck = reasons.get(op, "no order of what was called by then allows it")
     message = f"{operations.name(op)} cannot take effect {_by_when(op, operations)}: {stuck}."
     message += sentences(operations.cited, _needed(prefix, operations))
     return Finding(NOT_LINEARIZABLE, message, None, None, _ids(details), details)

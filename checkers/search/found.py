@@ -53,7 +53,9 @@ class Part:
         prefix: the longest linearizable prefix inside the part that was found. It starts from
             `prefix_start`, and does not name operations that took effect before the part.
         prefix_start: the state from which `prefix` starts.
-        stuck: id of the operation whose return could not be passed.
+        stuck: id of the operation whose return could not be passed. A search of everything may
+            know earlier that a later return cannot be: then it is the one where it gave up
+            (checkers.linearizability.longest_prefix finds the later one).
         before: how many operations had returned before the part begins.
         states: how the object could have stood at the part's begin.
     """

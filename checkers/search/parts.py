@@ -21,7 +21,7 @@ from checkers.kernels.search_arrays import (
 )
 from checkers.search.attempt import Attempt, Setting
 from checkers.search.found import Part, Witness
-from checkers.search.problem import NEVER, Access, Family, State
+from checkers.search.problem import NEVER, Access, Family, Problem, State
 from checkers.search.replay import follow
 
 OPEN_PART_EVENTS = 64
@@ -35,7 +35,7 @@ def window_part(attempt: Attempt) -> Part:
     tried = possible & ((h.value[:, LAST_NEED] >= start) | (h.facts[LAST_REFUSAL] >= start))
     others = np.flatnonzero(possible & ~tried)[:1]
     values = np.concatenate((np.flatnonzero(tried), others)).tolist()
-    states = tuple(_state_of(attempt.setting, value) for value in values)
+    states = _states_of(attempt.setting, values)
     return _part(attempt, "window", start, int(attempt.arena.at[STOP]), states)
 
 
@@ -64,7 +64,7 @@ def _part(attempt: Attempt, method: str, start: int, stop: int, states: tuple[St
     prefix_start, prefix = problem.start, Witness(problem.op[:0], problem.kind[:0], ())
     run = attempt.run_best()
     if run is not None:
-        prefix_start = _state_of(setting, run.first)
+        (prefix_start,) = _states_of(setting, [run.first])
         prefix = follow(problem, run, prefix_start)
     return Part(
         method=method,
@@ -90,32 +90,44 @@ def _time_ns(setting: Setting, event: int) -> int:
     return _time_ns(setting, event - 1) if event else int(setting.problem.call_ns.min())
 
 
-def _state_of(setting: Setting, number: int) -> State:
-    """Return a state in the model's own terms: an operation that leaves this value makes it."""
+def _states_of(setting: Setting, numbers: list[int]) -> tuple[State, ...]:
+    """Return states in the model's own terms: an operation that leaves a value makes it."""
     problem = setting.problem
     if problem.family is not Family.VALUE:
-        return setting.table.states[number]
-    wanted, moves = number, []
-    # A value that a cas alone leaves is made from the one that it needs, and so on.
-    seen = {wanted}
-    while wanted != problem.initial:
-        makes = problem.kinds.b == wanted
-        writes = np.flatnonzero(makes & (problem.kinds.code == Access.WRITE))
-        if writes.size:
-            moves.append(int(writes[0]))
+        return tuple(setting.table.states[number] for number in numbers)
+    by = _ways(problem)
+    return tuple(_made(problem, by, number) for number in numbers)
+
+
+def _made(problem: Problem, by: dict[int, int], number: int) -> State:
+    moves = []
+    while number != problem.initial:
+        moves.append(by[number])
+        if problem.kinds.code[by[number]] == Access.WRITE:
             break
-        swaps = [
-            int(k)
-            for k in np.flatnonzero(makes & (problem.kinds.code == Access.CAS))
-            if int(problem.kinds.a[k]) not in seen
-        ]
-        assert swaps, "nothing leaves this value"
-        moves.append(swaps[0])
-        wanted = int(problem.kinds.a[swaps[0]])
-        seen.add(wanted)
+        number = int(problem.kinds.a[by[number]])
     state = problem.start
     for kind in reversed(moves):
         reached = problem.step(state, kind)
         assert reached is not None, "a model that refuses what it said is possible"
         state = reached
     return state
+
+
+def _ways(problem: Problem) -> dict[int, int]:
+    """Return for each value a kind that leaves it: a write, or a cas on the shortest way to it."""
+    code, a, b = (
+        array.tolist() for array in (problem.kinds.code, problem.kinds.a, problem.kinds.b)
+    )
+    by = {b[k]: k for k in range(len(code)) if code[k] == Access.WRITE}
+    swaps: dict[int, list[int]] = {}
+    for k in range(len(code)):
+        if code[k] == Access.CAS:
+            swaps.setdefault(a[k], []).append(k)
+    reached = [problem.initial, *by]
+    for value in reached:
+        for k in swaps.get(value, ()):
+            if b[k] not in by and b[k] != problem.initial:
+                by[b[k]] = k
+                reached.append(b[k])
+    return by
