@@ -53,8 +53,9 @@ TIME_BUDGET_S: Final = SearchBudget().time_s
 class Wanted:
     """What a check was asked for.
 
-    `time_budget_s` is for a whole history, from when it is read. None: TIME_BUDGET_S, which
-    through Spark is for each object, since the whole may be of any size there.
+    `time_budget_s` is for a whole history, from when it is read; the start of a Spark session
+    does not count. None: TIME_BUDGET_S, which through Spark is for each object, since the whole
+    may be of any size there.
     """
 
     model: str | None = None
@@ -197,6 +198,9 @@ def _judge(
     """Judge by the model, and by the checkers that were asked for."""
     time_s = TIME_BUDGET_S if wanted.time_budget_s is None else wanted.time_budget_s
     is_bounded = wanted.time_budget_s is not None or engine.kind == judge.LOCAL
+    waiting_s = time.time()
+    engine.wait(progress)  # a session takes longer to start than some budgets last
+    begun_s += time.time() - waiting_s
     deadline = begun_s + time_s if is_bounded else None
     budget = SearchBudget(time_s, wanted.memory_budget_bytes, deadline)
     history = source.history

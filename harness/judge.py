@@ -73,6 +73,21 @@ class Engine:
         except Exception as error:
             self._error = error
 
+    def wait(self, progress: Progress) -> None:
+        """Start what the check needs, if nobody has, and wait until it is there; idempotent.
+
+        Raises:
+            UsageError: no fitting Java; the Spark master cannot be reached.
+        """
+        self.warm_up()
+        if self._thread is None:
+            return
+        if self._thread.is_alive():
+            progress("waiting for Spark to start")
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
     def run(self, job: CheckJob, progress: Progress) -> list[Verdict]:
         """Run every checker of `job`.
 
@@ -82,13 +97,7 @@ class Engine:
         """
         if self._spark is None:
             return run_local(job, progress)
-        self.warm_up()
-        assert self._thread is not None
-        if self._thread.is_alive():
-            progress("waiting for Spark to start")
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
+        self.wait(progress)
         if self._spark.java is not None:
             log.info("event=spark master=%s java=%r", self._master, self._spark.java.describe())
         return self._spark.run(job, progress)

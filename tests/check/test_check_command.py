@@ -273,6 +273,8 @@ def test_a_big_history_goes_to_spark_by_itself(
 
         def require_java(self, env: object) -> None: ...
 
+        def wait(self, progress: object) -> None: ...
+
         def run(self, job: object, progress: object) -> list[object]:
             raise AssertionError("not here")
 

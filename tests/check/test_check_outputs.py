@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 from check_shell import Shell
 
+from checkers.engine.job import CheckJob
+from harness import checking
 from harness.terminal import check as check_terminal
+from harness.verdict import Verdict
 
 VALID = """0 :invoke :write 3
 0 :ok :write 3
@@ -209,3 +212,22 @@ def test_ctrl_c_keeps_what_was_found(shell: Shell) -> None:
     assert said.splitlines()[-1] == "shaketable: interrupted before a verdict"
     assert "Traceback" not in said
     assert list(temp.iterdir()) == []
+
+
+def test_the_start_of_spark_costs_no_budget(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer than five seconds here and there: then nothing would ever be judged."""
+    now = [1000.0]
+    asked: list[tuple[float, float | None]] = []
+
+    class Slow(checking.judge.Engine):
+        def wait(self, progress: object) -> None:
+            now[0] += 20
+
+        def run(self, job: CheckJob, progress: object) -> list[Verdict]:
+            asked.append((now[0], job.context.search.deadline_unix_s))
+            return []
+
+    monkeypatch.setattr(checking.time, "time", lambda: now[0])
+    monkeypatch.setattr(checking.judge, "Engine", Slow)
+    shell.check("valid.log", "--model", "register", "--time-budget", "5")
+    assert asked == [(1020.0, 1025.0)]
