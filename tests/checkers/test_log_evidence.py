@@ -110,6 +110,15 @@ def test_an_offset_that_was_seen_and_that_no_log_holds(tmp_path):
     )
 
 
+def test_spark_says_the_same(tmp_path, spark):
+    for entries in (logs(1), logs(1, 2)):
+        given = job(tmp_path, parse(GONE), [PLUGIN], nodes=NODES, committed=ALL, promises=PROMISES)
+        folders = {node: Path(node) for node in NODES}
+        given = replace(given, logs=folders, read_log=read_log(entries))
+        assert spark.run(given) == run_local(given)
+        assert spark.run(given)[0].counts["closed_by_logs"] == 1
+
+
 def test_logs_that_may_lose_entries_are_no_breach(tmp_path):
     """Nothing was promised of the fault that was asked for; it is shown all the same."""
     verdict = judge(tmp_path, GONE, logs(1), faults_asked=("wipe",))
