@@ -63,10 +63,14 @@ def _decide(setting: Setting, attempt: Attempt) -> Witness | Part:
         status = attempt.run(stall)
         if status == THROUGH:
             return replay(setting.problem, attempt.run_found())
-        # Where everything was tried a window makes the counterexample shorter.
-        refuting = windows.around(attempt.deepest, stall)
-        if refuting is not None:
-            return window_part(refuting)
+        try:
+            # Where everything was tried a window makes the counterexample shorter.
+            refuting = windows.around(attempt.deepest, stall)
+            if refuting is not None:
+                return window_part(refuting)
+        except (MemorySpentError, TimeSpentError):
+            if status != REFUTED:
+                raise
         if status == REFUTED:
             return search_part(attempt)
         stall *= STALL_GROWTH

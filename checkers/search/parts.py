@@ -20,6 +20,7 @@ from checkers.kernels.search_arrays import (
     WHO,
 )
 from checkers.search.attempt import Attempt, Setting
+from checkers.search.budget import MemorySpentError
 from checkers.search.found import Part, Witness
 from checkers.search.problem import NEVER, Access, Family, Problem, State
 from checkers.search.replay import follow
@@ -45,10 +46,23 @@ def search_part(attempt: Attempt) -> Part:
     return _part(attempt, "search", 0, attempt.deepest + 1, (start,))
 
 
-def open_part(attempt: Attempt) -> Part:
-    """Make a part of where a search stood when its budget was used up."""
-    at = max(0, attempt.deepest)
-    return _part(attempt, "search", max(0, at - OPEN_PART_EVENTS), at + 1, ())
+def open_part(attempt: Attempt) -> Part | None:
+    """Make a part of where a search stood when its budget was used up.
+
+    It ends with the next return that was seen; None where there is none, or no memory is left.
+    """
+    h = attempt.setting.arranged.history
+    seen = h.event[:, WHAT] == RETURN
+    seen[seen] = h.op[h.event[seen, WHO], LOOSE] != UNSEEN
+    returns = np.flatnonzero(seen)
+    if not returns.size:
+        return None
+    place = int(np.searchsorted(returns, max(0, attempt.deepest)))
+    at = int(returns[min(place, returns.size - 1)])
+    try:
+        return _part(attempt, "search", max(0, at - OPEN_PART_EVENTS), at + 1, ())
+    except MemorySpentError:
+        return None
 
 
 def _part(attempt: Attempt, method: str, start: int, stop: int, states: tuple[State, ...]) -> Part:
