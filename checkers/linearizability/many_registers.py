@@ -29,7 +29,7 @@ from checkers.kernels.open_sets import (
 from checkers.search.problem import Bools, Ints
 
 NOTHING = int(np.iinfo(np.int64).min)
-"""Stands for null among whole numbers; a history that has the number itself is left."""
+"""Stands for null among whole numbers; what has, or begins with, the number itself is left."""
 REFUSED = 0
 """What a cas answers when it found another value."""
 CODES = {"read": READ, "write": WRITE, "cas": CAS}
@@ -63,7 +63,7 @@ def decide_registers(
         fs: the operations that the model knows, of read, write and cas.
         initial: the first value; None for nothing.
     """
-    if initial is not None and type(initial) is not int:
+    if not (initial is None or _is_number(initial)):
         return Decided(np.zeros(len(bounds) - 1, np.bool_), {})
     columns = _Columns(operations)
     what, is_ok = _encode(columns, fs)
@@ -86,6 +86,11 @@ def decide_registers(
         "by_open_sets": keys,
     }
     return Decided(is_decided, counts if keys else {})
+
+
+def _is_number(value: Any) -> bool:
+    """True for what the columns of numbers can hold, but for what stands for null."""
+    return type(value) is int and NOTHING < value <= NEVER
 
 
 class _Columns:

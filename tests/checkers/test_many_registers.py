@@ -119,6 +119,13 @@ def test_what_it_cannot_hold_is_left():
     assert not decided([read(0, 1, 1)], initial="a").is_decided.any()
 
 
+@pytest.mark.parametrize("initial", [NOTHING, 2**63, -(2**63) - 1, 2**80])
+def test_a_first_value_that_stands_for_null_or_fits_no_column_is_left(initial):
+    """A read of nothing would find what stands for nothing there."""
+    assert not decided([read(0, 1, None)], initial=initial).is_decided.any()
+    assert decided([read(0, 1, 2**63 - 1)], initial=2**63 - 1).is_decided.all()
+
+
 def test_a_cas_of_what_a_plain_register_does_not_know_is_left():
     history = [op(0, "cas", 0, 1, input=1, expected=0)]
     assert not decided(history, fs=frozenset(("read", "write"))).is_decided.any()
