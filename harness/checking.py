@@ -113,6 +113,7 @@ def check_path(
         hole=source.history.hole,
         notes=tuple(notes),
         is_timed=source.history.is_timed,
+        faults=source.history.faults,
         rows=source.find(frozenset(sorted(named_ops)[:NAMED_ROWS_MAX])),
     )
 

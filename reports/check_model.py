@@ -6,12 +6,14 @@ Pure data. Built by `harness.checking`, read by the page and by the terminal.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from harness.verdict import Finding, Outcome, Verdict, join
 
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 TEXT_MAX: Final = 120
 """Longest description of one operation."""
 
@@ -22,7 +24,8 @@ class CheckedHistory:
 
     `rows` are rows of OPERATIONS by id: those that findings name. `cut` and `hole` say where
     events are missing (see `harness.history.foreign.History`). `is_timed` is False where the
-    times only count events. `keys` and `clients` are how many there are.
+    times only count events. `keys` and `clients` are how many there are. `faults` are what its
+    nemesis did: name, start_ns, and stop_ns where something ended it.
     """
 
     path: str
@@ -38,6 +41,7 @@ class CheckedHistory:
     hole: str | None = None
     notes: tuple[str, ...] = ()
     is_timed: bool = True
+    faults: tuple[tuple[str, int, int | None], ...] = ()
     rows: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -90,6 +94,17 @@ class FailingPart:
     model: str = ""
     method: str = ""
     undecided: str = ""
+
+    @property
+    def is_accusation(self) -> bool:
+        """True if a rule found it, so that no order was tried: its first reason says it all."""
+        return (
+            self.stuck is not None
+            and not self.prefix
+            and not self.states
+            and [op for op, _ in self.could_not] == [self.stuck]
+            and not self.undecided
+        )
 
     def by_id(self, op: int) -> PartOperation | None:
         """Return one of its operations."""
@@ -193,6 +208,11 @@ def _value(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else json.dumps(value)
 
 
+def visible(text: str) -> str:
+    """Replace what cannot be seen and turns the direction of the text behind it."""
+    return _STEERING.sub("\ufffd", text)
+
+
 def _cut(text: str) -> str:
-    text = " ".join(text.split())
+    text = visible(" ".join(text.split()))
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"

@@ -14,7 +14,13 @@ from typing import Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from harness.verdict import Finding, Verdict, join
-from reports.check_model import CheckedHistory, FailingPart, failing_part, shown_findings
+from reports.check_model import (
+    CheckedHistory,
+    FailingPart,
+    failing_part,
+    shown_findings,
+    visible,
+)
 from reports.failing_picture import NAMES, Picture, lay_out, role_of
 from reports.plain_words import phrase
 
@@ -32,6 +38,8 @@ HISTORIES_MAX: Final = 500
 """Histories that the table lists; the worst come first."""
 HISTORIES_DETAILED_MAX: Final = 12
 """Of them, those that have a section of their own."""
+ORDER_MAX: Final = 200
+"""Steps of an order that a finding carries at most (checkers.linearizability.refutation)."""
 TEXT_MAX: Final = 300
 STATE_MAX: Final = 120
 TRACE_MAX: Final = 8_000
@@ -117,7 +125,7 @@ def _headline(checked: Sequence[CheckedHistory]) -> str:
         first = worst.findings[0]
         total = max(worst.findings_total, len(worst.findings))
         more = f"; {phrase(first.kind, total)} in all" if total > 1 else ""
-        return _cut(first.message) + more
+        return (_cut(first.message).removesuffix(".") if more else _cut(first.message)) + more
     return _cut(worst.summary)
 
 
@@ -132,7 +140,7 @@ def _shown_verdict(verdict: Verdict, history: CheckedHistory, left: int) -> Show
         part = failing_part(finding, history.rows) if has_room and place not in seen else None
         if part is not None and part.operations:
             seen.add(place)
-            picture = lay_out(part, is_timed=history.is_timed)
+            picture = lay_out(part, is_timed=history.is_timed, faults=history.faults)
             drawn.append(DrawnFinding(finding, part, picture, story(part, history)))
         else:
             told.append(_cut(finding.message))
@@ -145,6 +153,8 @@ def story(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
     """Say what fails, and why, to somebody who did not write the test."""
     if part.stuck is None:
         return ()
+    if part.is_accusation:
+        return _accusation(part, history)
     said = []
     if part.before:
         verb = "operation had" if part.before == 1 else "operations had"
@@ -159,8 +169,10 @@ def story(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
     if count:
         _, state = part.prefix[-1]
         steps = "1 operation" if count == 1 else f"{count} operations"
+        which = "An order that was found and" if part.undecided else "The longest order that"
+        ends = f"at least {steps}, of which these are the last" if count >= ORDER_MAX else steps
         said.append(
-            f"The longest order that explains the answers has {steps} (numbered circles); after it"
+            f"{which} explains the answers has {ends} (numbered circles); after it"
             f" the object holds {_cut(state)}."
         )
     else:
@@ -187,6 +199,21 @@ def story(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
     return tuple(said)
 
 
+def _accusation(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
+    """Say what a rule found that needs no order to be tried."""
+    said = []
+    if part.before:
+        verb = "operation had" if part.before == 1 else "operations had"
+        said.append(f"{part.before:,} {verb} returned before what is shown here began.")
+    stuck = part.by_id(part.stuck) if part.stuck is not None else None
+    if stuck is not None:
+        said.append(
+            f"“{stuck.call}” of client {stuck.process} has no place in any order:"
+            f" {_cut(part.could_not[0][1])}{_returned(stuck.return_ns, history)}."
+        )
+    return tuple(said)
+
+
 def _title(finding: Finding) -> str:
     """Say what a finding is about; its message may begin with the key."""
     begin = "" if finding.key is None else f"{finding.key}: "
@@ -204,10 +231,12 @@ def _returned(return_ns: int | None, history: CheckedHistory) -> str:
 
 
 def _cut(text: str) -> str:
+    text = visible(text)
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 
 
 def _cut_state(text: str) -> str:
+    text = visible(text)
     return text if len(text) <= STATE_MAX else text[: STATE_MAX - 1] + "…"
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from reports.check_model import FailingPart, PartOperation
+from reports.fault_bands import BAND, Band, Fault, lay_out_bands
 from reports.time_layout import Axis, Scale, Span, place
 
 OPERATIONS_MAX: Final = 24
@@ -34,6 +35,7 @@ TO_SCALE: Final = 560.0
 GAP_MIN: Final = 9.0
 GAP_MAX: Final = 150.0
 POINT_GAP: Final = 15.0
+POINT_GAP_MIN: Final = 4.0
 TICK_ROOM: Final = 92.0
 
 
@@ -76,10 +78,11 @@ class Picture:
     deadline_label: str
     title: str
     left_out: int
+    bands: tuple[Band, ...] = ()
 
 
-def lay_out(part: FailingPart, *, is_timed: bool) -> Picture:
-    """Lay out a part of at least one operation."""
+def lay_out(part: FailingPart, *, is_timed: bool, faults: Sequence[Fault] = ()) -> Picture:
+    """Lay out a part of at least one operation, and the faults that lasted in its time."""
     shown = part.focus(OPERATIONS_MAX)
     spans = [
         Span(each.call_ns, each.return_ns, CHARACTER * (len(_short(each.call)) + 1) + 10)
@@ -88,7 +91,9 @@ def lay_out(part: FailingPart, *, is_timed: bool) -> Picture:
     axis = place(spans, Scale(TO_SCALE, GAP_MIN, GAP_MAX), LEFT)
     width = max(WIDTH_MIN, axis.end + RIGHT)
     processes = sorted({each.process for each in shown})
-    lanes = {process: float(TOP + n * LANE) for n, process in enumerate(processes)}
+    bands = lay_out_bands(faults, axis, width - RIGHT)
+    top = TOP + BAND * len({band.row for band in bands})
+    lanes = {process: float(top + n * LANE) for n, process in enumerate(processes)}
     bars = _bars(part, shown, lanes, axis, width - RIGHT)
     points = _points(part, shown, lanes, axis)
     stuck = None if part.stuck is None else part.by_id(part.stuck)
@@ -97,7 +102,7 @@ def lay_out(part: FailingPart, *, is_timed: bool) -> Picture:
         deadline = round(axis.places[2 * stuck.return_ns + 1], 1)
     return Picture(
         width=round(width, 1),
-        height=TOP + len(processes) * LANE + 24.0,
+        height=top + len(processes) * LANE + 24.0,
         lanes=tuple((y, f"client {process}") for process, y in lanes.items()),
         bars=bars,
         points=points,
@@ -109,6 +114,7 @@ def lay_out(part: FailingPart, *, is_timed: bool) -> Picture:
         else "no order gets past this return",
         title=f"{len(shown)} operations of {len(processes)} clients",
         left_out=len(part.operations) - len(shown),
+        bands=bands,
     )
 
 
@@ -158,19 +164,39 @@ def _points(
 ) -> tuple[Point, ...]:
     """Place the order's moments: each inside its operation and behind the one before it."""
     by_id = {each.op: each for each in shown}
+    order = [
+        (number, by_id[op], state)
+        for number, (op, state) in enumerate(part.prefix, 1)
+        if op in by_id
+    ]
     points: list[Point] = []
+    latest = _latest(part, [each for _, each, _ in order], axis)
     at = 0.0
-    for number, (op, state) in enumerate(part.prefix, 1):
-        each = by_id.get(op)
-        if each is None:
-            continue
+    for (number, each, state), end in zip(order, latest, strict=True):
         begin = axis.places[2 * each.call_ns] + 8
-        at = max(begin, at + POINT_GAP if points else begin)
-        if each.return_ns is not None:
-            at = min(at, axis.places[2 * each.return_ns + 1])
+        at = min(max(begin, at + POINT_GAP if points else begin), end)
         title = f"{number}. {each.call} takes effect: {state}"
         points.append(Point(round(at, 1), lanes[each.process] + 10, number, title))
     return tuple(points)
+
+
+def _latest(part: FailingPart, order: Sequence[PartOperation], axis: Axis) -> list[float]:
+    """Return how far to the right each moment of the order may stand.
+
+    It stands inside its operation, before those that follow, and before the return that no order
+    gets past: all of them must have taken effect by then.
+    """
+    stuck = None if part.stuck is None else part.by_id(part.stuck)
+    end = axis.end
+    if stuck is not None and stuck.return_ns is not None and 2 * stuck.return_ns + 1 in axis.places:
+        end = axis.places[2 * stuck.return_ns + 1]
+    latest = []
+    for each in reversed(order):
+        if each.return_ns is not None:
+            end = min(end, axis.places[2 * each.return_ns + 1])
+        end = max(end - POINT_GAP_MIN, axis.places[2 * each.call_ns])
+        latest.append(end)
+    return latest[::-1]
 
 
 def _ticks(axis: Axis, width: float, *, is_timed: bool) -> tuple[tuple[float, str], ...]:

@@ -40,6 +40,9 @@ NO_RETURN: Final = INT64_MIN
 NAMED_FROM: Final = 1_000_000
 """Processes that bear names instead of numbers are numbered from here."""
 
+NAMES_TOLD_MAX: Final = 6
+"""Names of processes that a note lists with their numbers."""
+
 OUTCOMES: Final = ("ok", "fail", "info")
 
 
@@ -164,6 +167,15 @@ class Columns:
             f"{twice} operations bear the id of another one: all are numbered anew, in the order"
             " of their lines",
         )
+
+    def names_told(self) -> tuple[str, ...]:
+        """Return which numbers the processes got that bear names, in a line."""
+        if not self._names:
+            return ()
+        shown = [f"{show(name)} is {n}" for name, n in list(self._names.items())[:NAMES_TOLD_MAX]]
+        more = len(self._names) - len(shown)
+        rest = f", and {more} more" if more else ""
+        return (f"clients that bear names are numbered: {', '.join(shown)}{rest}",)
 
     def table(self) -> pa.Table:
         """Return OPERATIONS, by (key, call_ns)."""

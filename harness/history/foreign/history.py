@@ -9,6 +9,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from harness.history.foreign.faults import FaultSpan
+
 PROBLEMS_TOLD_MAX: Final = 3
 """Damaged places that a message names; the others are counted."""
 
@@ -27,6 +29,7 @@ class History:
         hole: where it lacks events before its end, in one line: then nothing in it proves
             anything, since what is missing may explain every answer.
         notes: what a reader should know and what harms no verdict.
+        faults: what its nemesis did, in the order of time.
         is_timed: False if it has no times: then they count its events, 1 ns each.
     """
 
@@ -38,6 +41,7 @@ class History:
     hole: str | None = None
     notes: tuple[str, ...] = ()
     is_timed: bool = True
+    faults: tuple[FaultSpan, ...] = ()
 
     @property
     def incomplete(self) -> str | None:

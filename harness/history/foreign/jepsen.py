@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final
 from harness.history.foreign import edn
 from harness.history.foreign.columns import OUTCOMES, Columns, Pairing, require_time
 from harness.history.foreign.edn import CutError, EdnError, Keyword
+from harness.history.foreign.faults import Faults
 from harness.history.foreign.history import Damage
 from harness.history.foreign.meaning import key_text, show, split_key
 from harness.history.schema import NEMESIS_PROCESS
@@ -63,6 +64,7 @@ class Recorder:
 
     def __init__(self, unit: str, *, splits_keys: bool) -> None:
         self.pairing = Pairing(unit)
+        self.faults = Faults()
         self.is_timed = False
         self.is_ordered = True
         self.pairs = 0
@@ -99,6 +101,7 @@ class Recorder:
             self._now += 1
         # Who lost its name, and what its call came to, leaves that call open: as unknown as it was.
         if process in (NEMESIS, NEMESIS_PROCESS, None):
+            self.faults.take(str(f), self._now)
             return
         number = self.columns.number_of(process)
         f, value, key = str(f), event.get("value"), event.get("key")

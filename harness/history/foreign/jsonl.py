@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from harness.history.foreign.columns import OUTCOMES, Columns, Pairing
+from harness.history.foreign.faults import Faults, FaultSpan
 from harness.history.foreign.history import Damage
 from harness.history.foreign.jepsen import INVOKE, NEMESIS, NOT_UTF8
 from harness.history.foreign.meaning import key_text, show, split_key
@@ -67,6 +68,7 @@ class EventReader:
 
     def __init__(self, *, splits_keys: bool) -> None:
         self.pairing = Pairing("line")
+        self.faults = Faults()
         self.is_timed = False
         self.is_ordered = True
         self.pairs = 0
@@ -92,6 +94,7 @@ class EventReader:
         self.events += 1
         time_ns = self._time(event, index)
         if event.process in (NEMESIS, NEMESIS_PROCESS):
+            self.faults.take(event.f, time_ns)
             return
         number = self.columns.number_of(event.process)
         key, value = event.key, event.value
@@ -137,6 +140,7 @@ class OperationReader:
 
     def __init__(self) -> None:
         self.columns = Columns()
+        self.faults: list[FaultSpan] = []
         self.events = 0
         self._decode = msgspec.json.Decoder(OperationLine).decode
 
@@ -157,6 +161,7 @@ class OperationReader:
             if given.return_ns < given.call_ns:
                 raise ValueError("it returned before it was called")
         if given.process in (NEMESIS, NEMESIS_PROCESS):
+            self.faults.append(FaultSpan(given.f, given.call_ns, given.return_ns))
             return
         columns = self.columns
         number = columns.number_of(given.process)

@@ -109,11 +109,14 @@ def _joined(
     if cut is not None and not reader.is_ordered:
         damage, cut = [*damage, cut], None
     hole = told(path, damage)
-    notes = reader.columns.number_anew()
-    if not isinstance(reader, OperationReader):
+    notes = (*reader.columns.number_anew(), *reader.columns.names_told())
+    if isinstance(reader, OperationReader):
+        faults = tuple(sorted(reader.faults, key=lambda span: span.start_ns))
+    else:
         problem = reader.pairing.problem
         hole = hole or (None if problem is None else f"{path.name}, {problem}")
         notes = (*notes, *reader.pairing.notes)
+        faults = reader.faults.spans()
         if reader.asking and reader.pairs == reader.asking and not reader.splits_keys:
             notes = (*notes, PAIRS_HINT)
     return History(
@@ -125,6 +128,7 @@ def _joined(
         hole=hole,
         notes=notes,
         is_timed=reader.is_timed,
+        faults=faults,
     )
 
 
