@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checkers.anomalies.observations import NOWHERE, Bools, Ints, Log
+from checkers.anomalies.observations import NEVER, NOWHERE, Bools, Ints, Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,81 @@ def steps_of(log: Log) -> Steps:
         reached=at[ends],
         is_inside=~from_start & (op[begins] == op[ends]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """What consumers went over: `reached` was given to who stood right behind `left`.
+
+    `read` is that row of the reads. A process that never said where it starts began before the
+    log's first offset.
+    """
+
+    left: Ints
+    reached: Ints
+    read: Ints
+
+    def over(self, offsets: Ints) -> Ints:
+        """Return for each offset a row of the reads whose consumer went over it, or NOWHERE."""
+        if not len(self.left):
+            return np.full(len(offsets), NOWHERE, dtype=np.int64)
+        order = np.argsort(self.left, kind="stable")
+        farthest = running_greatest(self.reached[order])
+        last = np.searchsorted(self.left[order], offsets, side="left") - 1
+        widest = order[farthest[np.maximum(last, 0)]]
+        is_over = (last >= 0) & (self.reached[widest] > offsets)
+        return np.where(is_over, self.read[widest], NOWHERE)
+
+
+def spans_of(log: Log) -> Spans:
+    """Return the ways of all consumers, from where they stood to what they were given next."""
+    steps = steps_of(log)
+    reads, starts = log.reads, log.starts
+    polls = np.flatnonzero(reads.is_poll)  # in the order of (process, op, place)
+    process, first = np.unique(reads.process[polls], return_index=True)
+    began = polls[first]
+    order = np.lexsort((starts.op, starts.process))
+    at = np.searchsorted(starts.process[order], process, side="left")
+    first_start = np.append(starts.op[order], NEVER)[at]
+    has_start = np.append(starts.process[order], NOWHERE)[at] == process
+    began = began[~(has_start & (first_start < reads.op[began]))]
+    return Spans(
+        np.concatenate((steps.left, np.full(len(began), -1, dtype=np.int64))),
+        np.concatenate((steps.reached, reads.offset[began])),
+        np.concatenate((steps.after, began)),
+    )
+
+
+def blanks_from(log: Log) -> Ints:
+    """Return for each blank from which offset on it found nothing; NEVER where nobody knows.
+
+    A poll looks behind the last message of its consumer, or where that one started.
+    """
+    reads, starts, blanks = log.reads, log.starts, log.blanks
+    polls = np.flatnonzero(reads.is_poll)
+    stands = np.where(starts.offset == NOWHERE, NEVER, starts.offset)
+    parts = ((starts.process, starts.op, stands),
+             (reads.process[polls], reads.op[polls], reads.offset[polls] + 1),
+             (blanks.process, blanks.op, blanks.offset))  # fmt: skip
+    process, op, place = (np.concatenate(column) for column in zip(*parts, strict=True))
+    kind = np.repeat(np.arange(3), [len(part[0]) for part in parts])
+    order = np.lexsort((np.arange(len(op)), kind, op, process))
+    is_blank = kind[order] == 2
+    # The last of a process's other events before each, where there is one.
+    last = np.maximum.accumulate(np.where(is_blank, -1, np.arange(len(order))))
+    is_own = (last >= 0) & (process[order][np.maximum(last, 0)] == process[order])
+    behind = np.where(is_own, place[order][np.maximum(last, 0)], 0)
+    found = np.empty(len(order), dtype=np.int64)
+    found[order] = np.where(is_blank & (place[order] == NOWHERE), behind, place[order])
+    return found[len(op) - len(blanks.op) :]
+
+
+def running_greatest(numbers: Ints) -> Ints:
+    """Return, for each position, the position of the greatest number up to there."""
+    greatest = np.maximum.accumulate(numbers)
+    is_new = np.ones(len(numbers), dtype=np.bool_)
+    is_new[1:] = numbers[1:] > greatest[:-1]
+    return np.maximum.accumulate(np.where(is_new, np.arange(len(numbers)), 0))
 
 
 def known_offsets(log: Log) -> Ints:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from checkers.anomalies.consumer_steps import blanks_from, running_greatest, spans_of
 from checkers.anomalies.log_rules import (
     check_log,
     conclude_log,
@@ -86,10 +87,11 @@ def lost_writes(log: Log, findings: Findings, context: CheckContext) -> dict[str
 def fates_of(log: Log) -> Fates:
     """Sort the sends that nobody read by what shows that somebody should have.
 
-    A consumer polls from the log's begin, or from where it said it starts, so a value at or
-    below the highest offset polled should have been read by somebody. A read looks at one place:
-    it passes a value by only if it found another one there. An answer that the log ended at or
-    before a send's offset, asked for after the send was acknowledged, leaves it unseen.
+    A consumer polls from the log's begin, or from where it said it starts: it should have been
+    given what lies between where it stood and what it was given next. One of which nobody knows
+    where it stands has passed nothing. A read looks at one place: it passes a value by only
+    if it found another one there. An answer that the log ended at or before a send's offset,
+    asked for after the send was acknowledged, leaves it unseen.
     """
     sends, reads = log.sends, log.reads
     # Of unknown outcome and yet seen: another message of the same transaction was read.
@@ -99,18 +101,15 @@ def fates_of(log: Log) -> Fates:
     is_known &= ~np.isin(sends.value, log.repeated)
     unread = np.flatnonzero(is_known & ~seen_values)
 
-    polled = np.flatnonzero(reads.is_poll)
-    polled = polled[np.argsort(reads.offset[polled], kind="stable")]
-    above = np.searchsorted(reads.offset[polled], sends.offset[unread], side="left")
-    is_polled_past = (above < len(polled)) & (sends.offset[unread] >= _first_expected(log))
+    passing = spans_of(log).over(sends.offset[unread])
     order = np.argsort(reads.offset, kind="stable")
     at = np.searchsorted(reads.offset[order], sends.offset[unread], side="left")
     shows = np.append(order, NOWHERE)[at]
     is_replaced = (shows != NOWHERE) & (
         np.append(reads.offset, NOWHERE)[shows] == sends.offset[unread]
     )
-    passed = np.where(is_replaced, shows, np.append(polled, NOWHERE)[above])
-    is_lost = is_polled_past | is_replaced
+    passed = np.where(is_replaced, shows, passing)
+    is_lost = passed != NOWHERE
     left = unread[~is_lost]
     blank = _blank_behind(log, left)
     is_unseen = blank != NOWHERE
@@ -123,33 +122,15 @@ def fates_of(log: Log) -> Fates:
     )
 
 
-def _first_expected(log: Log) -> int:
-    """Return the lowest offset that some consumer set out to poll."""
-    pollers = np.unique(log.reads.process[log.reads.is_poll])
-    if not len(pollers) or not np.isin(pollers, log.starts.process).all():
-        return 0
-    return max(0, int(log.starts.offset.min()))
-
-
 def _blank_behind(log: Log, rows: Ints) -> Ints:
     """Return for each send the last blank called after it returned that says it is not there."""
-    sends, blanks = log.sends, log.blanks
-    # A poll's blank is about all that is behind its consumer: it counts for every offset.
-    floor = np.where(blanks.offset == NOWHERE, 0, blanks.offset)
+    sends, blanks, floor = log.sends, log.blanks, blanks_from(log)
     order = np.lexsort((blanks.call, floor))
     if not len(order):
         return np.full(len(rows), NOWHERE, dtype=np.int64)
-    latest = order[_running_latest(blanks.call[order])]
+    latest = order[running_greatest(blanks.call[order])]
     upto = np.searchsorted(floor[order], sends.offset[rows], side="right") - 1
     witness = latest[np.maximum(upto, 0)]
     end = sends.end[rows]
     is_after = (upto >= 0) & (end != NEVER) & (blanks.call[witness] > end)
     return np.where(is_after, witness, NOWHERE)
-
-
-def _running_latest(times: Ints) -> Ints:
-    """Return, for each position, the position of the greatest time up to there."""
-    greatest = np.maximum.accumulate(times)
-    is_new = np.ones(len(times), dtype=np.bool_)
-    is_new[1:] = times[1:] > greatest[:-1]
-    return np.maximum.accumulate(np.where(is_new, np.arange(len(times)), 0))

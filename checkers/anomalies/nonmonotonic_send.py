@@ -29,7 +29,7 @@ class NonmonotonicSend:
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Compare the offsets of each process's acknowledged sends, in the order it sent them."""
         rules = (nonmonotonic_sends,)
-        return check_log(rules, tables["operations"], context, needs_unique=False)
+        return check_log(rules, tables["operations"], context, needs_unique=True)
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
         """Join the logs' findings."""
@@ -41,9 +41,13 @@ PLUGIN = NonmonotonicSend()
 
 
 def nonmonotonic_sends(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
-    """Add a finding for each acknowledged send at or before the offset of the one before it."""
+    """Add a finding for each acknowledged send at or before the offset of the one before it.
+
+    A value that was sent again may have been answered with where its first attempt stands.
+    """
     sends = log.sends
-    acked = np.flatnonzero(sends.is_ok & (sends.offset >= 0))
+    is_single = ~np.isin(sends.value, log.repeated)
+    acked = np.flatnonzero(sends.is_ok & (sends.offset >= 0) & is_single)
     before, after = acked[:-1], acked[1:]
     is_back = (sends.process[before] == sends.process[after]) & (
         sends.offset[after] <= sends.offset[before]
