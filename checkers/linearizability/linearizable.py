@@ -43,7 +43,7 @@ from checkers.models.values import values_of
 from checkers.search.budget import Limits
 from checkers.search.driver import search
 from checkers.search.found import Found
-from checkers.search.problem import NEVER, Ints, Problem, State
+from checkers.search.problem import NEVER, Ints, ModelError, Problem, State
 from checkers.special.choice import decide, no_special_case
 from harness.errors import UsageError
 from harness.history.schema import OPERATIONS
@@ -181,6 +181,15 @@ class Linearizable:
         self, problem: Problem, operations: Operations, context: CheckContext, is_over: IsOver
     ) -> tuple[str, Finding | None]:
         """Return which method decided, and what is wrong if anything is."""
+        try:
+            return self._decide_by(problem, operations, context, is_over)
+        except ModelError as error:
+            return "nothing", Finding(UNDECIDED, f"undecided: {error}.", details={"why": "model"})
+
+    def _decide_by(
+        self, problem: Problem, operations: Operations, context: CheckContext, is_over: IsOver
+    ) -> tuple[str, Finding | None]:
+        """Decide; raises ModelError where the model is not to be trusted."""
 
         def search_one(one: Problem) -> Found:
             return search(one, is_over=is_over, memory_bytes_max=context.search.memory_bytes)

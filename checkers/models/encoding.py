@@ -11,7 +11,18 @@ import pyarrow as pa
 
 from checkers.models.columns import Columns, distinct, load_columns
 from checkers.models.model import Call
-from checkers.search.problem import Access, Bools, Family, Ints, Kinds, Problem, State
+from checkers.search.problem import (
+    Access,
+    Bools,
+    Family,
+    Ints,
+    Kinds,
+    ModelError,
+    Problem,
+    State,
+    said,
+    shown,
+)
 from harness.errors import UsageError
 
 
@@ -148,8 +159,19 @@ class StepByKind:
         self._calls: dict[int, Call] = {}
 
     def __call__(self, state: State, kind: int) -> State | None:
-        """Return the state after an operation of that kind, None where it cannot happen."""
-        return self._step(state, self.call(kind))
+        """Return the state after an operation of that kind, None where it cannot happen.
+
+        Raises:
+            ModelError: the model raised something; that is its cause.
+        """
+        call = self.call(kind)
+        try:
+            return self._step(state, call)
+        except Exception as error:
+            raise ModelError(
+                f"the model raised {said(error)},"
+                f" when asked for {call.f} in the state {shown(state)}"
+            ) from error
 
     def only(self, kinds: Ints) -> StepByKind:
         """Return the step where only these kinds are left, numbered anew in this order."""

@@ -32,6 +32,10 @@ def search(problem: Problem, *, is_over: Callable[[], bool], memory_bytes_max: i
         problem: the history of one object.
         is_over: asked some times a second; True ends the search as UNKNOWN ("time").
         memory_bytes_max: the search ends as UNKNOWN ("memory") before it holds more.
+
+    Raises:
+        ModelError: the model raised, or does not keep its promises.
+        WitnessError: the order that was found explains nothing: a bug in the search.
     """
     if problem.kind.size > ORDERED_ANYWAY_MAX and is_over():
         return Found(Outcome.UNKNOWN, 0, 0, why="time")
@@ -49,6 +53,7 @@ def search(problem: Problem, *, is_over: Callable[[], bool], memory_bytes_max: i
         return Found(Outcome.UNKNOWN, setting.nodes, bytes_max, part=part, why=why)
     if isinstance(proof, Witness):
         return Found(Outcome.VALID, setting.nodes, setting.memory.bytes_max, witness=proof)
+    setting.table.require_same()
     return Found(Outcome.INVALID, setting.nodes, setting.memory.bytes_max, part=proof)
 
 

@@ -27,6 +27,26 @@ Step = Callable[[State, int], "State | None"]
 """(state, kind) -> the state after an operation of that kind, None where it cannot happen."""
 
 
+class ModelError(Exception):
+    """A model raised, or does not keep what it promises: nothing can be decided by it; one line."""
+
+
+def said(error: Exception) -> str:
+    """Name an error in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:SHOWN_MAX]}" if lines else type(error).__name__
+
+
+def shown(state: State) -> str:
+    """Show the beginning of a state of any kind in a line."""
+    text = " ".join(repr(state).split())
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+SHOWN_MAX = 80
+"""Characters of a state, or of an error's line, that are shown."""
+
+
 class Family(enum.IntEnum):
     """Which compiled code knows how the states go on."""
 

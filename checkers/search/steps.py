@@ -16,9 +16,11 @@ from checkers.kernels.search_arrays import (
 )
 from checkers.kernels.search_steps import remember
 from checkers.search.budget import Memory
-from checkers.search.problem import Family, Problem, State
+from checkers.search.problem import Family, ModelError, Problem, State, said, shown
 
 STEPS_FIRST = 1024
+ASKED_AGAIN_MAX = 1000
+"""So many steps are asked for once more before a history is refuted."""
 ALL_KINDS_MAX = 64
 """With so many kinds or fewer, all steps of a state are asked for at once."""
 STATE_BYTES = 200
@@ -32,6 +34,9 @@ class StepTable:
         self._step = problem.step
         self._kinds = problem.kinds.code.size
         self._memory = memory
+        self._observes = problem.kinds.observes.tolist()
+        self._overwrites = problem.kinds.overwrites.tolist()
+        self._left: dict[int, int] = {}
         self.states: list[State] = []
         self._number: dict[State, int] = {}
         rows, missing = (STEPS_FIRST, MISSING_MAX) if problem.family is Family.TABLE else (1, 1)
@@ -46,7 +51,10 @@ class StepTable:
 
     def number(self, state: State) -> int:
         """Return the number of a state, a new one for a new state."""
-        number = self._number.get(state)
+        try:
+            number = self._number.get(state)
+        except Exception as error:
+            raise ModelError(f"the model has a state that cannot be kept: {said(error)}") from error
         if number is None:
             number = self._number[state] = len(self.states)
             self.states.append(state)
@@ -75,9 +83,51 @@ class StepTable:
             state, kind = divmod(key, self._kinds)
             reached = self._step(self.states[state], kind)
             after[n] = IMPOSSIBLE if reached is None else self.number(reached)
+            self._require_promise(state, kind, int(after[n]))
         while 2 * (self.arrays.facts[FILLED] + keys.size) > self.arrays.key.size:
             self._grow()
         remember(self.arrays.key, self.arrays.after, self.arrays.facts, keys, after)
+
+    def _require_promise(self, state: int, kind: int, after: int) -> None:
+        """Hold the model to what it says of operations that observe or overwrite.
+
+        Raises:
+            ModelError: they do something else; the search leaves work out because of them.
+        """
+        if self._observes[kind] and after not in (state, IMPOSSIBLE):
+            broken = "that an observer changes nothing"
+        elif self._overwrites[kind] and after == IMPOSSIBLE:
+            broken = "that an overwriter is always possible"
+        elif self._overwrites[kind] and after != self._left.setdefault(kind, after):
+            broken = "that an overwriter leads to one state from all"
+        else:
+            return
+        reached = "nothing" if after == IMPOSSIBLE else shown(self.states[after])
+        raise ModelError(
+            f"the model does not keep its promise {broken}:"
+            f" it went from {shown(self.states[state])} to {reached}"
+        )
+
+    def require_same(self) -> None:
+        """Ask again for some of the steps that are known: a refutation rests on all of them.
+
+        Raises:
+            ModelError: an answer differs.
+        """
+        known = np.flatnonzero(self.arrays.key >= 0)
+        known = known[np.argsort(self.arrays.key[known])][:ASKED_AGAIN_MAX]
+        for key, after in zip(
+            self.arrays.key[known].tolist(), self.arrays.after[known].tolist(), strict=True
+        ):
+            state, kind = divmod(key, self._kinds)
+            reached = self._step(self.states[state], kind)
+            told = None if after == IMPOSSIBLE else self.states[after]
+            if (reached is None) != (told is None) or reached != told:
+                raise ModelError(
+                    "the model does not answer the same when asked again:"
+                    f" from {shown(self.states[state])} it went to {shown(told)},"
+                    f" then to {shown(reached)}"
+                )
 
     def _grow(self) -> None:
         old = self.arrays
