@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from checkers.linearizability import model_choice
 from checkers.linearizability.linearizable import Linearizable
-from harness import discovery
+from harness import cli, discovery
 from harness.errors import UsageError
 from harness.verdict import Outcome
 from tests.support.model_fuzz import judge
@@ -35,6 +36,23 @@ def thermostat(monkeypatch):
     discovery.find.cache_clear()
     yield discovery.get("models", "thermostat")
     discovery.find.cache_clear()
+
+
+@pytest.mark.parametrize(("answer", "code"), [(27, 0), (30, 1)])
+def test_the_command_that_the_document_shows(
+    thermostat, answer, code, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(model_choice, "entry_points", discovery.entry_points)
+    (tmp_path / "history.jsonl").write_text(
+        '{"process": 0, "f": "set", "call_ns": 0, "return_ns": 5, "input": 25}\n'
+        '{"process": 0, "f": "nudge", "call_ns": 6, "return_ns": 7, "input": 2, "output": 27}\n'
+        f'{{"process": 1, "f": "get", "call_ns": 10, "return_ns": 11, "output": {answer}}}\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    command = "./shaketable check history.jsonl --model thermostat"
+    assert command in DOCUMENT.read_text(encoding="utf-8")
+    assert cli.run(command.split()[1:]) == code, capsys.readouterr()
+    assert "as thermostat" in capsys.readouterr().out or code == 1
 
 
 def test_the_documented_model_judges(thermostat):
