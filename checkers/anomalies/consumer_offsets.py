@@ -49,10 +49,17 @@ class ConsumerOffsets:
         writer, over_ns = _last_writer(rows, commits, closed, fetches)
         has_value = rows.has_output[fetches]
         is_never = has_value & (writer == NOWHERE)
-        is_known = witness != NOWHERE
         later = np.append(rows.call, -NEVER)[witness]
-        is_stale = has_value & ~is_never & is_known & (later > over_ns)
-        is_lower = np.append(rows.input, 0)[witness] > rows.output[fetches]
+        is_stale = has_value & ~is_never & (later > over_ns)
+        # What another fetch saw counts as much, where no commit is known to have taken effect.
+        seen = _seen_before(rows, fetches)
+        by_fetch = ~is_stale & ~is_never & (np.append(rows.call, -NEVER)[seen] > over_ns)
+        by_fetch |= ~has_value & (witness == NOWHERE)
+        witness = np.where(by_fetch & (seen != NOWHERE), seen, witness)
+        is_known = witness != NOWHERE
+        is_stale |= has_value & by_fetch
+        held = np.where(rows.is_("fetch"), rows.output, rows.input)
+        is_lower = np.append(held, 0)[witness] > rows.output[fetches]
         findings = Findings()
 
         def describe(n: int) -> Finding:
@@ -69,9 +76,11 @@ class ConsumerOffsets:
                 message += ", which nobody had committed"
             else:
                 ops.append(int(rows.op[other]))
+                who = f"by process {rows.process[other]} (op {rows.op[other]})"
                 message += (
-                    f", although the commit of {rows.input[other]} by process"
-                    f" {rows.process[other]} (op {rows.op[other]}) had taken effect before"
+                    f", although the fetch {who} had returned {held[other]} before"
+                    if by_fetch[n]
+                    else f", although the commit of {held[other]} {who} had taken effect before"
                 )
             more = details(context, int(rows.call[row]))
             return Finding(kind, f"{message}.", rows.key, None, tuple(ops), more)
@@ -124,6 +133,34 @@ def _certain_before(rows: Answers, commits: Ints, closed: Ints, fetches: Ints) -
     best = ordered[np.maximum.accumulate(np.where(is_new, np.arange(len(calls)), 0))]
     last = np.searchsorted(closed[order], rows.call[fetches], side="left") - 1
     return np.where(last >= 0, best[np.maximum(last, 0)], NOWHERE)
+
+
+def _seen_before(rows: Answers, fetches: Ints) -> Ints:
+    """Return for each fetch, of those that saw another offset and were over, the one called last.
+
+    NOWHERE if there is none. What a fetch saw was in effect at some time since its call.
+    """
+    seen = np.full(len(fetches), NOWHERE, dtype=np.int64)
+    saw = fetches[rows.has_output[fetches]]
+    saw = saw[np.argsort(rows.end[saw], kind="stable")]
+    best = other = NOWHERE  # the one called last, and the last one that saw something else
+    at = 0
+    for n in np.argsort(rows.call[fetches], kind="stable").tolist():
+        row = fetches[n]
+        while at < len(saw) and rows.end[saw[at]] < rows.call[row]:
+            one = saw[at]
+            at += 1
+            if best == NOWHERE or rows.call[one] > rows.call[best]:
+                if best != NOWHERE and rows.output[one] != rows.output[best]:
+                    other = best
+                best = one
+            elif rows.output[one] != rows.output[best] and (
+                other == NOWHERE or rows.call[one] > rows.call[other]
+            ):
+                other = one
+        is_same = best != NOWHERE and rows.has_output[row] and rows.output[best] == rows.output[row]
+        seen[n] = other if is_same else best
+    return seen
 
 
 def _last_writer(rows: Answers, commits: Ints, closed: Ints, fetches: Ints) -> tuple[Ints, Ints]:
