@@ -57,7 +57,8 @@ class SetFull:
         is_lost = is_missed & (found.absent > found.present)
         _add(findings, LOST, is_lost, found, rows, context)
         _add(findings, STALE, is_missed & ~is_lost, found, rows, context)
-        _add(findings, UNEXPECTED, ~found.may_be, found, rows, context)
+        is_strange = ~found.may_be & (found.present != NOWHERE)
+        _add(findings, UNEXPECTED, is_strange, found, rows, context)
         _add(findings, REPEATED, found.is_repeated, found, rows, context)
         is_stable = found.may_be & (found.present != NOWHERE) & ~is_lost
         waited = np.where(is_missed, found.absent_call - found.known_ns, 0)
@@ -196,7 +197,7 @@ def _add(
                         for at in (found.present, found.absent))  # fmt: skip
         ops += [each for each in (last, missed) if each is not None]
         seen = "no read had it" if last is None else f"op {last} was the last read that had it"
-        by_ms = (found.absent_call[n] - found.known_ns[n]) / NS_PER_MS
+        by_ms = (int(found.absent_call[n]) - int(found.known_ns[n])) / NS_PER_MS
         message = {
             LOST: f"{value} is lost: op {missed}, called {by_ms:.3f} ms after it was known to be"
             f" there, does not have it; {seen}",
