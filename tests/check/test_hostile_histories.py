@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from check_shell import Shell
 
 from harness.errors import UsageError
-from harness.history.foreign import read_history
+from harness.history.foreign import jepsen, read_history
 from harness.history.foreign.edn import EdnError, parse
 from harness.history.foreign.source import open_source
 from harness.history.schema import OPERATIONS
@@ -156,6 +158,26 @@ def test_numbers_of_edn_keep_their_worth() -> None:
     assert parse("9" * 400 + "/3")[0] == "3" * 400
     with pytest.raises(EdnError, match="half of a pair"):
         parse('"\\ude00"')
+
+
+def test_a_long_text_takes_no_more_memory_than_some_copies_of_it() -> None:
+    program = """
+import resource
+from harness.history.foreign.edn import parse
+resource.setrlimit(resource.RLIMIT_AS, (600 << 20, 600 << 20))
+text = '"' + "y" * 16_000_000 + '"'
+assert len(parse(text)[0]) == 16_000_000
+"""
+    subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=110)
+
+
+def test_an_event_without_end_is_given_up(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jepsen, "EVENT_CHARACTERS_MAX", 1 << 20)
+    long = f"{{:process 7, :type :invoke, :f :write, :value [{'1 ' * (3 << 20)}]}}"
+    shell.write("h.edn", EDN.replace("]", f"\n{long}]"))
+    assert shell.check("h.edn") == 2
+    assert "h.edn, line 5 (byte " in shell.said
+    assert "an event of more than 1,048,576 characters" in shell.said
 
 
 def test_true_is_not_one(shell: Shell) -> None:

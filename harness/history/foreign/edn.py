@@ -43,7 +43,7 @@ class CutError(EdnError):
 
 _BLANK = re.compile(r"(?:[\s,]+|;[^\n]*(?:\n|$))*")
 _ATOM = re.compile(r'[^\s,;()\[\]{}"]+')
-_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?\d+N?")
 _FLOAT = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?M?")

@@ -25,8 +25,8 @@ from harness.history.foreign.meaning import key_text, show, split_key
 from harness.history.schema import NEMESIS_PROCESS
 
 CHUNK_BYTES: Final = 1 << 20
-EVENT_CHARACTERS_MAX: Final = 1 << 26
-"""Longest event; what is longer has lost its closing bracket."""
+EVENT_CHARACTERS_MAX: Final = 1 << 24
+"""Longest event; what is longer has lost its closing bracket, and takes minutes to look at."""
 REMEMBERED_MAX: Final = 1 << 16
 """Values of which the text was seen before, and need not be parsed again."""
 NEMESIS: Final = "nemesis"
@@ -284,7 +284,10 @@ def _forms(text: _Text, damage: list[Damage]) -> Iterator[tuple[Any, int]]:
             if not too_long and text.more(at):
                 at = 0
                 continue
-            text.cut = text.damage(at, f"cut: {error.why}")
+            what = (
+                f"an event of more than {EVENT_CHARACTERS_MAX:,} characters" if too_long else "cut"
+            )
+            text.cut = text.damage(at, f"{what}: {error.why}")
             return
         except EdnError as error:
             damage.append(text.damage(max(error.at, at), error.why))
