@@ -69,7 +69,8 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision | None:
     assert isinstance(initial, frozenset)
     read_kinds = used[code[used] == READ].tolist()
     seen = _levels_seen(step, read_kinds, OPERATION_BYTES * len(problem.kind), limits)
-    levels = sorted(set(seen.values()), key=len)
+    # In the order of the kinds: that of a set of texts differs from process to process.
+    levels = sorted(dict.fromkeys(seen.values()), key=len)
     accusation = _accuse_chain(problem, [initial, *levels], seen)
     if accusation is not None:
         return Decision(METHOD, accusation)
