@@ -62,6 +62,7 @@ from checkers.kernels.search_arrays import (
     WHO,
     WORDS,
     Arena,
+    B,
     Cursor,
     History,
     Steps,
@@ -225,6 +226,14 @@ def _lacks(h: History, a: Arena) -> int:
 
 
 @inlined
+def _given_up(h: History, a: Arena, parent: int, move: int) -> int:
+    """The value that a move overwrites, or the one that what it drops would have left."""
+    if move == DROP:
+        return int(h.does[h.op[h.event[a.node[parent, EVENT], WHO], KIND], B])
+    return int(a.node[parent, STATE])
+
+
+@inlined
 def _look(h: History, c: Cursor, a: Arena, t: Steps, chain_max: int) -> int:
     """Try the uppermost move: look at the node that it leads to.
 
@@ -240,7 +249,7 @@ def _look(h: History, c: Cursor, a: Arena, t: Steps, chain_max: int) -> int:
     if t.facts[MISSING_COUNT]:
         return NEEDS_STEPS
     node = (e, state, used, flags)
-    was = int(a.node[parent, STATE]) if parent >= 0 else state
+    was = state if parent < 0 else _given_up(h, a, parent, move)
     if e < a.at[STOP]:
         hopeless = h.facts[FAMILY] == VALUE and is_doomed(h, c, a, e, state, used, was)
         hopeless = hopeless or is_covered(h, c, a, node, chain_max)

@@ -66,7 +66,13 @@ so nothing ever has to be done for it."""
 PRODUCER = 6
 """VALUE: the last event before its return at which something is called that leaves the value which
 it needs; -1 for none."""
-OP_COLUMNS = 7
+MADE_BY = 7
+"""VALUE: of a swap, how many operations that leave the value which it needs are called before its
+return."""
+TAKEN_BY = 8
+"""VALUE: of a swap, how many swaps that must happen and need the same value return up to its own
+return, itself counted."""
+OP_COLUMNS = 9
 # ---- columns of History.does
 CODE = 0
 A = 1
@@ -83,7 +89,9 @@ LAST_NEED = 1
 """The last event at which an operation returns that needs the value, -1 for none."""
 NEED_BEGIN = 2
 """Where the value's operations begin in `need`."""
-VALUE_COLUMNS = 3
+ROOM_BEGIN = 3
+"""Where the value's numbers begin in `room`."""
+VALUE_COLUMNS = 4
 
 
 class History(NamedTuple):
@@ -106,6 +114,8 @@ class History(NamedTuple):
             numbers of their own.
         value: the values, and one more for the end, shape (values + 1, VALUE_COLUMNS).
         need: VALUE: the operations that need a value, by value, then by call.
+        room: VALUE: for each value the least by which, from some time on, the calls that leave it
+            exceed the returns of swaps that need it; one number for each count of both.
         facts: numbers, see above.
     """
 
@@ -117,6 +127,7 @@ class History(NamedTuple):
     unknown_member: Int64s
     value: Int32s
     need: Int32s
+    room: Int32s
     facts: Int64s
 
 
@@ -130,6 +141,11 @@ PREVIOUS = 1
 # ---- columns of Cursor.reach
 STAMP = 0
 LEFT = 1
+SPARED = 2
+REACH_COLUMNS = 3
+# ---- columns of Cursor.passed
+MADE = 0
+TAKEN = 1
 # ---- Cursor.place
 AT = 0
 TICK = 1
@@ -146,8 +162,11 @@ class Cursor(NamedTuple):
         called_unknown: how many of unknown outcome are called before, by place in unknown_kind.
         place: the event behind the place; a number that grows, for the stamps.
         kind_stamp: when a kind was last seen: among required and among optional ones.
-        reach: for each value its STAMP, when it was last counted how often it can be reached; and
-            how many swaps away from it there is room LEFT for.
+        reach: for each value its STAMP, when it was last counted; how often it is LEFT to be
+            reached by what is open; how many open swaps away from it are SPARED: they are done, or
+            need not happen.
+        passed: for each value how many calls that leave it (MADE), and how many returns of swaps
+            that need it (TAKEN), lie before the place.
         child: the masks of the node at hand: done, then optional.
     """
 
@@ -158,6 +177,7 @@ class Cursor(NamedTuple):
     place: Int64s
     kind_stamp: Int64s
     reach: Int64s
+    passed: Int32s
     child: Words
 
 

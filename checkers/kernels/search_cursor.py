@@ -13,7 +13,10 @@ from checkers.kernels.search_arrays import (
     AT,
     BEHIND,
     CALL,
+    CODE,
+    FAMILY,
     KIND,
+    MADE,
     MUTATORS,
     NEXT,
     OBSERVERS,
@@ -23,11 +26,16 @@ from checkers.kernels.search_arrays import (
     PREVIOUS,
     RETURN,
     SLOT,
+    TAKEN,
+    UNKNOWN_CALL,
     WHAT,
     WHO,
+    A,
+    B,
     Cursor,
     History,
 )
+from checkers.kernels.search_history import VALUE, WRITE, takes
 
 
 @inlined
@@ -61,6 +69,20 @@ def _take_out(c: Cursor, i: int) -> None:
 
 
 @inlined
+def _pass_values(h: History, c: Cursor, at: int, by: int) -> None:
+    """Count what is called or returns at an event, for the values that it leaves or needs."""
+    if h.facts[FAMILY] != VALUE:
+        return
+    i, what = h.event[at, WHO], h.event[at, WHAT]
+    k = h.unknown_kind[i] if what == UNKNOWN_CALL else h.op[i, KIND]
+    if what != RETURN:
+        if h.does[k, CODE] >= WRITE:
+            c.passed[h.does[k, B], MADE] += by
+    elif takes(h, i):
+        c.passed[h.does[k, A], TAKEN] += by
+
+
+@inlined
 def step_forward(h: History, c: Cursor) -> None:
     """Move past the event behind the cursor."""
     at = c.place[AT]
@@ -74,6 +96,7 @@ def step_forward(h: History, c: Cursor) -> None:
         _flip(h, c, i)
     else:
         c.called_unknown[i] += 1
+    _pass_values(h, c, at, 1)
     c.place[AT] = at + 1
 
 
@@ -91,6 +114,7 @@ def _step_back(h: History, c: Cursor) -> None:
         _flip(h, c, i)
     else:
         c.called_unknown[i] -= 1
+    _pass_values(h, c, at, -1)
     c.place[AT] = at
 
 
@@ -101,6 +125,7 @@ def _restart(h: History, c: Cursor) -> None:
     c.open[end, NEXT], c.open[end, PREVIOUS] = end, end
     c.open_mask[:] = 0
     c.called_unknown[:] = 0
+    c.passed[:] = 0
     c.place[AT] = 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.compiled import compiled
+from checkers.kernels.compiled import compiled, inlined
 from checkers.kernels.search_arrays import (
     BEHIND,
     CALL,
@@ -19,13 +19,16 @@ from checkers.kernels.search_arrays import (
     LAST_NEED,
     LAST_REFUSAL,
     LOOSE,
+    MADE_BY,
     NEED_BEGIN,
     OPEN_MAX,
     OVERWRITES,
     PRODUCER,
     RETURN,
     RETURNED,
+    ROOM_BEGIN,
     SLOT,
+    TAKEN_BY,
     UNKNOWN_CALL,
     UNKNOWN_KINDS,
     UNSEEN,
@@ -50,6 +53,15 @@ NEVER = 2**63 - 1
 """Behind all times."""
 NO_EVENT = 2**31 - 1
 """The event of a return that never comes."""
+
+
+@inlined
+def takes(h: History, i: int) -> bool:
+    """True if operation i must happen, and ends the stay of the value that it needs."""
+    k = h.op[i, KIND]
+    return bool(
+        h.does[k, CODE] == CAS and h.does[k, A] != h.does[k, B] and h.op[i, LOOSE] != UNSEEN
+    )
 
 
 @compiled
@@ -177,6 +189,7 @@ def build(
         _find_producers(h)
         _find_needs(h)
         _find_unreachable(h)
+        _find_room(h)
 
 
 @compiled
@@ -317,3 +330,42 @@ def _find_needs(h: History) -> None:
             if does[k, CODE] in (READ, CAS):
                 h.need[filled[does[k, A]]] = i
                 filled[does[k, A]] += 1
+
+
+@compiled
+def _find_room(h: History) -> None:
+    """Find how often each value can be left, and how often it must be (see `room`)."""
+    event, op, does, value, room = h.event, h.op, h.does, h.value, h.room
+    values = int(h.facts[VALUES])
+    made = np.zeros(values, np.int32)
+    taken = np.zeros(values, np.int32)
+    for at in range(event.shape[0]):
+        i, what = event[at, WHO], event[at, WHAT]
+        k = h.unknown_kind[i] if what == UNKNOWN_CALL else op[i, KIND]
+        if what != RETURN:
+            if does[k, CODE] >= WRITE:
+                made[does[k, B]] += 1
+        elif takes(h, i):
+            v = does[k, A]
+            taken[v] += 1
+            op[i, MADE_BY], op[i, TAKEN_BY] = made[v], taken[v]
+    begin = 0
+    for v in range(values):
+        value[v, ROOM_BEGIN] = begin
+        begin += made[v] + taken[v] + 1
+    for v in range(values):
+        room[value[v, ROOM_BEGIN] + made[v] + taken[v]] = made[v] - taken[v]
+    for at in range(event.shape[0] - 1, -1, -1):
+        i, what = event[at, WHO], event[at, WHAT]
+        k = h.unknown_kind[i] if what == UNKNOWN_CALL else op[i, KIND]
+        v = -1
+        if what != RETURN:
+            if does[k, CODE] >= WRITE:
+                v = does[k, B]
+                made[v] -= 1
+        elif takes(h, i):
+            v = does[k, A]
+            taken[v] -= 1
+        if v >= 0:
+            place = value[v, ROOM_BEGIN] + made[v] + taken[v]
+            room[place] = min(room[place + 1], made[v] - taken[v])

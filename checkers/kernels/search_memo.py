@@ -19,6 +19,7 @@ from checkers.kernels.search_arrays import (
     OBSERVERS,
     PARENT,
     STATE,
+    TOP,
     USED,
     USED_COUNT,
     WORDS,
@@ -194,3 +195,24 @@ def chain_used_anew(used: Int32s, count: int, chain_of: Int32s, head: Int32s) ->
         chain = _used_chain_of(used, y, head.size)
         chain_of[y] = head[chain]
         head[chain] = y
+
+
+@compiled
+def put_off(a: Arena, since: int) -> None:
+    """Put the moves of nodes behind event `since` below all others on the stack.
+
+    Both keep their order.
+    """
+    top = int(a.at[TOP])
+    late = np.empty((top, 2), np.int32)
+    late_count = 0
+    for n in range(top):
+        if a.stack[n, 0] >= 0 and a.node[a.stack[n, 0], EVENT] > since:
+            late[late_count] = a.stack[n]
+            late_count += 1
+    to = top - 1
+    for n in range(top - 1, -1, -1):
+        if a.stack[n, 0] < 0 or a.node[a.stack[n, 0], EVENT] <= since:
+            a.stack[to] = a.stack[n]
+            to -= 1
+    a.stack[:late_count] = late[:late_count]

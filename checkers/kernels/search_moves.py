@@ -17,6 +17,8 @@ from checkers.kernels.search_arrays import (
     LAST_NEED,
     LAST_REFUSAL,
     LEFT,
+    MADE,
+    MADE_BY,
     MIDWAY,
     NEED_BEGIN,
     NEXT,
@@ -25,9 +27,13 @@ from checkers.kernels.search_arrays import (
     OVERWRITES,
     PRODUCER,
     RETURNED,
+    ROOM_BEGIN,
     SLOT,
+    SPARED,
     STAMP,
     STOP,
+    TAKEN,
+    TAKEN_BY,
     TICK,
     TOP,
     UNKNOWN_KINDS,
@@ -41,7 +47,7 @@ from checkers.kernels.search_arrays import (
     Steps,
     Words,
 )
-from checkers.kernels.search_history import CAS, READ, VALUE
+from checkers.kernels.search_history import CAS, READ, VALUE, takes
 from checkers.kernels.search_steps import step
 
 PLENTY = 2**40
@@ -93,11 +99,11 @@ def _unknown_left(h: History, c: Cursor, a: Arena, used: int, k: int) -> bool:
 
 
 @inlined
-def _count_producer(c: Cursor, value: int, count: int) -> None:
+def _count_anew(c: Cursor, value: int) -> None:
     if c.reach[value, STAMP] != c.place[TICK]:
         c.reach[value, STAMP] = c.place[TICK]
         c.reach[value, LEFT] = 0
-    c.reach[value, LEFT] += count
+        c.reach[value, SPARED] = 0
 
 
 @inlined
@@ -108,17 +114,26 @@ def _count_producers(h: History, c: Cursor, a: Arena, state: int, used: int) -> 
     """
     end = h.op.shape[0]
     c.place[TICK] += 1
-    _count_producer(c, state, 1)
+    _count_anew(c, state)
+    c.reach[state, LEFT] = 1
     i = int(c.open[end, NEXT])
     while i != end:
         k = int(h.op[i, KIND])
         if not h.does[k, OBSERVES] and not has(c.child, int(h.op[i, SLOT])):
-            _count_producer(c, int(h.does[k, B]), 1)
+            _count_anew(c, int(h.does[k, B]))
+            c.reach[h.does[k, B], LEFT] += 1
         i = int(c.open[i, NEXT])
     for k in range(h.facts[UNKNOWN_KINDS]):
         if _unknown_left(h, c, a, used, k):
             left = PLENTY if a.at[IS_WINDOW] else int(c.called_unknown[k] - a.used[used, k])
-            _count_producer(c, int(h.does[h.unknown_kind[k], B]), left)
+            value = int(h.does[h.unknown_kind[k], B])
+            _count_anew(c, value)
+            c.reach[value, LEFT] += left
+
+
+@inlined
+def _is_reachable(c: Cursor, value: int) -> bool:
+    return bool(c.reach[value, STAMP] == c.place[TICK] and c.reach[value, LEFT] > 0)
 
 
 @inlined
@@ -127,19 +142,42 @@ def _comes_too_late(h: History, a: Arena, i: int, e: int) -> bool:
     return bool(h.op[i, PRODUCER] <= e and h.op[i, RETURNED] < a.at[STOP])
 
 
+@inlined
+def _lacks_visits(h: History, c: Cursor, i: int) -> bool:
+    """True if swap i, or one that returns before it, finds its value too seldom.
+
+    Each swap away from a value ends a stay there, so up to its return the value must be reached
+    as often as it is swapped away.
+    """
+    v = int(h.does[h.op[i, KIND], A])
+    left = c.reach[v, LEFT] + h.op[i, MADE_BY] - c.passed[v, MADE]
+    return bool(h.op[i, TAKEN_BY] - c.passed[v, TAKEN] - c.reach[v, SPARED] > left)
+
+
+@inlined
+def _will_lack_visits(h: History, c: Cursor, a: Arena, v: int) -> bool:
+    """True if at some time to come a value was reached less often than it was swapped away."""
+    if a.at[IS_WINDOW]:  # which ends before that time, perhaps
+        return False
+    made, taken = c.passed[v, MADE], c.passed[v, TAKEN]
+    left = taken - made
+    if c.reach[v, STAMP] == c.place[TICK]:
+        left += c.reach[v, LEFT] + c.reach[v, SPARED]
+    return bool(left + h.room[h.value[v, ROOM_BEGIN] + made + taken] < 0)
+
+
 @bare
 def is_doomed(h: History, c: Cursor, a: Arena, e: int, state: int, used: int, was: int) -> bool:
     """True if some operation needs a value that nothing can bring back (Family.VALUE).
 
-    Looked at are the open operations that need a value which nothing leaves that is called
-    between here and their return. The value must be the state, or within reach; and since each
-    swap away from it ends a stay there, it must be within reach as often as it is swapped away.
-    Then the first operation still to come that needs the value which the last move overwrote.
+    Looked at are the open operations: the value that one needs must be the state, or be within
+    reach before its return; and since each swap away from it ends a stay there, it must be so as
+    often as it is swapped away. Then the operations still to come that need the value `was`,
+    which the last move overwrote, or has given up to reach.
     """
     words = h.facts[WORDS]
     end = h.op.shape[0]
     _count_producers(h, c, a, state, used)
-    tick = c.place[TICK]
     i = int(c.open[end, NEXT])
     while i != end:
         code, needs, slot = (
@@ -147,20 +185,21 @@ def is_doomed(h: History, c: Cursor, a: Arena, e: int, state: int, used: int, wa
             int(h.does[h.op[i, KIND], A]),
             int(h.op[i, SLOT]),
         )
-        if (
-            code in (READ, CAS)
-            and _comes_too_late(h, a, i, e)
-            and not has(c.child, slot)
-            and not has_in(c.child, words, slot)
-        ):
-            if c.reach[needs, STAMP] != tick:
+        if code in (READ, CAS):
+            if has(c.child, slot) or has_in(c.child, words, slot):
+                if takes(h, i):
+                    _count_anew(c, needs)
+                    c.reach[needs, SPARED] += 1
+            elif _comes_too_late(h, a, i, e) and not _is_reachable(c, needs):
                 return True
-            if code == CAS:
-                c.reach[needs, LEFT] -= 1
-                if c.reach[needs, LEFT] < 0:
+            elif takes(h, i) and h.op[i, RETURNED] < a.at[STOP]:
+                _count_anew(c, needs)
+                if _lacks_visits(h, c, i):
                     return True
         i = int(c.open[i, NEXT])
-    if was == state or c.reach[was, STAMP] == tick:
+    if _will_lack_visits(h, c, a, state) or _will_lack_visits(h, c, a, was):
+        return True
+    if was == state or _is_reachable(c, was):
         return False
     low, high = h.value[was, NEED_BEGIN], h.value[was + 1, NEED_BEGIN]
     while low < high:

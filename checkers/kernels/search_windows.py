@@ -152,7 +152,7 @@ def _return_after(h: History, at: int, not_after: int) -> int:
 
 @inlined
 def _widen(h: History, c: Cursor, a: Arena, t: Steps, quest: Int64s) -> int:
-    """Begin windows ever earlier until one cannot be passed."""
+    """Begin windows ever earlier until one cannot be passed, or is long for what it may take."""
     while True:
         start = _return_before(h, quest[FROM] - quest[LOW], 1)
         if start < 0:
@@ -162,7 +162,7 @@ def _widen(h: History, c: Cursor, a: Arena, t: Steps, quest: Int64s) -> int:
             quest[PHASE] = SHORTEN_END
             quest[FROM] = start
             quest[LOW], quest[HIGH] = start + 1, quest[TO]
-        elif status == THROUGH:
+        elif status == THROUGH and quest[LOW] < quest[STALL]:
             quest[LOW] *= 2
             continue
         return status

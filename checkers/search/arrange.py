@@ -22,6 +22,7 @@ from checkers.kernels.search_arrays import (
     OPEN_MAX,
     OVERWRITES,
     PRODUCER,
+    REACH_COLUMNS,
     UNKNOWN_KINDS,
     UNSEEN,
     VALUE_COLUMNS,
@@ -121,6 +122,8 @@ def _history(
         unknown_member=np.empty(counted, np.int64),
         value=value,
         need=np.empty(n if of_values else 0, np.int32),
+        # Each call may leave a value, and each return end its stay; one more for each value.
+        room=np.empty(events + of_values if of_values else 0, np.int32),
         facts=facts,
     )
 
@@ -134,6 +137,7 @@ def _cursor(h: History) -> Cursor:
         called_unknown=np.zeros(max(1, h.unknown_kind.size), np.int32),
         place=np.zeros(2, np.int64),
         kind_stamp=np.zeros((2, h.does.shape[0]), np.int64),
-        reach=np.zeros((max(1, int(h.facts[VALUES])), 2), np.int64),
+        reach=np.zeros((max(1, int(h.facts[VALUES])), REACH_COLUMNS), np.int64),
+        passed=np.zeros((max(1, int(h.facts[VALUES])), 2), np.int32),
         child=np.zeros(2 * words, np.uint64),
     )

@@ -12,14 +12,18 @@ from checkers.kernels.search import run
 from checkers.kernels.search_arrays import (
     BEST,
     DEEPEST,
+    EVENT,
     LAST,
     LOOKED,
     NEEDS_STEPS,
+    PROGRESS,
     REFUTED,
     SLICE_OVER,
     STALLED,
     THROUGH,
+    TOP,
 )
+from checkers.kernels.search_memo import put_off
 from checkers.kernels.search_trace import name_operations, trace
 from checkers.search.arena import enlarge, new_arena
 from checkers.search.arrange import arrange
@@ -31,6 +35,8 @@ SLICE_NODES = 20_000
 """Between two looks at the clock: some hundredths of a second."""
 CHAIN_MAX = 4096
 NO_STALL = 2**62
+ASIDE_BYTES = 40
+"""What a move on the stack takes while the moves are put in another order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,26 @@ class Attempt:
             s.nodes += int(self.arena.at[LOOKED]) - looked
             if self.is_answer(status):
                 return status
+
+    def turn(self, back: int) -> None:
+        """Try moves up to `back` events before the deepest one after all others.
+
+        With 0 those at the deepest place come first again. It is not taken to be stuck any more.
+
+        Raises:
+            MemorySpentError: there is no room to put moves aside.
+        """
+        a, memory = self.arena, self.setting.memory
+        top = int(a.at[TOP])
+        aside = ASIDE_BYTES * top
+        memory.take(aside)
+        if back:
+            put_off(a, self.deepest - back)
+        else:
+            event = a.node[np.maximum(a.stack[:top, 0], 0), EVENT]
+            a.stack[:top] = a.stack[:top][np.argsort(event, kind="stable")]
+        memory.take(-aside)
+        a.at[PROGRESS] = a.at[LOOKED]
 
     def is_answer(self, status: int) -> bool:
         """See to what a kernel needs; True if it needs nothing, but has an answer.

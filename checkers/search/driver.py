@@ -11,14 +11,13 @@ from checkers.kernels.search_arrays import REFUTED, THROUGH
 from checkers.search.attempt import Attempt, Setting
 from checkers.search.budget import MemorySpentError, TimeSpentError
 from checkers.search.found import Found, Part, Witness
+from checkers.search.pace import Pace
 from checkers.search.parts import open_part, search_part, window_part
 from checkers.search.problem import Family, Problem
 from checkers.search.replay import replay
 from checkers.search.windows import Windows
 from harness.verdict import Outcome
 
-STALL_FIRST = 2000
-STALL_GROWTH = 4
 ORDERED_ANYWAY_MAX = 200_000
 """Operations that are put in order though the time is over, so that the open part can be named."""
 
@@ -63,19 +62,20 @@ def _decide(setting: Setting, attempt: Attempt) -> Witness | Part:
     refuting = windows.never_produced()
     if refuting is not None:
         return window_part(refuting)
-    stall = STALL_FIRST
+    pace = Pace()
     while True:
-        status = attempt.run(stall)
+        status = attempt.run(pace.stall)
         if status == THROUGH:
             return replay(setting.problem, attempt.run_found())
         try:
             # Where everything was tried a window makes the counterexample shorter.
-            refuting = windows.around(attempt.deepest, stall)
-            if refuting is not None:
-                return window_part(refuting)
+            if pace.stuck(attempt.deepest) or status == REFUTED:
+                refuting = windows.around(attempt.deepest, pace.stall)
+                if refuting is not None:
+                    return window_part(refuting)
         except (MemorySpentError, TimeSpentError):
             if status != REFUTED:
                 raise
         if status == REFUTED:
             return search_part(attempt)
-        stall *= STALL_GROWTH
+        attempt.turn(pace.back)

@@ -8,7 +8,7 @@ import pytest
 from search_problems import is_linearizable, never, random_register, register_problem
 
 from checkers.linearizability.longest_prefix import longest_prefix
-from checkers.search import arrange, driver, windows
+from checkers.search import arrange, pace, windows
 from checkers.search.driver import search
 from checkers.search.problem import NEVER
 from harness.verdict import Outcome
@@ -16,7 +16,7 @@ from harness.verdict import Outcome
 
 @pytest.mark.parametrize(("stall", "width", "counted"), [(1, 1, 0), (2, 2, 1), (5, 4, 40)])
 def test_a_prefix_goes_as_far_as_any_order_goes(monkeypatch, stall, width, counted):
-    monkeypatch.setattr(driver, "STALL_FIRST", stall)
+    monkeypatch.setattr(pace, "STALL_NODES", stall)
     monkeypatch.setattr(windows, "EVENTS_FIRST", width)
     monkeypatch.setattr(arrange, "COUNTED_KINDS_MAX", counted)
     methods = []

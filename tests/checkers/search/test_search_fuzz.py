@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from search_problems import as_table, is_linearizable, never, random_register, register_problem
 
-from checkers.search import arrange, driver, windows
+from checkers.search import arrange, pace, windows
 from checkers.search.driver import search
 from harness.verdict import Outcome
 
@@ -21,7 +21,9 @@ def test_it_agrees_on_small_registers(size_max, is_table):
 
 @pytest.mark.parametrize(("stall", "width"), [(1, 1), (2, 2), (4, 4), (20, 2)])
 def test_windows_tried_at_every_chance_refute_only_what_is_wrong(monkeypatch, stall, width):
-    monkeypatch.setattr(driver, "STALL_FIRST", stall)
+    monkeypatch.setattr(pace, "STALL_NODES", stall)
+    monkeypatch.setattr(pace, "BACK_EVENTS", 1 + stall % 3)
+    monkeypatch.setattr(pace, "BACK_EVENTS_MAX", 2 * width)
     monkeypatch.setattr(windows, "EVENTS_FIRST", width)
     methods = _agree(range(stall * 7_000, stall * 7_000 + EACH), 16)
     assert "window" in methods

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from checkers.search import arena, arrange, attempt, driver, steps, windows
+from checkers.search import arena, arrange, attempt, pace, steps, windows
 from checkers.search.budget import TimeSpentError
 from checkers.search.driver import search
 from checkers.search.problem import NEVER
@@ -18,7 +18,9 @@ from harness.verdict import Outcome
 from tests.support.random_objects import OBJECTS, random_history
 
 SMALL = (
-    (driver, "STALL_FIRST", (1, 2, 5)),
+    (pace, "STALL_NODES", (1, 2, 5)),
+    (pace, "BACK_EVENTS", (1, 3)),
+    (pace, "BACK_EVENTS_MAX", (1, 8)),
     (windows, "EVENTS_FIRST", (1, 2, 4)),
     (arrange, "COUNTED_KINDS_MAX", (0, 1, 40)),
     (attempt, "SLICE_NODES", (1, 3)),
