@@ -19,8 +19,11 @@ from harness.errors import HarnessError
 from harness.history.operation_files import FileKeys, read_keys
 from harness.history.schema import OPERATIONS, OPERATIONS_CODED
 
-ROWS_A_TASK = 500_000
-"""Operations that one task judges, about: enough to be worth a task, few enough to balance."""
+TASK_ROWS_MIN = 500_000
+TASK_ROWS_MAX = 5_000_000
+"""Operations that one task judges, about: enough to be worth a task, which costs as much as
+100,000 operations, and few enough to balance."""
+TASKS_A_WORKER = 4
 
 TEXTS = [field.name for field in OPERATIONS if field.type == pa.string()]
 
@@ -51,13 +54,21 @@ class _File:
     keys: FileKeys | None
 
 
-def plan(paths: Sequence[Path], rows_a_task: int = ROWS_A_TASK) -> Plan:
+def plan(paths: Sequence[Path], rows_a_task: int | None = None, workers: int = 1) -> Plan:
     """Look at the footers of files of OPERATIONS and say how they are judged.
+
+    Args:
+        paths: the files, in the order of their keys.
+        rows_a_task: about how many operations a task gets; chosen by how many there are if None.
+        workers: how many tasks run at a time.
 
     Raises:
         HarnessError: a file cannot be read.
     """
     files = [_look(path) for path in paths]
+    if rows_a_task is None:
+        each = sum(file.rows for file in files) // (TASKS_A_WORKER * workers)
+        rows_a_task = min(max(each, TASK_ROWS_MIN), TASK_ROWS_MAX)
     known = [(file.keys, file) for file in files if file.keys is not None]
     if len(known) < len(files) or not _are_apart([keys for keys, _ in known]):
         return Plan((), tuple(paths))

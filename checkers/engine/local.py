@@ -75,7 +75,7 @@ def run_local(job: CheckJob, progress: Progress = no_progress) -> list[Verdict]:
 
 def _judge_by_key(job: CheckJob, checkers: Sequence[Checker]) -> Iterator[pa.Table]:
     """Judge operations key by key: file by file where they are sorted, in processes if many."""
-    planned = plan(job.operations)
+    planned = plan(job.operations, workers=os.cpu_count() or 1)
     rows = sum(task.rows for task in planned.tasks)
     if rows >= ROWS_FOR_PROCESSES and len(planned.tasks) > 1 and (os.cpu_count() or 1) > 1:
         yield from judge_in_processes(planned.tasks, checkers, job.context)

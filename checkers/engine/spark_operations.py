@@ -25,6 +25,9 @@ from checkers.engine.memory_limit import limited_memory
 from checkers.engine.spark_frames import ddl, read_operations
 from harness.plugins import CheckContext, Checker
 
+WORKERS_UNKNOWN = 16
+"""What is taken for the workers behind a Spark Connect server."""
+
 Judge = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -36,7 +39,7 @@ def judge_by_key(
     Raises:
         HarnessError: a file cannot be read.
     """
-    planned = plan(job.operations)
+    planned = plan(job.operations, workers=_workers(session))
     found = [TAGGED.empty_table()]
     if planned.tasks:
         count = len(planned.tasks)
@@ -46,6 +49,13 @@ def judge_by_key(
     if planned.unsorted:
         found.append(_judge_unsorted(session, planned.unsorted, checkers, job.context))
     return split_times(pa.concat_tables(found))
+
+
+def _workers(session: Any) -> int:
+    """Return how many tasks Spark runs at a time; a Spark Connect server does not tell."""
+    if not hasattr(session, "_jsparkSession"):
+        return WORKERS_UNKNOWN
+    return max(1, int(session.sparkContext.defaultParallelism))
 
 
 def _judge_tasks(

@@ -248,10 +248,13 @@ def _write(
     events = EventFiles(fresh / "events", fresh / "lines") if with_events else None
     faults, places = [np.empty(0, EVENT_ROW)], [np.empty(0, np.int64)]
     last_ns = 0
+    dealer = ThreadPoolExecutor(1)
+    dealt = dealer.submit(parts.add, (), texts)
     try:
         for round_ in recordings.rounds():
-            if with_operations:
-                parts.add(round_.operations, texts)
+            if with_operations:  # while the next round is decoded; never two at a time
+                dealt.result()
+                dealt = dealer.submit(parts.add, round_.operations, texts)
             if events is not None:
                 events.add(round_, texts)
             begin = 0
@@ -261,7 +264,9 @@ def _write(
                 places.append(round_.index[begin : begin + len(rows)][is_fault])
                 begin += len(rows)
                 last_ns = max(last_ns, int(rows["time_ns"].max(initial=0)))
+        dealt.result()
     finally:
+        dealer.shutdown()
         if events is not None:
             events.close()
     if with_operations:

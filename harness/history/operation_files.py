@@ -34,7 +34,7 @@ OPERATIONS_PER_FILE_MAX = 250_000
 """Rows of an operations file; a key with more has files of its own."""
 FILLED = 0.9
 """How full a part's file is meant to be, so that few parts need a second, small one."""
-HELD_BYTES_MAX = 640 << 20
+HELD_BYTES_MAX = 192 << 20
 """Rows of all parts together that are held in memory; beyond they go to disk."""
 RANK_BITS = 22
 """Keys of one part that are told apart in one number with the operation, 4 million of them."""
