@@ -7,6 +7,7 @@ interval; its answer is what the object then held.
 from __future__ import annotations
 
 import json
+from collections import deque
 from dataclasses import dataclass
 from random import Random
 
@@ -34,6 +35,7 @@ class Operation:
     input: int | None = None
     expected: int | None = None
     output: int | None = None
+    offset: int | None = None
     key: str = "x"
     text: str | None = None
 
@@ -129,6 +131,60 @@ def fifo_queue(
     return sorted(operations, key=lambda o: o.called)
 
 
+def unique_register(seed: int, count: int, clients: int, unknown: float) -> list[Operation]:
+    """Return reads, and writes of which no two put the same value."""
+    rng = Random(seed)
+    holds: int | None = None
+    operations = intervals(rng, count, clients, unknown)
+    for n, o in enumerate(operations):
+        happens = o.f != "none"
+        o.f = rng.choice(("read", "write"))
+        if o.f == "read":
+            o.output = holds if o.returned is not None else None
+            continue
+        o.input = n
+        holds = n if happens else holds
+    return sorted(operations, key=lambda o: o.called)
+
+
+def unique_fifo(seed: int, count: int, clients: int, unknown: float) -> list[Operation]:
+    """Return enqueues, of which no two put the same value, and dequeues."""
+    rng = Random(seed)
+    queue: deque[int] = deque()
+    operations = intervals(rng, count, clients, unknown)
+    for n, o in enumerate(operations):
+        happens = o.f != "none"
+        o.f = rng.choice(("enqueue", "dequeue"))
+        if o.f == "enqueue":
+            o.input = n
+            queue.extend([n] if happens else [])
+        elif happens and queue:
+            value = queue.popleft()
+            o.output = value if o.returned is not None else None
+    return sorted(operations, key=lambda o: o.called)
+
+
+def append_log(seed: int, count: int, clients: int, unknown: float) -> list[Operation]:
+    """Return appends, of which no two put the same value, reads near the end, and ends."""
+    rng = Random(seed)
+    log: list[int] = []
+    operations = intervals(rng, count, clients, unknown)
+    for n, o in enumerate(operations):
+        happens = o.f != "none"
+        answers = o.returned is not None
+        o.f = rng.choice(("append", "append", "read", "end"))
+        if o.f == "append":
+            o.input = n
+            o.offset = len(log) if answers else None
+            log.extend([n] if happens else [])
+        elif o.f == "end":
+            o.output = len(log) if answers else None
+        else:
+            o.offset = max(0, len(log) + 1 - rng.randrange(1, 20))
+            o.output = log[o.offset] if answers and o.offset < len(log) else None
+    return sorted(operations, key=lambda o: o.called)
+
+
 def kv(
     seed: int, count: int, clients: int, unknown: float, keys: int = 10, resets: float = 0.1
 ) -> list[Operation]:
@@ -154,7 +210,7 @@ def as_table(operations: list[Operation]) -> pa.Table:
     """Return them as OPERATIONS."""
     columns = {name: [None] * len(operations) for name in OPERATIONS.names}
     columns["op"] = list(range(len(operations)))
-    for name in ("process", "f", "key", "input", "expected", "output"):
+    for name in ("process", "f", "key", "input", "expected", "output", "offset"):
         columns[name] = [getattr(o, name) for o in operations]
     columns["call_ns"] = [o.called for o in operations]
     columns["return_ns"] = [o.returned for o in operations]
