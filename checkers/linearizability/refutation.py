@@ -63,6 +63,16 @@ class Operations:
         found = self.table.filter(pc.is_in(self.table["op"], ids))
         return {row["op"]: row for row in found.to_pylist()}
 
+    def open_at(self, end: int, ops: Iterable[int]) -> dict[int, Json]:
+        """Return the rows of those operations that are not over before that time."""
+        return_ns = self.table["return_ns"]
+        is_open = pc.or_kleene(
+            pc.not_equal(self.table["outcome"], "ok"), pc.greater_equal(return_ns, end)
+        )
+        wanted = set(ops)
+        rows = self.table.filter(pc.and_(is_open, pc.less_equal(self.table["call_ns"], end)))
+        return {row["op"]: row for row in rows.to_pylist() if row["op"] in wanted}
+
     def shown(self, ops: Sequence[int]) -> list[Json]:
         """Return what a report shows of these operations, in the order of their calls."""
         recorded = [self._recorded(row) for row in self.rows(ops).values()]
@@ -183,12 +193,14 @@ def _details(part: Part, prefix: Prefix, operations: Operations) -> Json:
     unknown = set(part.unknown.tolist())
     used = [op for op, _ in steps if op in unknown]
     known = [op for op in prefix.operations if op != prefix.stuck]
-    # Those that a person needs most: the stuck one, unknown ones that were used, those that were
-    # closed with what closed them, the last ones.
+    could_not = _could_not(prefix, operations)
+    # Those that a person needs most: the stuck one, those of which it is said why they cannot come
+    # next, unknown ones that were used, those that were closed with what closed them, the last.
     closed = _needed(prefix, operations)[:CLOSED_MAX]
     witnesses = [operations.cited[op]["evidence_op"] for op in closed]
     evidence = [op for pair in zip(closed, witnesses, strict=True) for op in pair if op is not None]
-    chosen = [prefix.stuck, *used, *evidence, *known[::-1]]
+    refused = [each["op"] for each in could_not]
+    chosen = [prefix.stuck, *refused, *used, *evidence, *known[::-1]]
     chosen = list(dict.fromkeys(chosen))[:OPERATIONS_MAX]
     model = operations.model
     return {
@@ -197,7 +209,7 @@ def _details(part: Part, prefix: Prefix, operations: Operations) -> Json:
         "operations": operations.shown(chosen),
         "prefix": [{"op": op, "state": model.describe_state(state)} for op, state in steps],
         "stuck": prefix.stuck,
-        "could_not": _could_not(prefix, operations),
+        "could_not": could_not,
         "before": part.before,
         "states": [model.describe_state(state) for state in part.states[:STATES_MAX]],
     }
@@ -207,18 +219,14 @@ def _could_not(prefix: Prefix, operations: Operations) -> list[Json]:
     """Say why the stuck operation, and others open at its return, cannot follow the prefix."""
     model = operations.model
     done = {op for op, _ in prefix.steps}
-    rows = operations.rows([prefix.stuck, *prefix.operations[-OPERATIONS_MAX:]])
-    calls: dict[int, Call] = {op: call_of(row) for op, row in rows.items()}
-    end = _end(rows[prefix.stuck])
-    still = [
-        op
-        for op, row in rows.items()
-        if op not in done and op != prefix.stuck and row["call_ns"] <= end <= _end(row)
-    ]
+    (stuck,) = operations.rows([prefix.stuck]).values()
+    rows = operations.open_at(_end(stuck), set(prefix.operations) - done - {prefix.stuck})
+    calls: list[tuple[int, Call]] = [(prefix.stuck, call_of(stuck))]
+    calls += [(op, call_of(row)) for op, row in sorted(rows.items())]
+    refused = [(op, call) for op, call in calls if model.step(prefix.state, call) is None]
     return [
-        {"op": op, "why": model.why_not(prefix.state, calls[op])}
-        for op in [prefix.stuck, *sorted(still)]
-        if model.step(prefix.state, calls[op]) is None
+        {"op": op, "why": model.why_not(prefix.state, call)}
+        for op, call in refused[:OPERATIONS_MAX]
     ]
 
 

@@ -19,10 +19,11 @@ from checkers.kernels.search_arrays import (
     WHAT,
     WHO,
 )
+from checkers.kernels.search_history import CAS, WRITE
 from checkers.search.attempt import Attempt, Setting
 from checkers.search.budget import MemorySpentError
 from checkers.search.found import Part, Witness
-from checkers.search.problem import NEVER, Access, Family, Problem, State
+from checkers.search.problem import NEVER, Family, Problem, State
 from checkers.search.replay import follow
 
 OPEN_PART_EVENTS = 64
@@ -113,13 +114,12 @@ def _states_of(setting: Setting, numbers: list[int]) -> tuple[State, ...]:
     return tuple(_made(problem, by, number) for number in numbers)
 
 
-def _made(problem: Problem, by: dict[int, int], number: int) -> State:
+def _made(problem: Problem, by: dict[int, tuple[int, int | None]], number: int) -> State:
     moves = []
-    while number != problem.initial:
-        moves.append(by[number])
-        if problem.kinds.code[by[number]] == Access.WRITE:
-            break
-        number = int(problem.kinds.a[by[number]])
+    needed: int | None = number
+    while needed is not None and needed != problem.initial:
+        kind, needed = by[needed]
+        moves.append(kind)
     state = problem.start
     for kind in reversed(moves):
         reached = problem.step(state, kind)
@@ -128,20 +128,24 @@ def _made(problem: Problem, by: dict[int, int], number: int) -> State:
     return state
 
 
-def _ways(problem: Problem) -> dict[int, int]:
-    """Return for each value a kind that leaves it: a write, or a cas on the shortest way to it."""
+def _ways(problem: Problem) -> dict[int, tuple[int, int | None]]:
+    """Return for each value a kind that leaves it, and which value that one needs.
+
+    A write, which needs none, or a cas on the shortest way to it.
+    """
     code, a, b = (
         array.tolist() for array in (problem.kinds.code, problem.kinds.a, problem.kinds.b)
     )
-    by = {b[k]: k for k in range(len(code)) if code[k] == Access.WRITE}
+    by: dict[int, tuple[int, int | None]] = {}
+    by |= {b[k]: (k, None) for k in range(len(code)) if code[k] == WRITE}
     swaps: dict[int, list[int]] = {}
     for k in range(len(code)):
-        if code[k] == Access.CAS:
+        if code[k] == CAS:
             swaps.setdefault(a[k], []).append(k)
     reached = [problem.initial, *by]
     for value in reached:
         for k in swaps.get(value, ()):
             if b[k] not in by and b[k] != problem.initial:
-                by[b[k]] = k
+                by[b[k]] = (k, value)
                 reached.append(b[k])
     return by

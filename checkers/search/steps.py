@@ -21,7 +21,7 @@ from checkers.search.problem import Family, ModelError, Problem, State, said, sh
 STEPS_FIRST = 1024
 ASKED_AGAIN_MAX = 1000
 """So many steps are asked for once more before a history is refuted."""
-ALL_KINDS_MAX = 64
+ALL_KINDS_MAX = 16
 """With so many kinds or fewer, all steps of a state are asked for at once."""
 STATE_BYTES = 200
 """What a state costs besides its own object: its places in a dictionary and a list."""

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from checkers.engine.local import run_local
+from checkers.linearizability import refutation
 from checkers.linearizability.linearizable import Linearizable
 from checkers.search import attempt
 from harness import discovery
@@ -121,3 +122,17 @@ def test_what_the_budget_does_not_suffice_for_is_unknown(monkeypatch, budget, wh
     assert verdict.counts["undecided"] == 1
     assert verdict.data["undecided"][0]["why"] == why
     assert verdict.findings == ()
+
+
+def test_every_operation_that_could_not_come_next_is_shown(tmp_path):
+    """Also one that was called long before those that a long part has room for."""
+    many = 2 * refutation.OPERATIONS_MAX
+    lines = [f"{10 * n}..{10 * n + 1} p1 add 1 -> ok\n" for n in range(1, many)]
+    lines.insert(0, f"1..{10 * many + 9} p0 read -> ok -7\n")
+    lines.append(f"{10 * many}..{10 * many + 1} p2 read -> ok -9\n")
+    checker = Linearizable(discovery.get("models", "counter"))
+    (finding,) = judge(tmp_path, parse_model_history("".join(lines)), checker).findings
+    assert {each["op"] for each in finding.details["could_not"]} == {0, many}
+    assert len(finding.details["operations"]) == refutation.OPERATIONS_MAX
+    shown = {each["op"] for each in finding.details["operations"]}
+    assert {each["op"] for each in finding.details["could_not"]} <= shown
