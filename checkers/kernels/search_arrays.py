@@ -49,6 +49,10 @@ WHO = 0
 `unknown_kind`."""
 WHAT = 1
 """CALL, RETURN or UNKNOWN_CALL."""
+ABOUT = 2
+"""VALUE: the value that what is called leaves; at the return of a swap that must happen the one
+that it needs; -1 at others."""
+EVENT_COLUMNS = 3
 # ---- columns of History.op
 KIND = 0
 SLOT = 1
@@ -105,7 +109,7 @@ class History(NamedTuple):
     tuple makes all kernels slower to compile.
 
     Attributes:
-        event: what stands at each event, shape (events, 2).
+        event: what stands at each event, shape (events, EVENT_COLUMNS).
         op: the known operations, shape (operations, OP_COLUMNS).
         does: the kinds, shape (kinds, DOES_COLUMNS).
         unknown_kind: the kinds that have operations of unknown outcome, counted.
@@ -146,6 +150,7 @@ REACH_COLUMNS = 3
 # ---- columns of Cursor.passed
 MADE = 0
 TAKEN = 1
+"""Numbered as CALL and RETURN are, which count for them; UNKNOWN_CALL has the bit of CALL."""
 # ---- Cursor.place
 AT = 0
 TICK = 1

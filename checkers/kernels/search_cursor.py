@@ -10,13 +10,11 @@ import numpy as np
 
 from checkers.kernels.compiled import bare, inlined
 from checkers.kernels.search_arrays import (
+    ABOUT,
     AT,
     BEHIND,
     CALL,
-    CODE,
-    FAMILY,
     KIND,
-    MADE,
     MUTATORS,
     NEXT,
     OBSERVERS,
@@ -27,15 +25,11 @@ from checkers.kernels.search_arrays import (
     RETURN,
     SLOT,
     TAKEN,
-    UNKNOWN_CALL,
     WHAT,
     WHO,
-    A,
-    B,
     Cursor,
     History,
 )
-from checkers.kernels.search_history import VALUE, WRITE, takes
 
 
 @inlined
@@ -71,15 +65,9 @@ def _take_out(c: Cursor, i: int) -> None:
 @inlined
 def _pass_values(h: History, c: Cursor, at: int, by: int) -> None:
     """Count what is called or returns at an event, for the values that it leaves or needs."""
-    if h.facts[FAMILY] != VALUE:
-        return
-    i, what = h.event[at, WHO], h.event[at, WHAT]
-    k = h.unknown_kind[i] if what == UNKNOWN_CALL else h.op[i, KIND]
-    if what != RETURN:
-        if h.does[k, CODE] >= WRITE:
-            c.passed[h.does[k, B], MADE] += by
-    elif takes(h, i):
-        c.passed[h.does[k, A], TAKEN] += by
+    about = h.event[at, ABOUT]
+    if about >= 0:
+        c.passed[about, h.event[at, WHAT] & TAKEN] += by
 
 
 @inlined

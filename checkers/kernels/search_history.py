@@ -6,6 +6,7 @@ import numpy as np
 
 from checkers.kernels.compiled import compiled, inlined
 from checkers.kernels.search_arrays import (
+    ABOUT,
     BEHIND,
     CALL,
     CALLED,
@@ -19,6 +20,7 @@ from checkers.kernels.search_arrays import (
     LAST_NEED,
     LAST_REFUSAL,
     LOOSE,
+    MADE,
     MADE_BY,
     NEED_BEGIN,
     OPEN_MAX,
@@ -28,6 +30,7 @@ from checkers.kernels.search_arrays import (
     RETURNED,
     ROOM_BEGIN,
     SLOT,
+    TAKEN,
     TAKEN_BY,
     UNKNOWN_CALL,
     UNKNOWN_KINDS,
@@ -141,7 +144,6 @@ def _needed_until(
     return np.maximum(until, refused)
 
 
-@compiled
 def build(
     h: History, call_order: Int64s, return_order: Int64s, unknown_order: Int64s,
     unknown_place: Int32s, time_ns: tuple[Int64s, Int64s, Int64s],
@@ -156,9 +158,28 @@ def build(
         unknown_place: for each of these the place of its kind in `unknown_kind`.
         time_ns: times of calls, of returns, and of unknown calls. At equal times calls are first.
     """
+    # One kernel after the other: compiled into one they take three times as long.
+    _merge(h, call_order, return_order, unknown_order, unknown_place, time_ns)
+    _group_unknown(h, unknown_order, unknown_place)
+    _place_operations(h)
+    _find_carried(h)
+    if h.facts[FAMILY] == VALUE:
+        _find_producers(h)
+        _find_needs(h)
+        _find_unreachable(h)
+        _find_room(h)
+
+
+@compiled
+def _merge(
+    h: History, call_order: Int64s, return_order: Int64s, unknown_order: Int64s,
+    unknown_place: Int32s, time_ns: tuple[Int64s, Int64s, Int64s],
+) -> None:  # fmt: skip
+    """Put calls and returns in one order."""
     event, op = h.event, h.op
     call_ns, return_ns, unknown_ns = time_ns
     op[:, RETURNED] = NO_EVENT
+    event[:, ABOUT] = -1
     calls, returns, unknown = 0, 0, 0
     for at in range(event.shape[0]):
         now = NEVER
@@ -182,14 +203,6 @@ def build(
             i = unknown_place[unknown_order[unknown]]
             unknown += 1
         event[at, WHO] = i
-    _group_unknown(h, unknown_order, unknown_place)
-    _place_operations(h)
-    _find_carried(h)
-    if h.facts[FAMILY] == VALUE:
-        _find_producers(h)
-        _find_needs(h)
-        _find_unreachable(h)
-        _find_room(h)
 
 
 @compiled
@@ -337,35 +350,28 @@ def _find_room(h: History) -> None:
     """Find how often each value can be left, and how often it must be (see `room`)."""
     event, op, does, value, room = h.event, h.op, h.does, h.value, h.room
     values = int(h.facts[VALUES])
-    made = np.zeros(values, np.int32)
-    taken = np.zeros(values, np.int32)
+    passed = np.zeros((values, 2), np.int32)
     for at in range(event.shape[0]):
         i, what = event[at, WHO], event[at, WHAT]
         k = h.unknown_kind[i] if what == UNKNOWN_CALL else op[i, KIND]
-        if what != RETURN:
-            if does[k, CODE] >= WRITE:
-                made[does[k, B]] += 1
-        elif takes(h, i):
-            v = does[k, A]
-            taken[v] += 1
-            op[i, MADE_BY], op[i, TAKEN_BY] = made[v], taken[v]
+        if what == RETURN:
+            if takes(h, i):
+                v = does[k, A]
+                event[at, ABOUT] = v
+                passed[v, TAKEN] += 1
+                op[i, MADE_BY], op[i, TAKEN_BY] = passed[v, MADE], passed[v, TAKEN]
+        elif does[k, CODE] >= WRITE:
+            event[at, ABOUT] = does[k, B]
+            passed[does[k, B], MADE] += 1
     begin = 0
     for v in range(values):
         value[v, ROOM_BEGIN] = begin
-        begin += made[v] + taken[v] + 1
-    for v in range(values):
-        room[value[v, ROOM_BEGIN] + made[v] + taken[v]] = made[v] - taken[v]
+        room[begin + passed[v, MADE] + passed[v, TAKEN]] = passed[v, MADE] - passed[v, TAKEN]
+        begin += passed[v, MADE] + passed[v, TAKEN] + 1
     for at in range(event.shape[0] - 1, -1, -1):
-        i, what = event[at, WHO], event[at, WHAT]
-        k = h.unknown_kind[i] if what == UNKNOWN_CALL else op[i, KIND]
-        v = -1
-        if what != RETURN:
-            if does[k, CODE] >= WRITE:
-                v = does[k, B]
-                made[v] -= 1
-        elif takes(h, i):
-            v = does[k, A]
-            taken[v] -= 1
+        v = event[at, ABOUT]
         if v >= 0:
-            place = value[v, ROOM_BEGIN] + made[v] + taken[v]
-            room[place] = min(room[place + 1], made[v] - taken[v])
+            passed[v, event[at, WHAT] & TAKEN] -= 1
+            made, taken = passed[v, MADE], passed[v, TAKEN]
+            place = value[v, ROOM_BEGIN] + made + taken
+            room[place] = min(room[place + 1], made - taken)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.compiled import compiled, inlined
+from checkers.kernels.compiled import bare, compiled, inlined
 from checkers.kernels.search_arrays import (
     AT,
     CALL,
@@ -58,7 +58,7 @@ def _walk(
             and h.op[i, LOOSE] != UNSEEN
         )
         if watches and step(h, t, state, int(h.op[i, KIND])) == state:
-            order[count] = i
+            order[0, count] = i
             done[i] = 1
             count += 1
         step_forward(h, c)
@@ -102,7 +102,7 @@ def _observe(
     while i != end:
         watches = not done[i] and h.does[h.op[i, KIND], OBSERVES]
         if watches and step(h, t, state, int(h.op[i, KIND])) == state:
-            order[count] = i
+            order[0, count] = i
             done[i] = 1
             count += 1
         i = int(c.open[i, NEXT])
@@ -142,10 +142,21 @@ def trace(h: History, c: Cursor, a: Arena, t: Steps, last: int, order: Int32s) -
     done = np.zeros(h.op.shape[0], np.uint8)
     absorbed = np.empty(h.op.shape[0], np.int32)
     raw = np.empty(order.shape, np.int32)
+    count = _follow(h, c, a, t, path, raw, done, absorbed)
+    return int(a.node[path[0], STATE]), _put_absorbed(raw, count, done, absorbed, order)
+
+
+@bare
+def _follow(
+    h: History, c: Cursor, a: Arena, t: Steps, path: Int32s, raw: Int32s, done: Flags,
+    absorbed: Int32s,
+) -> int:  # fmt: skip
+    """Write the operations along a path and the states after them; return how many."""
     _begin(h, c, a, done, absorbed)
     state = int(a.node[path[0], STATE])
-    count = _walk(h, c, t, int(a.node[path[0], EVENT]), state, 0, raw[0], done)
-    raw[1, :count] = state
+    count = _walk(h, c, t, int(a.node[path[0], EVENT]), state, 0, raw, done)
+    for at in range(count):
+        raw[1, at] = state
     for n in range(1, path.size):
         y = path[n]
         before, state = int(a.node[path[n - 1], STATE]), int(a.node[y, STATE])
@@ -160,11 +171,12 @@ def trace(h: History, c: Cursor, a: Arena, t: Steps, last: int, order: Int32s) -
                 _absorb(h, c, count, done, absorbed)
             count += 1
             if state != before:
-                count = _observe(h, c, t, state, count, raw[0], done)
+                count = _observe(h, c, t, state, count, raw, done)
         if not a.node[y, FLAGS] & MIDWAY:
-            count = _walk(h, c, t, int(a.node[y, EVENT]), state, count, raw[0], done)
-        raw[1, from_count:count] = state
-    return int(a.node[path[0], STATE]), _put_absorbed(raw, count, done, absorbed, order)
+            count = _walk(h, c, t, int(a.node[y, EVENT]), state, count, raw, done)
+        for at in range(from_count, count):
+            raw[1, at] = state
+    return count
 
 
 @compiled

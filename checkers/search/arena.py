@@ -26,6 +26,8 @@ from checkers.kernels.search_memo import chain_anew, chain_used_anew
 from checkers.search.budget import Memory
 
 NODES_FIRST = 1024
+OPERATIONS_FOR_MORE = 1000
+"""For so many operations as many nodes more are laid out at first."""
 USED_FIRST = 64
 
 
@@ -38,11 +40,14 @@ def new_arena(h: History, memory: Memory, first: int | None = None) -> Arena:
     words, unknown = int(h.facts[WORDS]), max(1, int(h.facts[UNKNOWN_KINDS]))
     rows = USED_FIRST if h.facts[UNKNOWN_KINDS] else 2
     moves = int(h.facts[OPEN_MAX] + h.facts[UNKNOWN_KINDS]) + 1
+    nodes = NODES_FIRST
+    if first is not None:  # the whole history: some more than a node for each operation
+        nodes += NODES_FIRST * (h.op.shape[0] // OPERATIONS_FOR_MORE)
     arena = Arena(
-        node=np.empty((NODES_FIRST, NODE_COLUMNS), np.int32),
-        mask=np.empty((NODES_FIRST, 2 * words), np.uint64),
-        head=np.full(2 * NODES_FIRST, -1, np.int32),
-        stack=np.empty((NODES_FIRST + 2 * moves, 2), np.int32),
+        node=np.empty((nodes, NODE_COLUMNS), np.int32),
+        mask=np.empty((nodes, 2 * words), np.uint64),
+        head=np.full(1 << (2 * nodes - 1).bit_length(), -1, np.int32),
+        stack=np.empty((nodes + 2 * moves, 2), np.int32),
         move=np.empty((moves, 2), np.int32),
         used=np.zeros((rows, unknown), np.int32),
         used_chain=np.full(rows, -1, np.int32),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from checkers.kernels.search_arrays import (
     CODE,
     DOES_COLUMNS,
+    EVENT_COLUMNS,
     EVENTS,
     FACTS,
     FAMILY,
@@ -114,7 +115,7 @@ def _history(
     does[:, CODE], does[:, A], does[:, B] = kinds.code, kinds.a, kinds.b
     does[:, OBSERVES], does[:, OVERWRITES] = kinds.observes, kinds.overwrites
     return History(
-        event=np.empty((events, 2), np.int32),
+        event=np.empty((events, EVENT_COLUMNS), np.int32),
         op=op,
         does=does,
         unknown_kind=unknown_kind,
