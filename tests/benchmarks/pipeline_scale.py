@@ -126,29 +126,46 @@ def plot(rows: list[Row], path: Path) -> None:
         y = math.log(seconds / bottom) / math.log(top / bottom)
         return edge + x * (width - 2 * edge), height - edge - y * (height - 2 * edge)
 
+    whole = [row.export_s + row.spark_s for row in rows]
+    # name: colour, seconds, where the figures stand: above (-8), below (16), nowhere (0)
     lines = {
-        "segments to verdict, Spark": ("#1f4e9c", [r.export_s + r.spark_s for r in rows]),
-        "segments to verdict, without": ("#7a7a7a", [r.export_s + r.local_s for r in rows]),
-        "export": ("#2e8b57", [r.export_s for r in rows]),
-        "check in Spark": ("#c0392b", [r.spark_s for r in rows]),
+        "segments to verdict, through Spark": ("#1f4e9c", whole, -8),
+        "the same without Spark": ("#8a8a8a", [r.export_s + r.local_s for r in rows], 0),
+        "of it: export": ("#2e8b57", [r.export_s for r in rows], 0),
+        "of it: check in Spark": ("#c0392b", [r.spark_s for r in rows], 16),
     }
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
-        ' font-family="sans-serif" font-size="12">'
+        ' font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
-    for number, (name, (colour, seconds)) in enumerate(lines.items()):
+    for power in range(math.ceil(math.log10(bottom)), math.floor(math.log10(top)) + 1):
+        _, y = place(least, 10.0**power)
+        parts.append(f'<path d="M{edge} {y:.1f}H{width - edge}" stroke="#dddddd"/>')
+        parts.append(
+            f'<text x="{edge - 8}" y="{y + 4:.1f}" text-anchor="end">{10**power:g} s</text>'
+        )
+    (x1, y1), (x2, y2) = place(most, whole[-1]), place(least, whole[-1] * least / most)
+    parts.append(
+        f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="#bbbbbb" stroke-dasharray="4 4"/>'
+    )
+    for number, (name, (colour, seconds, above)) in enumerate(lines.items()):
         points = [place(r.operations, s) for r, s in zip(rows, seconds, strict=True)]
         joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline points="{joined}" fill="none" stroke="{colour}"/>')
         for (x, y), s in zip(points, seconds, strict=True):
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
-            parts.append(f'<text x="{x + 4:.1f}" y="{y - 4:.1f}" fill="{colour}">{s:.1f} s</text>')
-        parts.append(f'<text x="{edge}" y="{18 + 15 * number}" fill="{colour}">{name}</text>')
+            if above:
+                shown = f'<text x="{x:.1f}" y="{y + above:.1f}" text-anchor="middle"'
+                parts.append(f'{shown} fill="{colour}">{s:.1f} s</text>')
+        parts.append(f'<text x="{edge + 8}" y="{24 + 16 * number}" fill="{colour}">{name}</text>')
+    parts.append(f'<text x="{edge + 8}" y="{24 + 16 * 4}" fill="#8a8a8a">dashed: linear</text>')
     for row in rows:
         x, _ = place(row.operations, top)
         label = f"{row.operations / 1e6:g}M"
-        parts.append(f'<text x="{x:.1f}" y="{height - 30}" text-anchor="middle">{label}</text>')
-    parts.append(f'<text x="{width / 2}" y="{height - 10}">operations</text></svg>')
+        parts.append(f'<text x="{x:.1f}" y="{height - 36}" text-anchor="middle">{label}</text>')
+    middle = f'x="{width / 2}" y="{height - 14}" text-anchor="middle"'
+    parts.append(f"<text {middle}>operations (both axes logarithmic)</text></svg>")
     path.write_text("\n".join(parts))
 
 
