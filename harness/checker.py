@@ -41,6 +41,10 @@ class FaultWindow:
         return self.start_ns if self.began_ns is None else self.began_ns
 
 
+SEARCH_BYTES = 512 << 20
+"""What a search may hold unless it is told otherwise: the whole process stays below 1 GB then."""
+
+
 @dataclass(frozen=True, slots=True)
 class SearchBudget:
     """What the search of one partition may spend, and when the whole check has to end.
@@ -51,7 +55,7 @@ class SearchBudget:
     """
 
     time_s: float = 60.0
-    memory_bytes: int = 1 << 30
+    memory_bytes: int = SEARCH_BYTES
     deadline_unix_s: float | None = None
 
 

@@ -69,7 +69,7 @@ class CheckOptions:
     partition_by: Annotated[Literal["key", "none"] | None, _option(WHAT, "HOW")] = None
     checkers: Annotated[str | None, _option(WHAT, "NAMES")] = None
     time_budget: Annotated[float | None, _option(SPENDING, "S")] = None
-    memory_budget: Annotated[str, Parameter(group=SPENDING, metavar="SIZE")] = "640MB"
+    memory_budget: Annotated[str, Parameter(group=SPENDING, metavar="SIZE")] = "512MB"
     engine: Annotated[EngineKind, Parameter(group=SPENDING, metavar="NAME")] = "auto"
     spark_master: Annotated[str | None, _option(SPENDING, "URL")] = None
     spark_remote: Annotated[str | None, _option(SPENDING, "URL")] = None
