@@ -34,7 +34,6 @@ from checkers.search.steps import StepTable
 SLICE_NODES = 20_000
 """Between two looks at the clock: some hundredths of a second."""
 CHAIN_MAX = 4096
-NO_STALL = 2**62
 ASIDE_BYTES = 40
 """What a move on the stack takes while the moves are put in another order."""
 
