@@ -33,7 +33,7 @@ from checkers.linearizability.refutation import (
     NOT_LINEARIZABLE,
     UNDECIDED,
     Operations,
-    explain_accusation,
+    explain_decision,
     explain_open_part,
     explain_part,
 )
@@ -200,12 +200,7 @@ class Linearizable:
         limits = Limits(is_over, context.search.memory_bytes)
         decision = special(self.model.name, problem, operations.table, limits)
         if decision is not None:
-            if decision.accusation is None:
-                return decision.method, None
-            accusation = decision.accusation
-            return decision.method, explain_accusation(
-                decision, accusation, problem, operations, search_one
-            )
+            return decision.method, explain_decision(decision, problem, operations, search_one)
         found = search_one(problem)
         if found.outcome is Outcome.VALID:
             return "search", None

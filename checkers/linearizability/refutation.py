@@ -127,7 +127,21 @@ def explain_open_part(part: Part, why: str, operations: Operations) -> Finding:
     return Finding(UNDECIDED, message, None, None, _ids(details), details)
 
 
-def explain_accusation(
+def explain_decision(
+    decision: Decision,
+    problem: Problem,
+    operations: Operations,
+    decide: Callable[[Problem], Found],
+) -> Finding | None:
+    """Say what a special case found wrong, None if nothing is."""
+    if decision.part is not None:
+        return explain_part(decision.part, problem, operations, decision.method)
+    if decision.accusation is None:
+        return None
+    return _explain_accusation(decision, decision.accusation, problem, operations, decide)
+
+
+def _explain_accusation(
     decision: Decision,
     accusation: Accusation,
     problem: Problem,

@@ -181,6 +181,10 @@ class StepByKind:
         """Return the value of a number of `Kinds.a` or `Kinds.b` (Family.TABLE)."""
         return self._columns.values[number]
 
+    def number(self, value: Any) -> int:
+        """Return the number of a value, as `Kinds.a` and `Kinds.b` have it (Family.TABLE)."""
+        return self._columns.values.number(value)
+
     def call(self, kind: int) -> Call:
         """Return what an operation of that kind asked and was answered."""
         call = self._calls.get(kind)

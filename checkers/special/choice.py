@@ -8,13 +8,19 @@ import pyarrow as pa
 
 from checkers.search.budget import UNLIMITED, Limits, MemorySpentError, TimeSpentError
 from checkers.search.problem import Problem
-from checkers.special import bag, fifo, log_offsets, set_levels, zones
+from checkers.special import bag, fifo, fifo_pairs, log_offsets, set_levels, zones
 from checkers.special.decision import Decision
+
+
+def _fifo_queue(problem: Problem, limits: Limits) -> Decision:
+    """Decide a FIFO queue by its patterns where they suffice, else by an order of its pairs."""
+    return fifo.decide(problem, limits) or fifo_pairs.decide(problem, limits)
+
 
 BY_PROBLEM: dict[str, Callable[[Problem, Limits], Decision | None]] = {
     "register": zones.decide,
     "cas-register": zones.decide,
-    "fifo-queue": fifo.decide,
+    "fifo-queue": _fifo_queue,
     "unordered-queue": bag.decide,
     "set": set_levels.decide,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from checkers.search.found import Part
 from harness.verdict import Outcome
 
 
@@ -25,12 +26,17 @@ class Accusation:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """VALID, or INVALID with the accusation; `method` names the algorithm."""
+    """VALID, or INVALID with what shows it: an accusation, or the part that cannot be passed.
+
+    `method` names the algorithm.
+    """
 
     method: str
     accusation: Accusation | None = None
+    part: Part | None = None
 
     @property
     def outcome(self) -> Outcome:
-        """INVALID where something is accused."""
-        return Outcome.VALID if self.accusation is None else Outcome.INVALID
+        """INVALID where something shows it."""
+        is_shown = self.accusation is not None or self.part is not None
+        return Outcome.INVALID if is_shown else Outcome.VALID

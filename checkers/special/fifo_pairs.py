@@ -1,0 +1,174 @@
+"""FIFO queues whose values repeat: decided by putting pairs of enqueue and dequeue in order.
+
+Where unique values can be judged by patterns, repeated ones leave open which enqueue a dequeue
+belongs to. The search for that is checkers.kernels.queue_pairs; it answers with an order of all
+operations, which is replayed on a queue here, or with a proof that there is none. How far a
+history can be explained is found by asking again for its beginnings.
+
+Source: as checkers.kernels.queue_pairs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from checkers.models.columns import ABSENT, NOTHING
+from checkers.models.encoding import StepByKind
+from checkers.search.budget import UNLIMITED, Limits
+from checkers.search.found import Part, Witness
+from checkers.search.problem import NEVER, Ints, Problem
+from checkers.search.replay import WitnessError
+from checkers.special.decision import Accusation, Decision
+from checkers.special.queue_history import DEQUEUE, ENQUEUE
+from checkers.special.queue_order import BEFORE_ALL, OPERATION_BYTES, QueueOrder, first_values
+
+METHOD = "pairs"
+SHOWN_MAX = 200
+"""Steps of the longest prefix that a refutation carries."""
+
+
+def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision:
+    """Decide a FIFO queue's history.
+
+    Raises:
+        MemorySpentError: it takes more memory than the limits allow.
+        TimeSpentError: the time is over.
+        WitnessError: the order that was found explains nothing: a bug in the search.
+    """
+    limits.begin(OPERATION_BYTES * len(problem.kind))
+    accusation = _taken_too_often(problem)
+    if accusation is not None:
+        return Decision(METHOD, accusation)
+    queue = QueueOrder(problem, NEVER)
+    if queue.explains(limits):
+        _replay(problem, queue.order())
+        return Decision(METHOD)
+    return Decision(METHOD, part=_part(problem, limits))
+
+
+def _taken_too_often(problem: Problem) -> Accusation | None:
+    """Accuse a dequeue that returned when its value had been put in less often than taken.
+
+    Where that is so no search is needed, however many clients there are.
+    """
+    code = problem.kinds.code[problem.kind]
+    taken = problem.kinds.b[problem.kind]
+    takes = np.flatnonzero((code == DEQUEUE) & (taken != ABSENT) & (taken != NOTHING))
+    puts = np.flatnonzero(code == ENQUEUE)
+    first = first_values(problem)
+    put_value = np.concatenate((first, problem.kinds.a[problem.kind[puts]]))
+    put_call = np.concatenate((np.full(len(first), BEFORE_ALL), problem.call_ns[puts]))
+    times = np.unique(np.concatenate((put_call, problem.return_ns[takes])))
+    put_key = put_value * len(times) + np.searchsorted(times, put_call)
+    return_key = np.searchsorted(times, problem.return_ns[takes])
+    take_key = taken[takes] * len(times) + return_key
+    order = np.argsort(take_key, kind="stable")
+    takes, value = takes[order], taken[takes[order]]
+    in_time = np.searchsorted(np.sort(put_key), take_key[order], side="right")
+    in_time -= np.searchsorted(np.sort(put_value), value, side="left")
+    before = np.arange(len(takes)) - np.searchsorted(value, value, side="left")
+    early = np.flatnonzero(in_time <= before)
+    if not len(early):
+        return None
+    at = int(early[np.argmin(problem.return_ns[takes[early]])])
+    others = takes[at - before[at] : at][-SHOWN_MAX:]
+    often = f"{before[at] + 1} times" if before[at] else "once"
+    called = f"{in_time[at]} enqueues of it" if in_time[at] != 1 else "1 enqueue of it"
+    why = (
+        f"when {{0}} returned, its value had been taken {often}, but only {called} had been called"
+    )
+    if len(first):
+        why += ", first values among them"
+    return Accusation(tuple(problem.op[[takes[at], *others]].tolist()), why, closed=False)
+
+
+def _replay(problem: Problem, order: Ints) -> None:
+    """Prove an order on a queue, and by the times of its operations.
+
+    Raises:
+        WitnessError: it does not explain the history.
+    """
+    named = np.bincount(order, minlength=problem.kind.size)
+    if named.max(initial=0) > 1 or not named[problem.return_ns != NEVER].all():
+        raise WitnessError("an operation takes effect twice, or one that returned never")
+    if (np.maximum.accumulate(problem.call_ns[order]) > problem.return_ns[order]).any():
+        raise WitnessError("an operation takes effect before the call of another that it follows")
+    _carried_out(problem, order)
+
+
+def _carried_out(problem: Problem, order: Ints) -> deque[int]:
+    """Return what waits in the queue after operations, by number.
+
+    Raises:
+        WitnessError: one of them cannot happen where it stands.
+    """
+    kind = problem.kind[order]
+    held = deque(first_values(problem).tolist())
+    for code, put, taken in zip(
+        problem.kinds.code[kind].tolist(),
+        problem.kinds.a[kind].tolist(),
+        problem.kinds.b[kind].tolist(),
+        strict=True,
+    ):
+        if code == ENQUEUE:
+            held.append(put)
+        elif taken == NOTHING:
+            if held:
+                raise WitnessError("a dequeue finds nothing in a queue that holds something")
+        elif not held or (taken not in (ABSENT, held[0])):
+            raise WitnessError("a dequeue takes what is not at the queue's head")
+        else:
+            held.popleft()
+    return held
+
+
+def _part(problem: Problem, limits: Limits) -> Part:
+    """Find the first return that cannot be passed, and an order of all that leads up to it."""
+    returns = np.unique(problem.return_ns[problem.return_ns != NEVER])
+    low, high = -1, len(returns) - 1  # `low` can be passed, `high` cannot
+    order: Ints = np.empty(0, np.int64)
+    while high - low > 1:
+        middle = (low + high) // 2
+        queue = QueueOrder(problem, int(returns[middle]))
+        if queue.explains(limits):
+            low, order = middle, queue.order()
+        else:
+            high = middle
+    return _told(problem, int(returns[high]), order)
+
+
+def _told(problem: Problem, end: int, order: Ints) -> Part:
+    """Make the part out of the last steps of the prefix and what was open at its end."""
+    stuck = int(np.flatnonzero(problem.return_ns == end)[0])
+    steps = order[-SHOWN_MAX:]
+    begin = order[: len(order) - len(steps)]
+    held = _carried_out(problem, begin)
+    assert isinstance(problem.step, StepByKind), "a queue's problem is made by its model"
+    start = tuple(problem.step.value(number) for number in held)
+    states, state = [start], start
+    for row in steps.tolist():
+        reached = problem.step(state, int(problem.kind[row]))
+        assert isinstance(reached, tuple), "a model that refuses what was carried out"
+        state = reached
+        states.append(state)
+    is_gone = np.zeros(len(problem.op), np.bool_)
+    is_gone[begin] = True
+    seen = problem.return_ns != NEVER
+    known = np.flatnonzero(seen & ~is_gone & (problem.call_ns <= end))
+    known = known[np.argsort(problem.call_ns[known], kind="stable")]
+    first_ns = int(problem.call_ns[known].min())
+    unknown = np.flatnonzero(~seen & ~is_gone & (problem.call_ns <= end))
+    return Part(
+        method=METHOD,
+        first_ns=first_ns,
+        last_ns=end,
+        operations=problem.op[known],
+        unknown=problem.op[unknown],
+        prefix=Witness(problem.op[steps], np.arange(1, len(states), dtype=np.int32), tuple(states)),
+        prefix_start=start,
+        stuck=int(problem.op[stuck]),
+        before=int((problem.return_ns < first_ns).sum()),
+        states=(start,) if not len(begin) else (),
+    )

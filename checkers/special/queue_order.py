@@ -1,0 +1,216 @@
+"""Asks the kernels for an order of a FIFO queue's pairs, and makes an order of operations of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from checkers.kernels import queue_arrays as arrays
+from checkers.kernels.queue_arrays import (
+    NEEDS_LATER,
+    NEEDS_NODES,
+    NEEDS_SEEN,
+    NEEDS_STACK,
+    REFUTED,
+    STALLED,
+    THROUGH,
+    Pairs,
+)
+from checkers.kernels.queue_moves import set_price
+from checkers.kernels.queue_pairs import run
+from checkers.models.columns import ABSENT, NOTHING
+from checkers.models.encoding import StepByKind
+from checkers.search.budget import Limits, Memory
+from checkers.search.problem import NEVER, Ints, Problem
+from checkers.special.queue_history import DEQUEUE, ENQUEUE
+
+LOOKS_MAX = 20_000
+"""Orders that are looked at between two looks at the clock: some hundredths of a second."""
+PRICES = (8, 32, 128, 2)
+"""By how many pairs an order must be longer to go first that has once taken what is not the best:
+high ones look for a mistake farther back. Where the search stalls it goes on by the next."""
+STALL = 1_500
+"""Orders without progress after which it stalls, twice as many each time round."""
+SEEN_FIRST = 1 << 12
+STACK_FIRST = 1 << 10
+NODES_FIRST = 1 << 12
+GROWING = {NEEDS_STACK: "stack", NEEDS_LATER: "later", NEEDS_NODES: "node"}
+"""Arrays that grow when the kernel asks for it."""
+OPERATION_BYTES = 300
+"""What the arrays take for each operation before the search begins, with what made them."""
+BEFORE_ALL = -(2**62)
+"""When the first values of a queue were put in."""
+NO_BUDGET = 1 << 62
+
+
+class QueueOrder:
+    """One history as the kernel wants it, up to a time.
+
+    What returns later need not happen; what is called later is left out.
+    """
+
+    def __init__(self, problem: Problem, until: int) -> None:
+        code = problem.kinds.code[problem.kind]
+        taken = problem.kinds.b[problem.kind]
+        called = problem.call_ns <= until
+        self._returned = np.where(problem.return_ns <= until, problem.return_ns, NEVER)
+        self._problem = problem
+        puts = np.flatnonzero((code == ENQUEUE) & called)
+        is_empty = (code == DEQUEUE) & (taken == NOTHING)
+        takes = np.flatnonzero((code == DEQUEUE) & ~is_empty & called)
+        empties = np.flatnonzero(is_empty & called & (self._returned != NEVER))
+        self.puts, self.takes, self.empties = (
+            rows[np.argsort(problem.call_ns[rows], kind="stable")]
+            for rows in (puts, takes, empties)
+        )
+        self._first = first_values(problem)
+        self.pairs = self._pairs(problem.kinds.a[problem.kind], taken)
+
+    def _pairs(self, put_value: Ints, taken: Ints) -> Pairs:
+        first = self._first
+        earlier = BEFORE_ALL + np.arange(len(first))
+        puts = np.concatenate(
+            (
+                np.stack((earlier, earlier, first), axis=1),
+                self._rows(self.puts, put_value[self.puts]),
+            )
+        )
+        value = taken[self.takes]
+        takes = self._rows(self.takes, np.where(value == ABSENT, arrays.ANY, value))
+        values = 1 + int(max(puts[:, 2].max(initial=0), takes[:, 2].max(initial=0)))
+        spare_put = np.flatnonzero(puts[:, 1] == NEVER)
+        spare_put = spare_put[np.argsort(puts[spare_put, 2], kind="stable")]
+        spare = np.zeros((values + 1, 2), np.int32)
+        spare[:, 0] = np.searchsorted(puts[spare_put, 2], np.arange(values + 1))
+        empties = np.full((len(self.empties) + 1, 2), NEVER, np.int64)
+        empties[:-1] = self._rows(self.empties, self.empties)[:, :2]
+        empties[:, 1] = np.minimum.accumulate(empties[::-1, 1])[::-1]
+        at = np.zeros(arrays.AT_FACTS, np.int64)
+        at[arrays.TAKES_LEFT] = (takes[:, 1] != NEVER).sum()
+        return Pairs(
+            puts=puts,
+            takes=takes,
+            put_links=_linked(puts, with_unknown=False),
+            take_links=_linked(takes, with_unknown=True),
+            spare=spare,
+            spare_put=spare_put.astype(np.int32),
+            wild=np.flatnonzero(takes[:, 2] == arrays.ANY).astype(np.int32),
+            empties=empties,
+            best=np.zeros((values, 4), np.int32),
+            order=np.empty((min(len(puts), len(takes)), 2), np.int32),
+            empties_before=np.empty(min(len(puts), len(takes)), np.int32),
+            take_called=np.full(min(len(puts), len(takes)) + 1, BEFORE_ALL, np.int64),
+            path=np.zeros(min(len(puts), len(takes)) + 1, np.int32),
+            way=np.empty(min(len(puts), len(takes)) + 1, np.int32),
+            node=np.zeros((NODES_FIRST, 5), np.int32),
+            stack=np.empty((STACK_FIRST + 2 * values, 4), np.int32),
+            later=np.empty((STACK_FIRST + 4 * values, 5), np.int32),
+            seen=np.zeros((SEEN_FIRST, 2), np.uint64),
+            hashed=np.zeros(2, np.uint64),
+            at=at,
+        )
+
+    def _rows(self, rows: Ints, value: Ints) -> Ints:
+        return np.stack((self._problem.call_ns[rows], self._returned[rows], value), axis=1)
+
+    def explains(self, limits: Limits) -> bool:
+        """Search for an order of the operations; True if there is one.
+
+        Raises:
+            MemorySpentError: it takes more memory than the limits allow.
+            TimeSpentError: the time is over.
+        """
+        bytes_max = limits.memory_bytes_max
+        memory = Memory(NO_BUDGET if bytes_max is None else bytes_max)
+        memory.take_all(self.pairs)
+        stalls = 0
+        set_price(self.pairs, PRICES[0])
+        while True:
+            status = run(self.pairs, LOOKS_MAX, STALL << (stalls // len(PRICES)))
+            if status in (THROUGH, REFUTED):
+                return bool(status == THROUGH)
+            if status in GROWING:
+                self._enlarge(GROWING[status], memory)
+            elif status == STALLED:
+                stalls += 1
+                set_price(self.pairs, PRICES[stalls % len(PRICES)])
+            elif status == NEEDS_SEEN:
+                self._enlarge_seen(memory)
+            limits.look()
+
+    def _enlarge(self, name: str, memory: Memory) -> None:
+        old = getattr(self.pairs, name)
+        array = np.empty((memory.larger(len(old), old.nbytes // len(old)), old.shape[1]), old.dtype)
+        memory.take_all([array])
+        array[: len(old)] = old
+        memory.give_back([old])
+        self.pairs = self.pairs._replace(**{name: array})
+
+    def _enlarge_seen(self, memory: Memory) -> None:
+        old = self.pairs.seen
+        memory.take(2 * old.nbytes)
+        seen = np.zeros((2 * len(old), old.shape[1]), old.dtype)
+        arrays.keep_seen(old, seen)
+        memory.give_back([old])
+        self.pairs = self.pairs._replace(seen=seen)
+
+    def order(self) -> Ints:
+        """Return the rows of the problem in the order that was found."""
+        p = self.pairs
+        placed = int(p.at[arrays.PLACED])
+        put, take = p.order[:placed, 0].astype(np.int64), p.order[:placed, 1].astype(np.int64)
+        is_left = p.puts[:, 1] != NEVER
+        is_left[put] = False
+        left = np.flatnonzero(is_left)
+        put = np.concatenate((put, left))
+        # Each as early as what stands before it allows: the latest call of all that must.
+        called = np.maximum.accumulate(p.puts[put, 0])
+        taken = np.maximum.accumulate(p.takes[take, 0])
+        at_take = np.maximum(taken, called[:placed])
+        between = p.empties_before[:placed]
+        empties = len(self.empties)
+        number = np.searchsorted(between, np.arange(empties), side="right")
+        before = np.concatenate(([BEFORE_ALL], np.maximum(at_take, called[:placed])))[number]
+        at_empty = np.maximum.accumulate(np.maximum(before, p.empties[:-1, 0]))
+        # What stands behind an empty dequeue comes after it.
+        latest = np.concatenate(([BEFORE_ALL], at_empty))
+        put_behind = np.concatenate((between, np.full(len(left), empties)))
+        at_put = np.maximum.accumulate(np.maximum(called, latest[put_behind]))
+        at_take = np.maximum.accumulate(np.maximum(at_take, at_put[:placed]))
+        return self._sorted((put, at_put), (take, at_take), (number, at_empty), placed)
+
+    def _sorted(
+        self, puts: tuple[Ints, Ints], takes: tuple[Ints, Ints], empties: tuple[Ints, Ints],
+        placed: int,
+    ) -> Ints:  # fmt: skip
+        """Put everything in the order of its time; at equal times pair by pair."""
+        first = len(self._first)
+        rows = np.concatenate(
+            (
+                np.where(puts[0] >= first, self.puts[np.maximum(puts[0] - first, 0)], -1)
+                if len(self.puts)
+                else np.full(len(puts[0]), -1),
+                self.takes[takes[0]],
+                self.empties,
+            )
+        )
+        when = np.concatenate((puts[1], takes[1], empties[1]))
+        pair = np.concatenate((np.arange(len(puts[0])), np.arange(placed), empties[0] - 1))
+        what = np.repeat((0, 1, 2), (len(puts[0]), placed, len(self.empties)))
+        rows = rows[np.lexsort((what, pair, when))]
+        return np.asarray(rows[rows >= 0])
+
+
+def first_values(problem: Problem) -> Ints:
+    """Return the numbers of the values that the queue begins with."""
+    assert isinstance(problem.step, StepByKind), "a queue's problem is made by its model"
+    assert isinstance(problem.start, tuple), "a FIFO queue's state is a tuple"
+    return np.array([problem.step.number(value) for value in problem.start], np.int64)
+
+
+def _linked(operations: Ints, *, with_unknown: bool) -> Any:
+    links = np.zeros((len(operations) + 1, 4), np.int32)
+    by_return = np.argsort(operations[:, 1], kind="stable")
+    arrays.link(operations, by_return, links, with_unknown)
+    return links
