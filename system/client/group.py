@@ -43,6 +43,8 @@ from system.store.message import DamagedMessage, walk_messages
 CONNECT_TIMEOUT_S = 1.0
 RETRY_AFTER_MIN_S = 0.02
 RETRY_AFTER_MAX_S = 0.1
+ATTEMPT_MIN_S = 0.5
+"""Behind a refusal nothing is tried again with less time than this left."""
 PULL_BYTES_MAX = 256 * 1024
 UNREACHABLE = -1
 """The code of a RefusedError for what was never sent."""
@@ -262,8 +264,8 @@ class BrokerGroupClient:
                     raise
                 self._retarget(member, error.leader)
                 pause_s = self._rng.uniform(RETRY_AFTER_MIN_S, RETRY_AFTER_MAX_S)
-                if trio.current_time() + pause_s >= deadline_s:
-                    raise
+                if trio.current_time() + pause_s + ATTEMPT_MIN_S >= deadline_s:
+                    raise  # definite still; one more try would likely end in the midst, unknown
                 await trio.sleep(pause_s)
             except OutcomeUnknownError:
                 self._retarget(member, None)

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 import trio
+import trio.testing
 from broker_group import BrokerGroup
 from broker_servers import BrokerServers, serving
 
@@ -16,6 +17,7 @@ from system.client import (
     AdminTimeoutError,
     BatchMessage,
     BrokerGroupClient,
+    OutcomeUnknownError,
     RefusedError,
 )
 from system.client.results import Metadata
@@ -182,6 +184,35 @@ def test_a_request_without_time_left_is_certainly_not_sent() -> None:
         assert await client.max_offset("t", 0) == 1
 
     run(scenario)
+
+
+def test_a_refusal_is_not_traded_for_an_unknown_outcome_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With too little time left to hear an answer, what is certain stays certain."""
+    attempts = []
+
+    async def answer(connection: object, request: object, timeout_s: float) -> None:
+        attempts.append(timeout_s)
+        if len(attempts) == 1:
+            await trio.sleep(1.7)
+            raise RefusedError(2, "[415] the disk is full")
+        await trio.sleep(timeout_s)
+        raise OutcomeUnknownError("no answer in time")
+
+    async def connected(client: BrokerGroupClient, member: str, timeout_s: float) -> object:
+        return object()
+
+    monkeypatch.setattr("system.client.group._call", answer)
+    monkeypatch.setattr(BrokerGroupClient, "_connection", connected)
+
+    async def send() -> None:
+        client = BrokerGroupClient({"n0": ("127.0.0.1", 1)}, timeout_s=2.0, rng=Random(1))
+        with pytest.raises(RefusedError, match="disk is full"):
+            await client.send("t", 0, b"a")
+
+    trio.run(send, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert len(attempts) == 1
 
 
 def test_a_voter_is_one_for_good_before_the_next_change_is_asked_for() -> None:
