@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from checkers.search.budget import UNLIMITED, Limits, MemorySpentError, TimeSpentError
 from checkers.search.problem import Problem
-from checkers.special import bag, fifo, fifo_pairs, log_offsets, set_levels, zones
+from checkers.special import bag, fifo, fifo_pairs, kv_texts, log_offsets, set_levels, zones
 from checkers.special.decision import Decision
 
 
@@ -23,6 +23,7 @@ BY_PROBLEM: dict[str, Callable[[Problem, Limits], Decision | None]] = {
     "fifo-queue": _fifo_queue,
     "unordered-queue": bag.decide,
     "set": set_levels.decide,
+    "kv": kv_texts.decide,
 }
 """The special case of each model that has one, by the model's name."""
 

@@ -1,0 +1,261 @@
+"""Which puts and appends may come next in the order of a key's history, and which goes first."""
+
+from __future__ import annotations
+
+from checkers.kernels.compiled import bare, inlined
+from checkers.kernels.heap import MERIT, drop_first, rise, swap
+from checkers.kernels.text_arrays import (
+    AFTER,
+    ANYTHING,
+    APPENDS,
+    CALLED,
+    CHANGES,
+    CHOICE_CLASS,
+    CHOICE_OP,
+    CHOICE_STATE,
+    COST,
+    EDGE_KIND,
+    EDGE_TO,
+    GETS,
+    GOAL,
+    KIND,
+    KINDS,
+    LATER,
+    MOVE_COST,
+    MOVE_OP,
+    MOVE_STATE,
+    NEED_FIRST,
+    NEED_LAST,
+    NEVER,
+    NEXT_CALL,
+    NEXT_COST,
+    NEXT_KIND,
+    NEXT_OP,
+    NEXT_STATE,
+    NOBODY,
+    NODE,
+    PLACED,
+    RANK_COST,
+    RETURNED,
+    SERVERS_MAX,
+    SHOWN,
+    SPARE_BEGIN,
+    SPARE_USED,
+    STATE,
+    TICK,
+    UNKNOWN_COST,
+    WINDOW,
+    Texts,
+)
+from checkers.kernels.text_places import first_return, junk_of
+
+# ---- classes of what may come next, the best first
+TO_GOAL = 0
+APPEND = 2
+PUT = 4
+LOST = 6
+JUNK = 8
+OF_UNKNOWN = 1
+"""Added to the class of what has an unknown outcome."""
+
+
+@inlined
+def _spare_of(p: Texts, kind: int, until: int) -> int:
+    """Return an operation of unknown outcome and that kind that was called by then."""
+    n = p.spare[kind, SPARE_BEGIN] + p.spare[kind, SPARE_USED]
+    if n == p.spare[kind + 1, SPARE_BEGIN]:
+        return NOBODY
+    i = p.spare_op[n]
+    return int(i) if p.operations[i, CALLED] <= until else NOBODY
+
+
+@inlined
+def _known_of(p: Texts, kind: int, until: int) -> int:
+    """Return that one of the kind which may come next and returns first."""
+    head = p.operations.shape[0] + KINDS + kind
+    best = NOBODY
+    i = p.links[head, NEXT_KIND]
+    while i != head and p.operations[i, CALLED] <= until:
+        if best == NOBODY or p.operations[i, RETURNED] < p.operations[best, RETURNED]:
+            best = int(i)
+        i = p.links[i, NEXT_KIND]
+    return best
+
+
+@bare
+def _is_served(p: Texts, shown: int, returned: int) -> bool:
+    """Say whether a put is left, called before that return, that the text shown begins with."""
+    s = p.put_above[shown]
+    for _ in range(SERVERS_MAX):
+        if s < 0:
+            return False
+        k = p.put_kind[s]
+        head = p.operations.shape[0] + KINDS + k
+        i = p.links[head, NEXT_KIND]
+        if i != head and p.operations[i, CALLED] <= returned:
+            return True
+        if _spare_of(p, int(k), returned) != NOBODY:
+            return True
+        s = p.parent[s]
+        if s >= 0:
+            s = p.put_above[s]
+    return True
+
+
+@bare
+def _find_needs(p: Texts, until: int) -> None:
+    """Find which texts are shown that no put leads to any more, and the get that returns first."""
+    head = p.operations.shape[0] + GETS
+    first, last = int(p.first[-1]), int(p.last[-1])
+    goal, earliest = NOBODY, NEVER
+    count = 0
+    i = p.links[head, NEXT_CALL]
+    while i != head and (count < WINDOW or p.operations[i, CALLED] <= until):
+        shown = int(p.operations[i, SHOWN])
+        returned = int(p.operations[i, RETURNED])
+        if shown != ANYTHING:
+            if returned < earliest:
+                earliest, goal = returned, shown
+            if not _is_served(p, shown, returned):
+                first = min(first, int(p.first[shown]))
+                last = max(last, int(p.first[shown]))
+        count += 1
+        i = p.links[i, NEXT_CALL]
+    p.at[NEED_FIRST], p.at[NEED_LAST], p.at[GOAL] = first, last, goal
+
+
+@inlined
+def _keeps(p: Texts, state: int) -> bool:
+    """Say whether all texts begin with that state that no put leads to any more."""
+    if p.at[NEED_LAST] < 0:
+        return True
+    return bool(p.first[state] <= p.at[NEED_FIRST] and p.at[NEED_LAST] <= p.last[state])
+
+
+@inlined
+def _is_better(p: Texts, kind_class: int, op: int, n: int) -> bool:
+    if p.move[n, CHOICE_CLASS] != kind_class:
+        return bool(p.move[n, CHOICE_CLASS] > kind_class)
+    return bool(p.operations[p.move[n, CHOICE_OP], RETURNED] > p.operations[op, RETURNED])
+
+
+@bare
+def _add(p: Texts, count: int, op: int, state: int, kind_class: int) -> int:
+    """Add what may come next, at its place; return how many there are now."""
+    goal = p.at[GOAL]
+    if goal >= 0 and p.first[state] <= p.first[goal] <= p.last[state]:
+        kind_class = TO_GOAL
+    if p.operations[op, RETURNED] == NEVER:
+        kind_class += OF_UNKNOWN
+    p.move[count, CHOICE_OP] = op
+    p.move[count, CHOICE_STATE] = state
+    p.move[count, CHOICE_CLASS] = kind_class
+    n = count
+    while n and _is_better(p, kind_class, op, n - 1):
+        swap(p.move, n, n - 1)
+        n -= 1
+    return count + 1
+
+
+@inlined
+def _find_appends(p: Texts, until: int, count: int) -> int:
+    """Find what leads to a longer text that a get shows."""
+    state = p.at[STATE]
+    for e in range(p.edge_begin[state], p.edge_begin[state + 1]):
+        to = int(p.edge[e, EDGE_TO])
+        kind = int(p.edge[e, EDGE_KIND])
+        if p.state_seen[to] < until:
+            continue
+        p.handled[kind] = p.at[TICK]
+        if _keeps(p, to):
+            op = _known_of(p, kind, until)
+            if op == NOBODY:
+                op = _spare_of(p, kind, until)
+            if op != NOBODY:
+                count = _add(p, count, op, to, APPEND)
+    return count
+
+
+@inlined
+def _find_changes(p: Texts, until: int, count: int) -> int:
+    """Find puts, and what leads to a text that no get shows."""
+    head = p.operations.shape[0] + CHANGES
+    junk = junk_of(p)
+    keeps_junk = _keeps(p, junk)
+    has_lost = not keeps_junk
+    i = p.links[head, NEXT_CALL]
+    while i != head and p.operations[i, CALLED] <= until:
+        kind = int(p.operations[i, KIND])
+        to = int(p.kind_to[kind])
+        if p.kind_seen[kind] < until:
+            if not has_lost:  # all others of these come with it
+                has_lost = True
+                count = _add(p, count, int(i), junk, LOST)
+        elif p.handled[kind] != p.at[TICK]:
+            p.handled[kind] = p.at[TICK]
+            if to == APPENDS:
+                if keeps_junk:
+                    count = _add(p, count, _known_of(p, kind, until), junk, JUNK)
+            elif _keeps(p, to):
+                count = _add(p, count, _known_of(p, kind, until), to, PUT)
+        i = p.links[i, NEXT_CALL]
+    return count
+
+
+@inlined
+def _find_unknown_puts(p: Texts, until: int, count: int) -> int:
+    for n in range(p.spare_puts.size):
+        kind = int(p.spare_puts[n])
+        to = int(p.kind_to[kind])
+        if p.handled[kind] != p.at[TICK] and p.kind_seen[kind] >= until and _keeps(p, to):
+            op = _spare_of(p, kind, until)
+            if op != NOBODY:
+                count = _add(p, count, op, to, PUT)
+    return count
+
+
+@bare
+def find_moves(p: Texts) -> None:
+    """Choose what comes next, and put off all else that may; choose NOBODY if nothing may."""
+    p.at[TICK] += 1
+    p.at[NEXT_OP] = NOBODY
+    until = first_return(p)
+    _find_needs(p, until)
+    if not _keeps(p, int(p.at[STATE])):
+        return
+    count = _find_changes(p, until, _find_appends(p, until, 0))
+    count = _find_unknown_puts(p, until, count)
+    if count == 0:
+        return
+    cost = int(p.node[p.at[NODE], COST])
+    p.at[NEXT_OP] = p.move[0, CHOICE_OP]
+    p.at[NEXT_STATE] = p.move[0, CHOICE_STATE]
+    p.at[NEXT_COST] = cost
+    for n in range(1, count):
+        is_unknown = p.operations[p.move[n, CHOICE_OP], RETURNED] == NEVER
+        _put_off(p, n, cost + RANK_COST * n + (UNKNOWN_COST if is_unknown else 0))
+
+
+@inlined
+def _put_off(p: Texts, move: int, cost: int) -> None:
+    """Keep a move for later."""
+    n = p.at[LATER]
+    p.at[LATER] = n + 1
+    p.later[n, AFTER] = p.at[NODE]
+    p.later[n, MOVE_OP] = p.move[move, CHOICE_OP]
+    p.later[n, MOVE_STATE] = p.move[move, CHOICE_STATE]
+    p.later[n, MOVE_COST] = cost
+    p.later[n, MERIT] = p.at[PLACED] - cost
+    rise(p.later, int(n))
+
+
+@inlined
+def resume(p: Texts) -> int:
+    """Choose the best of what was put off; return the node that it stands behind."""
+    after = int(p.later[0, AFTER])
+    p.at[NEXT_OP] = p.later[0, MOVE_OP]
+    p.at[NEXT_STATE] = p.later[0, MOVE_STATE]
+    p.at[NEXT_COST] = p.later[0, MOVE_COST]
+    drop_first(p.later, int(p.at[LATER]))
+    p.at[LATER] -= 1
+    return after

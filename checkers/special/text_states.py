@@ -1,0 +1,277 @@
+"""Numbers the texts that a key can hold, and says where puts and appends lead from each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from checkers.kernels import text_arrays as arrays
+from checkers.kernels import text_trie as tries
+from checkers.kernels.text_trie import NOWHERE, Reach, Trie
+from checkers.models.encoding import StepByKind
+from checkers.search.budget import Limits, Memory
+from checkers.search.problem import Ints, Problem
+
+Int32s = npt.NDArray[np.int32]
+
+APPEND, GET, PUT = range(3)
+"""Codes of the kinds of kv: places of the operations' names in their order."""
+CHUNK_BYTES = 1 << 16
+"""Texts are put into a trie so many bytes at a time; a longer one alone."""
+STEPS_MAX = 1_000_000
+"""Steps between two looks at the clock."""
+EDGES_FIRST = 1 << 10
+NODES_FIRST = 1 << 10
+NODE_BYTES = 13
+
+
+@dataclass(frozen=True, slots=True)
+class TextStates:
+    """What checkers.kernels.text_arrays.Texts has of the texts alone.
+
+    `kind` and `shown` are of each operation: what it puts or appends, and the state that it
+    shows, NOWHERE for what the key can never hold. `start` is the first state.
+    """
+
+    first: Int32s
+    last: Int32s
+    parent: Int32s
+    put_above: Int32s
+    put_kind: Int32s
+    edge_begin: Int32s
+    edge: Int32s
+    kind_to: Int32s
+    kind: Ints
+    shown: Ints
+    start: int
+
+    @property
+    def junk(self) -> int:
+        """The state that stands for all texts that no get shows."""
+        return len(self.parent)
+
+
+class _Grown:
+    """A trie under construction."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        memory.take(NODE_BYTES * NODES_FIRST)
+        self.trie = _empty_trie(NODES_FIRST)
+        self.used = 1
+
+    def insert(self, texts: Sequence[str], limits: Limits) -> Int32s:
+        """Give texts their nodes."""
+        nodes = []
+        for text, begin in _chunks(texts):
+            self._make_room(self.used + text.size)
+            node = np.empty(len(begin) - 1, np.int32)
+            self.used = tries.insert(self.trie, self.used, text, begin, node)
+            nodes.append(node)
+            limits.look()
+        return np.concatenate([np.empty(0, np.int32), *nodes])
+
+    def _make_room(self, size: int) -> None:
+        old = self.trie
+        if size <= len(old.child):
+            return
+        size = max(size, len(old.child) * 3 // 2)
+        self._memory.take(NODE_BYTES * size)
+        self.trie = _empty_trie(size)
+        for name in Trie._fields:
+            getattr(self.trie, name)[: self.used] = getattr(old, name)[: self.used]
+        self._memory.give_back(old)
+
+    def find(self, texts: Sequence[str], limits: Limits) -> Int32s:
+        """Return the nodes of texts, NOWHERE for those that have none."""
+        nodes = []
+        for text, begin in _chunks(texts):
+            node = np.empty(len(begin) - 1, np.int32)
+            tries.find(self.trie, text, begin, node)
+            nodes.append(node)
+            limits.look()
+        return np.concatenate([np.empty(0, np.int32), *nodes])
+
+
+def _empty_trie(size: int) -> Trie:
+    child, sibling = np.full(size, NOWHERE, np.int32), np.full(size, NOWHERE, np.int32)
+    return Trie(child, sibling, np.zeros(size, np.int32), np.zeros(size, np.uint8))
+
+
+def _chunks(texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.uint8], Ints]]:
+    """Join texts a chunk at a time; yield their bytes, and where each begins."""
+    held: list[bytes] = []
+    size = 0
+    for each in texts:
+        text = each.encode("utf-8", "surrogatepass")  # what begins with what stays so
+        if held and size + len(text) > CHUNK_BYTES:
+            yield _joined(held)
+            held, size = [], 0
+        held.append(text)
+        size += len(text)
+    if held:
+        yield _joined(held)
+
+
+def _joined(texts: list[bytes]) -> tuple[npt.NDArray[np.uint8], Ints]:
+    begin = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    return np.frombuffer(b"".join(texts) + b"\0", np.uint8), begin
+
+
+def text_of(value: Any) -> str:
+    """Return a value as the text that the store holds; nothing reads as the empty text."""
+    return "" if value is None else str(value)
+
+
+def kind_texts(problem: Problem) -> list[str]:
+    """Return of each of the problem's kinds the text that it gets, puts or appends."""
+    step = problem.step
+    assert isinstance(step, StepByKind), "a key's problem is made by its model"
+    kinds = problem.kinds
+    number = np.where(kinds.code == GET, kinds.b, kinds.a)
+    return [text_of(step.value(n)) for n in number.tolist()]
+
+
+def number_states(
+    problem: Problem, texts: Sequence[str], limits: Limits, memory: Memory
+) -> TextStates:
+    """Number what the key can hold; `texts` are those of the problem's kinds.
+
+    Raises:
+        MemorySpentError: it takes more memory than the limits allow.
+        TimeSpentError: the time is over.
+    """
+    code = problem.kinds.code
+    distinct: tuple[dict[str, int], ...] = ({}, {}, {})
+    number = np.array(
+        [
+            distinct[c].setdefault(text, len(distinct[c]))
+            for c, text in zip(code.tolist(), texts, strict=True)
+        ],
+        np.int64,
+    )
+    appended, got, put = (list(numbers) for numbers in distinct)
+    shown = _Grown(memory)
+    node_got = shown.insert(got, limits)
+    begin = shown.find([text_of(problem.start), *put], limits)
+    reached = _reached(shown, np.unique(begin[begin >= 0]), appended, limits, memory)
+    edge_begin, edge = _edges(reached, _in_order(reached))
+    parent, first, last = _tree(shown, reached)
+    junk, appends = len(parent), len(appended)
+
+    state = np.append(reached.state, np.int32(NOWHERE))  # at the end that of no node
+    start, *to_put = state[begin].tolist()
+    to = np.array(to_put, np.int32)
+    put_kind = np.full(junk, NOWHERE, np.int32)
+    put_kind[to[to >= 0]] = appends + np.flatnonzero(to >= 0)
+    kind = _kinds(problem, texts, number, appends)
+    of_get = np.where(code == GET, number, 0)
+    shows = state[node_got[of_get]] if len(got) else np.full(len(code), NOWHERE)
+    shows = np.where(code == GET, shows, np.where(kind == NOWHERE, arrays.ANYTHING, NOWHERE))
+    return TextStates(
+        first=first,
+        last=last,
+        parent=parent,
+        put_above=_put_above(parent, put_kind),
+        put_kind=put_kind,
+        edge_begin=edge_begin,
+        edge=edge,
+        kind_to=np.append(
+            np.full(appends, arrays.APPENDS, np.int32), np.where(to >= 0, to, np.int32(junk))
+        ),
+        kind=kind[problem.kind],
+        shown=shows.astype(np.int64)[problem.kind],
+        start=start if start >= 0 else junk,
+    )
+
+
+def _reached(
+    shown: _Grown, begin: Int32s, texts: Sequence[str], limits: Limits, memory: Memory
+) -> Reach:
+    """Find which nodes can be held: those to begin with, and what appends of texts lead to."""
+    appended = _Grown(memory)
+    ends = appended.insert(texts, limits)
+    found = Reach(
+        kind=np.full(appended.used, NOWHERE, np.int32),
+        state=np.full(shown.used, NOWHERE, np.int32),
+        node=np.empty(shown.used, np.int32),
+        edges=np.empty((EDGES_FIRST + appended.used, 3), np.int32),
+        pairs=np.empty((appended.used, 2), np.int32),
+        at=np.zeros(tries.REACH_FACTS, np.int64),
+    )
+    memory.take_all(found)
+    found.kind[ends] = np.arange(len(ends))
+    found.node[: len(begin)] = begin
+    found.state[begin] = np.arange(len(begin))
+    found.at[tries.STATES] = len(begin)
+    status = tries.NEEDS_EDGES
+    while status != tries.ALL_REACHED:
+        status = tries.reach(shown.trie, appended.trie, found, STEPS_MAX)
+        if status == tries.NEEDS_EDGES:
+            found = _with_more_edges(found, memory)
+        limits.look()
+    memory.give_back((*appended.trie, found.kind, found.pairs))
+    return found
+
+
+def _with_more_edges(found: Reach, memory: Memory) -> Reach:
+    old = found.edges
+    size = memory.larger(len(old), old.nbytes // len(old)) + len(found.kind)
+    edges = np.empty((size, 3), np.int32)
+    memory.take_all((edges,))
+    edges[: len(old)] = old
+    memory.give_back((old,))
+    return found._replace(edges=edges)
+
+
+def _in_order(reached: Reach) -> Int32s:
+    """Number states by their nodes: what begins with another has a larger number.
+
+    Returns where each number went.
+    """
+    size = int(reached.at[tries.STATES])
+    by_node = np.argsort(reached.node[:size])
+    reached.state[reached.node[by_node]] = np.arange(size)
+    rank = np.empty(size, np.int32)
+    rank[by_node] = np.arange(size)
+    return rank
+
+
+def _edges(reached: Reach, rank: Int32s) -> tuple[Int32s, Int32s]:
+    """Return where each state's edges begin, junk's none as well, and the edges by state."""
+    edges = reached.edges[: reached.at[tries.EDGES]]
+    source = rank[edges[:, tries.EDGE_FROM]]
+    order = np.argsort(source, kind="stable")
+    begin = np.searchsorted(source[order], np.arange(len(rank) + 2))
+    to = rank[edges[order, tries.EDGE_TO]]
+    edge = np.stack((edges[order, tries.EDGE_KIND], to), axis=1)
+    return begin.astype(np.int32), np.ascontiguousarray(edge, np.int32)
+
+
+def _tree(shown: _Grown, reached: Reach) -> tuple[Int32s, Int32s, Int32s]:
+    """Return each state's parent, and the stretch of what begins with it; `shown` is used up."""
+    size = int(reached.at[tries.STATES])
+    parent = np.empty(size, np.int32)
+    tries.nearest(shown.trie, shown.used, reached.state, shown.trie.child, parent)
+    first, last = np.empty(size + 1, np.int32), np.empty(size + 1, np.int32)
+    tries.number(parent, np.empty(size, np.int32), first, last)
+    return parent, first, last
+
+
+def _kinds(problem: Problem, texts: Sequence[str], number: Ints, appends: int) -> Ints:
+    """Return the kind of each of the problem's: appends first, then puts; NOWHERE for gets."""
+    code = problem.kinds.code
+    kind = np.where(code == PUT, appends + number, number)
+    is_empty = np.array([not text for text in texts], np.bool_)
+    return np.where((code == GET) | ((code == APPEND) & is_empty), NOWHERE, kind)
+
+
+def _put_above(parent: Int32s, put_kind: Int32s) -> Int32s:
+    """Return of each state the longest text put that it begins with, itself included."""
+    above = np.empty(len(parent), np.int32)
+    tries.carry_down(parent, put_kind, above)
+    return above
