@@ -76,6 +76,7 @@ class Picture:
     ticks: tuple[tuple[float, str], ...]
     deadline: float | None
     deadline_label: str
+    deadline_label_x: float
     title: str
     left_out: int
     bands: tuple[Band, ...] = ()
@@ -97,6 +98,7 @@ def lay_out(part: FailingPart, *, is_timed: bool, faults: Sequence[Fault] = ()) 
     bars = _bars(part, shown, lanes, axis, width - RIGHT)
     points = _points(part, shown, lanes, axis)
     stuck = None if part.stuck is None else part.by_id(part.stuck)
+    label = "open at this return" if part.undecided else "no order gets past this return"
     deadline = None
     if stuck is not None and stuck.return_ns is not None:
         deadline = round(axis.places[2 * stuck.return_ns + 1], 1)
@@ -109,9 +111,9 @@ def lay_out(part: FailingPart, *, is_timed: bool, faults: Sequence[Fault] = ()) 
         line=" ".join(f"{point.x},{point.y}" for point in points),
         ticks=_ticks(axis, width, is_timed=is_timed),
         deadline=deadline,
-        deadline_label="open at this return"
-        if part.undecided
-        else "no order gets past this return",
+        deadline_label=label,
+        # It ends at the line; where it would begin outside the picture it is moved to the right.
+        deadline_label_x=max(deadline or 0.0, round(CHARACTER * len(label), 1)),
         title=f"{len(shown)} operations of {len(processes)} clients",
         left_out=len(part.operations) - len(shown),
         bands=bands,

@@ -44,6 +44,7 @@ def test_the_order_is_drawn_inside_its_operations() -> None:
         assert bar.x <= point.x <= bar.x + bar.width
     (stuck,) = [bar for bar in picture.bars if bar.role == "stuck"]
     assert picture.deadline == pytest.approx(stuck.x + stuck.width, abs=0.2)
+    assert picture.deadline_label_x >= len(picture.deadline_label) * 5  # inside the picture
 
 
 def test_what_is_undecided_is_never_said_to_be_wrong() -> None:
