@@ -1,0 +1,122 @@
+"""What name servers answer: routes of topics (105), the brokers (106), names of topics (206).
+
+Source: RocketMQ's TopicRouteData, QueueData, BrokerData, ClusterInfo and TopicList; DLEDGER.md
+A.3. All are written in the dialect that the asking client reads (`reads_standard_json`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+
+from system.remoting.command import I32, I64, CommandError
+from system.remoting.fastjson import dumps, loads
+
+MASTER_ID = 0
+"""The id of the broker, among those of one name, that takes messages."""
+STANDARD_JSON_SINCE = 401
+"""V4_9_4: clients from there on read maps of integer keys as standard JSON."""
+
+Kind = TypeVar("Kind")
+
+
+class QueueData(msgspec.Struct, frozen=True, rename="camel"):
+    """A topic's queues on the brokers of one name. `perm`: 4 read, 2 write, 1 inherit."""
+
+    broker_name: str
+    read_queue_nums: I32
+    write_queue_nums: I32
+    perm: I32
+    topic_sys_flag: I32 = 0
+
+
+class BrokerData(msgspec.Struct, frozen=True, rename="camel"):
+    """The brokers of one name: "host:port" by broker id, 0 for the master."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: dict[I64, str]
+    enable_acting_master: bool = False
+
+
+class TopicRoute(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a topic's queues are (RocketMQ's TopicRouteData)."""
+
+    broker_datas: tuple[BrokerData, ...] = ()
+    queue_datas: tuple[QueueData, ...] = ()
+    order_topic_conf: str | None = None
+
+
+class ClusterInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """All brokers by name, and the names of each cluster's brokers."""
+
+    broker_addr_table: dict[str, BrokerData]
+    cluster_addr_table: dict[str, tuple[str, ...]]
+
+
+def reads_standard_json(version: int, accept_standard_json_only: bool = False) -> bool:
+    """Whether a client of `version` is to get integer keys in quotes."""
+    return accept_standard_json_only or version >= STANDARD_JSON_SINCE
+
+
+def encode_route(route: TopicRoute, *, is_standard: bool) -> bytes:
+    """Return the body that answers GET_ROUTEINFO_BY_TOPIC."""
+    value = {
+        "brokerDatas": [_broker(data) for data in route.broker_datas],
+        "filterServerTable": {},
+        "orderTopicConf": route.order_topic_conf,
+        "queueDatas": [msgspec.to_builtins(data, order="sorted") for data in route.queue_datas],
+    }
+    return dumps(value, unquoted_integer_keys=not is_standard)
+
+
+def decode_route(data: bytes | memoryview) -> TopicRoute:
+    """Read such a body in either dialect. Raises CommandError."""
+    return _convert(loads(data), TopicRoute)
+
+
+def encode_cluster_info(info: ClusterInfo, *, is_standard: bool) -> bytes:
+    """Return the body that answers GET_BROKER_CLUSTER_INFO."""
+    value = {
+        "brokerAddrTable": {name: _broker(data) for name, data in info.broker_addr_table.items()},
+        "clusterAddrTable": info.cluster_addr_table,
+    }
+    return dumps(value, unquoted_integer_keys=not is_standard)
+
+
+def decode_cluster_info(data: bytes | memoryview) -> ClusterInfo:
+    """Read such a body in either dialect. Raises CommandError."""
+    return _convert(loads(data), ClusterInfo)
+
+
+def encode_topic_list(topics: Iterable[str]) -> bytes:
+    """Return the body that answers GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
+    return dumps({"topicList": list(topics)}, unquoted_integer_keys=False)
+
+
+def decode_topic_list(data: bytes | memoryview) -> tuple[str, ...]:
+    """Read such a body. Raises CommandError."""
+    return _convert(loads(data), _TopicList).topic_list
+
+
+class _TopicList(msgspec.Struct, frozen=True, rename="camel"):
+    topic_list: tuple[str, ...] = ()
+
+
+def _broker(data: BrokerData) -> dict[str, Any]:
+    return {
+        "brokerAddrs": data.broker_addrs,
+        "brokerName": data.broker_name,
+        "cluster": data.cluster,
+        "enableActingMaster": data.enable_acting_master,
+    }
+
+
+def _convert(value: object, kind: type[Kind]) -> Kind:
+    try:
+        # Integer keys arrive as strings: in maps of integers alone they are read as numbers.
+        return msgspec.convert(value, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise CommandError(f"bad {kind.__name__} body: {error}") from None
