@@ -63,7 +63,7 @@ def reads_standard_json(version: int, accept_standard_json_only: bool = False) -
 
 def encode_route(route: TopicRoute, *, is_standard: bool) -> bytes:
     """Return the body that answers GET_ROUTEINFO_BY_TOPIC."""
-    value = {
+    value: dict[str, Any] = {
         "brokerDatas": [_broker(data) for data in route.broker_datas],
         "filterServerTable": {},
         "orderTopicConf": route.order_topic_conf,
