@@ -1,0 +1,181 @@
+"""What a name server answers: requests of brokers and clients in, responses out.
+
+Source: RocketMQ's DefaultRequestProcessor and ClientRequestProcessor; DLEDGER.md A.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from system.nameserver.registry import (
+    HEARTBEAT_TIMEOUT_MS,
+    Connection,
+    Registration,
+    RegistrationRefused,
+    RouteRegistry,
+)
+from system.remoting.codes import RequestCode, ResponseCode
+from system.remoting.command import RESPONSE_FLAG, Command, CommandError
+from system.remoting.register_bodies import (
+    NAME_LENGTH_MAX,
+    body_crc32,
+    decode_data_version,
+    decode_register_body,
+    encode_data_version,
+)
+from system.remoting.registration_headers import (
+    BrokerHeader,
+    DataVersionAnswer,
+    HeartbeatHeader,
+    RegisterBrokerHeader,
+    RegisterBrokerResponse,
+    RouteHeader,
+    TopicHeader,
+)
+from system.remoting.route_bodies import (
+    encode_cluster_info,
+    encode_route,
+    encode_topic_list,
+    reads_standard_json,
+)
+
+SCAN_INTERVAL_MS = 5_000.0
+"""How often to look for brokers that were not heard of (RocketMQ 5's scanNotActiveBroker)."""
+
+
+class NameServer:
+    """Answers requests from a registry of its own. Pure: time is given with each input."""
+
+    def __init__(self) -> None:
+        self.registry = RouteRegistry()
+        self._answers: dict[int, Callable[[Connection, Command, float], Command]] = {
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self._heartbeat,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+        }
+
+    def handle(self, connection: Connection, request: Command, now_ms: float) -> Command | None:
+        """Return the response; None where none is wanted. Raises nothing of what may come in."""
+        if request.is_response:
+            return None
+        answer = self._answers.get(request.code)
+        if answer is None:
+            response = _refusal(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f"request code {request.code} is not supported by this name server",
+            )
+        else:
+            try:
+                response = answer(connection, request, now_ms)
+            except (CommandError, RegistrationRefused) as error:
+                response = _refusal(ResponseCode.SYSTEM_ERROR, str(error))
+        if request.is_oneway:
+            return None
+        response.opaque = request.opaque
+        response.flag = RESPONSE_FLAG
+        response.serialize_type = request.serialize_type
+        return response
+
+    def gone(self, connection: Connection) -> list[str]:
+        """A connection closed; return the addresses of the brokers that are forgotten with it."""
+        return self.registry.gone(connection)
+
+    def scan(self, now_ms: float) -> list[Connection]:
+        """Forget brokers not heard of in time; return the connections to be closed."""
+        return self.registry.expire(now_ms)
+
+    # ---- brokers ----------------------------------------------------------------------
+
+    def _register(self, connection: Connection, request: Command, now_ms: float) -> Command:
+        header = RegisterBrokerHeader.from_ext(request.ext)
+        if header.body_crc32 not in (0, body_crc32(request.body)):
+            raise CommandError(
+                "crc32 not match: the body is not what the broker sent; send it again"
+            )
+        body = decode_register_body(
+            request.body, is_compressed=header.compressed, version=request.version
+        )
+        timeout_ms = header.heartbeat_timeout_millis
+        result = self.registry.register(
+            Registration(
+                cluster=header.cluster_name,
+                broker_name=header.broker_name,
+                address=header.broker_addr,
+                broker_id=header.broker_id,
+                ha_address=header.ha_server_addr or "",
+                version=body.version,
+                topics=body.topics,
+                timeout_ms=HEARTBEAT_TIMEOUT_MS if timeout_ms is None else float(timeout_ms),
+                acts_as_master=header.enable_acting_master,
+            ),
+            connection,
+            now_ms,
+        )
+        return _done(RegisterBrokerResponse(result.ha_address, result.master_address).to_ext())
+
+    def _unregister(self, connection: Connection, request: Command, now_ms: float) -> Command:
+        del connection, now_ms
+        header = BrokerHeader.from_ext(request.ext)
+        self.registry.unregister(header.broker_name, header.broker_addr)
+        return _done()
+
+    def _query_data_version(
+        self, connection: Connection, request: Command, now_ms: float
+    ) -> Command:
+        """Tell a broker whether it has to register: not if nothing changed, then it is heard."""
+        del connection
+        header = BrokerHeader.from_ext(request.ext)
+        known = self.registry.version_of(header.broker_addr)
+        is_changed = known is None or known != decode_data_version(request.body)
+        if not is_changed:
+            self.registry.heard(header.broker_addr, now_ms)
+        body = b"" if known is None else encode_data_version(known)
+        return _done(DataVersionAnswer(is_changed).to_ext(), body)
+
+    def _heartbeat(self, connection: Connection, request: Command, now_ms: float) -> Command:
+        del connection
+        self.registry.heard(HeartbeatHeader.from_ext(request.ext).broker_addr, now_ms)
+        return _done()
+
+    # ---- clients ----------------------------------------------------------------------
+
+    def _route(self, connection: Connection, request: Command, now_ms: float) -> Command:
+        del connection, now_ms
+        header = RouteHeader.from_ext(request.ext)
+        route = self.registry.route(header.topic)
+        if route is None:
+            return _refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"no route for topic {header.topic[:NAME_LENGTH_MAX]!r}: no live broker has it; "
+                f"create it, or look whether its brokers run and know this name server",
+            )
+        is_standard = reads_standard_json(request.version, bool(header.accept_standard_json_only))
+        return _done(body=encode_route(route, is_standard=is_standard))
+
+    def _cluster_info(self, connection: Connection, request: Command, now_ms: float) -> Command:
+        del connection, now_ms
+        is_standard = reads_standard_json(request.version)
+        info = self.registry.cluster_info()
+        return _done(body=encode_cluster_info(info, is_standard=is_standard))
+
+    def _topic_list(self, connection: Connection, request: Command, now_ms: float) -> Command:
+        del connection, request, now_ms
+        return _done(body=encode_topic_list(self.registry.topics()))
+
+    def _delete_topic(self, connection: Connection, request: Command, now_ms: float) -> Command:
+        del connection, now_ms
+        self.registry.delete_topic(TopicHeader.from_ext(request.ext).topic)
+        return _done()
+
+
+def _done(ext: dict[str, str] | None = None, body: bytes = b"") -> Command:
+    return Command(ResponseCode.SUCCESS, ext=ext or {}, body=body)
+
+
+def _refusal(code: int, remark: str) -> Command:
+    return Command(code, remark=remark)

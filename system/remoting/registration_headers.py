@@ -1,0 +1,93 @@
+"""Typed headers of what brokers and clients ask name servers.
+
+Source: RocketMQ's RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader,
+GetRouteInfoRequestHeader and their answers; DLEDGER.md A.2.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import msgspec
+
+from system.remoting.command import I32, I64
+from system.remoting.register_bodies import NAME_LENGTH_MAX, Name
+from system.remoting.requests import Fields
+
+_ADDRESS = re.compile(r"[^\s:;,]{1,255}:[0-9]{1,5}")
+BrokerId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class BrokerHeader(Fields, gc=False, rename="camel"):
+    """UNREGISTER_BROKER (104) and QUERY_DATA_VERSION (322): which broker it is about."""
+
+    broker_name: Name
+    broker_addr: str
+    cluster_name: Name
+    broker_id: BrokerId = 0
+
+    def __post_init__(self) -> None:
+        """Refuse an address that no client could use."""
+        _refuse_odd_address(self.broker_addr)
+
+
+class RegisterBrokerHeader(Fields, gc=False, rename="camel"):
+    """REGISTER_BROKER (103); the topics stand in the body (`register_bodies`).
+
+    A `body_crc32` of 0 is not looked at. `heartbeat_timeout_millis` and `enable_acting_master`
+    come from RocketMQ 5 alone.
+    """
+
+    broker_name: Name
+    broker_addr: str
+    cluster_name: Name
+    broker_id: BrokerId
+    ha_server_addr: str | None = None
+    heartbeat_timeout_millis: I64 | None = None
+    enable_acting_master: bool | None = None
+    compressed: bool = False
+    body_crc32: I32 = 0
+
+    def __post_init__(self) -> None:
+        """Refuse an address that no client could use."""
+        _refuse_odd_address(self.broker_addr)
+
+
+class RegisterBrokerResponse(Fields, gc=False, rename="camel"):
+    """The answer to REGISTER_BROKER: for a slave whose master lives, where that is."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class DataVersionAnswer(Fields, gc=False, rename="camel"):
+    """The answer to QUERY_DATA_VERSION."""
+
+    changed: bool
+
+
+class HeartbeatHeader(Fields, gc=False, rename="camel"):
+    """BROKER_HEARTBEAT (904)."""
+
+    broker_addr: str
+    cluster_name: str = ""
+    broker_name: str = ""
+
+
+class RouteHeader(Fields, gc=False, rename="camel"):
+    """GET_ROUTEINFO_BY_TOPIC (105)."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+class TopicHeader(Fields, gc=False, rename="camel"):
+    """DELETE_TOPIC_IN_NAMESRV (216)."""
+
+    topic: str
+
+
+def _refuse_odd_address(address: str) -> None:
+    if not _ADDRESS.fullmatch(address):
+        raise ValueError(f"brokerAddr {address[:NAME_LENGTH_MAX]!r} is not of the form host:port")
