@@ -23,9 +23,10 @@ from system.node.assembly import assemble
 from system.node.clock import SystemClock
 from system.node.config import ConfigError, NodeConfig, load
 from system.node.machine import Machine, in_disk_thread
-from system.node.node import Node, PortInUseError, flat
+from system.node.node import Node
 from system.node.open_file_limit import clients_within, raise_open_file_limit
 from system.node.real_disk import RealDisk
+from system.node.serving import PortInUseError, flat
 from system.node.store_lock import StoreInUseError, lock_store
 from system.node.volatile_disk import VolatileDisk
 from system.raft.protocol import InvariantError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import count
 
@@ -20,6 +19,7 @@ from system.node.link import Link
 from system.node.machine import Machine
 from system.node.peers import Address, Peers
 from system.node.recorder import Recorder
+from system.node.serving import guarded, listen, write_until_broken
 from system.raft.membership import Membership
 from system.raft.protocol import Message
 from system.remoting.command import Command, CommandError, decode_command
@@ -37,10 +37,6 @@ STRANGERS_MAX = 16
 DISK_MEASURE_INTERVAL_MS = 1000.0
 
 log = logging.getLogger("shaketable.node")
-
-
-class PortInUseError(Exception):
-    """A port that the node should listen on is taken: one line that names it."""
 
 
 class Node:
@@ -87,15 +83,16 @@ class Node:
 
     async def run(self) -> None:
         """Serve until cancelled. Raises PortInUseError, StoreError or InvariantError."""
-        peer_port = self._config.peers[self._config.self_id][1]
-        peer_listeners = await self._listen(peer_port, "its peers")
-        client_listeners = await self._listen(self._config.listen_port, "clients")
+        config = self._config
+        peer_port = config.peers[config.self_id][1]
+        peer_listeners = await listen(config.host, peer_port, "its peers")
+        client_listeners = await listen(config.host, config.listen_port, "clients")
         log.info(
             "event=serving node=%s clients=%s:%d peers=%s:%d",
-            self._config.self_id,
-            self._config.host,
-            self._config.listen_port,
-            self._config.host,
+            config.self_id,
+            config.host,
+            config.listen_port,
+            config.host,
             peer_port,
         )
         async with trio.open_nursery() as nursery:
@@ -107,11 +104,11 @@ class Node:
             nursery.start_soon(self._timer)
             nursery.start_soon(
                 trio.serve_listeners,
-                self._guarded(self._serve_peer, PEER_CONNECTIONS_MAX),
+                guarded(self._serve_peer, PEER_CONNECTIONS_MAX),
                 peer_listeners,
             )
             await trio.serve_listeners(
-                self._guarded(self._serve_client, self._config.client_connections_max),
+                guarded(self._serve_client, config.client_connections_max),
                 client_listeners,
             )
 
@@ -129,15 +126,6 @@ class Node:
             self.commit_log.advance_mark()
         self._checkpointer.close()
         self.commit_log.close()
-
-    async def _listen(self, port: int, whom: str) -> list[trio.SocketListener]:
-        try:
-            return await trio.open_tcp_listeners(port, host=self._config.host)
-        except OSError as error:
-            raise PortInUseError(
-                f"cannot listen on {self._config.host}:{port} for {whom}: "
-                f"{error.strerror or error}; choose another port or end what holds it"
-            ) from None
 
     # ---- time and effects -------------------------------------------------------------
 
@@ -277,35 +265,6 @@ class Node:
 
     # ---- connections ------------------------------------------------------------------
 
-    def _guarded(
-        self, serve: Callable[[trio.SocketStream], Awaitable[None]], connections_max: int
-    ) -> Callable[[trio.SocketStream], Awaitable[None]]:
-        """Serve one connection; what is wrong with it ends it and nothing else.
-
-        Each listener has a limit of its own, so that clients cannot shut the peers out.
-        """
-        open_now = 0
-
-        async def handle(stream: trio.SocketStream) -> None:
-            nonlocal open_now
-            if open_now >= connections_max:
-                log.warning("event=too_many_connections limit=%d", connections_max)
-                stream.socket.close()
-                return
-            open_now += 1
-            try:
-                await serve(stream)
-            except* (FrameError, CommandError) as group:
-                error = next(iter(flat(group)))
-                log.warning("event=bad_bytes from=%s error=%s action=closed", _name(stream), error)
-            except* (OSError, trio.ClosedResourceError):
-                pass  # the other side is gone: its business
-            finally:
-                open_now -= 1
-                stream.socket.close()
-
-        return handle
-
     async def _serve_peer(self, stream: trio.SocketStream) -> None:
         def on_frames(frames: list[Frame]) -> None:
             now_ms = self._clock.now_ms()
@@ -338,33 +297,9 @@ class Node:
 
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_write_until_broken, link)
+                nursery.start_soon(write_until_broken, link)
                 await link.read(on_frames)
                 nursery.cancel_scope.cancel()
         finally:
             del self._clients[number]
             self.broker.gone(number)
-
-
-async def _write_until_broken(link: Link) -> None:
-    try:
-        await link.write()
-    except (OSError, trio.ClosedResourceError):
-        link.close()
-
-
-def flat(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """Yield the errors of a nested group, outermost first."""
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from flat(error)
-        else:
-            yield error
-
-
-def _name(stream: trio.SocketStream) -> str:
-    try:
-        host, port = stream.socket.getpeername()[:2]
-    except OSError:
-        return "a closed connection"
-    return f"{host}:{port}"

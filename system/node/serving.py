@@ -1,0 +1,87 @@
+"""Listening, and serving each connection so that what is wrong with it ends it and nothing else.
+
+Nodes and name servers are shells of this kind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+
+import trio
+
+from system.node.link import Link
+from system.remoting.command import CommandError
+from system.remoting.frame import FrameError
+
+log = logging.getLogger("shaketable.node")
+
+
+class PortInUseError(Exception):
+    """A port that the process should listen on is taken: one line that names it."""
+
+
+async def listen(host: str, port: int, whom: str) -> list[trio.SocketListener]:
+    """Listen for `whom`. Raises PortInUseError."""
+    try:
+        return await trio.open_tcp_listeners(port, host=host)
+    except OSError as error:
+        raise PortInUseError(
+            f"cannot listen on {host}:{port} for {whom}: "
+            f"{error.strerror or error}; choose another port or end what holds it"
+        ) from None
+
+
+def guarded(
+    serve: Callable[[trio.SocketStream], Awaitable[None]], connections_max: int
+) -> Callable[[trio.SocketStream], Awaitable[None]]:
+    """Serve one connection; what is wrong with it ends it and nothing else.
+
+    Each listener has a limit of its own, so that clients cannot shut the peers out.
+    """
+    open_now = 0
+
+    async def handle(stream: trio.SocketStream) -> None:
+        nonlocal open_now
+        if open_now >= connections_max:
+            log.warning("event=too_many_connections limit=%d", connections_max)
+            stream.socket.close()
+            return
+        open_now += 1
+        try:
+            await serve(stream)
+        except* (FrameError, CommandError) as group:
+            error = next(iter(flat(group)))
+            log.warning("event=bad_bytes from=%s error=%s action=closed", _name(stream), error)
+        except* (OSError, trio.ClosedResourceError):
+            pass  # the other side is gone: its business
+        finally:
+            open_now -= 1
+            stream.socket.close()
+
+    return handle
+
+
+async def write_until_broken(link: Link) -> None:
+    """Send what is queued until the connection breaks; then close it, so that reading ends."""
+    try:
+        await link.write()
+    except (OSError, trio.ClosedResourceError):
+        link.close()
+
+
+def flat(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """Yield the errors of a nested group, outermost first."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from flat(error)
+        else:
+            yield error
+
+
+def _name(stream: trio.SocketStream) -> str:
+    try:
+        host, port = stream.socket.getpeername()[:2]
+    except OSError:
+        return "a closed connection"
+    return f"{host}:{port}"
