@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from system.node.machine import Machine, in_disk_thread
 from system.node.node import Node
 from system.node.open_file_limit import clients_within, raise_open_file_limit
 from system.node.real_disk import RealDisk
-from system.node.serving import PortInUseError, flat
+from system.node.serving import PortInUseError, cancel_on_signal, flat
 from system.node.store_lock import StoreInUseError, lock_store
 from system.node.volatile_disk import VolatileDisk
 from system.raft.protocol import InvariantError
@@ -83,17 +82,9 @@ def _serve(node: Node) -> int:
 
 async def _run(node: Node) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
+        nursery.start_soon(cancel_on_signal, nursery.cancel_scope, log)
         await node.run()
     await node.stop()
-
-
-async def _stop_on_signal(scope: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            log.info("event=stopping signal=%s", signal.Signals(number).name)
-            scope.cancel()
-            return
 
 
 def _within_file_limit(config: NodeConfig) -> NodeConfig:

@@ -6,6 +6,7 @@ Nodes and name servers are shells of this kind.
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 
 import trio
@@ -25,10 +26,10 @@ async def listen(host: str, port: int, whom: str) -> list[trio.SocketListener]:
     """Listen for `whom`. Raises PortInUseError."""
     try:
         return await trio.open_tcp_listeners(port, host=host)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # no name at all is a UnicodeError
         raise PortInUseError(
             f"cannot listen on {host}:{port} for {whom}: "
-            f"{error.strerror or error}; choose another port or end what holds it"
+            f"{getattr(error, 'strerror', None) or error}; choose another port or end what holds it"
         ) from None
 
 
@@ -68,6 +69,15 @@ async def write_until_broken(link: Link) -> None:
         await link.write()
     except (OSError, trio.ClosedResourceError):
         link.close()
+
+
+async def cancel_on_signal(scope: trio.CancelScope, log: logging.Logger) -> None:
+    """Cancel at the first SIGTERM or SIGINT, which is to end the process in order."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            log.info("event=stopping signal=%s", signal.Signals(number).name)
+            scope.cancel()
+            return
 
 
 def flat(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -1,0 +1,149 @@
+"""`python -m system.node.name_server --port 9876`: a name server, for brokers and clients.
+
+Several may run, none knows of another: brokers register with all, clients ask any. It keeps
+nothing on disk, and after a start it knows a broker as soon as that registers again.
+Ends with 0 on SIGTERM or SIGINT, 2 for bad options or a port in use, in one line on standard
+error. Source: RocketMQ's NamesrvController.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from itertools import count
+
+import trio
+
+from system.nameserver.name_server import SCAN_INTERVAL_MS, NameServer
+from system.node.clock import Clock, SystemClock, sleep
+from system.node.link import Link
+from system.node.open_file_limit import clients_within, raise_open_file_limit
+from system.node.serving import (
+    PortInUseError,
+    cancel_on_signal,
+    flat,
+    guarded,
+    listen,
+    write_until_broken,
+)
+from system.remoting.command import Command, CommandError, decode_command, encode_command
+from system.remoting.frame import Frame, FrameError
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 9876
+PORT_MAX = 65_535
+CONNECTIONS_MAX = 10_000
+OUT_BYTES_MAX = 32 << 20
+"""What may wait for one client that does not read."""
+EXIT_USAGE = 2
+
+log = logging.getLogger("shaketable.name_server")
+
+
+class NameServerNode:
+    """A name server on a port. `run` ends by cancellation, or because it cannot listen."""
+
+    def __init__(
+        self, host: str, port: int, clock: Clock, connections_max: int = CONNECTIONS_MAX
+    ) -> None:
+        self.server = NameServer()
+        self._host = host
+        self._port = port
+        self._clock = clock
+        self._connections_max = connections_max
+        self._links: dict[int, Link] = {}
+        self._numbers = count(1)
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises PortInUseError."""
+        listeners = await listen(self._host, self._port, "brokers and clients")
+        log.info("event=serving address=%s:%d", self._host, self._port)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._scan)
+            await trio.serve_listeners(guarded(self._serve, self._connections_max), listeners)
+
+    async def _scan(self) -> None:
+        while True:
+            await sleep(self._clock, SCAN_INTERVAL_MS)
+            for number in self.server.scan(self._clock.now_ms()):
+                log.warning("event=broker_expired connection=%d action=closed", number)
+                if (link := self._links.get(number)) is not None:
+                    link.close()
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        number = next(self._numbers)
+        link = self._links[number] = Link(stream.socket, OUT_BYTES_MAX)
+
+        def on_frames(frames: list[Frame]) -> None:
+            for frame in frames:
+                request = decode_command(frame)
+                response = self.server.handle(number, request, self._clock.now_ms())
+                if response is not None and not link.send(_encoded(response)):
+                    log.warning("event=client_too_slow connection=%d action=closed", number)
+                    link.close()
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(write_until_broken, link)
+                await link.read(on_frames)
+                nursery.cancel_scope.cancel()
+        finally:
+            del self._links[number]
+            for address in self.server.gone(number):
+                log.info("event=broker_gone address=%s connection=%d", address, number)
+
+
+def _encoded(response: Command) -> bytes:
+    try:
+        return encode_command(response)
+    except (CommandError, FrameError) as error:  # more brokers or topics than a frame holds
+        return encode_command(
+            Command(
+                1,
+                response.opaque,
+                response.flag,
+                remark=f"the answer does not fit a frame: {error}",
+                serialize_type=response.serialize_type,
+            )
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a name server until it is told to stop; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m system.node.name_server")
+    parser.add_argument("--port", type=_port, default=DEFAULT_PORT, help="port to listen on")
+    parser.add_argument("--host", default=DEFAULT_HOST, help="address to listen on")
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s.%(msecs)03d level=%(levelname)s %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+    )
+    connections_max = clients_within(raise_open_file_limit(), CONNECTIONS_MAX)
+    node = NameServerNode(arguments.host, arguments.port, SystemClock(), connections_max)
+    code = 0
+    try:
+        trio.run(_run, node)
+    except* PortInUseError as group:
+        log.error("event=stopped error=%s", next(iter(flat(group))))  # noqa: TRY400 - one line
+        code = EXIT_USAGE
+    return code
+
+
+async def _run(node: NameServerNode) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cancel_on_signal, nursery.cancel_scope, log)
+        await node.run()
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 5 or int(text) > PORT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port, 0..{PORT_MAX}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
