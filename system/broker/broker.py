@@ -132,6 +132,7 @@ class Broker:
     def gone(self, connection: Connection) -> None:
         """A client's connection closed: nobody waits for its replies any more."""
         self._outbox.drop(connection)
+        self._reads.drop(connection)
 
     def disk_full(self, is_full: bool, now_ms: float) -> None:
         """The disk refused a write for want of room, or took it at last.
@@ -179,7 +180,7 @@ class Broker:
         else:
             self._leave_leadership()
         self._reads.confirm(effects.reads_ready, effects.reads_refused, effects.commit_index)
-        self._reads.serve()
+        self._reads.serve(now_ms)
         self._admin.settle(now_ms)
         return BrokerEffects(
             effects.writes,

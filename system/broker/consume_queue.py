@@ -40,7 +40,7 @@ class UnitReader(Protocol):
 class _Tail:
     """One queue: its range, and the units in memory, which end at its end."""
 
-    __slots__ = ("begin", "end", "first", "is_new", "saved", "units")
+    __slots__ = ("begin", "end", "first", "is_new", "is_quiet", "saved", "units")
 
     def __init__(self, begin: int, end: int) -> None:
         self.begin = begin
@@ -48,6 +48,7 @@ class _Tail:
         self.end = end
         self.saved = end  # units below are in the files
         self.is_new = False  # whether it stands in the list of what the next checkpoint saves
+        self.is_quiet = True  # whether its next message is to be noted: a checkpoint, a watcher
         self.units = bytearray()
 
 
@@ -70,6 +71,8 @@ class ConsumeQueues:
         self._tail_units_max = tail_units_max
         self._queues: dict[Queue, _Tail] = {}
         self._new: list[Queue] = []
+        self._watched: set[Queue] = set()
+        self._arrived: list[Queue] = []
         for queue, (begin, end) in (ranges or {}).items():
             assert 0 <= begin <= end, f"queue {queue} of range {begin}..{end}"
             self._queues[queue] = _Tail(begin, end)
@@ -90,9 +93,32 @@ class ConsumeQueues:
             )
         tail.units += _PACK(position, size, tags_code)
         tail.end = offset + 1
+        if tail.is_quiet:
+            self._note(queue, tail)
+
+    def watch(self, queue: Queue) -> None:
+        """Have `take_arrived` name this queue once, when its next message is dispatched."""
+        self._watched.add(queue)
+        if (tail := self._queues.get(queue)) is not None:
+            tail.is_quiet = True
+
+    def unwatch(self, queue: Queue) -> None:
+        """Nobody waits for this queue's next message any more."""
+        self._watched.discard(queue)
+
+    def take_arrived(self) -> list[Queue]:
+        """Return the watched queues that got messages; they are not watched any more."""
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def _note(self, queue: Queue, tail: _Tail) -> None:
+        tail.is_quiet = False
         if not tail.is_new:
             tail.is_new = True
             self._new.append(queue)
+        if queue in self._watched:
+            self._watched.discard(queue)
+            self._arrived.append(queue)
 
     # ---- reads ------------------------------------------------------------------------
 
@@ -130,6 +156,17 @@ class ConsumeQueues:
             found.append((position, size))
         return found
 
+    def units(self, queue: Queue, offset: int, count_max: int) -> list[tuple[int, int, int]]:
+        """Return (position, size, tags code) of at most so many messages from `offset` on.
+
+        None outside the queue's range. Raises StoreError where the files cannot be read.
+        """
+        tail = self._queues.get(queue)
+        if tail is None or not tail.begin <= offset < tail.end:
+            return []
+        count = min(count_max, tail.end - offset)
+        return list(_UNIT.iter_unpack(self._units(queue, tail, offset, count)))
+
     def _units(self, queue: Queue, tail: _Tail, offset: int, count: int) -> bytes | bytearray:
         """Return `count` units, which the queue has, from the files and from memory."""
         if offset >= tail.first:
@@ -165,6 +202,7 @@ class ConsumeQueues:
                 continue  # saved of the log that a snapshot has replaced since
             tail.saved = max(tail.saved, start + len(data) // UNIT_BYTES)
             tail.is_new = tail.saved < tail.end
+            tail.is_quiet = True
             spare = min(tail.saved, tail.end - self._tail_units_max) - tail.first
             if spare > 0 and self._reader is not None:
                 del tail.units[: spare * UNIT_BYTES]

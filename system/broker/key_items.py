@@ -45,7 +45,8 @@ class KeyItems:
         first_position = self._items[0][2] if self._items else None
         for item_topic, properties, position, store_ms in reversed(self._items):
             is_in_time = begin_ms <= store_ms <= end_ms
-            if is_in_time and item_topic == topic and key in keys_in(properties):
+            may_have = is_in_time and item_topic == topic and key in properties
+            if may_have and key in keys_in(properties):
                 yield position
         if self._reader is not None:
             for position in self._reader.candidates(topic, key, begin_ms, end_ms):

@@ -22,6 +22,16 @@ class BrokerConfig:
     ack_timeout_ms: float = 2500.0  # DLedger's maxWaitAckTimeMs
     pull_messages_max: int = 32
     pull_bytes_max: int = 256 * 1024
+    query_messages_max: int = 64  # RocketMQ's maxMsgsNumBatch
+    query_bytes_max: int = 4 << 20
+    filtered_units_max: int = 800  # queue units that one pull with a filter looks at
+    long_polling: bool = True  # RocketMQ's longPollingEnable
+    short_polling_ms: float = 1000.0  # how long a pull is held without it, shortPollingTimeMills
+    pull_hold_ms_max: float = 60_000.0  # RocketMQ's consumers ask for 15 to 20 s
+    refused_pull_hold_ms: float = 1000.0  # of a consumer that would ask again at once
+    pulls_held_max: int = 20_000
+    slave_read_enable: bool = False  # RocketMQ's slaveReadEnable
+    consume_slowly_bytes: int = 256 << 20  # so far behind, a consumer is sent to a slave
     apply_bytes_max: int = 4 << 20  # committed bytes that one step dispatches
     key_items_max: int = 0  # messages with keys between two checkpoints; 0: no key index
     reads_held_max: int = 10_000  # confirmed reads that wait for what is still to be applied

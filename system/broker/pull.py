@@ -1,37 +1,118 @@
 """Answers a pull from the consume queues and the log.
 
-Source: RocketMQ's PullMessageProcessor and DefaultMessageStore.getMessage; codes as in
+Source: RocketMQ's PullMessageProcessor and DefaultMessageStore.getMessage (5.3.3); codes as in
 DLEDGER.md A.2.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from system.broker.consume_queue import ConsumeQueues, Queue
 from system.broker.limits import BrokerConfig
+from system.broker.tag_filter import TagFilter
 from system.raft.log_view import LogView
 from system.remoting.codes import ResponseCode
 from system.remoting.requests import PullMessage, PullMessageResponse
 
+COMMIT_OFFSET_FLAG = 1
+SUSPEND_FLAG = 2
+SUBSCRIPTION_FLAG = 4
+"""Of a pull's sys flag (PullSysFlag)."""
+MASTER_BROKER_ID = 0
+SLAVE_BROKER_ID = 1
+"""RocketMQ's whichBrokerWhenConsumeSlowly; a client takes another slave where there is no 1."""
+
+
+class Pulled(NamedTuple):
+    """What a pull comes to: its code, the response's fields, and the messages' places."""
+
+    code: ResponseCode
+    next_offset: int
+    begin: int
+    end: int
+    places: list[tuple[int, int]]
+
+    def fields(self, suggested_broker_id: int = MASTER_BROKER_ID) -> dict[str, str]:
+        """Return the response's ext fields."""
+        return PullMessageResponse(
+            suggested_broker_id, self.next_offset, self.begin, self.end
+        ).to_ext()
+
+    def body(self, log: LogView) -> list[bytes]:
+        """Return the messages as they are stored. Raises StoreError."""
+        return [log.read(position, size) for position, size in self.places]
+
 
 def pull(
-    queues: ConsumeQueues, log: LogView, limits: BrokerConfig, request: PullMessage, queue: Queue
-) -> tuple[ResponseCode, dict[str, str], list[bytes]]:
-    """Return the response's code, ext fields and body: the messages as they are stored.
+    queues: ConsumeQueues,
+    limits: BrokerConfig,
+    request: PullMessage,
+    queue: Queue,
+    tags: TagFilter | None = None,
+) -> Pulled:
+    """Find what a pull asks for. Raises StoreError.
 
-    Outside the queue nothing is found, and nextBeginOffset says where it goes on: in front of
-    what is retained (OFFSET_TOO_SMALL) at the begin, far behind the end at the end.
+    Outside the queue nothing is found, and `next_offset` says where it goes on: in front of
+    what is retained (OFFSET_TOO_SMALL) at the begin, far behind the end at the end. Where
+    there are messages but the filter wants none of those looked at, the code is
+    PULL_RETRY_IMMEDIATELY and `next_offset` is behind them.
     """
     begin, end = queues.begin(queue), queues.end(queue)
     offset = request.queue_offset
-    found: list[tuple[int, int]] = []
-    if begin <= offset < end:
-        count = max(1, min(request.max_msg_nums, limits.pull_messages_max))
-        found = queues.find(queue, offset, count, limits.pull_bytes_max)
-    if found:
-        code, next_offset = ResponseCode.SUCCESS, offset + len(found)
-    elif offset == end:
-        code, next_offset = ResponseCode.PULL_NOT_FOUND, offset
+    if not begin <= offset < end:
+        code = ResponseCode.PULL_NOT_FOUND if offset == end else ResponseCode.PULL_OFFSET_MOVED
+        return Pulled(code, begin if offset < begin else end, begin, end, [])
+    count_max = max(1, min(request.max_msg_nums, limits.pull_messages_max))
+    bytes_max = limits.pull_bytes_max
+    if request.max_msg_bytes is not None and request.max_msg_bytes > 0:
+        bytes_max = min(bytes_max, request.max_msg_bytes)
+    if tags is None:
+        places = queues.find(queue, offset, count_max, bytes_max)
+        looked_at = len(places)
     else:
-        code, next_offset = ResponseCode.PULL_OFFSET_MOVED, end if offset > end else begin
-    ext = PullMessageResponse(0, next_offset, begin, end).to_ext()
-    return code, ext, [log.read(position, size) for position, size in found]
+        units_max = max(count_max, limits.filtered_units_max)
+        units = queues.units(queue, offset, units_max)
+        places, looked_at = _wanted(units, tags, count_max, bytes_max)
+    if not looked_at:  # the files hold less than the queue's range says: as RocketMQ answers
+        return Pulled(ResponseCode.PULL_NOT_FOUND, offset, begin, end, [])
+    code = ResponseCode.SUCCESS if places else ResponseCode.PULL_RETRY_IMMEDIATELY
+    return Pulled(code, offset + looked_at, begin, end, places)
+
+
+def as_follower(pulled: Pulled, request: PullMessage) -> Pulled:
+    """Return what a follower answers: it sends nobody to another offset.
+
+    Its own end may be behind the leader's, its begin another one (RocketMQ's slave with
+    offsetCheckInSlave=false): the client asks for the same offset again.
+    """
+    if pulled.code != ResponseCode.PULL_OFFSET_MOVED:
+        return pulled
+    return pulled._replace(
+        code=ResponseCode.PULL_RETRY_IMMEDIATELY, next_offset=request.queue_offset
+    )
+
+
+def suggested_broker_id(pulled: Pulled, log_end_position: int, limits: BrokerConfig) -> int:
+    """Return where the consumer should pull next: one far behind at a slave, where slaves serve."""
+    if limits.slave_read_enable and pulled.places:
+        position, size = pulled.places[-1]
+        if log_end_position - position - size > limits.consume_slowly_bytes:
+            return SLAVE_BROKER_ID
+    return MASTER_BROKER_ID
+
+
+def _wanted(
+    units: list[tuple[int, int, int]], tags: TagFilter, count_max: int, bytes_max: int
+) -> tuple[list[tuple[int, int]], int]:
+    """Return the places of wanted messages, and how many units were looked at for them."""
+    places: list[tuple[int, int]] = []
+    total = 0
+    for at, (position, size, tags_code) in enumerate(units):
+        if not tags.passes(tags_code):
+            continue
+        total += size
+        if len(places) == count_max or (places and total > bytes_max):
+            return places, at
+        places.append((position, size))
+    return places, len(units)

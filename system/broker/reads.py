@@ -1,46 +1,67 @@
-"""Pulls and offset queries: linearizable at the leader, or what a member knows to be committed.
+"""Pulls and queries: linearizable at the leader, or what a member knows to be committed.
 
 A linearizable read waits for the core's read round, then until everything is applied that was
-committed when the round was confirmed.
-Source: RocketMQ's PullMessageProcessor, AdminBrokerProcessor; Ongaro's dissertation section
-6.4 (read index); DESIGN.md decision 1.
+committed when the round was confirmed. A pull that finds nothing may be held then; what it
+answers in the end was true at some time between its arrival and its answer, as committed
+messages stay.
+
+A member that does not lead answers pulls where slaveReadEnable says so, and queries for single
+messages always, as RocketMQ's slaves do: from what it knows to be committed. Pulls that it may
+not answer get PULL_RETRY_IMMEDIATELY (4.9.8), held for a moment where the consumer allows it,
+since it would ask again at once.
+Source: RocketMQ's PullMessageProcessor, QueryMessageProcessor, AdminBrokerProcessor; Ongaro's
+dissertation section 6.4 (read index); DESIGN.md decision 1.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from system.broker.effects import Connection
 from system.broker.limits import BrokerConfig
+from system.broker.long_polling import HeldPulls
 from system.broker.outbox import Outbox
-from system.broker.pull import pull
+from system.broker.pull import (
+    SUBSCRIPTION_FLAG,
+    SUSPEND_FLAG,
+    Pulled,
+    as_follower,
+    pull,
+    suggested_broker_id,
+)
+from system.broker.queries import ANYWHERE_CODES, QUERY_CODES, Query, answer_query, query_of
 from system.broker.reput import Reput
+from system.broker.tag_filter import SubscriptionError, TagFilter, tag_filter
 from system.raft.core import RaftCore
 from system.raft.protocol import NotLeaderError, Token, TooManyReadsError
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command
-from system.remoting.requests import PullMessage, QueueOffsetRequest, QueueOffsetResponse
+from system.remoting.requests import PullMessage
 
-READ_CODES = frozenset(
-    (
-        RequestCode.PULL_MESSAGE,
-        RequestCode.LITE_PULL_MESSAGE,
-        RequestCode.GET_MAX_OFFSET,
-        RequestCode.GET_MIN_OFFSET,
-    )
-)
+PULL_CODES = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
+READ_CODES = PULL_CODES | QUERY_CODES
+_NO_OFFSET = 1 << 63
+"""Behind every message: no message ends the wait of a pull that may not be answered here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A pull or an offset query on its way: the core's token. `number` tells it from others."""
+    """A pull or a query on its way: the core's token. `number` tells it from others.
+
+    `hold_ms` is how long its answer may take where there is nothing yet, from `asked_ms` on.
+    A pull that is held `is_confirmed` where the group has confirmed that this member leads.
+    """
 
     number: int
     connection: Connection
     command: Command = field(compare=False)
-    request: PullMessage | QueueOffsetRequest = field(compare=False)
+    request: PullMessage | Query = field(compare=False)
+    tags: TagFilter | None = field(default=None, compare=False)
+    hold_ms: float = field(default=0.0, compare=False)
+    asked_ms: float = field(default=0.0, compare=False)
+    is_confirmed: bool = field(default=False, compare=False)
 
 
 class Reads:
@@ -52,67 +73,179 @@ class Reads:
         self._outbox = outbox
         self._config = config
         self._count = 0
-        self._held: deque[tuple[int, Read]] = deque()  # confirmed: (index to be applied, read)
+        self._confirmed: deque[tuple[int, Read]] = deque()  # (index to be applied, read)
+        self._held: HeldPulls[Read] = HeldPulls(config.pulls_held_max, config.filtered_units_max)
+        self._held_in = (reput.queues, core.is_ready)
+
+    @property
+    def held_count(self) -> int:
+        """How many pulls wait for messages."""
+        return len(self._held)
 
     def ask(self, connection: Connection, command: Command, now_ms: float) -> None:
-        """Begin a linearizable read. Raises CommandError for a request that is no good."""
-        read = self._read(connection, command)
-        if len(self._held) >= self._config.reads_held_max:
-            remark = f"[503] {len(self._held)} reads wait for entries to be applied"
-            self._outbox.refuse(connection, command, ResponseCode.SYSTEM_BUSY, remark)
-            return
+        """Begin a read. Raises CommandError for a request that is no good."""
         try:
-            self._core.read(read, now_ms)
-        except NotLeaderError:
-            self._outbox.refuse_not_leader(connection, command)
-        except TooManyReadsError as error:
-            remark = f"[503] {error}"
-            self._outbox.refuse(connection, command, ResponseCode.SYSTEM_BUSY, remark)
+            read = self._read(connection, command, now_ms)
+        except SubscriptionError as error:
+            code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+            self._outbox.refuse(connection, command, code, str(error))
+            return
+        self._begin(read, now_ms)
 
     def serve_committed(self, connection: Connection, command: Command) -> None:
         """Answer a pull at once, from what is applied here, whoever leads. Raises CommandError."""
         request = PullMessage.from_ext(_without_body(command).ext)
-        if self._reput.applied_index < self._core.log.begin.index:
-            # A snapshot has replaced the log, and not yet what was applied of the old one.
-            remark = "[503] a snapshot is being put in place"
-            self._outbox.refuse(connection, command, ResponseCode.SYSTEM_BUSY, remark)
-            return
-        self._serve(Read(0, connection, command, request))
+        read = Read(0, connection, command, request)
+        if self._is_in_place(read):
+            self._answer(read, pull(self._reput.queues, self._config, request, _queue(request)))
 
     def confirm(self, ready: Sequence[Token], refused: Sequence[Token], index: int) -> None:
         """The core says which reads may see what is committed up to `index`, and which not."""
         for token in refused:
             assert isinstance(token, Read)
-            self._outbox.refuse_not_leader(token.connection, token.command)
+            self._begin_without_leading(token)
         for token in ready:
             assert isinstance(token, Read)
-            self._held.append((index, token))
+            self._confirmed.append((index, token))
 
-    def serve(self) -> None:
-        """Answer the confirmed reads for which enough is applied."""
-        while self._held and self._held[0][0] <= self._reput.applied_index:
-            self._serve(self._held.popleft()[1])
-
-    def _read(self, connection: Connection, command: Command) -> Read:
-        request: PullMessage | QueueOffsetRequest
-        if command.code in (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET):
-            request = QueueOffsetRequest.from_ext(command.ext)
-        else:
-            request = PullMessage.from_ext(command.ext)
-        self._count += 1
-        return Read(self._count, connection, _without_body(command), request)
-
-    def _serve(self, read: Read) -> None:
-        request, queues = read.request, self._reput.queues
-        queue = (request.topic.encode(), request.queue_id)
-        if isinstance(request, PullMessage):
-            code, ext, body = pull(queues, self._core.log, self._config, request, queue)
-            self._outbox.answer(read.connection, read.command, code, None, ext, body)
+    def serve(self, now_ms: float) -> None:
+        """Answer the confirmed reads for which enough is applied, and held pulls that are due."""
+        while self._confirmed and self._confirmed[0][0] <= self._reput.applied_index:
+            self._serve(self._confirmed.popleft()[1], is_confirmed=True)
+        queues, held = self._reput.queues, self._held
+        held_in = (queues, self._core.is_ready)
+        if held_in != self._held_in:  # it leads now, or no more, or a snapshot came
+            for read in held.take_all(self._held_in[0]):
+                self._begin(read, now_ms)
+            self._held_in = held_in
+        if not held:
             return
-        is_max = read.command.code == RequestCode.GET_MAX_OFFSET
-        offset = queues.end(queue) if is_max else queues.begin(queue)
-        ext = QueueOffsetResponse(offset).to_ext()
-        self._outbox.answer(read.connection, read.command, ext=ext)
+        for read in (*held.take_arrived(queues), *held.take_due(queues, now_ms)):
+            if read.is_confirmed or self._config.slave_read_enable:
+                self._serve(read, is_confirmed=read.is_confirmed)
+            else:
+                self._begin(read, now_ms)
+
+    def drop(self, connection: Connection) -> None:
+        """Forget the held pulls of a connection that closed."""
+        self._held.drop(connection, self._held_in[0])
+
+    # ---- beginning --------------------------------------------------------------------
+
+    def _begin(self, read: Read, now_ms: float) -> None:
+        if len(self._confirmed) >= self._config.reads_held_max:
+            self._refuse_busy(read, f"{len(self._confirmed)} reads wait for entries to be applied")
+            return
+        try:
+            self._core.read(read, now_ms)
+        except NotLeaderError:
+            self._begin_without_leading(read)
+        except TooManyReadsError as error:
+            self._refuse_busy(read, str(error))
+
+    def _begin_without_leading(self, read: Read) -> None:
+        code = read.command.code
+        may_serve = self._config.slave_read_enable if code in PULL_CODES else code in ANYWHERE_CODES
+        if may_serve:
+            if self._is_in_place(read):
+                self._serve(read, is_confirmed=False)
+        elif isinstance(read.request, PullMessage):
+            self._refuse_pull(read, read.request)
+        else:
+            self._outbox.refuse_not_leader(read.connection, read.command)
+
+    def _read(self, connection: Connection, command: Command, now_ms: float) -> Read:
+        """Return what a command asks for. Raises CommandError, SubscriptionError."""
+        self._count += 1
+        if command.code not in PULL_CODES:
+            request = query_of(command)
+            return Read(self._count, connection, _without_body(command), request)
+        fields = PullMessage.from_ext(command.ext)
+        expression = fields.subscription if fields.sys_flag & SUBSCRIPTION_FLAG else None
+        tags = tag_filter(expression, fields.expression_type)
+        hold_ms = 0.0
+        if fields.sys_flag & SUSPEND_FLAG:
+            config = self._config
+            asked_ms = fields.suspend_timeout_millis if config.long_polling else None
+            hold_ms = config.short_polling_ms if asked_ms is None else asked_ms
+            hold_ms = max(0.0, min(hold_ms, config.pull_hold_ms_max))
+        command = _without_body(command)
+        return Read(self._count, connection, command, fields, tags, hold_ms, now_ms)
+
+    def _is_in_place(self, read: Read) -> bool:
+        """Whether what is applied here stands in the log; a read is refused where not."""
+        if self._reput.applied_index >= self._core.log.begin.index:
+            return True
+        # A snapshot has replaced the log, and not yet what was applied of the old one.
+        self._refuse_busy(read, "a snapshot is being put in place")
+        return False
+
+    # ---- answering --------------------------------------------------------------------
+
+    def _serve(self, read: Read, *, is_confirmed: bool) -> None:
+        if isinstance(read.request, PullMessage):
+            self._serve_pull(read, read.request, is_confirmed=is_confirmed)
+            return
+        found = answer_query(self._reput, self._core.log, self._config, read.request)
+        self._outbox.answer(
+            read.connection, read.command, found.code, found.remark, found.ext, found.body
+        )
+
+    def _serve_pull(self, read: Read, request: PullMessage, *, is_confirmed: bool) -> None:
+        """Answer a pull, or hold it where it finds nothing and may be held."""
+        queue, config = _queue(request), self._config
+        pulled = pull(self._reput.queues, config, request, queue, read.tags)
+        hold_ms = read.hold_ms if pulled.code == ResponseCode.PULL_NOT_FOUND else 0.0
+        if not is_confirmed and pulled.code == ResponseCode.PULL_OFFSET_MOVED:
+            pulled = as_follower(pulled, request)
+            hold_ms = min(read.hold_ms, config.refused_pull_hold_ms)
+        if hold_ms > 0:
+            self._hold(read, request.queue_offset, hold_ms, is_confirmed=is_confirmed)
+        else:
+            self._answer(read, pulled)
+
+    def _hold(self, read: Read, offset: int, hold_ms: float, *, is_confirmed: bool) -> None:
+        """Hold a pull that wants what comes at `offset`, if there is room."""
+        assert isinstance(read.request, PullMessage)
+        if self._held.is_full:
+            self._refuse_busy(read, f"{self._config.pulls_held_max} pulls are held already")
+            return
+        held = replace(read, hold_ms=0.0, is_confirmed=is_confirmed)
+        due_ms = read.asked_ms + hold_ms
+        queue = _queue(read.request)
+        self._held.hold(held, self._held_in[0], queue, offset, read.tags, due_ms)
+
+    def _answer(self, read: Read, pulled: Pulled) -> None:
+        log = self._core.log
+        ext = pulled.fields(suggested_broker_id(pulled, log.end_position, self._config))
+        body = pulled.body(log)
+        self._outbox.answer(read.connection, read.command, pulled.code, None, ext, body)
+
+    def _refuse_pull(self, read: Read, request: PullMessage) -> None:
+        """Send a consumer to the leader, with the offset that it asked for."""
+        if read.hold_ms > 0:
+            hold_ms = min(read.hold_ms, self._config.refused_pull_hold_ms)
+            self._hold(read, _NO_OFFSET, hold_ms, is_confirmed=False)
+            return
+        leader = self._core.leader or ""
+        remark = f"[404] not the leader, and slaveReadEnable=false; leaderId={leader}"
+        pulled = Pulled(
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            request.queue_offset,
+            self._reput.queues.begin(_queue(request)),
+            self._reput.queues.end(_queue(request)),
+            [],
+        )
+        ext = {**pulled.fields(), "leaderId": leader}
+        self._outbox.answer(read.connection, read.command, pulled.code, remark, ext)
+
+    def _refuse_busy(self, read: Read, why: str) -> None:
+        code = ResponseCode.SYSTEM_BUSY
+        self._outbox.refuse(read.connection, read.command, code, f"[503] {why}")
+
+
+def _queue(request: PullMessage) -> tuple[bytes, int]:
+    return request.topic.encode(), request.queue_id
 
 
 def _without_body(command: Command) -> Command:

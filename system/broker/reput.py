@@ -73,6 +73,11 @@ class Reput:
             self.queues.forget_below(begin.position)
 
     @property
+    def applied_position(self) -> int:
+        """The place of the log behind what is applied."""
+        return self._applied_position
+
+    @property
     def is_held_up(self) -> bool:
         """True where key items fill their bound: a checkpoint has to take them first."""
         return self._key_count >= self._config.key_items_max > 0

@@ -198,6 +198,18 @@ class LogView:
         assert at + size <= len(batch.data), f"{size} bytes at {position} span batches"
         return batch.data[at : at + size]
 
+    def read_some(self, position: int, size: int) -> bytes:
+        """Return at most `size` bytes of the log from any place on, perhaps none.
+
+        For whoever was told the place by somebody else: no message need begin there. Raises
+        the reader's error where it does not hold that much.
+        """
+        if not self._tail or position < self._tail[0].position:
+            return self._reader.read(position, size)
+        batch = self._tail[bisect_right(self._tail, position, key=_position) - 1]
+        at = position - batch.position
+        return batch.data[at : at + size]
+
     def _trim(self) -> None:
         """Drop the oldest quarter of the tail when it is over its limit, if it is stored."""
         if self._tail_bytes <= self._tail_bytes_max:

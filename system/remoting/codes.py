@@ -45,6 +45,7 @@ class RequestCode(IntEnum):
     GET_ROUTEINFO_BY_TOPIC = 105
     GET_BROKER_CLUSTER_INFO = 106
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
+    DELETE_TOPIC_IN_BROKER = 215
     GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
     DELETE_TOPIC_IN_NAMESRV = 216
     SEND_MESSAGE_V2 = 310
@@ -128,6 +129,7 @@ _OUTCOMES: dict[int, Outcome] = {
     ResponseCode.VERSION_NOT_SUPPORTED: "fail",
     ResponseCode.NO_PERMISSION: "fail",
     ResponseCode.TOPIC_NOT_EXIST: "fail",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "fail",
     # SYSTEM_ERROR is absent with a purpose: a quorum that did not answer in time (DLedger's 502),
     # a change of term while waiting (501) and a transfer that nobody took up (418) arrive as 1,
     # and may yet take effect.

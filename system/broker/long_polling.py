@@ -1,0 +1,143 @@
+"""Pulls that found nothing yet: held until a message that they want arrives, or their time is over.
+
+Source: RocketMQ's PullRequestHoldService and ManyPullRequest; DLEDGER.md A.2. Otherwise than
+there, a held pull is looked at in the turn in which its queue got a message, and their number
+and time have a limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Generic, Protocol, TypeVar
+
+from system.broker.consume_queue import ConsumeQueues, Queue
+from system.broker.effects import Connection
+from system.broker.tag_filter import TagFilter
+
+STALE_DEADLINES_MAX = 1024
+"""Deadlines of pulls that are held no more, kept beside as many as there are pulls."""
+
+
+class Holdable(Protocol):
+    """What is held: a pull on its way."""
+
+    @property
+    def number(self) -> int:
+        """Tells it from others; a later one has a higher number."""
+
+    @property
+    def connection(self) -> Connection:
+        """Where its answer goes."""
+
+
+Pull = TypeVar("Pull", bound=Holdable)
+
+
+@dataclass(slots=True)
+class _Held(Generic[Pull]):
+    pull: Pull
+    queue: Queue
+    next_offset: int
+    """Up to here the queue has nothing that is wanted."""
+    tags: TagFilter | None
+
+
+class HeldPulls(Generic[Pull]):
+    """Pulls that wait. Whoever takes one out answers it.
+
+    `units_max` is how many messages a filter looks at while it is held; behind more than that
+    the pull is taken out unseen, and goes on where it began.
+    """
+
+    def __init__(self, count_max: int, units_max: int) -> None:
+        self._count_max = count_max
+        self._units_max = units_max
+        self._held: dict[int, _Held[Pull]] = {}
+        self._by_queue: dict[Queue, dict[int, None]] = {}
+        self._by_connection: dict[Connection, dict[int, None]] = {}
+        self._deadlines: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def is_full(self) -> bool:
+        """True where no pull can be held any more."""
+        return len(self._held) >= self._count_max
+
+    def hold(
+        self,
+        pull: Pull,
+        queues: ConsumeQueues,
+        queue: Queue,
+        next_offset: int,
+        tags: TagFilter | None,
+        due_ms: float,
+    ) -> None:
+        """Keep a pull that wants what comes at or behind `next_offset` of a queue."""
+        assert not self.is_full, "whoever holds a pull looks at the limit first"
+        number = pull.number
+        self._held[number] = _Held(pull, queue, next_offset, tags)
+        self._by_queue.setdefault(queue, {})[number] = None
+        self._by_connection.setdefault(pull.connection, {})[number] = None
+        heappush(self._deadlines, (due_ms, number))
+        queues.watch(queue)
+
+    def take_arrived(self, queues: ConsumeQueues) -> list[Pull]:
+        """Return the pulls whose queue got a message that they may want. Raises StoreError."""
+        found: list[Pull] = []
+        for queue in queues.take_arrived():
+            waiting = self._by_queue.get(queue, {})
+            wanted = [number for number in waiting if self._is_wanted(self._held[number], queues)]
+            found += [self._take(number, queues) for number in wanted]
+            if queue in self._by_queue:
+                queues.watch(queue)
+        return found
+
+    def take_due(self, queues: ConsumeQueues, now_ms: float) -> list[Pull]:
+        """Return the pulls whose time is over."""
+        found: list[Pull] = []
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            _, number = heappop(self._deadlines)
+            if number in self._held:
+                found.append(self._take(number, queues))
+        return found
+
+    def take_all(self, queues: ConsumeQueues) -> list[Pull]:
+        """Return every pull: what they waited for may never come here."""
+        return [self._take(number, queues) for number in list(self._held)]
+
+    def drop(self, connection: Connection, queues: ConsumeQueues) -> None:
+        """Forget the pulls of a connection that closed."""
+        for number in list(self._by_connection.get(connection, ())):
+            self._take(number, queues)
+
+    def _take(self, number: int, queues: ConsumeQueues) -> Pull:
+        held = self._held.pop(number)
+        of_queue = self._by_queue[held.queue]
+        del of_queue[number]
+        if not of_queue:
+            del self._by_queue[held.queue]
+            queues.unwatch(held.queue)
+        of_connection = self._by_connection[held.pull.connection]
+        del of_connection[number]
+        if not of_connection:
+            del self._by_connection[held.pull.connection]
+        if len(self._deadlines) > 2 * len(self._held) + STALE_DEADLINES_MAX:
+            self._deadlines = [due for due in self._deadlines if due[1] in self._held]
+            heapify(self._deadlines)
+        return held.pull
+
+    def _is_wanted(self, held: _Held[Pull], queues: ConsumeQueues) -> bool:
+        begin, end = queues.begin(held.queue), queues.end(held.queue)
+        if end <= held.next_offset:
+            return False  # a follower that is behind what was asked for
+        count = end - held.next_offset
+        if held.tags is None or held.next_offset < begin or count > self._units_max:
+            return True
+        units = queues.units(held.queue, held.next_offset, count)
+        if any(held.tags.passes(tags_code) for _, _, tags_code in units):
+            return True
+        held.next_offset = end
+        return False

@@ -1,0 +1,49 @@
+"""Which messages a subscription wants, told from the tags codes of a consume queue.
+
+A tags code is a hash, so what passes here may still have another tag: the client looks at the
+tags themselves, as RocketMQ's does.
+Source: RocketMQ's FilterAPI.buildSubscriptionData and
+ExpressionMessageFilter.isMatchedByConsumeQueue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from system.store.message_properties import java_hash
+
+TAG_EXPRESSION = "TAG"
+TAGS_MAX = 1024
+"""Tags of one subscription."""
+
+
+class SubscriptionError(Exception):
+    """The expression says no subscription by tags: one line for whoever sent it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TagFilter:
+    """The codes of the tags that are wanted; a message without tags is not."""
+
+    codes: frozenset[int]
+
+    def passes(self, tags_code: int) -> bool:
+        """Whether a message with this code may be wanted."""
+        return tags_code in self.codes
+
+
+def tag_filter(expression: str | None, expression_type: str | None = None) -> TagFilter | None:
+    """Read "*" or "TagA || TagB"; None where every message is wanted. Raises SubscriptionError."""
+    if expression_type not in (None, "", TAG_EXPRESSION):
+        raise SubscriptionError(
+            f"subscriptions by {expression_type[:32]} are not served: subscribe by TAG"
+        )
+    if not expression or expression == "*":
+        return None
+    parts = expression.split("||", TAGS_MAX)
+    if len(parts) > TAGS_MAX:
+        raise SubscriptionError(f"a subscription of more than {TAGS_MAX} tags")
+    if not any(parts):
+        raise SubscriptionError('a subscription names no tag: write "TagA || TagB" or "*"')
+    tags = {tag for part in parts if (tag := part.strip())}
+    return TagFilter(frozenset(java_hash(tag.encode(errors="replace")) for tag in tags))
