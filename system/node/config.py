@@ -30,6 +30,12 @@ QUEUE_UNIT_BYTES = 20
 LAST_HOUR = 23
 NUMBER_DIGITS_MAX = 19
 _ID = re.compile(r"[A-Za-z0-9_.]+")
+_NUMBERED_ID = re.compile(r"[A-Za-z]([0-9]{1,9})")
+DEFAULT_CLUSTER = "DefaultCluster"
+NAME_SERVERS_MAX = 16
+NAME_LENGTH_MAX = 255
+REGISTER_INTERVAL_MIN_MS, REGISTER_INTERVAL_MAX_MS = 10_000, 60_000
+"""RocketMQ takes what lies outside for the nearer end."""
 DISKS = ("real", "volatile")
 ACK_POLICIES: Mapping[str, AckPolicy] = {"SYNC_FLUSH": "fsync", "ASYNC_FLUSH": "page-cache"}
 """What an acknowledgement stands for: durable copies, or copies in the page cache."""
@@ -42,7 +48,9 @@ class NodeConfig:
 
     `peers` maps every member's id, this one's too, to (host, port) of its DLedger port.
     `is_joining`: the group does not know this node yet, and `peers` elects nobody here.
-    `native_log` is where a commit log from before DLedger mode may stand.
+    `native_log` is where a commit log from before DLedger mode may stand. Without
+    `name_servers` the node registers nowhere; `broker_id` is what it is there while it does
+    not lead.
     """
 
     self_id: str
@@ -67,6 +75,11 @@ class NodeConfig:
     index_items_max: int = 20_000_000
     pending_sends_max: int = 10_000
     client_connections_max: int = 2000
+    cluster: str = DEFAULT_CLUSTER
+    broker_name: str = ""
+    broker_id: int = 1
+    name_servers: tuple[tuple[str, int], ...] = ()
+    register_interval_ms: int = 30_000
     recording: Path | None = None
     """Where the broker's inputs are recorded (`system.node.recorder`), if they are."""
     unused: Mapping[str, str] = field(default_factory=dict)
@@ -75,19 +88,18 @@ class NodeConfig:
 # RocketMQ's keys that this broker reads but that change nothing in dledger mode yet.
 _KNOWN_UNUSED = frozenset(
     (
-        "brokerClusterName",
         "brokerId",
-        "brokerName",
         "brokerRole",
         "enableDLegerCommitLog",
-        "namesrvAddr",
         "sendMessageThreadPoolNums",
         "slaveReadEnable",
     )
 )
 _REQUIRED = ("dLegerSelfId", "dLegerGroup", "dLegerPeers", "listenPort", "storePathRootDir")
 _OPTIONAL = (
+    "brokerClusterName",
     "brokerIP1",
+    "brokerName",
     "deleteWhen",
     "diskMaxUsedSpaceRatio",
     "fileReservedTime",
@@ -98,7 +110,9 @@ _OPTIONAL = (
     "maxHashSlotNum",
     "maxIndexNum",
     "messageIndexEnable",
+    "namesrvAddr",
     "preferredLeaderIds",
+    "registerNameServerPeriod",
     "shaketableDisk",
     "shaketableJoin",
     "shaketableLeaseMs",
@@ -147,6 +161,7 @@ def parse(text: str) -> NodeConfig:
         IPv4Address(host)
     except AddressValueError:
         raise ConfigError(f"brokerIP1 must be an IPv4 address, not {host!r}") from None
+    name_servers = _name_servers(values.get("namesrvAddr", ""))
     return NodeConfig(
         self_id=self_id,
         group=values["dLegerGroup"],
@@ -170,6 +185,17 @@ def parse(text: str) -> NodeConfig:
         is_key_indexed=_choice(values, "messageIndexEnable", _TRUTH, "true"),
         hash_slots=_number(values, "maxHashSlotNum", 5_000_000, 1, 1 << 28),
         index_items_max=_number(values, "maxIndexNum", 20_000_000, 2, 1 << 30),
+        cluster=_name(values, "brokerClusterName", DEFAULT_CLUSTER),
+        broker_name=_name(values, "brokerName", values["dLegerGroup"]),
+        broker_id=_broker_id(self_id, is_needed=bool(name_servers)),
+        name_servers=name_servers,
+        register_interval_ms=min(
+            max(
+                _number(values, "registerNameServerPeriod", 30_000, 0, 1 << 40),
+                REGISTER_INTERVAL_MIN_MS,
+            ),
+            REGISTER_INTERVAL_MAX_MS,
+        ),
         recording=Path(recording) if (recording := values.get("shaketableRecord")) else None,
         unused={key: value for key, value in values.items() if key in _KNOWN_UNUSED},
     )
@@ -202,6 +228,39 @@ def _peers(text: str) -> dict[str, tuple[str, int]]:
             raise ConfigError(f"dLegerPeers: {name} stands there twice")
         peers[name] = (host, int(port))
     return peers
+
+
+def _name_servers(text: str) -> tuple[tuple[str, int], ...]:
+    """Parse "10.0.0.1:9876;10.0.0.2:9876", each named once."""
+    found: dict[tuple[str, int], None] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        host, _, port = part.rpartition(":")
+        if not host or ":" in host or not _is_number(port) or not 0 < int(port) <= PORT_MAX:
+            raise ConfigError(f"namesrvAddr: {part!r} is not of the form 127.0.0.1:9876")
+        found[host, int(port)] = None
+    if len(found) > NAME_SERVERS_MAX:
+        raise ConfigError(f"namesrvAddr: {len(found)} name servers, at most {NAME_SERVERS_MAX}")
+    return tuple(found)
+
+
+def _name(values: Mapping[str, str], key: str, default: str) -> str:
+    name = values.get(key) or default
+    if len(name) > NAME_LENGTH_MAX:
+        raise ConfigError(f"{key} has {len(name)} characters, at most {NAME_LENGTH_MAX}")
+    return name
+
+
+def _broker_id(self_id: str, *, is_needed: bool) -> int:
+    """Return the broker id of a follower as RocketMQ makes it: n0 is 1, n1 is 2."""
+    match = _NUMBERED_ID.fullmatch(self_id)
+    if match is not None:
+        return int(match[1]) + 1
+    if is_needed:
+        raise ConfigError(
+            f"dLegerSelfId {self_id} gives no broker id to register with at namesrvAddr: "
+            f"name it by a letter and a number, as n0"
+        )
+    return 1
 
 
 def _number(values: Mapping[str, str], key: str, default: int, low: int, high: int) -> int:

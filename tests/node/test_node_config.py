@@ -28,6 +28,34 @@ def test_rocketmqs_own_sample_is_understood() -> None:
     assert config.peers["n2"] == ("127.0.0.1", 40913)
     assert config.listen_port == 30911
     assert config.unused["sendMessageThreadPoolNums"] == "16"
+    assert (config.cluster, config.broker_name, config.broker_id) == (
+        "RaftCluster",
+        "RaftNode00",
+        1,
+    )
+    assert config.name_servers == (("127.0.0.1", 9876),)
+    assert config.register_interval_ms == 30_000
+
+
+def test_a_node_may_stand_alone() -> None:
+    lines = [
+        line
+        for line in GOOD.replace("n0", "here").splitlines()
+        if not line.startswith(("broker", "namesrvAddr"))
+    ]
+    config = parse("\n".join(lines))
+    assert config.name_servers == ()
+    assert (config.cluster, config.broker_name) == ("DefaultCluster", "RaftNode00")
+
+
+def test_name_servers_are_listed_once() -> None:
+    config = parse(
+        GOOD.replace("=127.0.0.1:9876", "=a:1; b:2 ;a:1;").replace("SelfId=n0", "SelfId=n2")
+        + "registerNameServerPeriod=5\n"
+    )
+    assert config.name_servers == (("a", 1), ("b", 2))
+    assert config.broker_id == 3
+    assert config.register_interval_ms == 10_000
 
 
 @pytest.mark.parametrize(
@@ -40,6 +68,18 @@ def test_rocketmqs_own_sample_is_understood() -> None:
         (("dLegerGroup", "dLegerGruop"), "unknown key dLegerGruop"),
         (("n1-127.0.0.1:40912", "n1:40912"), "is not of the form"),
         (("brokerName=RaftNode00", "brokerName"), "no '='"),
+        (("brokerName=RaftNode00", "brokerName=" + "b" * 256), "brokerName has 256 characters"),
+        (("namesrvAddr=127.0.0.1:9876", "namesrvAddr=nowhere"), "form 127.0.0.1:9876"),
+        (("namesrvAddr=127.0.0.1:9876", "namesrvAddr=a:1;:2"), "':2' is not of the form"),
+        (("namesrvAddr=127.0.0.1:9876", "namesrvAddr=a:0"), "form 127.0.0.1:9876"),
+        (
+            (
+                "namesrvAddr=127.0.0.1:9876",
+                "namesrvAddr=" + ";".join(f"a:{n}" for n in range(1, 18)),
+            ),
+            "17 name servers, at most 16",
+        ),
+        (("sendMessageThreadPoolNums=16", "registerNameServerPeriod=x"), "must be a number"),
         (("n1-127.0.0.1:40912", "n1-127.0.0.1:99999"), "is not of the form"),
         (("n1-127.0.0.1:40912", "n0-127.0.0.1:40912"), "n0 stands there twice"),
         (("n1-127.0.0.1:40912", "n 1-127.0.0.1:40912"), "'n 1' is no id"),
@@ -63,6 +103,11 @@ def test_rocketmqs_own_sample_is_understood() -> None:
 def test_what_is_wrong_is_named(change: tuple[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(GOOD.replace(*change))
+
+
+def test_a_node_that_registers_has_a_number() -> None:
+    with pytest.raises(ConfigError, match="dLegerSelfId here gives no broker id"):
+        parse(GOOD.replace("n0", "here"))
 
 
 def test_keys_of_rocketmq_that_have_a_meaning_are_read() -> None:
