@@ -7,6 +7,7 @@ rule 1 (no task for each message).
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from itertools import count
 
 import trio
@@ -58,6 +59,8 @@ class Connection:
         self._opaque = count(1)
         self._sending = trio.Lock()
         self.is_open = True
+        self.on_request: Callable[[Command], None] | None = None
+        """What the other side asks of us goes there; nothing is answered."""
 
     @classmethod
     async def open(cls, host: str, port: int, timeout_s: float) -> Connection:
@@ -129,8 +132,13 @@ class Connection:
                 buffer.received(size)
                 for frame in buffer.frames():
                     response = decode_command(frame)
+                    if not response.is_response:
+                        if self.on_request is not None:
+                            response.body = bytes(response.body)
+                            self.on_request(response)
+                        continue
                     call = self._calls.get(response.opaque)
-                    if call is not None and response.is_response:
+                    if call is not None:
                         response.body = bytes(response.body)
                         call.response = response
                         call.done.set()

@@ -1,0 +1,137 @@
+"""Connections by address, and what name servers say: shared by producers and consumers.
+
+Source: RocketMQ's NettyRemotingClient and MQClientInstance; DLEDGER.md D.4. Unlike theirs, a
+route is asked for again at once when a broker refuses or cannot be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from system.client.connection import Connection, OutcomeUnknownError, RefusedError
+from system.client.routes import Route, parse_address, parse_addresses
+from system.remoting.codes import RequestCode, ResponseCode
+from system.remoting.command import Command, CommandError
+from system.remoting.route_bodies import (
+    ClusterInfo,
+    TopicRoute,
+    decode_cluster_info,
+    decode_route,
+)
+
+CONNECT_TIMEOUT_S = 1.0
+NAME_SERVER_TIMEOUT_S = 3.0
+ROUTE_AGE_MAX_S = 30.0
+"""A route that is older is asked for again; RocketMQ's pollNameServerInterval."""
+UNREACHABLE = -1
+"""The code of a RefusedError for what was never sent."""
+
+OnRequest = Callable[[str, Command], None]
+"""(address, request) -> nothing: a broker asks the client something, and wants no answer."""
+
+
+class Channels:
+    """One connection for each address, opened when it is needed."""
+
+    def __init__(self, on_request: OnRequest | None = None) -> None:
+        self._connections: dict[str, Connection] = {}
+        self._on_request = on_request
+
+    async def call(self, address: str, command: Command, timeout_s: float) -> Command:
+        """Ask whoever listens there. Raises as `Connection.call`, RefusedError if nobody does."""
+        begin_s = trio.current_time()
+        connection = await self._connection(address, timeout_s)
+        return await connection.call(command, timeout_s - (trio.current_time() - begin_s))
+
+    async def _connection(self, address: str, timeout_s: float) -> Connection:
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        host, port = parse_address(address)
+        try:
+            connection = await Connection.open(host, port, min(timeout_s, CONNECT_TIMEOUT_S))
+        except OSError as error:
+            raise RefusedError(UNREACHABLE, f"{address} cannot be reached: {error}") from None
+        other = self._connections.get(address)
+        if other is not None and other.is_open:  # somebody else connected meanwhile
+            connection.close()
+            return other
+        if self._on_request is not None:
+            asked = self._on_request
+            connection.on_request = lambda request: asked(address, request)
+        self._connections[address] = connection
+        return connection
+
+    def close(self) -> None:
+        """Close all connections; what is under way ends as unknown."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+
+class NameService:
+    """Asks name servers: any one that answers will do; they know nothing of each other."""
+
+    def __init__(self, channels: Channels, addresses: str | Sequence[str]) -> None:
+        self._channels = channels
+        self._addresses = list(parse_addresses(addresses))
+        self._routes: dict[str, tuple[float, Route]] = {}
+
+    async def route(self, topic: str, timeout_s: float = NAME_SERVER_TIMEOUT_S) -> Route:
+        """Return a topic's route, at most ROUTE_AGE_MAX_S old.
+
+        Raises RefusedError: TOPIC_NOT_EXIST where no broker has it, UNREACHABLE where no name
+        server answers and no route is known.
+        """
+        known = self._routes.get(topic)
+        if known is not None and trio.current_time() - known[0] < ROUTE_AGE_MAX_S:
+            return known[1]
+        try:
+            body = (await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, timeout_s, topic=topic)).body
+        except RefusedError as error:
+            if known is not None and error.code == UNREACHABLE:
+                return known[1]  # all are down: what was true before may still be
+            raise
+        try:
+            route = Route(topic, decode_route(body) if body else TopicRoute())
+        except CommandError as error:
+            raise RefusedError(UNREACHABLE, f"a name server sent a bad route: {error}") from None
+        self._routes[topic] = (trio.current_time(), route)
+        return route
+
+    def forget(self, topic: str) -> None:
+        """Ask for a topic's route again before it is used; it serves on where nobody answers."""
+        known = self._routes.get(topic)
+        if known is not None:
+            self._routes[topic] = (-ROUTE_AGE_MAX_S, known[1])
+
+    async def cluster(self, timeout_s: float = NAME_SERVER_TIMEOUT_S) -> ClusterInfo:
+        """Return all brokers that the name server knows. Raises RefusedError."""
+        answer = await self.ask(RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s)
+        try:
+            return decode_cluster_info(answer.body)
+        except CommandError as error:
+            raise RefusedError(UNREACHABLE, f"a name server sent a bad list: {error}") from None
+
+    async def ask(self, code: RequestCode, timeout_s: float, **ext: str) -> Command:
+        """Ask one name server after the other until one answers.
+
+        Raises RefusedError: what the answer refused, or UNREACHABLE if there was none.
+        """
+        failures = []
+        for address in tuple(self._addresses):
+            share_s = timeout_s / len(self._addresses)
+            try:
+                command = Command(code, ext=dict(ext))
+                answer = await self._channels.call(address, command, share_s)
+            except (RefusedError, OutcomeUnknownError) as error:
+                failures.append(f"{address}: {error}")
+                self._addresses.remove(address)  # the next time others come first
+                self._addresses.append(address)
+                continue
+            if answer.code != ResponseCode.SUCCESS:
+                raise RefusedError(answer.code, answer.remark or f"{address} refused")
+            return answer
+        raise RefusedError(UNREACHABLE, f"no name server answers: {'; '.join(failures)}")

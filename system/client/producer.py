@@ -1,0 +1,276 @@
+"""Sends messages to whatever brokers a topic is on, wherever their masters are.
+
+Source: RocketMQ's DefaultMQProducerImpl, MQFaultStrategy; DLEDGER.md A.2 and D.4. Unlike there,
+what may have been stored is never sent again behind the caller's back, and a refusal makes the
+producer ask for the route at once.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from random import Random
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from system.client.channels import UNREACHABLE, Channels, NameService
+from system.client.connection import DamagedResponseError, OutcomeUnknownError, RefusedError
+from system.client.routes import MessageQueue, Route
+from system.remoting.batch_body import BatchMessage, encode_batch
+from system.remoting.codes import RequestCode, ResponseCode, outcome_of
+from system.remoting.command import Command, CommandError
+from system.remoting.requests import SendMessageResponse, SendMessageV2
+
+ATTEMPT_MIN_S = 0.5
+"""Behind a refusal nothing is tried again with less time than this left."""
+RETRY_AFTER_MIN_S = 0.02
+RETRY_AFTER_MAX_S = 0.2
+AUTO_CREATE_TOPIC = "TBW102"
+"""The topic whose route stands for one that a broker makes when it is first sent to."""
+AUTO_CREATE_QUEUES = 4
+LASTING_REFUSALS = frozenset(
+    (
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.NO_PERMISSION,
+    )
+)
+"""Every broker, at any time, would say the same again."""
+STORED = {
+    ResponseCode.SUCCESS: "SEND_OK",
+    ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
+    ResponseCode.SLAVE_NOT_AVAILABLE: "SLAVE_NOT_AVAILABLE",
+}
+"""Answers that say the message is stored at the master, as RocketMQ's SendStatus names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Where a message was stored. `status` is one of STORED's; `message_ids` of a batch several.
+
+    Only SEND_OK says that all is kept which the brokers' mode promises.
+    """
+
+    queue: MessageQueue
+    offset: int
+    message_ids: tuple[str, ...]
+    status: str = "SEND_OK"
+
+
+class Producer:
+    """Sends to the topics that the name servers know. Use as `async with Producer(...) as p`.
+
+    Args:
+        name_servers: "host:port;host:port", or a list of such addresses.
+        group: the producer group's name.
+        timeout_s: how long one call may take, retries included.
+        rng: what decides where the first message goes, and pauses.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        group: str = "shaketable_producer",
+        timeout_s: float = 3.0,
+        rng: Random | None = None,
+    ) -> None:
+        self._channels = Channels()
+        self._names = NameService(self._channels, name_servers)
+        self._group = group
+        self._timeout_s = timeout_s
+        self._rng = rng or Random()
+        self._turn = count(self._rng.randrange(1 << 16))
+
+    async def __aenter__(self) -> Self:
+        """Nothing is connected before the first call."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close all connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; what is under way ends as unknown."""
+        self._channels.close()
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues that take messages now. Raises RefusedError."""
+        return (await self._route(topic, self._timeout_s)).writable
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str = "",
+        keys: str | Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+    ) -> Sent:
+        """Store a message; return where.
+
+        Messages of one `order_key` go to one queue as long as the topic's queues stay the same;
+        `queue` names one; else each message goes to the next.
+
+        Raises RefusedError (certainly not stored), OutcomeUnknownError (it may be).
+        """
+        text = _properties(tags, keys, properties)
+
+        async def attempt(target: MessageQueue, address: str, timeout_s: float) -> Sent:
+            fields = self._fields(target, text)
+            command = Command(RequestCode.SEND_MESSAGE_V2, ext=fields.to_ext(), body=body)
+            return await self._stored(target, address, command, timeout_s)
+
+        return await self._until_stored(topic, attempt, queue, order_key)
+
+    async def send_batch(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        *,
+        tags: str = "",
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+    ) -> Sent:
+        """Store messages in one queue, one behind the other, all of them or none.
+
+        `offset` is the first one's. Raises as `send` does.
+        """
+        text = _properties(tags, (), None).encode()
+        try:
+            body = encode_batch([BatchMessage(each, text) for each in bodies])
+        except CommandError as error:
+            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+
+        async def attempt(target: MessageQueue, address: str, timeout_s: float) -> Sent:
+            fields = self._fields(target, "")
+            fields.batch = True
+            command = Command(RequestCode.SEND_BATCH_MESSAGE, ext=fields.to_ext(), body=body)
+            sent = await self._stored(target, address, command, timeout_s)
+            if len(sent.message_ids) != len(bodies):
+                raise DamagedResponseError(
+                    f"{len(sent.message_ids)} message ids for {len(bodies)} messages"
+                )
+            return sent
+
+        return await self._until_stored(topic, attempt, queue, order_key)
+
+    # ---- steps ------------------------------------------------------------------------
+
+    def _fields(self, queue: MessageQueue, properties: str) -> SendMessageV2:
+        return SendMessageV2(
+            self._group,
+            queue.topic,
+            queue.queue_id,
+            default_topic_queue_nums=AUTO_CREATE_QUEUES,
+            properties=properties,
+            broker_name=queue.broker_name,
+        )
+
+    async def _stored(
+        self, queue: MessageQueue, address: str, command: Command, timeout_s: float
+    ) -> Sent:
+        answer = await self._channels.call(address, command, timeout_s)
+        status = STORED.get(ResponseCode(answer.code)) if answer.code in _CODES else None
+        if status is None:
+            remark = answer.remark or ""
+            if outcome_of(answer.code) == "fail":
+                raise RefusedError(answer.code, remark, answer.ext.get("leaderId") or None)
+            raise OutcomeUnknownError(f"code {answer.code}: {remark}")
+        try:
+            fields = SendMessageResponse.from_ext(answer.ext)
+        except CommandError as error:
+            raise DamagedResponseError(f"{address} sent a bad response: {error}") from None
+        at = replace(queue, queue_id=fields.queue_id)
+        return Sent(at, fields.queue_offset, tuple(fields.msg_id.split(",")), status)
+
+    async def _until_stored(
+        self,
+        topic: str,
+        attempt: Callable[[MessageQueue, str, float], Awaitable[Sent]],
+        queue: MessageQueue | None,
+        order_key: str | None,
+    ) -> Sent:
+        """Try broker after broker while refusals are certain and time is left."""
+        deadline_s = trio.current_time() + self._timeout_s
+        avoided: str | None = None
+        while True:
+            try:
+                route = await self._route(topic, deadline_s - trio.current_time())
+                target = queue or self._choose(route, topic, order_key, avoided)
+                avoided = target.broker_name
+                address = _master_of(route, target)
+                return await attempt(target, address, deadline_s - trio.current_time())
+            except RefusedError as error:
+                self._names.forget(topic)
+                pause_s = self._rng.uniform(RETRY_AFTER_MIN_S, RETRY_AFTER_MAX_S)
+                is_late = trio.current_time() + pause_s + ATTEMPT_MIN_S >= deadline_s
+                if error.code in LASTING_REFUSALS or is_late:
+                    raise
+                await trio.sleep(pause_s)
+            except OutcomeUnknownError:
+                self._names.forget(topic)
+                raise
+
+    async def _route(self, topic: str, timeout_s: float) -> Route:
+        """Return the topic's route, or the one that a topic not made yet would get."""
+        try:
+            return await self._names.route(topic, timeout_s)
+        except RefusedError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            try:
+                route = await self._names.route(AUTO_CREATE_TOPIC, timeout_s)
+            except RefusedError:
+                raise error from None
+            return route.limited_to(topic, AUTO_CREATE_QUEUES)
+
+    def _choose(
+        self, route: Route, topic: str, order_key: str | None, avoided: str | None
+    ) -> MessageQueue:
+        """Return where the message goes. Raises RefusedError where nobody would take it."""
+        queues = route.writable
+        if not queues:
+            raise RefusedError(UNREACHABLE, f"no broker of {topic} takes messages now")
+        if order_key is not None:
+            return queues[zlib.crc32(order_key.encode()) % len(queues)]
+        others = [each for each in queues if each.broker_name != avoided]
+        candidates = others or queues
+        return candidates[next(self._turn) % len(candidates)]
+
+
+_CODES = frozenset(STORED)
+
+
+def _master_of(route: Route, queue: MessageQueue) -> str:
+    address = route.master(queue.broker_name)
+    if address is None:
+        raise RefusedError(UNREACHABLE, f"{queue.broker_name} has no master now")
+    return address
+
+
+def _properties(tags: str, keys: str | Sequence[str], properties: Mapping[str, str] | None) -> str:
+    """Return properties as they are stored. Raises RefusedError for what would damage them."""
+    named = dict(properties or {})
+    if tags:
+        named["TAGS"] = tags
+    if keys:
+        named["KEYS"] = keys if isinstance(keys, str) else " ".join(keys)
+    for name, value in named.items():
+        if "\x01" in name + value or "\x02" in name + value:
+            raise RefusedError(
+                ResponseCode.MESSAGE_ILLEGAL, f"property {name!r} holds a control character"
+            )
+    return "".join(f"{name}\x01{value}\x02" for name, value in named.items())

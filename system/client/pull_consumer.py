@@ -1,0 +1,237 @@
+"""Reads queues by offset, and keeps a consumer group's offsets: what a consumer is made of.
+
+Source: RocketMQ's DefaultMQPullConsumer, RemoteBrokerOffsetStore; DLEDGER.md A.2 and D.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from system.client.channels import UNREACHABLE, Channels, NameService, OnRequest
+from system.client.connection import DamagedResponseError, OutcomeUnknownError, RefusedError
+from system.client.routes import MessageQueue
+from system.remoting.codes import RequestCode, ResponseCode, outcome_of
+from system.remoting.command import Command, CommandError
+from system.remoting.message_requests import SearchOffset
+from system.remoting.requests import (
+    Fields,
+    PullMessage,
+    PullMessageResponse,
+    QueryConsumerOffset,
+    QueueOffsetRequest,
+    QueueOffsetResponse,
+    UpdateConsumerOffset,
+)
+from system.store.message import DamagedMessage, Message, walk_messages
+
+SUSPEND_FLAG = 2
+SUBSCRIPTION_FLAG = 4
+"""Bits of a pull's sysFlag (RocketMQ's PullSysFlag)."""
+ANSWER_MARGIN_S = 3.0
+"""How much longer than the broker may hold a pull its answer is waited for."""
+READ_CODES = {
+    ResponseCode.SUCCESS: "FOUND",
+    ResponseCode.PULL_NOT_FOUND: "NO_NEW_MSG",
+    ResponseCode.PULL_RETRY_IMMEDIATELY: "NO_MATCHED_MSG",
+    ResponseCode.PULL_OFFSET_MOVED: "OFFSET_ILLEGAL",
+}
+"""Answers to a pull, as RocketMQ's PullStatus names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Messages from an offset on, perhaps none, and where to go on.
+
+    `status` is one of READ_CODES': NO_NEW_MSG at the queue's end, NO_MATCHED_MSG where the
+    filter left nothing, OFFSET_ILLEGAL where the offset is outside [min_offset, max_offset].
+    `suggested_broker_id` is who should be asked next.
+    """
+
+    messages: tuple[Message, ...]
+    status: str
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggested_broker_id: int = 0
+
+
+class PullConsumer:
+    """Asks brokers for messages and offsets. Use as `async with PullConsumer(...) as consumer`.
+
+    Args:
+        name_servers: "host:port;host:port", or a list of such addresses.
+        group: the consumer group, whose offsets are read and committed.
+        timeout_s: how long one call may take.
+        on_request: told what brokers ask of this client.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        group: str,
+        timeout_s: float = 3.0,
+        on_request: OnRequest | None = None,
+    ) -> None:
+        self._channels = Channels(on_request)
+        self._names = NameService(self._channels, name_servers)
+        self._timeout_s = timeout_s
+        self.group = group
+
+    async def __aenter__(self) -> Self:
+        """Nothing is connected before the first call."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close all connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; what is under way ends as unknown."""
+        self._channels.close()
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the topic's queues that may be read. Raises RefusedError."""
+        return (await self._names.route(topic, self._timeout_s)).readable
+
+    async def brokers(self, topic: str) -> tuple[str, ...]:
+        """Return "host:port" of all brokers that have queues of the topic. Raises RefusedError."""
+        return (await self._names.route(topic, self._timeout_s)).brokers()
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        count_max: int = 32,
+        subscription: str = "*",
+        wait_s: float = 0.0,
+        broker_id: int = 0,
+    ) -> Pulled:
+        """Read messages from an offset on; with `wait_s` the broker holds the pull at the end.
+
+        `subscription` is "*" or tags as "a || b": the broker filters by their hashes, so that a
+        message of another tag may come with the same hash. `broker_id` says of which broker of
+        the queue's name, any that there is if it is not there.
+
+        Raises RefusedError, OutcomeUnknownError; DamagedResponseError is one.
+        """
+        fields = PullMessage(
+            self.group,
+            queue.topic,
+            queue.queue_id,
+            offset,
+            count_max,
+            SUBSCRIPTION_FLAG | (SUSPEND_FLAG if wait_s > 0 else 0),
+            suspend_timeout_millis=int(wait_s * 1000),
+            subscription=subscription,
+            expression_type="TAG",
+        )
+        timeout_s = wait_s + ANSWER_MARGIN_S if wait_s > 0 else self._timeout_s
+        command = Command(RequestCode.PULL_MESSAGE, ext=fields.to_ext())
+        answer = await self._ask(queue, command, timeout_s, broker_id)
+        status = READ_CODES.get(ResponseCode(answer.code)) if answer.code in READ_CODES else None
+        if status is None:
+            raise _unanswered(answer)
+        try:
+            response = PullMessageResponse.from_ext(answer.ext)
+            messages = tuple(walk_messages(answer.body))
+        except (CommandError, DamagedMessage) as error:
+            raise DamagedResponseError(f"a broker sent a bad answer to a pull: {error}") from None
+        return Pulled(
+            messages,
+            status,
+            response.next_begin_offset,
+            response.min_offset,
+            response.max_offset,
+            response.suggest_which_broker_id,
+        )
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's offset in a queue, None if it has none yet. Raises as `pull`."""
+        fields = QueryConsumerOffset(
+            self.group, queue.topic, queue.queue_id, set_zero_if_not_found=False
+        )
+        answer = await self._ask_for(queue, RequestCode.QUERY_CONSUMER_OFFSET, fields)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return _offset(answer)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Let the group go on at `offset` from now on. Returns when that is kept.
+
+        Raises RefusedError (certainly not done), OutcomeUnknownError.
+        """
+        fields = UpdateConsumerOffset(self.group, queue.topic, queue.queue_id, offset)
+        answer = await self._ask_for(queue, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _unanswered(answer)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset that the queue's next message gets. Raises as `pull` does."""
+        fields = QueueOffsetRequest(queue.topic, queue.queue_id)
+        return _offset(await self._ask_for(queue, RequestCode.GET_MAX_OFFSET, fields))
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the lowest offset that is retained. Raises as `pull` does."""
+        fields = QueueOffsetRequest(queue.topic, queue.queue_id)
+        return _offset(await self._ask_for(queue, RequestCode.GET_MIN_OFFSET, fields))
+
+    async def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        """Return the offset of the first message stored at that time or later. As `pull`."""
+        fields = SearchOffset(queue.topic, queue.queue_id, time_ms)
+        return _offset(await self._ask_for(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields))
+
+    async def ask_broker(self, address: str, command: Command, timeout_s: float) -> Command:
+        """Ask one broker anything. Raises RefusedError, OutcomeUnknownError."""
+        return await self._channels.call(address, command, timeout_s)
+
+    async def _ask_for(self, queue: MessageQueue, code: RequestCode, fields: Fields) -> Command:
+        return await self._ask(queue, Command(code, ext=fields.to_ext()), self._timeout_s, 0)
+
+    async def _ask(
+        self, queue: MessageQueue, command: Command, timeout_s: float, broker_id: int
+    ) -> Command:
+        """Ask the queue's broker; where it is gone, the route is asked for again the next time."""
+        deadline_s = trio.current_time() + timeout_s
+        route = await self._names.route(queue.topic, timeout_s)
+        address = route.reader(queue.broker_name, broker_id)
+        if address is None:
+            self._names.forget(queue.topic)
+            raise RefusedError(UNREACHABLE, f"no broker {queue.broker_name} is known now")
+        try:
+            left_s = deadline_s - trio.current_time()
+            answer = await self._channels.call(address, command, left_s)
+        except (RefusedError, OutcomeUnknownError):
+            self._names.forget(queue.topic)
+            raise
+        if outcome_of(answer.code) != "ok":
+            self._names.forget(queue.topic)
+        return answer
+
+
+def _offset(answer: Command) -> int:
+    if answer.code != ResponseCode.SUCCESS:
+        raise _unanswered(answer)
+    try:
+        return QueueOffsetResponse.from_ext(answer.ext).offset
+    except CommandError as error:
+        raise DamagedResponseError(f"a broker sent a bad answer: {error}") from None
+
+
+def _unanswered(answer: Command) -> RefusedError | OutcomeUnknownError:
+    """Return what an answer other than the wanted ones stands for."""
+    remark = answer.remark or ""
+    if outcome_of(answer.code) == "fail":
+        return RefusedError(answer.code, remark, answer.ext.get("leaderId") or None)
+    return OutcomeUnknownError(f"code {answer.code}: {remark}")
