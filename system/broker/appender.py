@@ -6,6 +6,8 @@ DLEDGER.md D.1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from system.broker.consume_queue import Queue
 from system.broker.limits import BrokerConfig
 from system.broker.reput import Reput
@@ -38,10 +40,12 @@ class Appender:
     `next_offset` is the offset of each queue's next message, where this term's entries have
     moved it; for the others it is the end of the consume queue, once everything from before
     the term is applied (`is_ready`). Invariant: what `builder` holds follows the core's log.
+    `voided` are called when the core refused what was built, and at a term's end.
     """
 
     def __init__(self, core: RaftCore, reput: Reput, config: BrokerConfig) -> None:
         self.next_offset: dict[Queue, int] = {}
+        self.voided: list[Callable[[], None]] = []
         self._core = core
         self._reput = reput
         self._config = config
@@ -57,6 +61,16 @@ class Appender:
             and self._reput.applied_index >= self._term_start_index
             and self._core.is_ready
         )
+
+    @property
+    def term(self) -> int:
+        """The term in which this member appends, -1 if in none."""
+        return self._term
+
+    @property
+    def applied_index(self) -> int:
+        """The last entry that is applied here."""
+        return self._reput.applied_index
 
     @property
     def builder(self) -> EntryBuilder:
@@ -100,7 +114,9 @@ class Appender:
         """Forget what only holds while this member leads."""
         self._builder = None
         self.next_offset.clear()
-        self._term = -1
+        if self._term != -1:
+            self._term = -1
+            self._void()
 
     def append(self, now_ms: float) -> Refusal | None:
         """Hand what was built to the core; where it refuses, all of it is as never built."""
@@ -125,6 +141,7 @@ class Appender:
             for topic, queue_id, offset in reversed(taken_back):
                 self.next_offset[topic, queue_id] = offset
         self._builder = None
+        self._void()
         return refusal
 
     def append_membership(
@@ -139,3 +156,7 @@ class Appender:
             return ResponseCode.NO_PERMISSION, f"[504] {error}"
         self.next_offset[queue] = offset + 1
         return self.append(now_ms)
+
+    def _void(self) -> None:
+        for forget in self.voided:
+            forget()

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from system.broker.admin import ADMIN_CODES, Admin
 from system.broker.appender import Appender
-from system.broker.broker_state import BrokerState, encode_state, snapshot_ranges
+from system.broker.broker_state import encode_state, snapshot_ranges
 from system.broker.consume_queue import ConsumeQueues, UnitReader
 from system.broker.effects import BrokerEffects, Connection
 from system.broker.expiry import DataFile, new_begin
+from system.broker.group_requests import GroupRequests
 from system.broker.key_items import KeyReader
 from system.broker.limits import BrokerConfig
 from system.broker.outbox import Outbox
@@ -25,6 +26,7 @@ from system.broker.pending import PendingAppends
 from system.broker.reads import READ_CODES, Reads
 from system.broker.reput import Dispatch, Reput
 from system.broker.sends import Sends, batch_request
+from system.broker.topics import TopicConfig
 from system.raft.batch import LogEnd
 from system.raft.core import RaftCore
 from system.raft.protocol import Message, Role, Snapshot
@@ -64,7 +66,11 @@ class Broker:
         self._outbox = Outbox(core)
         self._appender = Appender(core, self._reput, config)
         self._pending = PendingAppends(core, self._outbox)
-        self._sends = Sends(self._appender, self._pending, self._outbox, config)
+        self._groups = GroupRequests(
+            core, self._reput, self._appender, self._pending, self._outbox, config
+        )
+        topics = self._groups.topics
+        self._sends = Sends(self._appender, self._pending, self._outbox, config, topics)
         self._reads = Reads(core, self._reput, self._outbox, config)
         self._admin = Admin(core, self._reput, self._appender, self._pending, self._outbox, config)
         self._appended = 0  # of the pending appends, how many the core has taken
@@ -87,6 +93,11 @@ class Broker:
     def is_ready(self) -> bool:
         """True for a leader that serves clients: everything from before its term is applied."""
         return self._appender.is_ready
+
+    @property
+    def topic_table(self) -> tuple[int, list[TopicConfig]]:
+        """How often topics changed, which rises, and all topics as they are committed."""
+        return self._groups.topic_version, list(self._reput.tables.topics)
 
     # ---- inputs -----------------------------------------------------------------------
 
@@ -124,6 +135,7 @@ class Broker:
         """Let time pass; appends that were not acknowledged in time are answered "unknown"."""
         self.core.tick(now_ms)
         self._pending.expire(now_ms)
+        self._groups.tick(now_ms)
 
     def synced(self, write_seq: int, now_ms: float | None = None) -> None:
         """Writes up to `write_seq` are durable."""
@@ -133,6 +145,7 @@ class Broker:
         """A client's connection closed: nobody waits for its replies any more."""
         self._outbox.drop(connection)
         self._reads.drop(connection)
+        self._groups.gone(connection)
 
     def disk_full(self, is_full: bool, now_ms: float) -> None:
         """The disk refused a write for want of room, or took it at last.
@@ -179,7 +192,10 @@ class Broker:
             self._acknowledge(effects.acknowledged_index)
         else:
             self._leave_leadership()
-        self._reads.confirm(effects.reads_ready, effects.reads_refused, effects.commit_index)
+        ready, refused = self._groups.sift(
+            effects.reads_ready, effects.reads_refused, effects.commit_index, now_ms
+        )
+        self._reads.confirm(ready, refused, effects.commit_index)
         self._reads.serve(now_ms)
         self._admin.settle(now_ms)
         return BrokerEffects(
@@ -239,7 +255,10 @@ class Broker:
         if command.is_response:
             return
         if command.code in READ_CODES:
-            self._reads.ask(connection, command, now_ms)
+            if not self._groups.refuses_pull(connection, command, wall_ms):
+                self._reads.ask(connection, command, now_ms)
+        elif self._groups.serves(command.code):
+            self._groups.handle(connection, command, now_ms, wall_ms)
         elif command.code == RequestCode.SEND_BATCH_MESSAGE:
             if self._appender.is_ready:
                 send = batch_request(command)
@@ -263,7 +282,8 @@ class Broker:
             )
 
     def _append_built(self, now_ms: float) -> None:
-        """Hand over what this turn's sends built; refuse them where the core takes nothing."""
+        """Hand over what this turn's requests built; refuse them where the core takes nothing."""
+        self._groups.build(now_ms)
         if refusal := self._appender.append(now_ms):
             self._pending.take_back(self._appended, refusal)
         self._appended = len(self._pending.waiting)
@@ -276,6 +296,6 @@ class Broker:
         """Let a snapshot stand for everything up to `begin`."""
         membership_index, membership = self.core.membership_at(begin.index)
         ranges = snapshot_ranges(self.queues.offsets_at(begin.position))
-        state = encode_state(BrokerState(ranges))
+        state = encode_state(self._reput.tables.state(ranges))
         self.core.compact(Snapshot(begin, membership, membership_index, state))
         self.queues.forget_below(begin.position)

@@ -1,7 +1,8 @@
 """What committed entries made of the broker, as bytes: in a checkpoint and in a raft snapshot.
 
 Equal states are equal bytes, on every member. A snapshot at a place of the log says of each
-queue the range begin = end = its next offset at that place: nothing in front is retained.
+queue the range begin = end = its next offset at that place: nothing in front is retained. Its
+topics and group offsets may be newer: see `system.broker.broker_tables`.
 Source: RocketMQ's topics.json and consumerOffset.json, which are not replicated there;
 DESIGN.md decision 3.
 """

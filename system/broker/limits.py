@@ -13,7 +13,9 @@ class BrokerConfig:
 
     data_file_bytes: int = 1 << 30
     store_host: bytes = bytes(8)
-    queues_per_topic: int = 16
+    queues_per_topic: int = 16  # at most so many has a topic that a send creates
+    auto_create_topics: bool = True
+    properties: dict[str, str] = field(default_factory=dict)  # of broker.conf, for operators
     message_bytes_max: int = 4 * 1024 * 1024 - 4096  # an entry must fit DLedger's 4 MiB buffer
     batch_messages_max: int = 4096  # their ids must fit the header of one response
     topic_bytes_max: int = 127

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from system.broker.broker_state import BrokerState, decode_state, encode_state
+from system.broker.broker_state import decode_state, encode_state
+from system.broker.broker_tables import BrokerTables
 from system.broker.consume_queue import ConsumeQueues, Queue, UnitReader
 from system.broker.key_items import KeyItems, KeyReader
 from system.broker.limits import BrokerConfig
@@ -17,6 +18,7 @@ from system.raft.ledger import Ledger
 from system.raft.protocol import Snapshot
 from system.store.broker_checkpoint import BrokerCheckpoint
 from system.store.entry import iter_dispatches
+from system.store.group_events import EVENT_TOPIC, body_at
 
 NATIVE_MESSAGES_A_STEP = 10_000
 """How many messages of a native commit log are dispatched in one step."""
@@ -28,7 +30,7 @@ _A_KEY = b"KEY"
 
 
 class Reput:
-    """What is applied of the log: `queues` and `keys` hold it, `applied_index` says how far.
+    """What is applied of the log: `queues`, `keys` and `tables`; `applied_index` says how far.
 
     It begins at a checkpoint if that stands in the log, else at the log's begin: with the
     snapshot's state there, or with nothing. `native` walks the messages of a commit log from
@@ -53,7 +55,9 @@ class Reput:
             state = checkpoint.state
         else:
             state = snapshot.state if snapshot and self._native is None else b""
-        self.queues = ConsumeQueues(decode_state(state).ranges, reader)
+        decoded = decode_state(state)
+        self.queues = ConsumeQueues(decoded.ranges, reader)
+        self.tables = BrokerTables(config, decoded)
         self.keys = KeyItems(key_reader)
         self.applied_index = checkpoint.applied_index if checkpoint else begin.index
         self._ledger = ledger
@@ -106,7 +110,9 @@ class Reput:
 
     def install(self, snapshot: Snapshot) -> None:
         """Start anew from a snapshot. Raises DamagedBrokerState."""
-        self.queues = ConsumeQueues(decode_state(snapshot.state).ranges, self._reader)
+        state = decode_state(snapshot.state)
+        self.queues = ConsumeQueues(state.ranges, self._reader)
+        self.tables.restore(state)
         self.keys = KeyItems(self._key_reader)
         self.applied_index = snapshot.end.index
         self._applied_position = snapshot.end.position
@@ -123,7 +129,7 @@ class Reput:
             self.applied_index,
             self._applied_position,
             self._ledger.checkpoint_index,
-            encode_state(BrokerState(self.queues.ranges())),
+            encode_state(self.tables.state(self.queues.ranges())),
             self.queues.units_since_checkpoint(),
             self.keys.since_checkpoint(),
             begin_position,
@@ -176,6 +182,8 @@ class Reput:
         append = self.queues.append
         for queue, offset, at, size, tags_code, store_ms, _ in iter_dispatches(data, position):
             append(queue, offset, at, size, tags_code)
+            if queue[0] == EVENT_TOPIC:
+                self._apply_event(queue[1], data, at - position)
             self._store_ms = store_ms
 
     def _dispatch_keys(self, data: bytes, position: int) -> None:
@@ -185,8 +193,14 @@ class Reput:
             data, position
         ):
             append(queue, offset, at, size, tags_code)
+            if queue[0] == EVENT_TOPIC:
+                self._apply_event(queue[1], data, at - position)
             if _A_KEY in properties:
                 append_key((queue[0], properties, at, store_ms))
                 count += 1
             self._store_ms = store_ms
         self._key_count += count
+
+    def _apply_event(self, queue_id: int, data: bytes, at: int) -> None:
+        """Take an entry of the reserved topic, whose message begins at byte `at` of `data`."""
+        self.tables.apply(queue_id, body_at(data, at))

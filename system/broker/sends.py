@@ -12,6 +12,7 @@ from system.broker.effects import Connection
 from system.broker.limits import BrokerConfig
 from system.broker.outbox import Asked, Outbox
 from system.broker.pending import PendingAppend, PendingAppends
+from system.broker.topic_rules import Topics
 from system.remoting.batch_body import BatchMessage, decode_batch, joined_properties
 from system.remoting.codes import ResponseCode
 from system.remoting.command import Command, CommandError
@@ -30,12 +31,18 @@ class Sends:
     """Takes sends while this member leads; `pending` answers them."""
 
     def __init__(
-        self, appender: Appender, pending: PendingAppends, outbox: Outbox, config: BrokerConfig
+        self,
+        appender: Appender,
+        pending: PendingAppends,
+        outbox: Outbox,
+        config: BrokerConfig,
+        topics: Topics,
     ) -> None:
         self._appender = appender
         self._pending = pending
         self._outbox = outbox
         self._config = config
+        self._topics = topics
         self._entry_bytes_max = min(ENTRY_BYTES_MAX, config.data_file_bytes - BLANK_BYTES)
 
     def send(
@@ -60,6 +67,8 @@ class Sends:
         topic = fields.topic.encode()
         properties = fields.properties.encode()
         self._check(fields, topic, len(properties), len(request.body))
+        if self._is_refused(connection, request, topic, wall_ms):
+            return
         queue = (topic, fields.queue_id)
         appender = self._appender
         offset = appender.next_offset.get(queue)
@@ -113,6 +122,8 @@ class Sends:
         fields = request.fields
         topic = fields.topic.encode()
         messages = self._checked_batch(request, topic)
+        if self._is_refused(connection, request, topic, wall_ms):
+            return
         queue = (topic, fields.queue_id)
         first_offset = self._appender.offset_of(queue)
         builder = self._appender.builder
@@ -169,16 +180,24 @@ class Sends:
             )
         if fields.topic.startswith(RESERVED_TOPIC_PREFIX):
             raise CommandError(f"topic {fields.topic} is reserved")
-        if not 0 <= fields.queue_id < config.queues_per_topic:
-            raise CommandError(
-                f"queue {fields.queue_id} is not in 0..{config.queues_per_topic - 1}"
-            )
         if body_bytes > config.message_bytes_max:
             raise CommandError(f"body of {body_bytes} bytes, at most {config.message_bytes_max}")
         if properties_bytes > config.properties_bytes_max:
             raise CommandError(
                 f"properties of {properties_bytes} bytes, at most {config.properties_bytes_max}"
             )
+
+    def _is_refused(
+        self, connection: Connection, request: SendRequest, topic: bytes, wall_ms: int
+    ) -> bool:
+        """Refuse a send that its topic does not allow; a new topic is made first."""
+        queue_id = request.fields.queue_id
+        if 0 <= queue_id < self._topics.write_queues.get(topic, 0):
+            return False
+        refusal = self._topics.admit(request.fields, wall_ms)
+        if refusal is not None:
+            self._outbox.refuse(connection, request, *refusal)
+        return refusal is not None
 
     def _wait(
         self, connection: Connection, request: SendRequest, reply: bytes, now_ms: float

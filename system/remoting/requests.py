@@ -78,7 +78,7 @@ class SendMessageV2(
     queue_id: I32
     born_ms: I64 = 0
     default_topic: str = "TBW102"
-    default_topic_queue_nums: I32 = 4
+    default_topic_queue_nums: I32 = 16
     sys_flag: I32 = 0
     flag: I32 = 0
     properties: str = ""
@@ -137,6 +137,58 @@ class QueueOffsetResponse(Fields, gc=False, rename="camel"):
     offset: I64
 
 
+class QueryConsumerOffset(Fields, gc=False, rename="camel"):
+    """QUERY_CONSUMER_OFFSET (14); the answer is a QueueOffsetResponse."""
+
+    consumer_group: str
+    topic: str
+    queue_id: I32
+    set_zero_if_not_found: bool = True
+
+
+class UpdateConsumerOffset(Fields, gc=False, rename="camel"):
+    """UPDATE_CONSUMER_OFFSET (15): what a group has consumed of a queue, in front of it."""
+
+    consumer_group: str
+    topic: str
+    queue_id: I32
+    commit_offset: I64
+
+
+class GroupRequest(Fields, gc=False, rename="camel"):
+    """GET_CONSUMER_LIST_BY_GROUP (38) and NOTIFY_CONSUMER_IDS_CHANGED (40)."""
+
+    consumer_group: str
+
+
+class UnregisterClient(Fields, gc=False, rename={"client_id": "clientID"}):
+    """UNREGISTER_CLIENT (35): from the groups that are named."""
+
+    client_id: str
+    producer_group: str | None = msgspec.field(default=None, name="producerGroup")
+    consumer_group: str | None = msgspec.field(default=None, name="consumerGroup")
+
+
+class CreateTopic(Fields, gc=False, rename="camel"):
+    """UPDATE_AND_CREATE_TOPIC (17). `attributes` has the form "+name=value,-name"."""
+
+    topic: str
+    default_topic: str = "TBW102"
+    read_queue_nums: I32 = 16
+    write_queue_nums: I32 = 16
+    perm: I32 = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: I32 = 0
+    order: bool = False
+    attributes: str | None = None
+
+
+class DeleteTopic(Fields, gc=False, rename="camel"):
+    """DELETE_TOPIC_IN_BROKER (215)."""
+
+    topic: str
+
+
 class MemberRequest(Fields, gc=False, rename="camel"):
     """TRANSFER_LEADERSHIP, ADD_MEMBER and REMOVE_MEMBER: whom it is about.
 
@@ -179,7 +231,7 @@ class SendMessage(Fields, gc=False, rename="camel"):
     queue_id: I32
     born_timestamp: I64 = 0
     default_topic: str = "TBW102"
-    default_topic_queue_nums: I32 = 4
+    default_topic_queue_nums: I32 = 16
     sys_flag: I32 = 0
     flag: I32 = 0
     properties: str = ""

@@ -1,9 +1,9 @@
 """Entries about the group itself: well-formed messages on a reserved topic.
 
-Queue 0 holds one TERM_START for each term, queue 1 the MEMBERSHIP changes, so that any
-RocketMQ store reader parses our logs (DESIGN.md decision 3). An entry that changes the
-membership has channel 1 in its DLedger header, where DLedger itself always writes 0: it is
-found without a look at its body.
+Queue 0 holds one TERM_START for each term, queue 1 the MEMBERSHIP changes, queue 2 what topics
+are to be, queue 3 the offsets that consumer groups commit, so that any RocketMQ store reader
+parses our logs (DESIGN.md decision 3). An entry that changes the membership has channel 1 in its
+DLedger header, where DLedger itself always writes 0: it is found without a look at its body.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from system.store.disk import StoreError
 EVENT_TOPIC = b"RMQ_SYS_DLEDGER_EVENT"
 TERM_START_QUEUE = 0
 MEMBERSHIP_QUEUE = 1
+TOPIC_QUEUE = 2
+OFFSET_QUEUE = 3
 TERM_START_PROPERTIES = b"TAGS\x01TERM_START\x02"
 MEMBERSHIP_PROPERTIES = b"TAGS\x01MEMBERSHIP\x02"
+TOPIC_PROPERTIES = b"TAGS\x01TOPIC\x02"
+OFFSET_PROPERTIES = b"TAGS\x01GROUP_OFFSET\x02"
 MESSAGE_CHANNEL = 0
 MEMBERSHIP_CHANNEL = 1
 
 _SIZE_AND_INDEX = struct.Struct(">4xiq").unpack_from
 _CHANNEL_AT_32 = struct.Struct(">32xi").unpack_from
 _BODY_LENGTH = struct.Struct(">i").unpack_from
-_BODY_LENGTH_AT = 48 + 84
+_MESSAGE_BODY_LENGTH_AT = 84
+_BODY_LENGTH_AT = 48 + _MESSAGE_BODY_LENGTH_AT
 """In an entry whose message has IPv4 hosts, as all of ours have."""
 
 
@@ -73,3 +78,9 @@ def membership_of(entry: bytes | memoryview) -> Membership:
     (length,) = _BODY_LENGTH(entry, _BODY_LENGTH_AT)
     body_at = _BODY_LENGTH_AT + 4
     return decode_membership(entry[body_at : body_at + max(0, length)])
+
+
+def body_at(data: bytes, at: int) -> bytes:
+    """Return the body of the message at byte `at`, whose hosts are IPv4 as in all of ours."""
+    at += _MESSAGE_BODY_LENGTH_AT
+    return data[at + 4 : at + 4 + _BODY_LENGTH(data, at)[0]]

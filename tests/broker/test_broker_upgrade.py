@@ -111,7 +111,7 @@ def test_once_entries_go_the_native_messages_are_gone_too() -> None:
     leader = group.lead()
     for _ in range(12):
         leader.answer(send("old", 0, bytes(500)))
-    end = leader.log.log_end_at(6)
+    end = leader.log.log_end_at(7)
     leader.broker.disk_usage(0.1, [DataFile(end, 0)], group.now_ms, group.wall_ms)
     leader.pump()
     assert leader.log.begin == end

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from broker_group import FILE_BYTES, HOST, BrokerGroup, Member, min_offset, pull, send
 from consumer_requests import HOLD_MS, pull_of, send_with
+from group_requests import create_topic
 
 from system.broker.expiry import DataFile, ExpiryConfig
 from system.broker.limits import BrokerConfig
@@ -101,11 +102,13 @@ def test_a_pull_outside_the_queue_is_answered_at_once() -> None:
 def test_no_pull_is_held_longer_than_the_limit_or_without_long_polling() -> None:
     group = BrokerGroup(1, config=replace(CONFIG, pull_hold_ms_max=2000.0))
     leader = group.lead()
+    leader.answer(create_topic("t"))
     ask(leader, pull_of("t", 0, 0, hold_ms=1 << 50))
     group.pass_time(2500)
     assert leader.replies.pop(CONSUMER)[0].code == ResponseCode.PULL_NOT_FOUND
     group = BrokerGroup(1, config=replace(CONFIG, long_polling=False))
     leader = group.lead()
+    leader.answer(create_topic("t"))
     assert ask(leader, pull_of("t", 0, 0, hold_ms=HOLD_MS)) == []
     group.pass_time(1500)
     assert leader.replies.pop(CONSUMER)[0].code == ResponseCode.PULL_NOT_FOUND
@@ -114,6 +117,7 @@ def test_no_pull_is_held_longer_than_the_limit_or_without_long_polling() -> None
 def test_so_many_pulls_are_held_and_no_more() -> None:
     group = BrokerGroup(1, config=replace(CONFIG, pulls_held_max=2))
     leader = group.lead()
+    leader.answer(create_topic("t"))
     pulls = [pull_of("t", 0, 0, hold_ms=HOLD_MS, opaque=opaque) for opaque in (1, 2, 3)]
     (reply,) = ask(leader, *pulls)
     assert (reply.opaque, reply.code) == (3, ResponseCode.SYSTEM_BUSY)
@@ -125,6 +129,7 @@ def test_so_many_pulls_are_held_and_no_more() -> None:
 def test_the_pulls_of_a_closed_connection_are_forgotten() -> None:
     group = BrokerGroup(1, config=replace(CONFIG, pulls_held_max=1))
     leader = group.lead()
+    leader.answer(create_topic("t"))
     assert ask(leader, pull_of("t", 0, 0, hold_ms=HOLD_MS)) == []
     leader.broker.gone(CONSUMER)
     assert ask(leader, pull_of("t", 0, 0, hold_ms=HOLD_MS), connection=6) == []
@@ -155,6 +160,7 @@ def test_a_filtered_pull_is_woken_by_what_it_wants_alone() -> None:
 def test_a_filter_looks_at_a_bounded_number_of_messages() -> None:
     group = BrokerGroup(1, config=replace(CONFIG, filtered_units_max=40))
     leader = group.lead()
+    leader.answer(create_topic("t"))
     ask(leader, pull_of("t", 0, 0, tags="red", hold_ms=HOLD_MS))
     sends = [send_with("t", 0, b"", {"TAGS": "blue"}, opaque) for opaque in range(41)]
     leader.answer(*sends)

@@ -164,7 +164,7 @@ def test_no_position_shows_anything_but_a_whole_committed_message() -> None:
         else:
             assert reply.code == ResponseCode.SYSTEM_ERROR
             assert "no committed message" in (reply.remark or "")
-    assert len(positions) == 13, "the messages, and the leader's own entry"
+    assert len(positions) == 14, "the messages, and the leader's own two entries"
     group.cut = {"n1", "n2"}
     log = leader.core.log
     committed_end = log.end_position

@@ -1,0 +1,150 @@
+"""What a broker tells operators and slaves about itself, as RocketMQ's tools want it.
+
+Any member answers, from what it has applied.
+Source: RocketMQ's AdminBrokerProcessor (prepareRuntimeInfo, getAllTopicConfig,
+getAllConsumerOffset, getAllSubscriptionGroup, getBrokerConfig), ClusterListSubCommand.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from system.broker.consumer_groups import ConsumerGroups
+from system.broker.effects import Connection
+from system.broker.limits import BrokerConfig
+from system.broker.outbox import Outbox
+from system.broker.reput import Reput
+from system.raft.core import RaftCore
+from system.remoting.codes import ResponseCode
+from system.remoting.command import VERSION, Command
+from system.remoting.fastjson import dumps
+from system.store.group_events import EVENT_TOPIC, OFFSET_QUEUE, TOPIC_QUEUE
+
+SAMPLE_INTERVAL_MS = 10_000.0
+SAMPLES_MAX = 61
+"""Ten minutes and one."""
+_SAMPLES_BACK = (1, 6, 60)
+"""How many samples ago 10 s, a minute and ten minutes were."""
+VERSION_TEXT = "V4_9_8"
+RETRY_TIMES_MAX = 16
+
+
+class BrokerInfo:
+    """Answers GET_ALL_TOPIC_CONFIG and its like."""
+
+    def __init__(
+        self,
+        core: RaftCore,
+        reput: Reput,
+        groups: ConsumerGroups,
+        outbox: Outbox,
+        config: BrokerConfig,
+    ) -> None:
+        self._core = core
+        self._reput = reput
+        self._groups = groups
+        self._outbox = outbox
+        self._config = config
+        self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
+
+    def tick(self, now_ms: float) -> None:
+        """Take note of how much is applied now and then."""
+        if not self._samples or now_ms >= self._samples[-1][0] + SAMPLE_INTERVAL_MS:
+            self._samples.append((now_ms, self._reput.applied_index))
+
+    def all_topics(self, by: Connection, asked: Command, _: float, __: int) -> None:
+        """GET_ALL_TOPIC_CONFIG: every topic by its name (TopicConfigSerializeWrapper)."""
+        table = {topic.topic_name: topic.to_wire() for topic in self._reput.tables.topics}
+        version = self._version(TOPIC_QUEUE)
+        self._answer(by, asked, {"dataVersion": version, "topicConfigTable": table})
+
+    def all_offsets(self, by: Connection, asked: Command, _: float, __: int) -> None:
+        """GET_ALL_CONSUMER_OFFSET: by "topic@group" and queue id, which stands unquoted."""
+        table = self._reput.tables.offsets.state()
+        self._answer(by, asked, {"dataVersion": self._version(OFFSET_QUEUE), "offsetTable": table})
+
+    def all_groups(self, by: Connection, asked: Command, _: float, __: int) -> None:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the groups that are known, each as by default.
+
+        Known are those that committed offsets and those that have clients here.
+        """
+        names = self._reput.tables.offsets.groups() | {group.name for group in self._groups}
+        table = {name: _group_config(name) for name in sorted(names)}
+        version = self._version(OFFSET_QUEUE)
+        self._answer(by, asked, {"dataVersion": version, "subscriptionGroupTable": table})
+
+    def runtime(self, by: Connection, asked: Command, now_ms: float, _: int) -> None:
+        """GET_BROKER_RUNTIME_INFO: a table of names and texts (KVTable)."""
+        core, rates = self._core, self._rates(now_ms)
+        table = {
+            "brokerVersion": str(VERSION),
+            "brokerVersionDesc": VERSION_TEXT,
+            "brokerActive": "true",
+            "dledgerRole": core.role.value,
+            "putTps": rates,
+            "putMessageTimesTotal": str(self._reput.applied_index + 1),
+            "commitLogMinOffset": str(core.log.begin.position),
+            "commitLogMaxOffset": str(core.log.end_position),
+            "dledgerTerm": str(core.term),
+            "dledgerLeader": core.leader or "",
+            "consumerGroupsOnline": str(sum(1 for _ in self._groups)),
+            "topics": str(sum(1 for _ in self._reput.tables.topics)),
+        }
+        table |= dict.fromkeys(_NOT_KEPT, "0")
+        table["getTransferredTps"] = "0.0 0.0 0.0"  # not counted, but the tools split it
+        self._answer(by, asked, {"table": table})
+
+    def config(self, by: Connection, asked: Command, _: float, __: int) -> None:
+        """GET_BROKER_CONFIG: what the broker was started with, as lines of a broker.conf."""
+        lines = [f"{key}={value}\n" for key, value in sorted(self._config.properties.items())]
+        self._outbox.answer(by, asked, body="".join(lines).encode())
+
+    def refuse_config(self, by: Connection, asked: Command, _: float, __: int) -> None:
+        """UPDATE_BROKER_CONFIG: there is no way to change a broker while it runs."""
+        remark = "the configuration is read at the start: change broker.conf and restart the node"
+        self._outbox.refuse(by, asked, ResponseCode.NO_PERMISSION, remark)
+
+    def _rates(self, now_ms: float) -> str:
+        """Messages a second over 10 s, a minute and ten minutes, as far as they are known."""
+        texts = []
+        for back in _SAMPLES_BACK:
+            rate = 0.0
+            if self._samples:
+                since_ms, count = self._samples[max(0, len(self._samples) - back)]
+                if now_ms > since_ms:
+                    rate = (self._reput.applied_index - count) * 1000 / (now_ms - since_ms)
+            texts.append(f"{rate:.2f}")
+        return " ".join(texts)
+
+    def _version(self, queue_id: int) -> dict[str, int]:
+        """RocketMQ's DataVersion: how many entries were applied, the same on every member."""
+        counter = self._reput.queues.end((EVENT_TOPIC, queue_id))
+        return {"counter": counter, "stateVersion": 0, "timestamp": 0}
+
+    def _answer(self, by: Connection, asked: Command, value: object) -> None:
+        self._outbox.answer(by, asked, body=dumps(value, unquoted_integer_keys=True))
+
+
+_NOT_KEPT = (
+    "sendThreadPoolQueueSize",
+    "sendThreadPoolQueueHeadWaitTimeMills",
+    "pullThreadPoolQueueSize",
+    "pullThreadPoolQueueHeadWaitTimeMills",
+    "pageCacheLockTimeMills",
+)
+"""Sizes and waits of RocketMQ's thread pools, which there are none of here."""
+
+
+def _group_config(name: str) -> dict[str, object]:
+    """RocketMQ's SubscriptionGroupConfig as it is made for a group that is new."""
+    return {
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "groupName": name,
+        "notifyConsumerIdsChangedEnable": True,
+        "retryMaxTimes": RETRY_TIMES_MAX,
+        "retryQueueNums": 1,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }

@@ -1,0 +1,42 @@
+"""What committed entries say of topics and group offsets: one table each, kept by `Reput`.
+
+Entries say what is to be, not what is to change. A snapshot may hold tables from behind its
+place: whoever applies the entries between them once more comes to the same tables.
+Source: RocketMQ's topics.json and consumerOffset.json; DESIGN.md decision 3.
+"""
+
+from __future__ import annotations
+
+from system.broker.broker_state import BrokerState
+from system.broker.consume_queue import Ranges
+from system.broker.group_offsets import OffsetTable
+from system.broker.limits import BrokerConfig
+from system.broker.topics import TopicTable
+from system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
+
+
+class BrokerTables:
+    """The tables of one member. They stay the same objects, whatever is loaded into them."""
+
+    def __init__(self, config: BrokerConfig, state: BrokerState) -> None:
+        self.topics = TopicTable(config)
+        self.offsets = OffsetTable()
+        self.restore(state)
+
+    def restore(self, state: BrokerState) -> None:
+        """Begin anew from a checkpoint's or a snapshot's state. Raises DamagedBrokerState."""
+        self.topics.restore(state.topics)
+        self.offsets.restore(state.group_offsets)
+
+    def state(self, ranges: Ranges) -> BrokerState:
+        """Return the whole state with the queues' ranges."""
+        return BrokerState(dict(ranges), self.topics.state(), self.offsets.state())
+
+    def apply(self, queue_id: int, body: bytes) -> None:
+        """Take a committed entry of a queue of the reserved topic. Raises DamagedBrokerState."""
+        if queue_id == TOPIC_QUEUE:
+            deleted = self.topics.apply(body)
+            if deleted is not None:
+                self.offsets.forget_topic(deleted)
+        elif queue_id == OFFSET_QUEUE:
+            self.offsets.apply(body)

@@ -1,0 +1,115 @@
+"""Entries about the broker itself on their way into the log: topics and group offsets.
+
+The seam between those and the consensus below: "append this entry, answer when the group has
+acknowledged it". What is written here is applied by every member in the log's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from system.broker.appender import Appender
+from system.broker.effects import Connection
+from system.broker.limits import BrokerConfig
+from system.broker.outbox import Asked, Outbox
+from system.broker.pending import PendingAppend, PendingAppends
+from system.remoting.codes import ResponseCode
+from system.remoting.responses import response
+from system.store.entry import BLANK_BYTES, ENTRY_BYTES_MAX
+from system.store.group_events import EVENT_TOPIC
+
+BODY_BYTES_MAX = 64 * 1024
+_OVERHEAD_BYTES = 512  # entry header, message head, reserved topic and properties
+
+
+class EventLog:
+    """Writes entries on the reserved topic behind what this turn's sends built."""
+
+    def __init__(
+        self, appender: Appender, pending: PendingAppends, outbox: Outbox, config: BrokerConfig
+    ) -> None:
+        self._appender = appender
+        self._pending = pending
+        self._outbox = outbox
+        self._config = config
+        entry_bytes_max = min(ENTRY_BYTES_MAX, config.data_file_bytes - BLANK_BYTES)
+        self.body_bytes_max = min(BODY_BYTES_MAX, entry_bytes_max - _OVERHEAD_BYTES)
+        """How large the body of one entry may be."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether entries may be written now: this member leads and has applied all before."""
+        return self._appender.is_ready
+
+    @property
+    def term(self) -> int:
+        """The term in which this member leads, -1 if it does not."""
+        return self._appender.term
+
+    @property
+    def end_index(self) -> int:
+        """The last entry built so far."""
+        return self._appender.builder.end.index
+
+    @property
+    def applied_index(self) -> int:
+        """The last entry that this member has applied."""
+        return self._appender.applied_index
+
+    def refuse(self, connection: Connection, asked: Asked, code: ResponseCode, remark: str) -> None:
+        """Say that a request had no effect, and why."""
+        self._outbox.refuse(connection, asked, code, remark)
+
+    def refuse_not_ready(self, connection: Connection, asked: Asked) -> bool:
+        """Refuse a request that needs an entry where none can be written; True if refused."""
+        if not self._appender.is_ready:
+            self._outbox.refuse_not_leader(connection, asked)
+            return True
+        return False
+
+    def refuse_full(self, connection: Connection, asked: Asked, more: int = 0) -> bool:
+        """Refuse a request where too many wait, `more` among them; True if refused."""
+        limit = self._config.pending_sends_max
+        if len(self._pending.waiting) + more < limit:
+            return False
+        remark = f"[503] {limit} appends wait for the group already"
+        self._outbox.refuse(connection, asked, ResponseCode.SYSTEM_BUSY, remark)
+        return True
+
+    def write(self, queue_id: int, properties: bytes, body: bytes, wall_ms: int) -> None:
+        """Build an entry of a queue of the reserved topic. `is_ready` must hold."""
+        assert len(body) <= self.body_bytes_max
+        queue = (EVENT_TOPIC, queue_id)
+        offset = self._appender.offset_of(queue)
+        self._appender.builder.add(
+            EVENT_TOPIC, queue_id, offset, body, properties, store_ms=wall_ms, born_ms=wall_ms
+        )
+        self._appender.next_offset[queue] = offset + 1
+
+    def answer_when_acknowledged(
+        self,
+        connection: Connection,
+        asked: Asked,
+        now_ms: float,
+        ext: dict[str, str] | None = None,
+    ) -> None:
+        """Answer SUCCESS once the group has acknowledged everything built so far."""
+        if asked.is_oneway:
+            return
+        reply = response(
+            asked.opaque, ResponseCode.SUCCESS, ext=ext, serialize_type=asked.serialize_type
+        )
+        self._pending.waiting.append(
+            PendingAppend(
+                self._appender.builder.end.index,
+                now_ms + self._config.ack_timeout_ms,
+                connection,
+                asked.opaque,
+                asked.serialize_type,
+                reply,
+            )
+        )
+
+    def when_void(self, forget: Callable[[], None]) -> None:
+        """Call `forget` when what was built may never have been: refused, or the term is over."""
+        self._appender.voided.append(forget)

@@ -1,0 +1,251 @@
+"""Requests about topics, consumer groups, their offsets and locks: one object for the broker.
+
+Source: RocketMQ's AdminBrokerProcessor, ClientManageProcessor, ConsumerManageProcessor; codes
+as in DLEDGER.md A.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from system.broker.appender import Appender
+from system.broker.broker_info import BrokerInfo
+from system.broker.client_heartbeats import ClientHeartbeats
+from system.broker.effects import Connection
+from system.broker.event_log import EventLog
+from system.broker.leader_proofs import LeaderProofs, Tokens
+from system.broker.limits import BrokerConfig
+from system.broker.offset_commits import GROUP_BYTES_MAX, OffsetCommits
+from system.broker.outbox import Outbox
+from system.broker.pending import PendingAppends
+from system.broker.queue_locks import LockedQueue, QueueLocks
+from system.broker.reput import Reput
+from system.broker.topic_requests import TopicRequests
+from system.broker.topic_rules import Topics
+from system.broker.topics import name_problem
+from system.raft.core import RaftCore
+from system.remoting.codes import RequestCode, ResponseCode
+from system.remoting.command import I32, Command, CommandError
+from system.remoting.requests import PullMessage, QueryConsumerOffset, QueueOffsetResponse
+from system.store.group_events import EVENT_TOPIC, TOPIC_QUEUE
+
+PULL_CODES = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
+COMMIT_OFFSET_FLAG = 1
+"""Of a pull's sysFlag: it carries an offset to commit."""
+LOCKED_QUEUES_MAX = 10_000
+"""Of one request."""
+RECENT_BYTES_MAX = 1 << 30
+"""A queue whose first message is no farther from the log's end is new to a group as a whole."""
+
+
+class _QueueName(msgspec.Struct, rename="camel"):
+    topic: str
+    broker_name: str = ""
+    queue_id: I32 = 0
+
+
+class _LockBody(msgspec.Struct, rename="camel"):
+    """The body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[_QueueName] = []
+
+
+class GroupRequests:
+    """Serves what clients ask about groups and topics; `topics` rules over sends and pulls.
+
+    Heartbeats are taken by any member; commits, offsets and locks by the leader alone.
+    """
+
+    def __init__(
+        self,
+        core: RaftCore,
+        reput: Reput,
+        appender: Appender,
+        pending: PendingAppends,
+        outbox: Outbox,
+        config: BrokerConfig,
+    ) -> None:
+        self._core = core
+        self._reput = reput
+        self._outbox = outbox
+        self._events = EventLog(appender, pending, outbox, config)
+        self.topics = Topics(reput.tables.topics, self._events, lambda: reput.queues)
+        self.offsets = OffsetCommits(reput.tables.offsets, self._events)
+        self.heartbeats = ClientHeartbeats(self.topics, outbox)
+        self._locks = QueueLocks()
+        self._locks_term = -1
+        self._proofs = LeaderProofs(core, reput, outbox, config)
+        topic_requests = TopicRequests(self.topics, self._events)
+        info = BrokerInfo(core, reput, self.heartbeats.groups, outbox, config)
+        self._info = info
+        self._serve: dict[int, Callable[[Connection, Command, float, int], None]] = {
+            RequestCode.HEART_BEAT: self._heartbeat,
+            RequestCode.UNREGISTER_CLIENT: lambda by, asked, _, __: self.heartbeats.unregister(
+                by, asked
+            ),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda by, asked, _, __: (
+                self.heartbeats.list_clients(by, asked)
+            ),
+            RequestCode.UPDATE_CONSUMER_OFFSET: lambda by, asked, _, wall_ms: self.offsets.update(
+                by, asked, wall_ms
+            ),
+            RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
+            RequestCode.LOCK_BATCH_MQ: self._lock,
+            RequestCode.UNLOCK_BATCH_MQ: self._unlock,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: topic_requests.create,
+            RequestCode.DELETE_TOPIC_IN_BROKER: topic_requests.delete,
+            RequestCode.GET_ALL_TOPIC_CONFIG: info.all_topics,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: info.all_offsets,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: info.all_groups,
+            RequestCode.GET_BROKER_RUNTIME_INFO: info.runtime,
+            RequestCode.GET_BROKER_CONFIG: info.config,
+            RequestCode.UPDATE_BROKER_CONFIG: info.refuse_config,
+        }
+
+    @property
+    def topic_version(self) -> int:
+        """How many entries about topics were applied: the same number on every member."""
+        return self._reput.queues.end((EVENT_TOPIC, TOPIC_QUEUE))
+
+    def serves(self, code: int) -> bool:
+        """Whether requests of this code are answered here."""
+        return code in self._serve
+
+    def handle(self, connection: Connection, command: Command, now_ms: float, wall_ms: int) -> None:
+        """Take a request that `serves` knows. Raises CommandError for one that is no good."""
+        self._serve[command.code](connection, command, now_ms, wall_ms)
+
+    def refuses_pull(self, connection: Connection, command: Command, wall_ms: int) -> bool:
+        """Take what a pull at the leader carries of ours: an offset to commit.
+
+        True where the pull is refused for its topic. Raises CommandError.
+        """
+        if command.code not in PULL_CODES or not self._events.is_ready:
+            return False
+        fields = PullMessage.from_ext(command.ext)
+        if refusal := self.topics.pull_refusal(fields.topic, fields.queue_id):
+            self._outbox.refuse(connection, command, *refusal)
+            return True
+        if fields.sys_flag & COMMIT_OFFSET_FLAG:
+            self.offsets.store(
+                fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset, wall_ms
+            )
+        return False
+
+    def build(self, now_ms: float) -> None:
+        """Write what the turn committed; the caller hands it to the core."""
+        self.offsets.build(now_ms)
+
+    def tick(self, now_ms: float) -> None:
+        """Let time pass."""
+        self.heartbeats.tick(now_ms)
+        self._info.tick(now_ms)
+
+    def gone(self, connection: Connection) -> None:
+        """A client's connection closed."""
+        self.offsets.drop(connection)
+        self.heartbeats.gone(connection)
+
+    def sift(
+        self, ready: Tokens, refused: Tokens, index: int, now_ms: float
+    ) -> tuple[Tokens, Tokens]:
+        """Take what is ours of the core's answers to reads, and serve it; return the rest."""
+        rest = self._proofs.sift(ready, refused, index)
+        self._proofs.serve(now_ms)
+        return rest
+
+    def _heartbeat(
+        self, connection: Connection, command: Command, now_ms: float, wall_ms: int
+    ) -> None:
+        is_leader = self._events.is_ready
+        self.heartbeats.heartbeat(connection, command, now_ms, wall_ms, is_leader=is_leader)
+
+    def _query_offset(
+        self, connection: Connection, command: Command, now_ms: float, _: int
+    ) -> None:
+        fields = QueryConsumerOffset.from_ext(command.ext)
+        self._proofs.ask(
+            connection, command, lambda _: self._answer_offset(connection, command, fields), now_ms
+        )
+
+    def _answer_offset(
+        self, connection: Connection, command: Command, fields: QueryConsumerOffset
+    ) -> None:
+        """Answer with the committed offset, with 0 where the group begins at a queue's begin.
+
+        Source: ConsumerManageProcessor.queryConsumerOffset.
+        """
+        group, topic, queue_id = fields.consumer_group, fields.topic, fields.queue_id
+        offset = self._reput.tables.offsets.get(group, topic, queue_id)
+        if offset is None and fields.set_zero_if_not_found and self._is_recent(topic, queue_id):
+            offset = 0
+        if offset is None:
+            remark = f"group {group} has committed nothing of {topic}/{queue_id} yet"
+            self._outbox.answer(connection, command, ResponseCode.QUERY_NOT_FOUND, remark)
+            return
+        self._outbox.answer(connection, command, ext=QueueOffsetResponse(offset).to_ext())
+
+    def _is_recent(self, topic: str, queue_id: int) -> bool:
+        """Whether the queue's messages are all there and not long gone from memory."""
+        queues, queue = self._reput.queues, (topic.encode(), queue_id)
+        if queues.begin(queue) > 0:
+            return False
+        first = queues.find(queue, 0, 1, 1)
+        return not first or self._core.log.end_position - first[0][0] <= RECENT_BYTES_MAX
+
+    def _lock(self, connection: Connection, command: Command, now_ms: float, _: int) -> None:
+        body = _lock_body(command)
+
+        def answer(then_ms: float) -> None:
+            self._answer_lock(connection, command, body, then_ms)
+
+        self._proofs.ask(connection, command, answer, now_ms)
+
+    def _answer_lock(
+        self, connection: Connection, command: Command, body: _LockBody, now_ms: float
+    ) -> None:
+        locks = self._current_locks()
+        held = locks.lock(body.consumer_group, body.client_id, _queues(body), now_ms)
+        named = [
+            {"brokerName": broker, "queueId": queue_id, "topic": topic}
+            for topic, broker, queue_id in held
+        ]
+        answer = msgspec.json.encode({"lockOKMQSet": named})
+        self._outbox.answer(connection, command, body=answer)
+
+    def _unlock(self, connection: Connection, command: Command, _: float, __: int) -> None:
+        body = _lock_body(command)
+        if not self._events.refuse_not_ready(connection, command):
+            locks = self._current_locks()
+            locks.unlock(body.consumer_group, body.client_id, _queues(body))
+            self._outbox.answer(connection, command)
+
+    def _current_locks(self) -> QueueLocks:
+        """The locks of the term that this member leads: of another one nothing is known."""
+        if self._locks_term != self._events.term:
+            self._locks_term = self._events.term
+            self._locks.clear()
+        return self._locks
+
+
+def _queues(body: _LockBody) -> list[LockedQueue]:
+    return [(one.topic, one.broker_name, one.queue_id) for one in body.mq_set]
+
+
+def _lock_body(command: Command) -> _LockBody:
+    """Read and check what is to be locked or unlocked. Raises CommandError."""
+    try:
+        body = msgspec.json.decode(command.body, type=_LockBody)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CommandError(f"bad lock request: {error}") from None
+    if problem := name_problem(body.consumer_group, GROUP_BYTES_MAX):
+        raise CommandError(f"bad lock request: consumerGroup: {problem}")
+    if not body.client_id:
+        raise CommandError("bad lock request: clientId is missing")
+    if len(body.mq_set) > LOCKED_QUEUES_MAX:
+        raise CommandError(f"bad lock request: more than {LOCKED_QUEUES_MAX} queues")
+    return body

@@ -1,0 +1,144 @@
+"""Commits of consumer groups' offsets at the leader: gathered by turns, answered when acknowledged.
+
+All commits of one turn share entries. What one connection commits of a queue takes effect in its
+order; a client may set an offset back.
+Source: RocketMQ's ConsumerManageProcessor.updateConsumerOffset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from system.broker.effects import Connection
+from system.broker.event_log import EventLog
+from system.broker.group_offsets import KEYS_MAX, OFFSETS_MAX, OffsetEvent, OffsetTable, key_of
+from system.broker.topics import name_problem
+from system.remoting.codes import ResponseCode
+from system.remoting.command import Command, CommandError
+from system.remoting.requests import UpdateConsumerOffset
+from system.store.group_events import OFFSET_PROPERTIES, OFFSET_QUEUE
+
+GROUP_BYTES_MAX = 255
+QUEUE_ID_MAX = 1 << 16
+_UPDATE_BYTES = 40  # the two numbers of an update, and what stands between them
+_KEY_BYTES = 8
+
+
+class OffsetCommits:
+    """The leader's side: gathers what a turn commits and writes it as few entries."""
+
+    def __init__(self, table: OffsetTable, events: EventLog) -> None:
+        self.table = table
+        self._events = events
+        self._turn: dict[str, dict[int, int]] = {}
+        self._waiting: list[tuple[Connection, Command]] = []
+        self._written: dict[tuple[str, int], int] = {}  # since this member leads, newest
+        self._written_index = -1  # the entry that wrote the newest of them
+        self._wall_ms = 0
+        events.when_void(self._written.clear)
+
+    def update(self, connection: Connection, command: Command, wall_ms: int) -> None:
+        """Take UPDATE_CONSUMER_OFFSET. Raises CommandError for one that is no good."""
+        fields = UpdateConsumerOffset.from_ext(command.ext)
+        group, topic, queue_id = fields.consumer_group, fields.topic, fields.queue_id
+        _check(group, topic, queue_id, fields.commit_offset)
+        if self._events.refuse_not_ready(connection, command):
+            return
+        if self._events.refuse_full(connection, command, len(self._waiting)):
+            return
+        if not self._has_room(key_of(group, topic)):
+            remark = f"{OFFSETS_MAX} offsets of {KEYS_MAX} topics and groups are kept: delete some"
+            self._events.refuse(connection, command, ResponseCode.NO_PERMISSION, remark)
+            return
+        if command.is_oneway:
+            self.store(group, topic, queue_id, fields.commit_offset, wall_ms)
+            return
+        command.body = b""  # what is kept must not keep its frame's buffer
+        self._put(key_of(group, topic), queue_id, fields.commit_offset, wall_ms)
+        self._waiting.append((connection, command))
+
+    def store(self, group: str, topic: str, queue_id: int, offset: int, wall_ms: int) -> None:
+        """Commit an offset that nobody waits for: a pull's, or a delivery's progress.
+
+        Nothing is written where it stands there already, where this member does not lead, or
+        where there is no room. Raises CommandError for one that is no good.
+        """
+        _check(group, topic, queue_id, offset)
+        key = key_of(group, topic)
+        staged = self._turn.get(key, {}).get(queue_id)
+        written = self._written.get((key, queue_id))
+        known = written if staged is None else staged
+        if known is None:
+            known = self.table.get(group, topic, queue_id)
+        if known != offset and self._events.is_ready and self._has_room(key):
+            self._put(key, queue_id, offset, wall_ms)
+
+    def build(self, now_ms: float) -> None:
+        """Write what the turn committed. Call it before the turn's entries go to the core."""
+        if not self._turn:
+            return
+        turn, self._turn = self._turn, {}
+        waiting, self._waiting = self._waiting, []
+        if not self._events.is_ready:  # it stopped leading within the turn
+            for connection, command in waiting:
+                self._events.refuse_not_ready(connection, command)
+            return
+        for body in self._bodies(turn):
+            self._events.write(OFFSET_QUEUE, OFFSET_PROPERTIES, body, self._wall_ms)
+        for key, offsets in turn.items():
+            for queue_id, offset in offsets.items():
+                self._written[key, queue_id] = offset
+        self._written_index = self._events.end_index
+        for connection, command in waiting:
+            self._events.answer_when_acknowledged(connection, command, now_ms)
+
+    def drop(self, connection: Connection) -> None:
+        """Nobody waits for the connection's replies any more."""
+        self._waiting = [one for one in self._waiting if one[0] != connection]
+
+    def _put(self, key: str, queue_id: int, offset: int, wall_ms: int) -> None:
+        self._turn.setdefault(key, {})[queue_id] = offset
+        self._wall_ms = wall_ms
+
+    def _has_room(self, key: str) -> bool:
+        """Whether one offset more may be kept; what is on its way counts as if it were new."""
+        if self._written and self._events.applied_index >= self._written_index:
+            self._written.clear()
+        on_its_way = len(self._turn) + len(self._written)
+        if not self.table.knows(key) and len(self.table) + on_its_way >= KEYS_MAX:
+            return False
+        in_turn = sum(map(len, self._turn.values())) if self.table.count else 0
+        return self.table.count + in_turn + len(self._written) < OFFSETS_MAX
+
+    def _bodies(self, turn: Mapping[str, Mapping[int, int]]) -> list[bytes]:
+        """Encode the updates, as many in one body as an entry takes."""
+        bodies: list[bytes] = []
+        part: OffsetEvent = []
+        left = self._events.body_bytes_max
+        for key, offsets in turn.items():
+            updates: list[tuple[int, int]] = []
+            part.append((key, updates))
+            left -= len(key) + _KEY_BYTES
+            for update in offsets.items():
+                if left < _UPDATE_BYTES + _KEY_BYTES:
+                    bodies.append(msgspec.json.encode(part))
+                    updates = []
+                    part = [(key, updates)]
+                    left = self._events.body_bytes_max - len(key) - _KEY_BYTES
+                updates.append(update)
+                left -= _UPDATE_BYTES
+        bodies.append(msgspec.json.encode(part))
+        return bodies
+
+
+def _check(group: str, topic: str, queue_id: int, offset: int) -> None:
+    if problem := name_problem(group, GROUP_BYTES_MAX):
+        raise CommandError(f"consumerGroup: {problem}")
+    if problem := name_problem(topic):
+        raise CommandError(f"topic: {problem}")
+    if not 0 <= queue_id < QUEUE_ID_MAX:
+        raise CommandError(f"queueId {queue_id} is not in 0..{QUEUE_ID_MAX - 1}")
+    if offset < 0:
+        raise CommandError(f"commitOffset {offset} is below 0")
