@@ -1,0 +1,268 @@
+"""Tells all name servers what this broker is: on start, on a change of role or topics, and again.
+
+Each name server has a task of its own, so one that is dead or slow costs the others nothing.
+Closing the connection takes the broker out of the routes at once; a clean stop says so first.
+Source: RocketMQ's BrokerOuterAPI and BrokerController.registerBrokerAll; DLEDGER.md D.1, D.3.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from itertools import count
+
+import trio
+
+from system.node.clock import Clock, sleep
+from system.node.config import NodeConfig
+from system.node.link import Link
+from system.node.serving import write_until_broken
+from system.remoting.codes import RequestCode, ResponseCode
+from system.remoting.command import Command, CommandError, decode_command, encode_command
+from system.remoting.frame import Frame, FrameError
+from system.remoting.register_bodies import (
+    DataVersion,
+    TopicConfig,
+    body_crc32,
+    encode_register_body,
+)
+from system.remoting.registration_headers import BrokerHeader, RegisterBrokerHeader
+from system.remoting.route_bodies import MASTER_ID
+
+CONNECT_TIMEOUT_MS = 3_000.0
+ANSWER_TIMEOUT_MS = 3_000.0
+"""How long a name server may take to answer before it counts as dead."""
+UNREGISTER_TIMEOUT_MS = 500.0
+"""How long a clean stop waits for each name server."""
+AGAIN_AFTER_MIN_MS = 100.0
+AGAIN_AFTER_MAX_MS = 2_000.0
+REFUSED_AGAIN_MS = 1_000.0
+OUT_BYTES_MAX = 32 << 20
+HA_PORT_ABOVE = 1
+"""RocketMQ's haListenPort stands so far above listenPort; in dledger mode nobody listens there."""
+
+NameServerAddress = tuple[str, int]
+
+log = logging.getLogger("shaketable.node")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What of the broker is looked at to see whether it has to register anew.
+
+    `is_master`: it leads and serves. `topics_version` changes whenever a topic does.
+    """
+
+    is_master: bool
+    term: int
+    topics_version: int
+
+
+class Registration:
+    """One broker's registrations. `look` is cheap; `topics` returns all the broker has now."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        clock: Clock,
+        look: Callable[[], Standing],
+        topics: Callable[[], Iterable[TopicConfig]],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._look = look
+        self._topics = topics
+        self._address = f"{config.host}:{config.listen_port}"
+        self._opaque = count(1)
+        self._body: bytes | None = None
+        self._since_ms = clock.wall_ms()
+        self.standing = look()
+        self.changed = trio.Event()
+        """Set, and replaced by another, when the standing changes."""
+
+    def notice(self) -> None:
+        """Look whether role or topics changed; to be called after whatever may change them."""
+        standing = self._look()
+        if standing == self.standing:
+            return
+        self.standing = standing
+        self._since_ms = self._clock.wall_ms()
+        self._body = None
+        self.changed.set()
+        self.changed = trio.Event()
+
+    async def run(self) -> None:
+        """Stay registered with every name server until cancelled; then unregister."""
+        async with trio.open_nursery() as nursery:
+            for address in self._config.name_servers:
+                nursery.start_soon(self._stay_registered, address)
+
+    async def _stay_registered(self, address: NameServerAddress) -> None:
+        pause_ms = AGAIN_AFTER_MIN_MS
+        is_lost = False
+        while True:
+            talk = _Talk(self, self._clock, address, self._config.register_interval_ms)
+            try:
+                why = await talk.hold()
+            except (OSError, UnicodeError) as error:  # no name at all is a UnicodeError
+                why = str(error)
+            if talk.is_registered:
+                pause_ms = AGAIN_AFTER_MIN_MS
+            if talk.is_registered or not is_lost:  # and not each time that it is still dead
+                log.warning("event=name_server_lost name_server=%s:%d error=%r", *address, why)
+                is_lost = True
+            await sleep(self._clock, pause_ms)
+            pause_ms = min(pause_ms * 2, AGAIN_AFTER_MAX_MS)
+
+    # ---- what is said -----------------------------------------------------------------
+
+    @property
+    def broker_id(self) -> int:
+        """The id to register with now."""
+        return MASTER_ID if self.standing.is_master else self._config.broker_id
+
+    def register_request(self) -> Command:
+        """Return the registration as of now. Raises CommandError where it fits no frame."""
+        config, standing = self._config, self.standing
+        if self._body is None:
+            # The raft term as state version: a leader of the past takes nobody's place.
+            version = DataVersion(standing.term, self._since_ms, standing.topics_version)
+            self._body = encode_register_body(self._topics(), version)
+        header = RegisterBrokerHeader(
+            broker_name=config.broker_name,
+            broker_addr=self._address,
+            cluster_name=config.cluster,
+            broker_id=self.broker_id,
+            ha_server_addr=f"{config.host}:{config.listen_port + HA_PORT_ABOVE}",
+            body_crc32=body_crc32(self._body),
+        )
+        return self._request(RequestCode.REGISTER_BROKER, header.to_ext(), self._body)
+
+    def unregister_request(self) -> Command:
+        """Return the request that takes this broker out of the routes."""
+        config = self._config
+        header = BrokerHeader(config.broker_name, self._address, config.cluster, self.broker_id)
+        return self._request(RequestCode.UNREGISTER_BROKER, header.to_ext())
+
+    def _request(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
+        return Command(code, next(self._opaque) & 0x7FFFFFFF, ext=ext, body=body)
+
+
+class _Talk:
+    """One connection to one name server, from connecting until it is lost."""
+
+    def __init__(
+        self, registration: Registration, clock: Clock, address: NameServerAddress, interval_ms: int
+    ) -> None:
+        self._registration = registration
+        self._clock = clock
+        self._address = address
+        self._interval_ms = interval_ms
+        self._name = f"{address[0]}:{address[1]}"
+        self._why = "it closed the connection"
+        self._asked = 0
+        self._answer: Command | None = None
+        self._answered = trio.Event()
+        self._said: tuple[object, ...] = ()
+        self.is_registered = False
+
+    async def hold(self) -> str:
+        """Connect, register again and again; return why that ended. Raises OSError.
+
+        Where it is cancelled, the broker unregisters.
+        """
+        with self._within(CONNECT_TIMEOUT_MS) as connecting:
+            stream = await trio.open_tcp_stream(*self._address)
+        if connecting.cancelled_caught:
+            return f"no connection within {CONNECT_TIMEOUT_MS:g} ms"
+        link = Link(stream.socket, OUT_BYTES_MAX)
+        is_stopped = True
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(write_until_broken, link)
+                nursery.start_soon(self._read, link, nursery.cancel_scope)
+                self._why = await self._register_again_and_again(link)
+                nursery.cancel_scope.cancel()
+            is_stopped = False
+        finally:
+            if is_stopped and self.is_registered:
+                await self._unregister(stream)
+            link.close()
+        return self._why
+
+    def _within(self, timeout_ms: float) -> AbstractContextManager[trio.CancelScope]:
+        return self._clock.move_on_at(self._clock.now_ms() + timeout_ms)
+
+    async def _register_again_and_again(self, link: Link) -> str:
+        """Register when something changed, and now and then; return what went wrong."""
+        while True:
+            changed = self._registration.changed
+            broker_id, term = self._registration.broker_id, self._registration.standing.term
+            try:
+                request = self._registration.register_request()
+                data = encode_command(request)
+            except (CommandError, FrameError) as error:
+                log.error("event=not_registered error=%s", error)  # noqa: TRY400 - one line
+                data = None
+            answer = None
+            if data is not None:
+                answer = await self._ask(link, request.opaque, data)
+                if answer is None:
+                    return f"no answer within {ANSWER_TIMEOUT_MS:g} ms"
+                self._note(answer, broker_id, term)
+            is_refused = answer is not None and answer.code != ResponseCode.SUCCESS
+            with self._within(REFUSED_AGAIN_MS if is_refused else self._interval_ms):
+                await changed.wait()
+
+    async def _ask(self, link: Link, opaque: int, data: bytes) -> Command | None:
+        """Send one request and return its answer; None where none came in time."""
+        self._asked, self._answer, self._answered = opaque, None, trio.Event()
+        if link.send(data):
+            with self._within(ANSWER_TIMEOUT_MS):
+                await self._answered.wait()
+        return self._answer
+
+    def _note(self, answer: Command, broker_id: int, term: int) -> None:
+        """Log what is new of an answer."""
+        self.is_registered = answer.code == ResponseCode.SUCCESS
+        said = (answer.code, answer.remark, broker_id, term)
+        if said == self._said:
+            return
+        self._said = said
+        if self.is_registered:
+            log.info(
+                "event=registered name_server=%s broker_id=%d term=%d", self._name, broker_id, term
+            )
+        else:
+            log.warning(
+                "event=registration_refused name_server=%s broker_id=%d code=%d remark=%s",
+                self._name,
+                broker_id,
+                answer.code,
+                answer.remark,
+            )
+
+    async def _read(self, link: Link, scope: trio.CancelScope) -> None:
+        def on_frames(frames: list[Frame]) -> None:
+            for frame in frames:
+                command = decode_command(frame)
+                if command.is_response and command.opaque == self._asked:
+                    self._answer = command
+                    self._answered.set()
+
+        try:
+            await link.read(on_frames)
+        except (OSError, trio.ClosedResourceError, FrameError, CommandError) as error:
+            self._why = str(error) or self._why
+        scope.cancel()
+
+    async def _unregister(self, stream: trio.SocketStream) -> None:
+        """Say that this broker goes, and wait a moment for it to be heard."""
+        data = encode_command(self._registration.unregister_request())
+        with self._within(UNREGISTER_TIMEOUT_MS) as scope:
+            scope.shield = True
+            with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+                await stream.send_all(data)
+                await stream.receive_some(1)  # an answer of whatever kind

@@ -1,0 +1,213 @@
+"""The name server's shell: bytes of all kinds, brokers that fall silent, and its process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from harness.runtime.ports import find_free
+from system.nameserver.registry import Registration
+from system.node.clock import SystemClock
+from system.node.name_server import NameServerNode
+from system.remoting.codes import RequestCode, ResponseCode
+from system.remoting.command import Command, decode_command, encode_command
+from system.remoting.frame import FrameBuffer, SerializeType
+from system.remoting.register_bodies import TopicConfig
+from system.remoting.registration_headers import RegisterBrokerHeader
+from system.remoting.route_bodies import decode_route
+
+ROOT = Path(__file__).parent.parent.parent
+HOST = "127.0.0.1"
+STORY_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 20.0
+
+
+class FastClock(SystemClock):
+    """A thousand milliseconds pass in one."""
+
+    def now_ms(self) -> float:
+        return super().now_ms() * 1000
+
+    def move_on_at(self, due_ms: float):
+        return trio.move_on_after(max(0.0, due_ms - self.now_ms()) / 1_000_000)
+
+
+class Peer:
+    """One connection that asks and reads answers."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._buffer = FrameBuffer()
+
+    async def send(self, *commands: Command) -> None:
+        await self.stream.send_all(b"".join(map(encode_command, commands)))
+
+    async def answers(self, count: int) -> list[Command]:
+        """Read so many answers; fewer mean that the connection was closed."""
+        found: list[Command] = []
+        while len(found) < count:
+            data = await self.stream.receive_some(65_536)
+            if not data:
+                break
+            self._buffer.writable()[: len(data)] = data
+            self._buffer.received(len(data))
+            for frame in self._buffer.frames():
+                command = decode_command(frame)
+                command.body = bytes(command.body)
+                found.append(command)
+        return found
+
+
+def serve(
+    story: Callable[[NameServerNode, Callable[[], Awaitable[Peer]]], Awaitable[None]],
+    clock: SystemClock | None = None,
+    **limits: int,
+) -> None:
+    (port,) = find_free(1)
+    node = NameServerNode(HOST, port, clock or SystemClock(), **limits)
+    peers: list[Peer] = []
+
+    async def connect() -> Peer:
+        while True:
+            try:
+                peers.append(Peer(await trio.open_tcp_stream(HOST, port)))
+            except OSError:
+                await trio.sleep(0.01)  # it does not listen yet
+            else:
+                return peers[-1]
+
+    async def main() -> None:
+        try:
+            with trio.fail_after(STORY_TIMEOUT_S):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(node.run)
+                    await story(node, connect)
+                    nursery.cancel_scope.cancel()
+        finally:
+            for peer in peers:
+                peer.stream.socket.close()
+
+    trio.run(main)
+
+
+def ask_route(topic: str, opaque: int, serialize_type: int = SerializeType.JSON) -> Command:
+    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    return Command(code, opaque, ext={"topic": topic}, serialize_type=serialize_type)
+
+
+def registration(timeout_ms: int | None = None) -> Command:
+    header = RegisterBrokerHeader("b", "h:1", "c", 0, heartbeat_timeout_millis=timeout_ms)
+    return Command(RequestCode.REGISTER_BROKER, 1, ext=header.to_ext())
+
+
+def test_answers_come_in_order_and_as_they_were_asked_for() -> None:
+    async def story(node: NameServerNode, connect: Callable[[], Awaitable[Peer]]) -> None:
+        topics = {"t": TopicConfig("t"), "u": TopicConfig("u")}
+        node.server.registry.register(Registration("c", "b", "h:1", 0, topics=topics), 99, 0.0)
+        peer = await connect()
+        oneway = ask_route("t", 2)
+        oneway.flag = 2
+        await peer.send(
+            ask_route("t", 1),
+            oneway,
+            ask_route("nowhere", 3),
+            ask_route("u", 4, SerializeType.ROCKETMQ),
+        )
+        first, second, third = await peer.answers(3)
+        assert [first.opaque, second.opaque, third.opaque] == [1, 3, 4]
+        assert second.code == ResponseCode.TOPIC_NOT_EXIST
+        assert third.serialize_type == SerializeType.ROCKETMQ
+        for answer in (first, third):
+            assert decode_route(answer.body).broker_datas[0].broker_addrs == {0: "h:1"}
+
+    serve(story)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff" * 64,
+        b"\0\0\0\x08\0\0\0\x04{}{}",
+        b"\0\0\0\x06\0\0\0\x02[]",
+    ],
+)
+def test_what_is_no_request_ends_its_connection_and_no_other(garbage: bytes) -> None:
+    async def story(_: NameServerNode, connect: Callable[[], Awaitable[Peer]]) -> None:
+        good, bad = await connect(), await connect()
+        await bad.send(registration())
+        assert [answer.code for answer in await bad.answers(1)] == [ResponseCode.SUCCESS]
+        await bad.stream.send_all(garbage)
+        assert await bad.answers(1) == []
+        await good.send(Command(RequestCode.GET_BROKER_CLUSTER_INFO, 5))
+        (answer,) = await good.answers(1)
+        assert b'"brokerAddrTable":{}' in bytes(answer.body)
+
+    serve(story)
+
+
+def test_a_broker_that_falls_silent_is_forgotten_and_cut_off() -> None:
+    async def story(node: NameServerNode, connect: Callable[[], Awaitable[Peer]]) -> None:
+        peer = await connect()
+        await peer.send(registration(timeout_ms=60_000))
+        (answer,) = await peer.answers(1)
+        assert answer.code == ResponseCode.SUCCESS
+        assert await peer.answers(1) == []
+        assert node.server.registry.cluster_info().broker_addr_table == {}
+
+    serve(story, FastClock())
+
+
+def test_connections_are_bounded() -> None:
+    async def story(_: NameServerNode, connect: Callable[[], Awaitable[Peer]]) -> None:
+        first = await connect()
+        await first.send(ask_route("t", 1))
+        assert len(await first.answers(1)) == 1
+        second = await connect()
+        assert await second.answers(1) == []
+        await first.send(ask_route("t", 2))
+        assert len(await first.answers(1)) == 1
+
+    serve(story, connections_max=1)
+
+
+def test_the_process_says_in_one_line_why_it_ends() -> None:
+    (port,) = find_free(1)
+    command = [sys.executable, "-m", "system.node.name_server", "--port", str(port)]
+    first = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        assert first.stderr is not None
+        assert f"event=serving address={HOST}:{port}" in first.stderr.readline()
+        second = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=END_TIMEOUT_S, check=False
+        )
+        assert second.returncode == 2
+        (line,) = second.stderr.splitlines()
+        assert f"cannot listen on {HOST}:{port} for brokers and clients" in line
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(END_TIMEOUT_S) == 0
+        assert "Traceback" not in first.stderr.read()
+    finally:
+        first.kill()
+        first.wait(END_TIMEOUT_S)
+        first.stderr.close()
+
+
+@pytest.mark.parametrize("port", ["x", "70000", "-1", "²"])
+def test_odd_ports_are_named(port: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "system.node.name_server", f"--port={port}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=END_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "is no port, 0..65535" in done.stderr
