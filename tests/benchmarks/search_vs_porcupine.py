@@ -234,6 +234,8 @@ def _warm_up(model: str) -> Iterator[pa.Table]:
             operations = made.cas_register(1, 1000, clients, unknown)
             made.spoil(operations, 0.5, None)
             yield made.as_table(operations)
+    if model == "cas-register":  # large enough for the search to stall and to put moves off
+        yield made.as_table(made.cas_register(100_020, 100_000, 20, 0.0))
 
 
 def run_ours(model: str, files: list[Path], repeat: int) -> tuple[str, float, float, int]:
