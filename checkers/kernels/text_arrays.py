@@ -52,6 +52,10 @@ SPARE_USED = 1
 # ---- columns of `edge`
 EDGE_KIND = 0
 EDGE_TO = 1
+# ---- columns of `awaited`
+LATEST = 0
+LATEST_BELOW = 1
+NEXT_LATEST = 2
 # ---- columns of `node`: an operation, where it leads, what stands before it, what choices cost
 PARENT = 0
 NODE_OP = 1
@@ -88,7 +92,8 @@ NEED_FIRST = 12
 NEED_LAST = 13
 GOAL = 14
 REACHED = 15
-AT_FACTS = 16
+MAY_RETURN = 16
+AT_FACTS = 17
 
 # ---- what the search answers
 REFUTED = 0
@@ -119,6 +124,10 @@ class Texts(NamedTuple):
         state_seen: of each state the latest return of a get that shows it, or what appends can
             make of it.
         kind_seen: of each kind the latest return of a get that may show it.
+        awaited: of each state the latest call of a get that shows it, or what begins with it
+            unless that begins with a longer text put; below which state this is, NOBODY for the
+            state itself; and the latest elsewhere.
+        kind_awaited: of each kind the latest call of a get that no text is shown to without it.
         operations: call, return, kind (of gets NOBODY) and state shown, in the order of calls.
         links: lists of the operations of known outcome that are left.
         spare: of each kind, and one more row, where its operations of unknown outcome begin in
@@ -147,6 +156,8 @@ class Texts(NamedTuple):
     kind_to: Int32s
     state_seen: Int64s
     kind_seen: Int64s
+    awaited: Int64s
+    kind_awaited: Int64s
     operations: Int64s
     links: Int32s
     spare: Int32s
@@ -181,6 +192,45 @@ def note_seen(
     for k in range(kind_to.size):
         if kind_to[k] != APPENDS:
             kind_seen[k] = state_seen[kind_to[k]]
+
+
+@compiled
+def note_awaited(parent: Int32s, put_kind: Int32s, awaited: Int64s) -> None:
+    """Carry the latest calls of gets up the tree of texts, below each text put only.
+
+    `awaited` has the calls of gets that show a state itself.
+    """
+    for s in range(parent.size - 1, -1, -1):
+        above = parent[s]
+        if above < 0 or put_kind[s] >= 0:
+            continue
+        called = awaited[s, LATEST]
+        if called > awaited[above, LATEST]:
+            awaited[above, NEXT_LATEST] = awaited[above, LATEST]
+            awaited[above, LATEST] = called
+            awaited[above, LATEST_BELOW] = s
+        else:
+            awaited[above, NEXT_LATEST] = max(awaited[above, NEXT_LATEST], called)
+
+
+@compiled
+def note_needed(
+    edge_begin: Int32s, edge: Int32s, put_kind: Int32s, start: int, called: Int64s,
+    ways: Int32s, kind_awaited: Int64s,
+) -> None:  # fmt: skip
+    """Note of each kind that appends the latest call of a get that has no way around it.
+
+    `called` has the latest calls of gets by state, `ways` is 0 for each state: it counts the
+    edges that lead there.
+    """
+    for e in range(edge.shape[0]):
+        ways[edge[e, EDGE_TO]] += 1
+    for s in range(edge_begin.size - 2, -1, -1):
+        for e in range(edge_begin[s], edge_begin[s + 1]):
+            to, k = edge[e, EDGE_TO], edge[e, EDGE_KIND]
+            if ways[to] == 1 and put_kind[to] < 0 and to != start:
+                called[s] = max(called[s], called[to])
+                kind_awaited[k] = max(kind_awaited[k], called[to])
 
 
 @compiled

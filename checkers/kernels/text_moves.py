@@ -21,6 +21,9 @@ from checkers.kernels.text_arrays import (
     KIND,
     KINDS,
     LATER,
+    LATEST,
+    LATEST_BELOW,
+    MAY_RETURN,
     MOVE_COST,
     MOVE_OP,
     MOVE_STATE,
@@ -30,6 +33,7 @@ from checkers.kernels.text_arrays import (
     NEXT_CALL,
     NEXT_COST,
     NEXT_KIND,
+    NEXT_LATEST,
     NEXT_OP,
     NEXT_STATE,
     NOBODY,
@@ -44,6 +48,7 @@ from checkers.kernels.text_arrays import (
     STATE,
     TICK,
     UNKNOWN_COST,
+    UNSEEN,
     WINDOW,
     Texts,
 )
@@ -133,6 +138,60 @@ def _keeps(p: Texts, state: int) -> bool:
 
 
 @inlined
+def _is_left(p: Texts, kind: int) -> bool:
+    """Say whether any operation of that kind is left."""
+    head = p.operations.shape[0] + KINDS + kind
+    return bool(p.links[head, NEXT_KIND] != head) or _spare_of(p, kind, NEVER) != NOBODY
+
+
+@inlined
+def _is_last(p: Texts, kind: int) -> bool:
+    """Say whether of that kind, of which one of known outcome is left, there is no other."""
+    head = p.operations.shape[0] + KINDS + kind
+    i = p.links[head, NEXT_KIND]
+    return bool(p.links[i, NEXT_KIND] == head) and _spare_of(p, kind, NEVER) == NOBODY
+
+
+@bare
+def _may_return(p: Texts) -> bool:
+    """Say whether a put is left that the present text begins with."""
+    if p.at[STATE] == junk_of(p):
+        return True
+    s = p.put_above[p.at[STATE]]
+    for _ in range(SERVERS_MAX):
+        if s < 0:
+            return False
+        if _is_left(p, int(p.put_kind[s])):
+            return True
+        s = p.parent[s]
+        if s >= 0:
+            s = p.put_above[s]
+    return True
+
+
+@bare
+def _abandons(p: Texts, to: int, until: int) -> bool:
+    """Say whether a get called later shows what no put and no append leads to behind `to`."""
+    state = p.at[STATE]
+    if p.at[MAY_RETURN] or p.awaited[state, LATEST] <= until:
+        return False
+    if p.first[to] <= p.first[state] or p.first[to] > p.last[state]:
+        return True
+    latest = UNSEEN
+    for _ in range(SERVERS_MAX):
+        above = p.parent[to]
+        is_below = p.awaited[above, LATEST_BELOW] == to
+        called = p.awaited[above, NEXT_LATEST if is_below else LATEST]
+        latest = max(latest, int(called))
+        if above == state:
+            return latest > until
+        if p.put_kind[above] >= 0:
+            latest = UNSEEN
+        to = int(above)
+    return False
+
+
+@inlined
 def _is_better(p: Texts, kind_class: int, op: int, n: int) -> bool:
     if p.move[n, CHOICE_CLASS] != kind_class:
         return bool(p.move[n, CHOICE_CLASS] > kind_class)
@@ -167,7 +226,7 @@ def _find_appends(p: Texts, until: int, count: int) -> int:
         if p.state_seen[to] < until:
             continue
         p.handled[kind] = p.at[TICK]
-        if _keeps(p, to):
+        if _keeps(p, to) and not _abandons(p, to, until):
             op = _known_of(p, kind, until)
             if op == NOBODY:
                 op = _spare_of(p, kind, until)
@@ -181,7 +240,7 @@ def _find_changes(p: Texts, until: int, count: int) -> int:
     """Find puts, and what leads to a text that no get shows."""
     head = p.operations.shape[0] + CHANGES
     junk = junk_of(p)
-    keeps_junk = _keeps(p, junk)
+    keeps_junk = _keeps(p, junk) and not _abandons(p, junk, until)
     has_lost = not keeps_junk
     i = p.links[head, NEXT_CALL]
     while i != head and p.operations[i, CALLED] <= until:
@@ -194,9 +253,10 @@ def _find_changes(p: Texts, until: int, count: int) -> int:
         elif p.handled[kind] != p.at[TICK]:
             p.handled[kind] = p.at[TICK]
             if to == APPENDS:
-                if keeps_junk:
+                is_needed = p.kind_awaited[kind] > until and _is_last(p, kind)
+                if keeps_junk and not is_needed:
                     count = _add(p, count, _known_of(p, kind, until), junk, JUNK)
-            elif _keeps(p, to):
+            elif _keeps(p, to) and not _abandons(p, to, until):
                 count = _add(p, count, _known_of(p, kind, until), to, PUT)
         i = p.links[i, NEXT_CALL]
     return count
@@ -209,7 +269,7 @@ def _find_unknown_puts(p: Texts, until: int, count: int) -> int:
         to = int(p.kind_to[kind])
         if p.handled[kind] != p.at[TICK] and p.kind_seen[kind] >= until and _keeps(p, to):
             op = _spare_of(p, kind, until)
-            if op != NOBODY:
+            if op != NOBODY and not _abandons(p, to, until):
                 count = _add(p, count, op, to, PUT)
     return count
 
@@ -223,6 +283,7 @@ def find_moves(p: Texts) -> None:
     _find_needs(p, until)
     if not _keeps(p, int(p.at[STATE])):
         return
+    p.at[MAY_RETURN] = _may_return(p)
     count = _find_changes(p, until, _find_appends(p, until, 0))
     count = _find_unknown_puts(p, until, count)
     if count == 0:

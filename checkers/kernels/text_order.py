@@ -38,7 +38,14 @@ called before everything that is left returns. What it does to the texts is all 
   with, its text begins with the present one, and that stays so: no put comes before the get, and
   only appends that go on towards all such texts come next.
 
-Gets beyond a window are not asked, which takes nothing from the answer but finds less doomed.
+- A get that is called after T is left. Where its text begins with the present one, no put is left
+  of a text that the present one begins with, and its own begins with no longer text put, it stands
+  before the next put. So what comes next leads to a text that its text begins with.
+- If each way to a text that such a get shows leads over one edge of the appends, then one of that
+  kind is left; so the last one of it does not go where it leads to junk.
+
+For the first, gets beyond a window are not asked: that takes nothing from the answer, but less is
+found to be doomed. For the other two the latest call of all such gets suffices, noted beforehand.
 
 Where several things may come next, one that leads towards the get that returns first is the best.
 It is taken, and all the others are put off: they are tried in the order of their merit, which is

@@ -104,6 +104,7 @@ def _texts(states: TextStates, operations: Ints) -> Texts:
     returned, kind = operations[:, arrays.RETURNED], operations[:, arrays.KIND]
     changes = int((kind != NOWHERE).sum())
     state_seen, kind_seen = _seen(states, operations)
+    awaited, kind_awaited = _awaited(states, operations)
     links = np.empty((size + arrays.KINDS + kinds, arrays.LINKS), np.int32)
     arrays.link(operations, np.argsort(returned, kind="stable"), links)
     unknown = np.flatnonzero(returned == NEVER)
@@ -126,6 +127,8 @@ def _texts(states: TextStates, operations: Ints) -> Texts:
         kind_to=states.kind_to,
         state_seen=state_seen,
         kind_seen=kind_seen,
+        awaited=awaited,
+        kind_awaited=kind_awaited,
         operations=operations,
         links=links,
         spare=spare,
@@ -153,3 +156,20 @@ def _seen(states: TextStates, operations: Ints) -> tuple[Any, Any]:
     begin, edge = states.edge_begin, states.edge
     arrays.note_seen(begin, edge, states.kind_to, state_seen, kind_seen)
     return state_seen, kind_seen
+
+
+def _awaited(states: TextStates, operations: Ints) -> tuple[Any, Any]:
+    """Return when the last get was called of each state, and of what needs each kind."""
+    called = np.full(states.junk + 1, arrays.UNSEEN, np.int64)
+    gets = operations[operations[:, arrays.SHOWN] >= 0]
+    np.maximum.at(called, gets[:, arrays.SHOWN], gets[:, arrays.CALLED])
+    awaited = np.full((states.junk + 1, 3), arrays.UNSEEN, np.int64)
+    awaited[:, arrays.LATEST] = called
+    awaited[:, arrays.LATEST_BELOW] = NOWHERE
+    arrays.note_awaited(states.parent, states.put_kind, awaited)
+    kind_awaited = np.full(len(states.kind_to), arrays.UNSEEN, np.int64)
+    ways = np.zeros(states.junk + 1, np.int32)
+    arrays.note_needed(
+        states.edge_begin, states.edge, states.put_kind, states.start, called, ways, kind_awaited
+    )
+    return awaited, kind_awaited

@@ -148,16 +148,18 @@ def test_a_part_begins_where_its_prefix_does(monkeypatch):
 
 
 @pytest.mark.parametrize("clients", [5, 20])
-def test_a_stale_get_deep_in_a_history_is_refuted(clients):
+@pytest.mark.parametrize("kind", ["stale", "never"])
+def test_a_wrong_get_deep_in_a_history_is_refuted(clients, kind):
     operations = kv(7, 10_000, clients, 0.02, keys=1)
     gets = [o for o in operations if o.f == "get" and o.returned is not None]
-    stale = gets[2 * len(gets) // 3]
-    later = (o for o in gets if o.called > stale.returned and o.text != stale.text)
-    stale.text = next(later).text + "?"
+    wrong = gets[2 * len(gets) // 3]
+    wrong.text = gets[len(gets) // 2].text if kind == "stale" else wrong.text + "?"
     problem = MODEL.encode(as_table(operations), "")
-    decision = kv_texts.decide(problem)
-    assert decision.outcome is Outcome.INVALID
-    assert decision.part.stuck == operations.index(stale)
+    states = number_states(problem, kind_texts(problem), UNLIMITED, Memory(NEVER))
+    found = TextOrder(problem, states, NEVER)
+    assert not found.explains(UNLIMITED)
+    assert found.texts.at[text_arrays.LOOKED] < 30_000
+    assert kv_texts.decide(problem).part.stuck == operations.index(wrong)
 
 
 def test_a_text_that_was_overwritten_does_not_come_back():
