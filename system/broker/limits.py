@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from system.broker.delay_levels import DEFAULT_LEVELS_MS
 from system.broker.expiry import ExpiryConfig
 
 
@@ -33,6 +34,9 @@ class BrokerConfig:
     refused_pull_hold_ms: float = 1000.0  # of a consumer that would ask again at once
     pulls_held_max: int = 20_000
     slave_read_enable: bool = False  # RocketMQ's slaveReadEnable
+    delay_levels_ms: tuple[int, ...] = DEFAULT_LEVELS_MS  # RocketMQ's messageDelayLevel
+    deliveries_a_step_max: int = 100  # delayed messages that one turn delivers
+    reconsume_times_max: int = 16  # RocketMQ's retryMaxTimes: then a message is dead
     consume_slowly_bytes: int = 256 << 20  # so far behind, a consumer is sent to a slave
     apply_bytes_max: int = 4 << 20  # committed bytes that one step dispatches
     key_items_max: int = 0  # messages with keys between two checkpoints; 0: no key index

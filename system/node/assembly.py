@@ -49,6 +49,10 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
         key_items_max=KEY_ITEMS_MAX if config.is_key_indexed else 0,
         pending_sends_max=config.pending_sends_max,
         expiry=config.expiry,
+        slave_read_enable=config.slave_read_enable,
+        long_polling=config.long_polling,
+        short_polling_ms=float(config.short_polling_ms),
+        delay_levels_ms=config.delay_levels_ms,
     )
     root = str(config.store_root)
     files = CheckpointFiles(

@@ -13,6 +13,7 @@ from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import TypeVar
 
+from system.broker.delay_levels import DEFAULT_LEVELS, DEFAULT_LEVELS_MS, parse_levels
 from system.broker.expiry import HOUR_MS, ExpiryConfig
 from system.raft.protocol import RaftConfig
 from system.store.log_writer import AckPolicy
@@ -80,6 +81,10 @@ class NodeConfig:
     broker_id: int = 1
     name_servers: tuple[tuple[str, int], ...] = ()
     register_interval_ms: int = 30_000
+    slave_read_enable: bool = False
+    long_polling: bool = True
+    short_polling_ms: int = 1000
+    delay_levels_ms: tuple[int, ...] = DEFAULT_LEVELS_MS
     recording: Path | None = None
     """Where the broker's inputs are recorded (`system.node.recorder`), if they are."""
     unused: Mapping[str, str] = field(default_factory=dict)
@@ -92,7 +97,6 @@ _KNOWN_UNUSED = frozenset(
         "brokerRole",
         "enableDLegerCommitLog",
         "sendMessageThreadPoolNums",
-        "slaveReadEnable",
     )
 )
 _REQUIRED = ("dLegerSelfId", "dLegerGroup", "dLegerPeers", "listenPort", "storePathRootDir")
@@ -104,11 +108,13 @@ _OPTIONAL = (
     "diskMaxUsedSpaceRatio",
     "fileReservedTime",
     "flushDiskType",
+    "longPollingEnable",
     "mappedFileSizeCommitLog",
     "mappedFileSizeConsumeQueue",
     "mappedFileSizeIndex",
     "maxHashSlotNum",
     "maxIndexNum",
+    "messageDelayLevel",
     "messageIndexEnable",
     "namesrvAddr",
     "preferredLeaderIds",
@@ -120,6 +126,8 @@ _OPTIONAL = (
     "shaketableRecord",
     "shaketableReservedMs",
     "shaketableSeed",
+    "shortPollingTimeMills",
+    "slaveReadEnable",
     "storePathCommitLog",
 )
 
@@ -196,6 +204,10 @@ def parse(text: str) -> NodeConfig:
             ),
             REGISTER_INTERVAL_MAX_MS,
         ),
+        slave_read_enable=_choice(values, "slaveReadEnable", _TRUTH, "false"),
+        long_polling=_choice(values, "longPollingEnable", _TRUTH, "true"),
+        short_polling_ms=_number(values, "shortPollingTimeMills", 1000, 0, 60_000),
+        delay_levels_ms=_delay_levels(values),
         recording=Path(recording) if (recording := values.get("shaketableRecord")) else None,
         unused={key: value for key, value in values.items() if key in _KNOWN_UNUSED},
     )
@@ -289,6 +301,13 @@ def _expiry(values: Mapping[str, str]) -> ExpiryConfig:
         delete_when_hours=tuple(sorted({int(hour) for hour in hours})),
         used_ratio_max=_number(values, "diskMaxUsedSpaceRatio", 75, 10, 95) / 100,
     )
+
+
+def _delay_levels(values: Mapping[str, str]) -> tuple[int, ...]:
+    try:
+        return parse_levels(values.get("messageDelayLevel", DEFAULT_LEVELS))
+    except ValueError as error:
+        raise ConfigError(f"messageDelayLevel: {error}") from None
 
 
 def _units(values: Mapping[str, str], key: str, default: int, unit_bytes: int) -> int:

@@ -131,6 +131,28 @@ def test_keys_of_rocketmq_that_have_a_meaning_are_read() -> None:
     )
 
 
+def test_keys_about_consuming_are_read() -> None:
+    config = parse(
+        GOOD
+        + "slaveReadEnable=true\nlongPollingEnable=false\nshortPollingTimeMills=300\n"
+        + "messageDelayLevel=1s 2m 3h 1d\n"
+    )
+    assert config.slave_read_enable
+    assert not config.long_polling
+    assert config.short_polling_ms == 300
+    assert config.delay_levels_ms == (1000, 120_000, 10_800_000, 86_400_000)
+    plain = parse(GOOD)
+    assert not plain.slave_read_enable
+    assert plain.long_polling
+    assert len(plain.delay_levels_ms) == 18
+
+
+@pytest.mark.parametrize("levels", ["", "1", "5x", "-1s", "1s,2s", " ".join(["1s"] * 65)])
+def test_levels_that_are_none_are_named(levels: str) -> None:
+    with pytest.raises(ConfigError, match="messageDelayLevel: "):
+        parse(GOOD + f"messageDelayLevel={levels}\n")
+
+
 def test_without_more_an_acknowledgement_means_fsync_and_nobody_joins() -> None:
     config = parse(GOOD)
     assert config.ack_policy == "fsync"

@@ -222,11 +222,13 @@ def test_every_incarnation_has_a_file_of_its_own(tmp_path: Path) -> None:
 def test_a_recording_ends_at_its_limit_and_the_node_runs_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_module, "RECORDING_BYTES_MAX", 1400)
     monkeypatch.setattr(recorder_module, "BUFFER_BYTES_MAX", 100)
+    record(start := tmp_path / "start.recording").recorder.close()
+    limit = start.stat().st_size + 300
+    monkeypatch.setattr(recorder_module, "RECORDING_BYTES_MAX", limit)
     path = tmp_path / "n0.recording"
     record_an_append(path)
-    assert 1400 <= path.stat().st_size < 1400 + 200
+    assert limit <= path.stat().st_size < limit + 200
     assert differences(path) == []
 
 
