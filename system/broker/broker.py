@@ -95,6 +95,11 @@ class Broker:
         return self._appender.is_ready
 
     @property
+    def topics_version(self) -> int:
+        """How many entries about topics were applied: cheap to look at, the same everywhere."""
+        return self._groups.topic_version
+
+    @property
     def topic_table(self) -> tuple[int, list[TopicConfig]]:
         """How often topics changed, which rises, and all topics as they are committed."""
         return self._groups.topic_version, list(self._reput.tables.topics)

@@ -6,6 +6,7 @@ import logging
 from contextlib import suppress
 from itertools import count
 
+import msgspec
 import trio
 
 from system.broker.broker import Broker
@@ -19,11 +20,13 @@ from system.node.link import Link
 from system.node.machine import Machine
 from system.node.peers import Address, Peers
 from system.node.recorder import Recorder
+from system.node.registration import Registration, Standing
 from system.node.serving import guarded, listen, write_until_broken
 from system.raft.membership import Membership
 from system.raft.protocol import Message
 from system.remoting.command import Command, CommandError, decode_command
 from system.remoting.frame import Frame, FrameError
+from system.remoting.register_bodies import TopicConfig
 from system.remoting.requests import SendRequest, decode_request
 from system.store.broker_checkpoint import CheckpointFiles
 from system.store.commit_log import OutsideLog
@@ -80,6 +83,11 @@ class Node:
         self._timer_due_ms = 0.0
         self._measure = trio.Event()
         self._older_by_ms = 0
+        self._registration = (
+            Registration(config, machine.clock, self._standing, self._topics)
+            if config.name_servers
+            else None
+        )
 
     async def run(self) -> None:
         """Serve until cancelled. Raises PortInUseError, StoreError or InvariantError."""
@@ -102,6 +110,8 @@ class Node:
             nursery.start_soon(self._peers.run)
             nursery.start_soon(self._pump)
             nursery.start_soon(self._timer)
+            if self._registration is not None:
+                nursery.start_soon(self._registration.run)
             nursery.start_soon(
                 trio.serve_listeners,
                 guarded(self._serve_peer, PEER_CONNECTIONS_MAX),
@@ -155,6 +165,8 @@ class Node:
                 )
             if effects.membership is not None:
                 self._follow(effects.membership)
+            if self._registration is not None:
+                self._registration.notice()
             if effects.is_behind:
                 self._touch()
             if effects.is_checkpoint_due:
@@ -222,6 +234,16 @@ class Node:
             wall_ms = self._clock.wall_ms() + older_by_ms
             self.broker.disk_usage(used_ratio, files, self._clock.now_ms(), wall_ms)
             self._touch()
+
+    # ---- what name servers are told ---------------------------------------------------
+
+    def _standing(self) -> Standing:
+        broker = self.broker
+        return Standing(broker.is_ready, broker.core.term, broker.topics_version)
+
+    def _topics(self) -> list[TopicConfig]:
+        _, topics = self.broker.topic_table
+        return [msgspec.convert(topic.to_wire(), TopicConfig) for topic in topics]
 
     # ---- members ----------------------------------------------------------------------
 

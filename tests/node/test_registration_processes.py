@@ -1,0 +1,131 @@
+"""Real name servers and a real group: routes follow the leader, whichever name servers live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from system.remoting.route_bodies import TopicRoute
+from tests.support.name_servers import NameServers
+from tests.support.node_group import NodeGroup, Writer, until
+
+pytestmark = pytest.mark.e2e
+
+BROKER_IDS = {"n0": 1, "n1": 2, "n2": 3}
+
+
+class Site:
+    """Two name servers and a group of three that registers with both."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name_servers = NameServers(folder, 2)
+        self.group = NodeGroup(
+            folder,
+            *BROKER_IDS,
+            namesrvAddr=self.name_servers.addresses,
+            brokerName="RaftNode00",
+            brokerClusterName="RaftCluster",
+        )
+
+    def close(self) -> None:
+        self.group.close()
+        self.name_servers.close()
+
+    def addresses(self, leader: str, *followers: str) -> dict[int, str]:
+        """What the route of a topic is to show."""
+        named = {0: leader, **{BROKER_IDS[name]: name for name in followers}}
+        return {
+            number: "{}:{}".format(*self.group.client_address(name))
+            for number, name in named.items()
+        }
+
+    async def route(self, port: int, leader: str, *followers: str, topic: str = "t") -> TopicRoute:
+        """Wait until a name server shows a topic with just these brokers."""
+        wanted = self.addresses(leader, *followers)
+
+        async def look() -> TopicRoute | None:
+            found = await self.name_servers.route(port, topic)
+            if found is None:
+                return None
+            (brokers,) = found.broker_datas
+            return found if brokers.broker_addrs == wanted else None
+
+        return await until(look, f"the name server at {port} shows {wanted} for {topic}")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    try:
+        yield site
+    finally:
+        site.close()
+
+
+def others(*names: str) -> list[str]:
+    return [name for name in BROKER_IDS if name not in names]
+
+
+def test_routes_follow_the_leader_and_a_dead_name_server_costs_nothing(site: Site) -> None:
+    group, name_servers = site.group, site.name_servers
+    kept, lost = name_servers.ports
+
+    async def story() -> None:
+        name_servers.start()
+        group.start(*BROKER_IDS)
+        writer = Writer(group.client())
+        await writer.send_some("t", 10)
+        first = await group.leader()
+        for port in name_servers.ports:
+            route = await site.route(port, first, *others(first))
+            (brokers,), (queues,) = route.broker_datas, route.queue_datas
+            assert (brokers.cluster, brokers.broker_name) == ("RaftCluster", "RaftNode00")
+            assert queues.broker_name == "RaftNode00"
+            assert queues.perm == 6
+            assert queues.write_queue_nums > 0
+
+        # The leader dies, and so does one name server, before anybody could tell it.
+        name_servers.kill(lost)
+        group.kill(first)
+        await writer.send_some("t", 10)
+        second = await group.leader()
+        third = next(name for name in others(first, second))
+        await site.route(kept, second, third)
+
+        # A new topic is told of at once, where there is a name server.
+        await writer.send_some("u", 1)
+        await site.route(kept, second, third, topic="u")
+
+        # The dead ones come back: the name server learns everything anew, the old leader follows.
+        name_servers.start(lost)
+        group.start(first)
+        for port in name_servers.ports:
+            for topic in ("t", "u"):
+                await site.route(port, second, third, first, topic=topic)
+
+        # Who stops in order is gone from the routes, while the others serve on.
+        group.stop(third)
+        for port in name_servers.ports:
+            await site.route(port, second, first)
+        await writer.send_some("t", 10)
+        assert "event=name_server_lost" in group.log(second)
+
+    group.tell(story)
+    group.stop(*(name for name in BROKER_IDS if group.processes[name].poll() is None))
+    name_servers.stop()
+
+
+def test_all_name_servers_dead_stop_no_message_and_no_shutdown(site: Site) -> None:
+    group = site.group
+
+    async def story() -> None:
+        group.start(*BROKER_IDS)
+        writer = Writer(group.client())
+        await writer.send_some("t", 10)
+        group.kill(await group.leader())
+        await writer.send_some("t", 10)
+
+    group.tell(story)
+    group.stop(*(name for name in BROKER_IDS if group.processes[name].poll() is None))
