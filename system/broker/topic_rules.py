@@ -47,6 +47,7 @@ class Topics:
         self._events = events
         self._queues = queues
         self._building: dict[str, TopicConfig | None] = {}
+        self._building_index = -1  # the entry of the newest of them
         events.when_void(self._forget_building)
 
     def get(self, name: str) -> TopicConfig | None:
@@ -83,6 +84,8 @@ class Topics:
         name = config.topic_name
         if problem := name_problem(name):
             return ResponseCode.MESSAGE_ILLEGAL, problem
+        if self._events.applied_index >= self._building_index:
+            self._building.clear()  # the table has them
         is_new = not self.table.is_known(name) and name not in self._building
         if is_new and len(self.table) + len(self._building) >= TOPICS_MAX:
             remark = f"there are {TOPICS_MAX} topics already: use one of them"
@@ -138,6 +141,7 @@ class Topics:
         body = msgspec.json.encode(TopicEvent(name, config))
         self._events.write(TOPIC_QUEUE, TOPIC_PROPERTIES, body, wall_ms)
         self._building[name] = config
+        self._building_index = self._events.end_index
         self.table.allow(name, config)
 
     def _forget_building(self) -> None:

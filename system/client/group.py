@@ -53,9 +53,10 @@ _LASTING_REFUSALS = frozenset(
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
         ResponseCode.MESSAGE_ILLEGAL,
         ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
     )
 )
-"""Every member, at any time, would say the same again."""
+"""Every member would say the same again, until somebody changes what is asked about."""
 
 Result = TypeVar("Result")
 
