@@ -32,8 +32,8 @@ from checkers.special.text_states import (
 METHOD = "texts"
 SHOWN_MAX = 200
 """Steps of the longest prefix that a refutation carries."""
-OPERATION_BYTES = 300
-"""What the arrays take for each operation before the search begins, with what made them."""
+OPERATION_BYTES = 450
+"""What is held for each operation before the search begins, beside the texts (measured)."""
 
 
 def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision:
