@@ -1,9 +1,18 @@
-"""Public client API (trio): send, pull, offsets, administration; finds the leader by itself."""
+"""Public client API (trio): send, pull, consume in groups, offsets, administration.
+
+`Producer`, `PullConsumer` and `GroupConsumer` find brokers by name servers, as RocketMQ's clients
+do; `BrokerGroupClient` and `AdminClient` know the members of one DLedger group.
+"""
 
 from system.client.admin import AdminClient, AdminTimeoutError
 from system.client.connection import DamagedResponseError, OutcomeUnknownError, RefusedError
 from system.client.group import BrokerGroupClient
+from system.client.group_consumer import GroupConsumer, Intervals
+from system.client.producer import Producer, Sent
+from system.client.pull_consumer import PullConsumer, Pulled
+from system.client.queue_reader import ConsumeError
 from system.client.results import BatchResult, Metadata, PullResult, SendResult
+from system.client.routes import MessageQueue
 from system.remoting.batch_body import BatchMessage
 
 __all__ = [
@@ -12,10 +21,18 @@ __all__ = [
     "BatchMessage",
     "BatchResult",
     "BrokerGroupClient",
+    "ConsumeError",
     "DamagedResponseError",
+    "GroupConsumer",
+    "Intervals",
+    "MessageQueue",
     "Metadata",
     "OutcomeUnknownError",
+    "Producer",
+    "PullConsumer",
     "PullResult",
+    "Pulled",
     "RefusedError",
     "SendResult",
+    "Sent",
 ]

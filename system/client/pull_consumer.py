@@ -196,6 +196,10 @@ class PullConsumer:
         """Ask one broker anything. Raises RefusedError, OutcomeUnknownError."""
         return await self._channels.call(address, command, timeout_s)
 
+    async def ask_master(self, queue: MessageQueue, command: Command) -> Command:
+        """Ask the queue's broker anything. Raises RefusedError, OutcomeUnknownError."""
+        return await self._ask(queue, command, self._timeout_s, 0)
+
     async def _ask_for(self, queue: MessageQueue, code: RequestCode, fields: Fields) -> Command:
         return await self._ask(queue, Command(code, ext=fields.to_ext()), self._timeout_s, 0)
 

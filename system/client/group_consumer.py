@@ -1,0 +1,267 @@
+"""Consumes topics together with others of a group: each queue belongs to one of them at a time.
+
+Source: RocketMQ's DefaultMQPushConsumerImpl, RebalanceImpl, ProcessQueue, ConsumeMessageOrderly-
+Service; DLEDGER.md D.4. A queue's messages are handed over in their order, one pull at a time.
+What was handed over and not committed comes again to whoever gets the queue next: at least once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from system.client.connection import OutcomeUnknownError, RefusedError
+from system.client.pull_consumer import PullConsumer
+from system.client.queue_reader import Handler, QueueReader
+from system.client.routes import MessageQueue, allocate
+from system.remoting.codes import RequestCode, ResponseCode
+from system.remoting.command import Command, CommandError
+from system.remoting.consumer_bodies import (
+    decode_client_ids,
+    decode_locked,
+    encode_heartbeat,
+    encode_locks,
+)
+from system.remoting.requests import GroupRequest, UnregisterClient
+
+RELEASE_SECONDS_MAX: Final = 2.0
+"""How long a queue that goes to another consumer, or the end, waits for the last commit."""
+LOCK_VALID_S: Final = 30.0
+"""So long after it was granted a lock is trusted; the broker keeps it for 60 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """How often what is done, in seconds: RocketMQ's defaults.
+
+    `wait_s` is how long a broker may hold a pull, `call_s` how long any other call may take.
+    """
+
+    heartbeat_s: float = 30.0
+    rebalance_s: float = 20.0
+    commit_s: float = 5.0
+    lock_s: float = 20.0
+    wait_s: float = 15.0
+    call_s: float = 3.0
+
+
+Assigned = Callable[[tuple[MessageQueue, ...]], None]
+
+
+class GroupConsumer:
+    """One consumer of a group. `run` consumes until it is cancelled.
+
+    Args:
+        name_servers: "host:port;host:port", or a list of such addresses.
+        group: the consumer group.
+        client_id: tells this consumer from all others; "ip@name" in RocketMQ.
+        subscriptions: by topic "*" or tags as "a || b".
+        handler: takes a queue's messages in their order; they count as consumed when it
+            returns. Raising ConsumeError brings a message again: later by the retry topic, in
+            its place if `is_ordered`.
+        is_ordered: consume a queue under its lock, so that no two consumers ever overlap.
+        on_assigned: told which queues belong to this consumer, whenever that changes.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        group: str,
+        client_id: str,
+        subscriptions: Mapping[str, str],
+        handler: Handler,
+        is_ordered: bool = False,
+        on_assigned: Assigned | None = None,
+        intervals: Intervals | None = None,
+    ) -> None:
+        self._intervals = intervals or Intervals()
+        self._timeout_s = self._intervals.call_s
+        self._source = PullConsumer(
+            name_servers, group=group, timeout_s=self._timeout_s, on_request=self._asked
+        )
+        self._group = group
+        self._client_id = client_id
+        self._subscriptions = {**subscriptions, f"%RETRY%{group}": "*"}
+        self._handler = handler
+        self._is_ordered = is_ordered
+        self._on_assigned = on_assigned
+        self._readers: dict[MessageQueue, QueueReader] = {}
+        self._releasing: set[MessageQueue] = set()
+        self._changed = trio.Event()
+
+    @property
+    def assigned(self) -> tuple[MessageQueue, ...]:
+        """The queues that belong to this consumer now, in order."""
+        return tuple(sorted(self._readers))
+
+    async def run(self) -> None:
+        """Consume until cancelled; then commit what was consumed, and leave the group."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._every, self._intervals.heartbeat_s, self._heartbeat)
+                nursery.start_soon(self._every, self._intervals.commit_s, self._commit_all)
+                if self._is_ordered:
+                    nursery.start_soon(self._every, self._intervals.lock_s, self._renew_locks)
+                await self._heartbeat()
+                while True:
+                    self._changed = trio.Event()
+                    is_settled = await self._rebalance(nursery)
+                    pause_s = self._intervals.rebalance_s if is_settled else 1.0
+                    with trio.move_on_after(pause_s):
+                        await self._changed.wait()
+        finally:
+            with trio.CancelScope(shield=True), trio.move_on_after(RELEASE_SECONDS_MAX):
+                await self._commit_all()
+                await self._leave()
+            self._source.close()
+
+    # ---- steps ------------------------------------------------------------------------
+
+    def _asked(self, _address: str, request: Command) -> None:
+        """A broker says that the group has changed: look at once."""
+        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self._changed.set()
+
+    async def _every(self, interval_s: float, step: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await trio.sleep(interval_s)
+            await step()
+
+    async def _heartbeat(self) -> None:
+        """Tell all brokers that this consumer is there; who cannot be reached is told later."""
+        body = encode_heartbeat(self._client_id, self._group, self._subscriptions)
+        for address in await self._brokers():
+            await self._try(address, Command(RequestCode.HEART_BEAT, body=body))
+
+    async def _leave(self) -> None:
+        fields = UnregisterClient(self._client_id, consumer_group=self._group)
+        for address in await self._brokers():
+            await self._try(address, Command(RequestCode.UNREGISTER_CLIENT, ext=fields.to_ext()))
+
+    async def _brokers(self) -> tuple[str, ...]:
+        found: set[str] = set()
+        for topic in self._subscriptions:
+            try:
+                found.update(await self._source.brokers(topic))
+            except RefusedError:
+                continue  # nobody has the topic yet, or no name server answers: later
+        return tuple(sorted(found))
+
+    async def _try(self, address: str, command: Command) -> Command | None:
+        try:
+            return await self._source.ask_broker(address, command, self._timeout_s)
+        except (RefusedError, OutcomeUnknownError):
+            return None
+
+    async def _rebalance(self, nursery: trio.Nursery) -> bool:
+        """Take up the queues that belong to this consumer, let go of others.
+
+        False where nobody could say to whom they belong, or a lock was not to be had.
+        """
+        mine: set[MessageQueue] = set()
+        is_settled = True
+        for topic in self._subscriptions:
+            division = await self._division(topic)
+            if division is None:
+                is_settled = topic.startswith("%RETRY%") and is_settled
+                mine.update(queue for queue in self._readers if queue.topic == topic)
+            else:
+                mine.update(division)
+        before = self.assigned
+        for queue in before:
+            if queue not in mine:
+                await self._release(queue)
+        for queue in sorted(mine - set(self._readers) - self._releasing):
+            if self._is_ordered and not await self._lock((queue,)):
+                is_settled = False
+                continue
+            reader = self._readers[queue] = QueueReader(
+                self._source,
+                queue,
+                self._subscriptions[queue.topic],
+                self._handler,
+                is_ordered=self._is_ordered,
+                wait_s=self._intervals.wait_s,
+            )
+            reader.locked_until_s = self._lock_end_s()
+            nursery.start_soon(reader.run)
+        if self._on_assigned is not None and self.assigned != before:
+            self._on_assigned(self.assigned)
+        return is_settled
+
+    async def _division(self, topic: str) -> tuple[MessageQueue, ...] | None:
+        """Return this consumer's queues of a topic, None where that cannot be said."""
+        try:
+            queues = await self._source.queues(topic)
+            addresses = await self._source.brokers(topic)
+        except RefusedError:
+            return None
+        asked = Command(
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext=GroupRequest(self._group).to_ext()
+        )
+        for address in addresses:
+            answer = await self._try(address, asked)
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                try:
+                    ids = decode_client_ids(answer.body)
+                except CommandError:
+                    continue
+                return allocate(queues, ids, self._client_id)
+        return None
+
+    async def _release(self, queue: MessageQueue) -> None:
+        """Stop reading a queue; commit what was consumed of it, and give its lock back."""
+        reader = self._readers.pop(queue)
+        self._releasing.add(queue)
+        try:
+            reader.stop()
+            with trio.move_on_after(RELEASE_SECONDS_MAX):
+                await reader.ended.wait()
+                await reader.commit()
+                if self._is_ordered:
+                    await self._ask_locks(RequestCode.UNLOCK_BATCH_MQ, (queue,))
+        finally:
+            self._releasing.discard(queue)
+
+    async def _commit_all(self) -> None:
+        for reader in list(self._readers.values()):
+            await reader.commit()
+
+    def _lock_end_s(self) -> float:
+        return trio.current_time() + LOCK_VALID_S if self._is_ordered else math.inf
+
+    async def _renew_locks(self) -> None:
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in self._readers:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        for queues in by_broker.values():
+            held = await self._lock(tuple(queues))
+            for queue in queues:
+                if queue in held and queue in self._readers:
+                    self._readers[queue].locked_until_s = self._lock_end_s()
+
+    async def _lock(self, queues: tuple[MessageQueue, ...]) -> frozenset[MessageQueue]:
+        """Return which of these queues, all of one broker name, are locked for us now."""
+        answer = await self._ask_locks(RequestCode.LOCK_BATCH_MQ, queues)
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            return frozenset()
+        try:
+            locked = decode_locked(answer.body)
+        except CommandError:
+            return frozenset()
+        return frozenset(MessageQueue(*name) for name in locked)
+
+    async def _ask_locks(
+        self, code: RequestCode, queues: tuple[MessageQueue, ...]
+    ) -> Command | None:
+        names = [(each.topic, each.broker_name, each.queue_id) for each in queues]
+        command = Command(code, body=encode_locks(self._group, self._client_id, names))
+        try:
+            return await self._source.ask_master(queues[0], command)
+        except (RefusedError, OutcomeUnknownError):
+            return None
