@@ -151,8 +151,9 @@ class NameServer:
         if route is None:
             return _refusal(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"no route for topic {header.topic[:NAME_LENGTH_MAX]!r}: no live broker has it; "
-                f"create it, or look whether its brokers run and know this name server",
+                f"No topic route info in name server for the topic: "
+                f"{header.topic[:NAME_LENGTH_MAX]!r}; create it, or look whether its brokers run "
+                f"and know this name server",
             )
         is_standard = reads_standard_json(request.version, bool(header.accept_standard_json_only))
         return _done(body=encode_route(route, is_standard=is_standard))
