@@ -20,6 +20,8 @@ public final class Producer {
         producer.setPollNameServerInterval(2000);
         producer.setHeartbeatBrokerInterval(2000);
         producer.setSendMsgTimeout(3000);
+        // Its own retries send again what may be stored: then nobody could say what is there twice.
+        producer.setRetryTimesWhenSendFailed(0);
         producer.start();
         int first = Integer.parseInt(args[3]);
         int count = Integer.parseInt(args[4]);
