@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections import deque
 
 from system.broker.consumer_groups import ConsumerGroups
+from system.broker.delay_levels import DELIVERY_GROUP
 from system.broker.effects import Connection
+from system.broker.group_offsets import key_of
 from system.broker.limits import BrokerConfig
 from system.broker.outbox import Outbox
 from system.broker.reput import Reput
+from system.broker.topics import SCHEDULE_TOPIC
 from system.raft.core import RaftCore
 from system.remoting.codes import ResponseCode
 from system.remoting.command import VERSION, Command
@@ -21,10 +24,9 @@ from system.remoting.fastjson import dumps
 from system.store.group_events import EVENT_TOPIC, OFFSET_QUEUE, TOPIC_QUEUE
 
 SAMPLE_INTERVAL_MS = 10_000.0
-SAMPLES_MAX = 61
-"""Ten minutes and one."""
-_SAMPLES_BACK = (1, 6, 60)
-"""How many samples ago 10 s, a minute and ten minutes were."""
+SAMPLES_MAX = 62
+"""A little more than ten minutes of them."""
+_WINDOWS_MS = (10_000.0, 60_000.0, 600_000.0)
 VERSION_TEXT = "V4_9_8"
 RETRY_TIMES_MAX = 16
 
@@ -61,6 +63,12 @@ class BrokerInfo:
     def all_offsets(self, by: Connection, asked: Command, _: float, __: int) -> None:
         """GET_ALL_CONSUMER_OFFSET: by "topic@group" and queue id, which stands unquoted."""
         table = self._reput.tables.offsets.state()
+        self._answer(by, asked, {"dataVersion": self._version(OFFSET_QUEUE), "offsetTable": table})
+
+    def all_delay_offsets(self, by: Connection, asked: Command, _: float, __: int) -> None:
+        """GET_ALL_DELAY_OFFSET: how far the delivery is, by level from 1 on (delayOffset.json)."""
+        done = self._reput.tables.offsets.state().get(key_of(DELIVERY_GROUP, SCHEDULE_TOPIC), {})
+        table = {queue_id + 1: offset for queue_id, offset in sorted(done.items())}
         self._answer(by, asked, {"dataVersion": self._version(OFFSET_QUEUE), "offsetTable": table})
 
     def all_groups(self, by: Connection, asked: Command, _: float, __: int) -> None:
@@ -105,14 +113,13 @@ class BrokerInfo:
         self._outbox.refuse(by, asked, ResponseCode.NO_PERMISSION, remark)
 
     def _rates(self, now_ms: float) -> str:
-        """Messages a second over 10 s, a minute and ten minutes, as far as they are known."""
+        """Messages a second over the last 10 s, minute and ten minutes, or since the start."""
         texts = []
-        for back in _SAMPLES_BACK:
-            rate = 0.0
-            if self._samples:
-                since_ms, count = self._samples[max(0, len(self._samples) - back)]
-                if now_ms > since_ms:
-                    rate = (self._reput.applied_index - count) * 1000 / (now_ms - since_ms)
+        for window_ms in _WINDOWS_MS:
+            earlier = [one for one in self._samples if one[0] <= now_ms - window_ms]
+            since_ms, count = (earlier or [*self._samples, (now_ms, 0)])[-1 if earlier else 0]
+            passed_ms = now_ms - since_ms
+            rate = (self._reput.applied_index - count) * 1000 / passed_ms if passed_ms else 0.0
             texts.append(f"{rate:.2f}")
         return " ".join(texts)
 

@@ -53,6 +53,9 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
         long_polling=config.long_polling,
         short_polling_ms=float(config.short_polling_ms),
         delay_levels_ms=config.delay_levels_ms,
+        auto_create_topics=config.auto_create_topics,
+        queues_per_topic=config.default_topic_queues,
+        properties=dict(config.given),
     )
     root = str(config.store_root)
     files = CheckpointFiles(

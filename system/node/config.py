@@ -85,6 +85,10 @@ class NodeConfig:
     long_polling: bool = True
     short_polling_ms: int = 1000
     delay_levels_ms: tuple[int, ...] = DEFAULT_LEVELS_MS
+    auto_create_topics: bool = True
+    default_topic_queues: int = 16
+    given: Mapping[str, str] = field(default_factory=dict)
+    """The configuration as it was written, to be shown to operators."""
     recording: Path | None = None
     """Where the broker's inputs are recorded (`system.node.recorder`), if they are."""
     unused: Mapping[str, str] = field(default_factory=dict)
@@ -101,9 +105,11 @@ _KNOWN_UNUSED = frozenset(
 )
 _REQUIRED = ("dLegerSelfId", "dLegerGroup", "dLegerPeers", "listenPort", "storePathRootDir")
 _OPTIONAL = (
+    "autoCreateTopicEnable",
     "brokerClusterName",
     "brokerIP1",
     "brokerName",
+    "defaultTopicQueueNums",
     "deleteWhen",
     "diskMaxUsedSpaceRatio",
     "fileReservedTime",
@@ -208,6 +214,9 @@ def parse(text: str) -> NodeConfig:
         long_polling=_choice(values, "longPollingEnable", _TRUTH, "true"),
         short_polling_ms=_number(values, "shortPollingTimeMills", 1000, 0, 60_000),
         delay_levels_ms=_delay_levels(values),
+        auto_create_topics=_choice(values, "autoCreateTopicEnable", _TRUTH, "true"),
+        default_topic_queues=_number(values, "defaultTopicQueueNums", 16, 1, 1024),
+        given=values,
         recording=Path(recording) if (recording := values.get("shaketableRecord")) else None,
         unused={key: value for key, value in values.items() if key in _KNOWN_UNUSED},
     )

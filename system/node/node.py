@@ -325,3 +325,4 @@ class Node:
         finally:
             del self._clients[number]
             self.broker.gone(number)
+            self._touch()  # others of its consumer groups are told
