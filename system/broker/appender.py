@@ -29,9 +29,12 @@ from system.store.group_events import (
     TERM_START_PROPERTIES,
     TERM_START_QUEUE,
 )
+from system.store.message import Message
 
 Refusal = tuple[ResponseCode, str]
 """Why nothing was appended: code and remark, of a definite outcome."""
+HOST_BYTES = 8
+"""An IPv4 address and a port."""
 
 
 class Appender:
@@ -156,6 +159,34 @@ class Appender:
             return ResponseCode.NO_PERMISSION, f"[504] {error}"
         self.next_offset[queue] = offset + 1
         return self.append(now_ms)
+
+    def copy(
+        self,
+        message: Message,
+        queue: Queue,
+        properties: bytes,
+        reconsume_times: int,
+        wall_ms: int,
+    ) -> None:
+        """Build a stored message once more, for another queue. Raises EntryTooLarge.
+
+        A sender whose address was IPv6 becomes unknown: entries have room for IPv4.
+        """
+        offset = self.offset_of(queue)
+        born_host = message.born_host
+        self.builder.add(
+            *queue,
+            offset,
+            message.body,
+            properties,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_ms=message.born_ms,
+            born_host=born_host if len(born_host) == HOST_BYTES else bytes(HOST_BYTES),
+            store_ms=wall_ms,
+            reconsume_times=reconsume_times,
+        )
+        self.next_offset[queue] = offset + 1
 
     def _void(self) -> None:
         for forget in self.voided:

@@ -16,6 +16,7 @@ from system.broker.admin import ADMIN_CODES, Admin
 from system.broker.appender import Appender
 from system.broker.broker_state import encode_state, snapshot_ranges
 from system.broker.consume_queue import ConsumeQueues, UnitReader
+from system.broker.delay_delivery import DelayDelivery
 from system.broker.effects import BrokerEffects, Connection
 from system.broker.expiry import DataFile, new_begin
 from system.broker.group_requests import GroupRequests
@@ -73,6 +74,7 @@ class Broker:
         self._sends = Sends(self._appender, self._pending, self._outbox, config, topics)
         self._reads = Reads(core, self._reput, self._outbox, config)
         self._admin = Admin(core, self._reput, self._appender, self._pending, self._outbox, config)
+        self._delays = DelayDelivery(core, self._reput, self._appender, config)
         self._appended = 0  # of the pending appends, how many the core has taken
         self._checkpoint: BrokerCheckpoint | None = None  # taken and not known to be saved
         self._is_disk_full = False
@@ -188,6 +190,7 @@ class Broker:
             self._appender.start_term(now_ms, wall_ms)
         elif (learner := core.learner_to_promote) is not None:
             self._admin.promote(learner, now_ms, wall_ms)
+        self._delays.deliver(now_ms, wall_ms)
         effects = core.take()
         if effects.installed is not None:
             self._checkpoint = None  # of what is no more
@@ -211,7 +214,7 @@ class Broker:
             effects.role_changes,
             effects.membership,
             effects.installed,
-            is_behind,
+            is_behind or self._delays.has_more,
             self._reput.is_checkpoint_due,
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from system.broker.broker_state import BrokerState
 from system.broker.consume_queue import Ranges
+from system.broker.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
 from system.broker.group_offsets import OffsetTable
 from system.broker.limits import BrokerConfig
 from system.broker.topics import TopicTable
@@ -31,6 +32,12 @@ class BrokerTables:
     def state(self, ranges: Ranges) -> BrokerState:
         """Return the whole state with the queues' ranges."""
         return BrokerState(dict(ranges), self.topics.state(), self.offsets.state())
+
+    def delivered(self, queue_id: int, offset: int) -> None:
+        """Note that all up to `offset` is done of a queue of delayed messages."""
+        if queue_id < LEVELS_MAX:
+            topic = SCHEDULE_TOPIC.decode()
+            self.offsets.advance(DELIVERY_GROUP, topic, queue_id, offset + 1)
 
     def apply(self, queue_id: int, body: bytes) -> None:
         """Take a committed entry of a queue of the reserved topic. Raises DamagedBrokerState."""

@@ -51,6 +51,12 @@ class OffsetTable:
             offsets.update(updates)
             self.count += len(offsets) - before
 
+    def advance(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Let an offset go on, never back; for what other entries say beside what they are."""
+        offsets = self._offsets.setdefault(key_of(group, topic), {})
+        self.count += queue_id not in offsets
+        offsets[queue_id] = max(offset, offsets.get(queue_id, 0))
+
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: what groups committed in it goes with it."""
         prefix = f"{topic}@"

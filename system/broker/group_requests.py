@@ -22,6 +22,7 @@ from system.broker.outbox import Outbox
 from system.broker.pending import PendingAppends
 from system.broker.queue_locks import LockedQueue, QueueLocks
 from system.broker.reput import Reput
+from system.broker.send_back import SendBack
 from system.broker.topic_requests import TopicRequests
 from system.broker.topic_rules import Topics
 from system.broker.topics import name_problem
@@ -80,6 +81,7 @@ class GroupRequests:
         self._locks_term = -1
         self._proofs = LeaderProofs(core, reput, outbox, config)
         topic_requests = TopicRequests(self.topics, self._events)
+        send_back = SendBack(core, reput, appender, self.topics, self._events, config)
         info = BrokerInfo(core, reput, self.heartbeats.groups, outbox, config)
         self._info = info
         self._serve: dict[int, Callable[[Connection, Command, float, int], None]] = {
@@ -100,6 +102,8 @@ class GroupRequests:
             RequestCode.DELETE_TOPIC_IN_BROKER: topic_requests.delete,
             RequestCode.GET_ALL_TOPIC_CONFIG: info.all_topics,
             RequestCode.GET_ALL_CONSUMER_OFFSET: info.all_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: info.all_delay_offsets,
+            RequestCode.CONSUMER_SEND_MSG_BACK: send_back.handle,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: info.all_groups,
             RequestCode.GET_BROKER_RUNTIME_INFO: info.runtime,
             RequestCode.GET_BROKER_CONFIG: info.config,

@@ -42,3 +42,7 @@ class BrokerConfig:
     key_items_max: int = 0  # messages with keys between two checkpoints; 0: no key index
     reads_held_max: int = 10_000  # confirmed reads that wait for what is still to be applied
     expiry: ExpiryConfig = field(default_factory=ExpiryConfig)
+
+    def delay_ms(self, queue_id: int) -> int:
+        """Return how long messages wait in that queue of the schedule, of level `queue_id` + 1."""
+        return self.delay_levels_ms[min(queue_id, len(self.delay_levels_ms) - 1)]

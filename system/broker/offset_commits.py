@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from system.broker.delay_levels import DELIVERY_GROUP
 from system.broker.effects import Connection
 from system.broker.event_log import EventLog
 from system.broker.group_offsets import KEYS_MAX, OFFSETS_MAX, OffsetEvent, OffsetTable, key_of
@@ -136,6 +137,8 @@ class OffsetCommits:
 def _check(group: str, topic: str, queue_id: int, offset: int) -> None:
     if problem := name_problem(group, GROUP_BYTES_MAX):
         raise CommandError(f"consumerGroup: {problem}")
+    if group == DELIVERY_GROUP:
+        raise CommandError(f"consumerGroup: {group} is the broker's own")
     if problem := name_problem(topic):
         raise CommandError(f"topic: {problem}")
     if not 0 <= queue_id < QUEUE_ID_MAX:

@@ -7,11 +7,12 @@ committedPos only (DLEDGER.md section 0, row 1).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
 
 from system.broker.broker_state import decode_state, encode_state
 from system.broker.broker_tables import BrokerTables
 from system.broker.consume_queue import ConsumeQueues, Queue, UnitReader
+from system.broker.delay_levels import DELIVERED_MARK, SCHEDULE_TOPIC, delivered_from
 from system.broker.key_items import KeyItems, KeyReader
 from system.broker.limits import BrokerConfig
 from system.raft.ledger import Ledger
@@ -152,6 +153,8 @@ class Reput:
                 self._native_begins.setdefault(queue, (offset, offset))
         else:
             for queue, offset, position, size, tags_code, store_ms, _ in step:
+                if queue[0] == SCHEDULE_TOPIC:
+                    tags_code = store_ms + self._config.delay_ms(queue[1])  # noqa: PLW2901
                 self.queues.append(queue, offset, position, size, tags_code)
                 self._store_ms = store_ms
         if step:
@@ -162,6 +165,7 @@ class Reput:
             self._native_walk = iter(self._native())
         else:
             self._native = None
+            self._end_native()
 
     def _apply_entries(self, index: int) -> None:
         left = self._config.apply_bytes_max
@@ -180,10 +184,16 @@ class Reput:
 
     def _dispatch(self, data: bytes, position: int) -> None:
         append = self.queues.append
-        for queue, offset, at, size, tags_code, store_ms, _ in iter_dispatches(data, position):
+        for queue, offset, at, size, tags_code, store_ms, properties in iter_dispatches(
+            data, position
+        ):
+            if queue[0] == SCHEDULE_TOPIC:
+                tags_code = store_ms + self._config.delay_ms(queue[1])  # noqa: PLW2901
             append(queue, offset, at, size, tags_code)
             if queue[0] == EVENT_TOPIC:
                 self._apply_event(queue[1], data, at - position)
+            if DELIVERED_MARK in properties:
+                self._note_delivery(properties)
             self._store_ms = store_ms
 
     def _dispatch_keys(self, data: bytes, position: int) -> None:
@@ -192,9 +202,13 @@ class Reput:
         for queue, offset, at, size, tags_code, store_ms, properties in iter_dispatches(
             data, position
         ):
+            if queue[0] == SCHEDULE_TOPIC:
+                tags_code = store_ms + self._config.delay_ms(queue[1])  # noqa: PLW2901
             append(queue, offset, at, size, tags_code)
             if queue[0] == EVENT_TOPIC:
                 self._apply_event(queue[1], data, at - position)
+            if DELIVERED_MARK in properties:
+                self._note_delivery(properties)
             if _A_KEY in properties:
                 append_key((queue[0], properties, at, store_ms))
                 count += 1
@@ -204,3 +218,25 @@ class Reput:
     def _apply_event(self, queue_id: int, data: bytes, at: int) -> None:
         """Take an entry of the reserved topic, whose message begins at byte `at` of `data`."""
         self.tables.apply(queue_id, body_at(data, at))
+
+    def _note_delivery(self, properties: bytes) -> None:
+        """Take note of a delayed message that was delivered."""
+        if (place := delivered_from(properties)) is not None:
+            self.tables.delivered(*place)
+
+    def _end_native(self) -> None:
+        """The native log is dispatched: what was due before its last message was delivered there.
+
+        Each delivery stored a message, so what was due later was not delivered.
+        """
+        for queue, (begin, _) in self.queues.ranges().items():
+            if queue[0] != SCHEDULE_TOPIC:
+                continue
+            offset = begin
+            while units := self.queues.units(queue, offset, NATIVE_MESSAGES_A_STEP):
+                done = sum(1 for _ in takewhile(lambda unit: unit[2] <= self._store_ms, units))
+                if done:
+                    offset += done
+                    self.tables.delivered(queue[1], offset - 1)
+                if done < len(units):
+                    break

@@ -7,12 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from system.broker.appender import Appender
+from system.broker.consume_queue import Queue
+from system.broker.delay_levels import (
+    DELAY_MARK,
+    DELIVERY_ROOM_BYTES,
+    SCHEDULE_TOPIC,
+    delay_level,
+    scheduled,
+    undelayed,
+)
 from system.broker.effects import Connection
 from system.broker.limits import BrokerConfig
 from system.broker.outbox import Asked, Outbox
 from system.broker.pending import PendingAppend, PendingAppends
+from system.broker.send_back import DEAD_PREFIX
 from system.broker.topic_rules import Topics
+from system.broker.topics import READ, RETRY_QUEUES, WRITE
 from system.remoting.batch_body import BatchMessage, decode_batch, joined_properties
 from system.remoting.codes import ResponseCode
 from system.remoting.command import Command, CommandError
@@ -23,6 +36,8 @@ from system.store.message import offset_message_id
 
 RETRY_TOPIC_PREFIX = "%RETRY%"
 RESERVED_TOPIC_PREFIX = "RMQ_SYS_"
+_TRANSACTION_TYPE, _PREPARED, _ROLLED_BACK = 12, 4, 12
+"""Of a message's sys flag (MessageSysFlag)."""
 ENTRY_OVERHEAD_BYTES = 48 + 91
 """An entry without topic, body and properties: its header and the message's fixed part."""
 
@@ -64,12 +79,16 @@ class Sends:
         if len(self._pending.waiting) >= self._config.pending_sends_max:
             self._refuse_full(connection, request)
             return
+        if fields.topic.startswith(RETRY_TOPIC_PREFIX):
+            fields = self._perhaps_dead(fields, wall_ms)
         topic = fields.topic.encode()
         properties = fields.properties.encode()
         self._check(fields, topic, len(properties), len(request.body))
-        if self._is_refused(connection, request, topic, wall_ms):
+        if self._is_refused(connection, request, fields, wall_ms):
             return
         queue = (topic, fields.queue_id)
+        if DELAY_MARK in fields.properties:
+            queue, properties = self._delayed(fields, queue, properties, len(request.body))
         appender = self._appender
         offset = appender.next_offset.get(queue)
         if offset is None:
@@ -77,8 +96,7 @@ class Sends:
         builder = appender.builder
         try:
             position = builder.add(
-                topic,
-                fields.queue_id,
+                *queue,
                 offset,
                 request.body,
                 properties,
@@ -122,7 +140,7 @@ class Sends:
         fields = request.fields
         topic = fields.topic.encode()
         messages = self._checked_batch(request, topic)
-        if self._is_refused(connection, request, topic, wall_ms):
+        if self._is_refused(connection, request, fields, wall_ms):
             return
         queue = (topic, fields.queue_id)
         first_offset = self._appender.offset_of(queue)
@@ -159,7 +177,7 @@ class Sends:
         of_batch = fields.properties.encode()
         self._check(fields, topic, len(of_batch), len(request.body))
         messages = [
-            message._replace(properties=joined_properties(message.properties, of_batch))
+            message._replace(properties=_joined(message, of_batch, config))
             for message in decode_batch(request.body, config.batch_messages_max)
         ]
         for message in messages:
@@ -188,16 +206,52 @@ class Sends:
             )
 
     def _is_refused(
-        self, connection: Connection, request: SendRequest, topic: bytes, wall_ms: int
+        self, connection: Connection, request: SendRequest, fields: SendMessageV2, wall_ms: int
     ) -> bool:
         """Refuse a send that its topic does not allow; a new topic is made first."""
-        queue_id = request.fields.queue_id
-        if 0 <= queue_id < self._topics.write_queues.get(topic, 0):
+        if 0 <= fields.queue_id < self._topics.write_queues.get(fields.topic.encode(), 0):
             return False
-        refusal = self._topics.admit(request.fields, wall_ms)
+        refusal = self._topics.admit(fields, wall_ms)
         if refusal is not None:
             self._outbox.refuse(connection, request, *refusal)
         return refusal is not None
+
+    def _delayed(
+        self, fields: SendMessageV2, queue: Queue, properties: bytes, body_bytes: int
+    ) -> tuple[Queue, bytes]:
+        """Return where a message waits that is to come later, and its properties there.
+
+        One that comes now keeps its queue. Raises CommandError.
+        """
+        levels = len(self._config.delay_levels_ms)
+        level = delay_level(properties, levels)
+        is_transaction = fields.sys_flag & _TRANSACTION_TYPE in (_PREPARED, _ROLLED_BACK)
+        if not level or is_transaction:
+            return queue, undelayed(properties)
+        properties = scheduled(properties, *queue, level)
+        more_bytes = self._config.topic_bytes_max + DELIVERY_ROOM_BYTES
+        size = ENTRY_OVERHEAD_BYTES + body_bytes + len(properties) + more_bytes
+        if len(properties) + DELIVERY_ROOM_BYTES > self._config.properties_bytes_max:
+            raise CommandError(f"properties of {len(properties)} bytes leave no room for a delay")
+        if size > self._entry_bytes_max:
+            raise CommandError(f"entry of {size} bytes: at most {self._entry_bytes_max}")
+        return (SCHEDULE_TOPIC, level - 1), properties
+
+    def _perhaps_dead(self, fields: SendMessageV2, wall_ms: int) -> SendMessageV2:
+        """Send what came again too often to the group's dead letters.
+
+        Source: AbstractSendMessageProcessor.handleRetryAndDLQ (5.3.3).
+        """
+        times_max = fields.max_reconsume_times
+        if times_max is None or times_max < 0:
+            times_max = self._config.reconsume_times_max
+        if fields.reconsume_times <= times_max:
+            return fields
+        topic = DEAD_PREFIX + fields.topic.removeprefix(RETRY_TOPIC_PREFIX)
+        if refusal := self._topics.ensure(topic, RETRY_QUEUES, READ | WRITE, wall_ms):
+            raise CommandError(refusal[1])
+        properties = undelayed(fields.properties.encode()).decode()
+        return replace(fields, topic=topic, queue_id=0, properties=properties)
 
     def _wait(
         self, connection: Connection, request: SendRequest, reply: bytes, now_ms: float
@@ -217,6 +271,16 @@ class Sends:
         limit = self._config.pending_sends_max
         remark = f"[503] {limit} appends wait for the group already"
         self._outbox.refuse(connection, request, ResponseCode.SYSTEM_BUSY, remark)
+
+
+def _joined(message: BatchMessage, of_batch: bytes, config: BrokerConfig) -> bytes:
+    """Return the whole properties of a batch's message. Raises CommandError."""
+    properties = joined_properties(message.properties, of_batch)
+    if DELAY_MARK.encode() not in properties:
+        return properties
+    if delay_level(properties, len(config.delay_levels_ms)):
+        raise CommandError("a batch may not have messages with DELAY: send them by themselves")
+    return undelayed(properties)
 
 
 def batch_request(command: Command) -> SendRequest:

@@ -22,7 +22,6 @@ RESERVED_PREFIX = "RMQ_SYS_"
 RETRY_PREFIX = "%RETRY%"
 _SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 _BUILTIN = frozenset((DEFAULT_TOPIC, SCHEDULE_TOPIC, _SELF_TEST_TOPIC))
-DELAY_LEVELS = 18
 RETRY_QUEUES = 1
 QUEUES_MAX = 1024
 TOPICS_MAX = 10_000
@@ -154,4 +153,5 @@ def _builtin_topics(config: BrokerConfig) -> Iterator[TopicConfig]:
     inherited = INHERIT if config.auto_create_topics else 0
     yield TopicConfig(DEFAULT_TOPIC, queues, queues, READ | WRITE | inherited)
     yield TopicConfig(_SELF_TEST_TOPIC, 1, 1)
-    yield TopicConfig(SCHEDULE_TOPIC, DELAY_LEVELS, DELAY_LEVELS)
+    levels = len(config.delay_levels_ms)
+    yield TopicConfig(SCHEDULE_TOPIC, levels, levels)

@@ -9,6 +9,7 @@ from system.remoting.message_requests import (
     UNIQUE_KEY_QUERY,
     QueryMessage,
     SearchOffset,
+    SendMessageBack,
     ViewMessage,
 )
 from system.remoting.requests import PullMessage, QueueOffsetRequest, SendMessageV2
@@ -84,3 +85,11 @@ def earliest(topic: str, queue: int) -> Command:
     """Ask when a queue's first message was stored."""
     ext = QueueOffsetRequest(topic, queue).to_ext()
     return Command(RequestCode.GET_EARLIEST_MSG_STORETIME, 32, ext=ext)
+
+
+def back(
+    position: int, group: str, level: int = 0, *, times_max: int | None = None, opaque: int = 36
+) -> Command:
+    """Say that a group could not consume the message at a place of the log."""
+    ext = SendMessageBack(position, group, level, max_reconsume_times=times_max).to_ext()
+    return Command(RequestCode.CONSUMER_SEND_MSG_BACK, opaque, ext=ext)
