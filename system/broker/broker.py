@@ -72,7 +72,8 @@ class Broker:
         )
         topics = self._groups.topics
         self._sends = Sends(self._appender, self._pending, self._outbox, config, topics)
-        self._reads = Reads(core, self._reput, self._outbox, config)
+        consumers = self._groups.heartbeats.groups
+        self._reads = Reads(core, self._reput, self._outbox, config, consumers)
         self._admin = Admin(core, self._reput, self._appender, self._pending, self._outbox, config)
         self._delays = DelayDelivery(core, self._reput, self._appender, config)
         self._appended = 0  # of the pending appends, how many the core has taken

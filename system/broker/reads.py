@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from system.broker.consumer_groups import ConsumerGroups
 from system.broker.effects import Connection
 from system.broker.limits import BrokerConfig
 from system.broker.long_polling import HeldPulls
@@ -67,8 +68,16 @@ class Read:
 class Reads:
     """The reads that were asked for and are not answered yet."""
 
-    def __init__(self, core: RaftCore, reput: Reput, outbox: Outbox, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        core: RaftCore,
+        reput: Reput,
+        outbox: Outbox,
+        config: BrokerConfig,
+        groups: ConsumerGroups,
+    ) -> None:
         self._core = core
+        self._groups = groups
         self._reput = reput
         self._outbox = outbox
         self._config = config
@@ -161,8 +170,7 @@ class Reads:
             request = query_of(command)
             return Read(self._count, connection, _without_body(command), request)
         fields = PullMessage.from_ext(command.ext)
-        expression = fields.subscription if fields.sys_flag & SUBSCRIPTION_FLAG else None
-        tags = tag_filter(expression, fields.expression_type)
+        tags = self._tags(fields)
         hold_ms = 0.0
         if fields.sys_flag & SUSPEND_FLAG:
             config = self._config
@@ -171,6 +179,21 @@ class Reads:
             hold_ms = max(0.0, min(hold_ms, config.pull_hold_ms_max))
         command = _without_body(command)
         return Read(self._count, connection, command, fields, tags, hold_ms, now_ms)
+
+    def _tags(self, fields: PullMessage) -> TagFilter | None:
+        """Return what a consumer wants: as it says now, else as its heartbeats said.
+
+        None, every message, where no heartbeat came yet or only an older one: RocketMQ refuses
+        such a pull, while its clients look at tags themselves in any case.
+        Raises SubscriptionError.
+        """
+        if fields.sys_flag & SUBSCRIPTION_FLAG:
+            return tag_filter(fields.subscription, fields.expression_type)
+        group = self._groups.get(fields.consumer_group)
+        known = group.subscriptions.get(fields.topic) if group else None
+        if known is None or known.version < fields.sub_version:
+            return tag_filter(None, fields.expression_type)
+        return tag_filter(known.expression, known.expression_type)
 
     def _is_in_place(self, read: Read) -> bool:
         """Whether what is applied here stands in the log; a read is refused where not."""

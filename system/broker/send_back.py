@@ -68,6 +68,11 @@ class SendBack:
         if refusal := self._topics.ensure(topic, RETRY_QUEUES, READ | WRITE, wall_ms):
             self._events.refuse(connection, command, *refusal)
             return
+        known = self._topics.get(topic)
+        if known is not None and not known.perm & WRITE:
+            remark = f"sending to topic {topic} is forbidden (its perm)"
+            self._events.refuse(connection, command, ResponseCode.NO_PERMISSION, remark)
+            return
         try:
             self._build(message, topic.encode(), level, wall_ms)
         except EntryTooLarge as error:

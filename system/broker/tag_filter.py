@@ -9,12 +9,15 @@ ExpressionMessageFilter.isMatchedByConsumeQueue.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from system.store.message_properties import java_hash
 
 TAG_EXPRESSION = "TAG"
 TAGS_MAX = 1024
 """Tags of one subscription."""
+FILTERS_CACHED_MAX = 1024
+"""Subscriptions, of which each pull says one."""
 
 
 class SubscriptionError(Exception):
@@ -32,6 +35,7 @@ class TagFilter:
         return tags_code in self.codes
 
 
+@lru_cache(FILTERS_CACHED_MAX)
 def tag_filter(expression: str | None, expression_type: str | None = None) -> TagFilter | None:
     """Read "*" or "TagA || TagB"; None where every message is wanted. Raises SubscriptionError."""
     if expression_type not in (None, "", TAG_EXPRESSION):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from broker_group import FILE_BYTES, HOST, BrokerGroup, send
 from consumer_requests import pull_of, send_with
@@ -223,3 +224,44 @@ def test_a_consumer_far_behind_is_sent_to_a_slave_where_slaves_may_be_read() -> 
         leader.answer(send("t", 1, bytes(500), 3))
         (reply,) = leader.answer(pull_of("t", 0, 0))
         assert reply.ext["suggestWhichBrokerId"] == str(expected)
+
+
+def subscribed(expression: str, version: int, kind: str = "TAG") -> Command:
+    """A heartbeat of group g that says what it wants of topic t."""
+    subscription = {
+        "topic": "t",
+        "subString": expression,
+        "subVersion": version,
+        "expressionType": kind,
+    }
+    consumer = {"groupName": "g", "subscriptionDataSet": [subscription]}
+    body = {"clientID": "c", "producerDataSet": [], "consumerDataSet": [consumer]}
+    return Command(RequestCode.HEART_BEAT, 5, body=msgspec.json.encode(body))
+
+
+def push_pull(version: int, kind: str = "TAG") -> Command:
+    """A pull as push consumers send it: what they want, they said by heartbeats."""
+    fields = PullMessage("g", "t", 0, 0, sub_version=version, expression_type=kind)
+    return Command(RequestCode.PULL_MESSAGE, 7, ext=fields.to_ext())
+
+
+def test_what_a_pull_does_not_say_heartbeats_said() -> None:
+    group = tagged_group()
+    leader = group.members["n0"]
+    assert len(pulled(group, push_pull(1))[2]) == 11, "no heartbeat yet: the client looks itself"
+    assert leader.answer(subscribed("blue", 2))[-1].code == 0
+    assert pulled(group, push_pull(2))[2] == [b"1", b"3", b"5", b"7", b"9"]
+    assert len(pulled(group, push_pull(3))[2]) == 11, "its newer heartbeat is still on its way"
+    assert pulled(group, pull_of("t", 0, 0, tags="red"))[2] == [b"0", b"2", b"4", b"6", b"8"]
+    leader.broker.gone(1)
+    assert len(pulled(group, push_pull(2))[2]) == 11
+
+
+def test_subscriptions_that_are_not_by_tags_are_refused() -> None:
+    group = tagged_group()
+    leader = group.members["n0"]
+    (reply,) = leader.answer(push_pull(1, "SQL92"))
+    assert reply.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    leader.answer(subscribed("a > 1", 2, "SQL92"))
+    (reply,) = leader.answer(push_pull(2))
+    assert reply.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
