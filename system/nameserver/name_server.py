@@ -25,6 +25,8 @@ from system.remoting.register_bodies import (
 )
 from system.remoting.registration_headers import (
     BrokerHeader,
+    BrokerNameHeader,
+    ClusterHeader,
     DataVersionAnswer,
     HeartbeatHeader,
     RegisterBrokerHeader,
@@ -56,7 +58,10 @@ class NameServer:
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
         }
 
     def handle(self, connection: Connection, request: Command, now_ms: float) -> Command | None:
@@ -167,6 +172,25 @@ class NameServer:
     def _topic_list(self, connection: Connection, request: Command, now_ms: float) -> Command:
         del connection, request, now_ms
         return _done(body=encode_topic_list(self.registry.topics()))
+
+    def _topics_by_cluster(
+        self, connection: Connection, request: Command, now_ms: float
+    ) -> Command:
+        del connection, now_ms
+        cluster = ClusterHeader.from_ext(request.ext).cluster
+        return _done(body=encode_topic_list(self.registry.topics(cluster)))
+
+    def _wipe_write_perm(self, connection: Connection, request: Command, now_ms: float) -> Command:
+        del connection, now_ms
+        name = BrokerNameHeader.from_ext(request.ext).broker_name
+        count = self.registry.set_writable(name, is_writable=False)
+        return _done({"wipeTopicCount": str(count)})
+
+    def _add_write_perm(self, connection: Connection, request: Command, now_ms: float) -> Command:
+        del connection, now_ms
+        name = BrokerNameHeader.from_ext(request.ext).broker_name
+        count = self.registry.set_writable(name, is_writable=True)
+        return _done({"addTopicCount": str(count)})
 
     def _delete_topic(self, connection: Connection, request: Command, now_ms: float) -> Command:
         del connection, now_ms

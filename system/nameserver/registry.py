@@ -31,7 +31,7 @@ HEARTBEAT_TIMEOUT_MAX_MS = 3_600_000.0
 BROKERS_MAX = 1_000
 QUEUE_DATAS_MAX = 500_000
 """Topics, each counted once for every broker name that has it."""
-_WRITE = 2
+_READ, _WRITE = 4, 2
 
 
 class RegistrationRefused(Exception):  # noqa: N818 - an answer
@@ -152,6 +152,19 @@ class RouteRegistry:
         """Forget a topic, until a broker tells of it again with a newer version."""
         self._queue_datas -= len(self._queues.pop(topic, ()))
 
+    def set_writable(self, broker_name: str, *, is_writable: bool) -> int:
+        """Let clients send to the brokers of a name, or no more; return of how many topics.
+
+        It holds until such a broker tells of its topics anew.
+        """
+        count = 0
+        for queues in self._queues.values():
+            if (data := queues.get(broker_name)) is not None:
+                perm = data.perm | _READ | _WRITE if is_writable else data.perm & ~_WRITE
+                queues[broker_name] = msgspec.structs.replace(data, perm=perm)
+                count += 1
+        return count
+
     # ---- what happens to them ---------------------------------------------------------
 
     def gone(self, connection: Connection) -> list[str]:
@@ -190,9 +203,13 @@ class RouteRegistry:
             clusters[data.cluster] = (*clusters.get(data.cluster, ()), name)
         return ClusterInfo(table, clusters)
 
-    def topics(self) -> list[str]:
-        """Return the names of all topics."""
-        return sorted(self._queues)
+    def topics(self, cluster: str | None = None) -> list[str]:
+        """Return the names of all topics, or of those that brokers of a cluster have."""
+        return sorted(
+            topic
+            for topic, queues in self._queues.items()
+            if cluster is None or any(self._brokers[name].cluster == cluster for name in queues)
+        )
 
     # ---- steps ------------------------------------------------------------------------
 
@@ -282,7 +299,7 @@ class RouteRegistry:
             del self._brokers[name]
             self._forget_queues(name)
         elif brokers.acts_as_master and MASTER_ID not in brokers.addresses:
-            self._wipe_write_perm(name)
+            self.set_writable(name, is_writable=False)
 
     def _forget_queues(self, broker_name: str) -> None:
         for topic, queues in list(self._queues.items()):
@@ -290,8 +307,3 @@ class RouteRegistry:
                 self._queue_datas -= 1
                 if not queues:
                     del self._queues[topic]
-
-    def _wipe_write_perm(self, broker_name: str) -> None:
-        for queues in self._queues.values():
-            if (data := queues.get(broker_name)) is not None:
-                queues[broker_name] = msgspec.structs.replace(data, perm=data.perm & ~_WRITE)

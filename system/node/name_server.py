@@ -28,6 +28,7 @@ from system.node.serving import (
     listen,
     write_until_broken,
 )
+from system.remoting.codes import ResponseCode
 from system.remoting.command import Command, CommandError, decode_command, encode_command
 from system.remoting.frame import Frame, FrameError
 
@@ -37,6 +38,8 @@ PORT_MAX = 65_535
 CONNECTIONS_MAX = 10_000
 OUT_BYTES_MAX = 32 << 20
 """What may wait for one client that does not read."""
+REFUSALS_LOGGED_MAX = 100
+"""Kinds of refusals, each logged as a warning once."""
 EXIT_USAGE = 2
 
 log = logging.getLogger("shaketable.name_server")
@@ -55,6 +58,7 @@ class NameServerNode:
         self._connections_max = connections_max
         self._links: dict[int, Link] = {}
         self._numbers = count(1)
+        self._refused: set[tuple[int, int]] = set()
 
     async def run(self) -> None:
         """Serve until cancelled. Raises PortInUseError."""
@@ -80,6 +84,8 @@ class NameServerNode:
             for frame in frames:
                 request = decode_command(frame)
                 response = self.server.handle(number, request, self._clock.now_ms())
+                if response is not None and response.code != ResponseCode.SUCCESS:
+                    self._note_refusal(request.code, response)
                 if response is not None and not link.send(_encoded(response)):
                     log.warning("event=client_too_slow connection=%d action=closed", number)
                     link.close()
@@ -94,6 +100,17 @@ class NameServerNode:
             for address in self.server.gone(number):
                 log.info("event=broker_gone address=%s connection=%d", address, number)
 
+    def _note_refusal(self, request_code: int, response: Command) -> None:
+        """Log what was refused, but no unknown topic: clients ask for those all the time."""
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
+            return
+        said = (request_code, response.code)
+        if said in self._refused or len(self._refused) >= REFUSALS_LOGGED_MAX:
+            log.debug("event=refused request=%d code=%d remark=%s", *said, response.remark)
+            return
+        self._refused.add(said)
+        log.warning("event=refused request=%d code=%d remark=%s", *said, response.remark)
+
 
 def _encoded(response: Command) -> bytes:
     try:
@@ -101,7 +118,7 @@ def _encoded(response: Command) -> bytes:
     except (CommandError, FrameError) as error:  # more brokers or topics than a frame holds
         return encode_command(
             Command(
-                1,
+                ResponseCode.SYSTEM_ERROR,
                 response.opaque,
                 response.flag,
                 remark=f"the answer does not fit a frame: {error}",

@@ -88,6 +88,18 @@ class TopicHeader(Fields, gc=False, rename="camel"):
     topic: str
 
 
+class ClusterHeader(Fields, gc=False, rename="camel"):
+    """GET_TOPICS_BY_CLUSTER (224)."""
+
+    cluster: str
+
+
+class BrokerNameHeader(Fields, gc=False, rename="camel"):
+    """WIPE_WRITE_PERM_OF_BROKER (205) and ADD_WRITE_PERM_OF_BROKER (327)."""
+
+    broker_name: str
+
+
 def _refuse_odd_address(address: str) -> None:
     if not _ADDRESS.fullmatch(address):
         raise ValueError(f"brokerAddr {address[:NAME_LENGTH_MAX]!r} is not of the form host:port")

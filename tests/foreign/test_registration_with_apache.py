@@ -126,6 +126,14 @@ def test_apaches_tools_read_our_name_server(
         listed = tool(java, version, "clusterList", "-n", name_servers.addresses)
         for name in NAMES:
             assert "{}:{}".format(*group.client_address(name)) in listed
+        listed = tool(java, version, "topicList", "-n", name_servers.addresses, "-c")
+        assert ["DefaultCluster", "t"] in [line.split() for line in listed.splitlines()]
+        for command, perm in (("wipeWritePerm", 4), ("addWritePerm", 6)):
+            said = tool(java, version, command, "-n", name_servers.addresses, "-b", "ours")
+            assert "OK" in said
+            route = trio.run(name_servers.route, port, "t")
+            assert route is not None
+            assert route.queue_datas[0].perm == perm
     finally:
         group.close()
 

@@ -4,7 +4,8 @@ Requests go in and responses come out as they stand on the wire. `pytest --rewri
 is printed now; the diff is the review. Commands:
 register CONNECTION ADDRESS NAME ID [topics=t:READ:WRITE:PERM,...] [KEY=VALUE...] |
 unregister ADDRESS NAME | close CONNECTION | elapse MS | scan | beat ADDRESS |
-query ADDRESS NAME KEY=VALUE... | route TOPIC | brokers | topics | delete TOPIC | ask CODE.
+query ADDRESS NAME KEY=VALUE... | route TOPIC | brokers | topics | topics_of CLUSTER |
+delete TOPIC | wipe NAME | add NAME | ask CODE.
 Keys: state, counter, cluster, timeout, acting.
 """
 
@@ -144,6 +145,18 @@ class Interpreter:
     def do_topics(self) -> list[str]:
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         return [" ".join(topic_list(self.ask(code).body)) or "none"]
+
+    def do_topics_of(self, cluster: str) -> list[str]:
+        response = self.ask(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": cluster})
+        return [" ".join(topic_list(response.body)) or "none"]
+
+    def do_wipe(self, name: str) -> list[str]:
+        response = self.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": name})
+        return self._outcome(response, [f"{key} {n}" for key, n in response.ext.items()])
+
+    def do_add(self, name: str) -> list[str]:
+        response = self.ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": name})
+        return self._outcome(response, [f"{key} {n}" for key, n in response.ext.items()])
 
     def do_delete(self, name: str) -> list[str]:
         return self._outcome(self.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": name}))
