@@ -25,6 +25,7 @@ BARE_WRAPPER_BELOW = 37
 """V3_0_11: brokers of versions below it send the topics without what stands around them."""
 _ATTRIBUTES_MAX = 64
 _U32 = struct.Struct(">I")
+_ENCODER = msgspec.json.Encoder()
 
 Kind = TypeVar("Kind")
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
@@ -52,7 +53,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: I32 = 0
     order: bool = False
-    attributes: Annotated[dict[str, str], msgspec.Meta(max_length=_ATTRIBUTES_MAX)] | None = None
+    attributes: Annotated[dict[str, str], msgspec.Meta(max_length=_ATTRIBUTES_MAX)] | None = {}
 
 
 class RegisterBody(msgspec.Struct, frozen=True):
@@ -76,16 +77,19 @@ class _Body(msgspec.Struct, rename="camel"):
 
 
 def encode_register_body(topics: Iterable[TopicConfig], version: DataVersion) -> bytes:
-    """Return the body as brokers of 5.x send it: not compressed. Raises CommandError."""
-    wrapper = topics_wrapper(topics, version)
-    body = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
-    return dumps(body, unquoted_integer_keys=False)
+    """Return the body as brokers of 5.x send it: standard JSON, not compressed.
 
-
-def topics_wrapper(topics: Iterable[TopicConfig], version: DataVersion) -> dict[str, Any]:
-    """Return a TopicConfigSerializeWrapper as maps: also what GET_ALL_TOPIC_CONFIG answers."""
-    table = {topic.topic_name: msgspec.to_builtins(topic, order="sorted") for topic in topics}
-    return {"dataVersion": msgspec.to_builtins(version, order="sorted"), "topicConfigTable": table}
+    The topics go to the encoder as they are: a broker may have 10,000, and serves meanwhile.
+    Raises CommandError.
+    """
+    wrapper = {
+        "dataVersion": version,
+        "topicConfigTable": {topic.topic_name: topic for topic in topics},
+    }
+    try:
+        return _ENCODER.encode({"filterServerList": (), "topicConfigSerializeWrapper": wrapper})
+    except UnicodeEncodeError as error:
+        raise CommandError(f"topics cannot be written as JSON: {error}") from None
 
 
 def decode_register_body(
@@ -180,7 +184,7 @@ def _topic_from_text(part: memoryview) -> TopicConfig:
         "writeQueueNums": write_nums,
         "perm": perm,
         "topicFilterType": filter_type,
-        "attributes": loads(rest[0].encode()) if rest and rest[0] else None,
+        "attributes": loads(rest[0].encode()) if rest and rest[0] else {},
     }
     try:
         return msgspec.convert(fields, TopicConfig, strict=False)

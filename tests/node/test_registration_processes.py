@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,6 +115,32 @@ def test_routes_follow_the_leader_and_a_dead_name_server_costs_nothing(site: Sit
 
     group.tell(story)
     group.stop(*(name for name in BROKER_IDS if group.processes[name].poll() is None))
+    name_servers.stop()
+
+
+def test_a_leader_that_slept_through_an_election_takes_nobodys_place(site: Site) -> None:
+    """Its connections stay open while it sleeps, and it may wake believing that it leads."""
+    group, name_servers = site.group, site.name_servers
+
+    async def story() -> None:
+        name_servers.start()
+        group.start(*BROKER_IDS)
+        writer = Writer(group.client())
+        await writer.send_some("t", 10)
+        first = await group.leader()
+        for port in name_servers.ports:
+            await site.route(port, first, *others(first))
+        group.processes[first].send_signal(signal.SIGSTOP)
+        second = await group.leader(*others(first))
+        third = next(name for name in others(first, second))
+        for port in name_servers.ports:
+            await site.route(port, second, third)
+        group.processes[first].send_signal(signal.SIGCONT)
+        for port in name_servers.ports:
+            await site.route(port, second, third, first)
+
+    group.tell(story)
+    group.stop(*BROKER_IDS)
     name_servers.stop()
 
 
