@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from check_shell import Shell
+from hard_queue import hard_queue
 
 from checkers.linearizability.linearizable import Linearizable
 from harness import checking, cli
@@ -164,14 +165,7 @@ def test_a_checker_that_crashes_is_unknown_with_its_trace(
 
 
 def test_what_the_budget_does_not_decide_is_unknown_and_named(shell: Shell) -> None:
-    """Which of many open enqueues of equal values stood first takes long to say."""
-    lines = []
-    for n in range(40):
-        put = {"process": n, "f": "enqueue", "call_ns": n, "return_ns": 1000 + n, "input": n % 4}
-        took = {"process": 50 + n, "f": "dequeue", "call_ns": 1100 + n, "return_ns": 2000 + n,
-                "output": n * n % 5 % 4}  # fmt: skip
-        lines += [put, took]
-    path = shell.write("h.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    path = shell.write("h.jsonl", "".join(json.dumps(row) + "\n" for row in hard_queue()))
     assert shell.check(path, "--model", "fifo-queue", "--time-budget", "0.2") == 2
     assert shell.out.startswith("UNKNOWN")
     is_named = "undecided when the budget of time was used up; open from operation" in shell.said

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from check_shell import Shell
+from hard_queue import hard_queue
 
 from checkers.engine.job import CheckJob
 from harness import checking
@@ -185,13 +186,7 @@ def test_nobody_listens_on_stderr(shell: Shell) -> None:
 
 def test_ctrl_c_keeps_what_was_found(shell: Shell) -> None:
     """The second history takes its time; the first one's verdict is written all the same."""
-    lines = []
-    for n in range(400):
-        put = {"process": n, "f": "enqueue", "call_ns": n, "return_ns": 9000 + n, "input": n % 4}
-        took = {"process": 500 + n, "f": "dequeue", "call_ns": 9500 + n, "return_ns": 20_000 + n,
-                "output": n * n % 5 % 4}  # fmt: skip
-        lines += [json.dumps(put), json.dumps(took)]
-    shell.write("slow.jsonl", "\n".join(lines) + "\n")
+    shell.write("slow.jsonl", "".join(json.dumps(row) + "\n" for row in hard_queue()))
     temp = shell.folder / "temp"
     temp.mkdir()
     with subprocess.Popen(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from check_samples import stale_read
+from hard_queue import hard_queue
 
 from checkers.api import (
     Event,
@@ -65,10 +66,7 @@ def test_a_model_of_ones_own() -> None:
 
 
 def test_time_that_is_over_is_unknown() -> None:
-    puts = [Operation(n, "enqueue", n, 1000 + n, input=n % 4) for n in range(40)]
-    takes = [Operation(50 + n, "dequeue", 1100 + n, 2000 + n, output=n * n % 5 % 4)
-             for n in range(40)]  # fmt: skip
-    verdict = check([*puts, *takes], "fifo-queue", time_s=0.1)
+    verdict = check([Operation(**row) for row in hard_queue()], "fifo-queue", time_s=0.1)
     assert verdict.outcome is Outcome.UNKNOWN
     assert verdict.data["undecided"]
 
