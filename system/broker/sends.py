@@ -84,7 +84,7 @@ class Sends:
         topic = fields.topic.encode()
         properties = fields.properties.encode()
         self._check(fields, topic, len(properties), len(request.body))
-        if self._is_refused(connection, request, fields, wall_ms):
+        if self._is_refused(connection, request, fields, topic, wall_ms):
             return
         queue = (topic, fields.queue_id)
         if DELAY_MARK in fields.properties:
@@ -140,7 +140,7 @@ class Sends:
         fields = request.fields
         topic = fields.topic.encode()
         messages = self._checked_batch(request, topic)
-        if self._is_refused(connection, request, fields, wall_ms):
+        if self._is_refused(connection, request, fields, topic, wall_ms):
             return
         queue = (topic, fields.queue_id)
         first_offset = self._appender.offset_of(queue)
@@ -206,10 +206,15 @@ class Sends:
             )
 
     def _is_refused(
-        self, connection: Connection, request: SendRequest, fields: SendMessageV2, wall_ms: int
+        self,
+        connection: Connection,
+        request: SendRequest,
+        fields: SendMessageV2,
+        topic: bytes,
+        wall_ms: int,
     ) -> bool:
         """Refuse a send that its topic does not allow; a new topic is made first."""
-        if 0 <= fields.queue_id < self._topics.write_queues.get(fields.topic.encode(), 0):
+        if 0 <= fields.queue_id < self._topics.write_queues.get(topic, 0):
             return False
         refusal = self._topics.admit(fields, wall_ms)
         if refusal is not None:
