@@ -186,6 +186,10 @@ class Broker:
     def take(self, now_ms: float, wall_ms: int) -> BrokerEffects:
         """Return what is to be done, answers to clients among it."""
         core = self.core
+        if self._groups.has_commits:
+            self._appended = len(self._pending.waiting)
+            self._groups.build(now_ms)
+            self._append_built(now_ms)
         if core.needs_term_start:
             self._pending.start_term()
             self._appender.start_term(now_ms, wall_ms)
@@ -292,7 +296,6 @@ class Broker:
 
     def _append_built(self, now_ms: float) -> None:
         """Hand over what this turn's requests built; refuse them where the core takes nothing."""
-        self._groups.build(now_ms)
         if refusal := self._appender.append(now_ms):
             self._pending.take_back(self._appended, refusal)
         self._appended = len(self._pending.waiting)

@@ -39,6 +39,10 @@ class OffsetTable:
         """Whether there are offsets of this "topic@group"."""
         return key in self._offsets
 
+    def has(self, key: str, queue_id: int) -> bool:
+        """Whether there is an offset of this "topic@group" and queue."""
+        return queue_id in self._offsets.get(key, ())
+
     def apply(self, body: bytes) -> None:
         """Take a committed entry. Raises DamagedBrokerState."""
         try:

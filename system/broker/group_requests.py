@@ -140,8 +140,13 @@ class GroupRequests:
             )
         return False
 
+    @property
+    def has_commits(self) -> bool:
+        """Whether offsets were committed that `build` has not written yet."""
+        return self.offsets.has_some
+
     def build(self, now_ms: float) -> None:
-        """Write what the turn committed; the caller hands it to the core."""
+        """Write what was committed since the last call; the caller hands it to the core."""
         self.offsets.build(now_ms)
 
     def tick(self, now_ms: float) -> None:

@@ -1,7 +1,7 @@
 """Commits of consumer groups' offsets at the leader: gathered by turns, answered when acknowledged.
 
-All commits of one turn share entries. What one connection commits of a queue takes effect in its
-order; a client may set an offset back.
+All commits between two `Broker.take` share entries, whatever connections they came by. What one
+connection commits of a queue takes effect in its order; a client may set an offset back.
 Source: RocketMQ's ConsumerManageProcessor.updateConsumerOffset.
 """
 
@@ -24,7 +24,7 @@ from system.store.group_events import OFFSET_PROPERTIES, OFFSET_QUEUE
 GROUP_BYTES_MAX = 255
 QUEUE_ID_MAX = 1 << 16
 _UPDATE_BYTES = 40  # the two numbers of an update, and what stands between them
-_KEY_BYTES = 8
+_KEY_BYTES = 10  # what stands around a key, and the brackets of the whole
 
 
 class OffsetCommits:
@@ -34,6 +34,7 @@ class OffsetCommits:
         self.table = table
         self._events = events
         self._turn: dict[str, dict[int, int]] = {}
+        self._turn_count = 0
         self._waiting: list[tuple[Connection, Command]] = []
         self._written: dict[tuple[str, int], int] = {}  # since this member leads, newest
         self._written_index = -1  # the entry that wrote the newest of them
@@ -49,7 +50,7 @@ class OffsetCommits:
             return
         if self._events.refuse_full(connection, command, len(self._waiting)):
             return
-        if not self._has_room(key_of(group, topic)):
+        if not self._has_room(key_of(group, topic), queue_id):
             remark = f"{OFFSETS_MAX} offsets of {KEYS_MAX} topics and groups are kept: delete some"
             self._events.refuse(connection, command, ResponseCode.NO_PERMISSION, remark)
             return
@@ -73,20 +74,23 @@ class OffsetCommits:
         known = written if staged is None else staged
         if known is None:
             known = self.table.get(group, topic, queue_id)
-        if known != offset and self._events.is_ready and self._has_room(key):
+        if known != offset and self._events.is_ready and self._has_room(key, queue_id):
             self._put(key, queue_id, offset, wall_ms)
 
+    @property
+    def has_some(self) -> bool:
+        """Whether there is something to build."""
+        return bool(self._turn)
+
     def build(self, now_ms: float) -> None:
-        """Write what the turn committed. Call it before the turn's entries go to the core."""
-        if not self._turn:
-            return
-        turn, self._turn = self._turn, {}
+        """Write what the turn committed; the entries go to the core next."""
+        turn, self._turn, self._turn_count = self._turn, {}, 0
         waiting, self._waiting = self._waiting, []
         if not self._events.is_ready:  # it stopped leading within the turn
             for connection, command in waiting:
                 self._events.refuse_not_ready(connection, command)
             return
-        for body in self._bodies(turn):
+        for body in bodies_of(turn, self._events.body_bytes_max):
             self._events.write(OFFSET_QUEUE, OFFSET_PROPERTIES, body, self._wall_ms)
         for key, offsets in turn.items():
             for queue_id, offset in offsets.items():
@@ -100,38 +104,44 @@ class OffsetCommits:
         self._waiting = [one for one in self._waiting if one[0] != connection]
 
     def _put(self, key: str, queue_id: int, offset: int, wall_ms: int) -> None:
-        self._turn.setdefault(key, {})[queue_id] = offset
+        offsets = self._turn.setdefault(key, {})
+        self._turn_count += queue_id not in offsets
+        offsets[queue_id] = offset
         self._wall_ms = wall_ms
 
-    def _has_room(self, key: str) -> bool:
-        """Whether one offset more may be kept; what is on its way counts as if it were new."""
+    def _has_room(self, key: str, queue_id: int) -> bool:
+        """Whether this offset may be kept; what is on its way counts as if it were new."""
         if self._written and self._events.applied_index >= self._written_index:
             self._written.clear()
-        on_its_way = len(self._turn) + len(self._written)
-        if not self.table.knows(key) and len(self.table) + on_its_way >= KEYS_MAX:
-            return False
-        in_turn = sum(map(len, self._turn.values())) if self.table.count else 0
-        return self.table.count + in_turn + len(self._written) < OFFSETS_MAX
+        if self.table.has(key, queue_id):
+            return True
+        if not self.table.knows(key):
+            on_its_way = len(self._turn) + len(self._written)
+            if len(self.table) + on_its_way >= KEYS_MAX:
+                return False
+        return self.table.count + self._turn_count + len(self._written) < OFFSETS_MAX
 
-    def _bodies(self, turn: Mapping[str, Mapping[int, int]]) -> list[bytes]:
-        """Encode the updates, as many in one body as an entry takes."""
-        bodies: list[bytes] = []
-        part: OffsetEvent = []
-        left = self._events.body_bytes_max
-        for key, offsets in turn.items():
-            updates: list[tuple[int, int]] = []
-            part.append((key, updates))
-            left -= len(key) + _KEY_BYTES
-            for update in offsets.items():
-                if left < _UPDATE_BYTES + _KEY_BYTES:
-                    bodies.append(msgspec.json.encode(part))
-                    updates = []
-                    part = [(key, updates)]
-                    left = self._events.body_bytes_max - len(key) - _KEY_BYTES
-                updates.append(update)
-                left -= _UPDATE_BYTES
-        bodies.append(msgspec.json.encode(part))
-        return bodies
+
+def bodies_of(turn: Mapping[str, Mapping[int, int]], bytes_max: int) -> list[bytes]:
+    """Encode updates by "topic@group" and queue id, as many in one body as it takes."""
+    parts: list[OffsetEvent] = []
+    left = 0
+    for key, offsets in turn.items():
+        key_bytes = len(key.encode()) + _KEY_BYTES
+        is_open = False  # whether the newest part has the key
+        for update in offsets.items():
+            needed = _UPDATE_BYTES + (0 if is_open else key_bytes)
+            if not parts or needed > left:
+                parts.append([])
+                left, is_open = bytes_max, False
+                needed = _UPDATE_BYTES + key_bytes
+                assert needed <= left
+            if not is_open:
+                parts[-1].append((key, []))
+                is_open = True
+            parts[-1][-1][1].append(update)
+            left -= needed
+    return [msgspec.json.encode(part) for part in parts]
 
 
 def _check(group: str, topic: str, queue_id: int, offset: int) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 from broker_group import FILE_BYTES, HOST, BrokerGroup, Member, about, send
 from group_requests import commit, committed, delete_topic, query
+from hypothesis import given
+from hypothesis import strategies as st
 
 from system.broker import offset_commits
 from system.broker.broker_state import BrokerState, DamagedBrokerState
@@ -16,7 +18,8 @@ from system.broker.event_log import EventLog
 from system.broker.expiry import DataFile, ExpiryConfig
 from system.broker.group_offsets import OffsetTable
 from system.broker.limits import BrokerConfig
-from system.raft.protocol import Role
+from system.broker.offset_commits import bodies_of
+from system.raft.protocol import PushResponse, Role
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command
 from system.remoting.requests import PullMessage
@@ -163,6 +166,11 @@ def test_commits_of_one_turn_share_an_entry_and_are_each_answered() -> None:
     assert [(reply.opaque, reply.code) for reply in replies] == [(n, 0) for n in range(8)]
     assert leader.log.end.index == end + 1
     assert [committed(leader, "g", "t", number) for number in (0, 7, 8)] == [10, 10, None]
+    leader.ask(commit("g", "t", 0, 11), connection=1)
+    leader.ask(commit("h", "t", 0, 12), connection=2)
+    leader.pump()
+    assert leader.log.end.index == end + 2, "of two connections too"
+    assert [leader.replies.pop(one)[0].code for one in (1, 2)] == [0, 0]
 
 
 def test_many_commits_of_one_turn_take_as_many_entries_as_they_need() -> None:
@@ -271,6 +279,36 @@ def test_so_many_offsets_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -
     assert codes == [0, 0, 0, ResponseCode.NO_PERMISSION]
     codes = [leader.answer(commit("g0", "t", n, 1))[0].code for n in range(1, 4)]
     assert codes == [0, 0, ResponseCode.NO_PERMISSION]
+    assert acknowledged(leader, "g0", "t", 2, 7) == committed(leader, "g0", "t", 2)
+    assert leader.answer(commit("g0", "t", 9, 1, oneway=True)) == []
+    assert committed(leader, "g0", "t", 9) is None
+
+
+NAMES = st.text("abc@%_", min_size=1, max_size=120)
+TURNS = st.dictionaries(
+    NAMES, st.dictionaries(st.integers(0, 65_535), st.integers(0, 2**63 - 1), min_size=1)
+)
+
+
+@given(TURNS, st.integers(200, 400))
+def test_bodies_fit_and_say_what_was_committed(turn: dict[str, dict[int, int]], most: int) -> None:
+    table = OffsetTable()
+    bodies = bodies_of(turn, most)
+    for body in bodies:
+        assert 0 < len(body) <= most
+        table.apply(body)
+    assert table.state() == turn
+    assert table.count == sum(map(len, turn.values()))
+
+
+def test_commits_of_a_leader_that_is_one_no_more_are_refused() -> None:
+    group = BrokerGroup(3)
+    leader = group.lead()
+    leader.ask(commit("g", "t", 0, 9))
+    higher = PushResponse(leader.core.term + 1, "n1", False, -1, 0)
+    leader.broker.receive(higher, group.now_ms)
+    leader.pump()
+    assert [reply.code for reply in leader.replies.pop(1)] == [ResponseCode.SERVICE_NOT_AVAILABLE]
 
 
 def test_offsets_go_with_their_topic() -> None:
