@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from system.broker.pull import SUSPEND_FLAG
 from system.remoting.codes import RequestCode, outcome_of
 from system.remoting.command import Command
 from system.remoting.requests import PullMessage, QueueOffsetRequest, SendMessageV2, SendRequest
@@ -38,6 +39,11 @@ RETRY_MIN_MS = 20.0
 RETRY_MAX_MS = 100.0
 _PREFIX = struct.Struct(">iI").unpack_from
 _PULLED_MAX = 32
+_HELD_EVERY = 2
+"""So many pulls apart, one may be held where there is nothing yet ..."""
+_HOLD_MAX_MS = 700
+"""... for less than that, which follows from its number."""
+_MIXER = 2_654_435_761
 _BIG_BYTES_MAX = 65_536
 _BIG_SPREAD_BYTES = 300
 
@@ -290,6 +296,9 @@ def _request(operation: Operation, keyed: float) -> SendRequest | Command:
         return SendRequest(operation.number, 0, fields, memoryview(operation.body), 0)
     if operation.kind == PULL:
         pull = PullMessage("simulated", TOPIC, operation.queue, operation.offset, _PULLED_MAX)
+        if operation.number % _HELD_EVERY == 0:
+            pull.sys_flag = SUSPEND_FLAG
+            pull.suspend_timeout_millis = operation.number * _MIXER // 65_536 % _HOLD_MAX_MS
         return Command(RequestCode.PULL_MESSAGE, operation.number, ext=pull.to_ext())
     asked = QueueOffsetRequest(TOPIC, operation.queue)
     return Command(RequestCode.GET_MAX_OFFSET, operation.number, ext=asked.to_ext())
