@@ -175,7 +175,7 @@ def story(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
             f"{which} explains the answers has {ends} (numbered circles); after it"
             f" the object holds {_cut(state)}."
         )
-    else:
+    elif not part.undecided:
         said.append("No operation of this part can come first.")
     stuck = part.by_id(part.stuck)
     if stuck is not None:

@@ -61,7 +61,8 @@ LATER = 10
 PRICE = 11
 DEEPEST = 12
 PROGRESS = 13
-AT_FACTS = 14
+REACHED = 14
+AT_FACTS = 15
 
 # ---- what the search answers
 REFUTED = 0

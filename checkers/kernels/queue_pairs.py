@@ -55,6 +55,7 @@ from checkers.kernels.queue_arrays import (
     PARENT,
     PLACED,
     PROGRESS,
+    REACHED,
     REFUTED,
     RETURNED,
     SEEN,
@@ -115,6 +116,7 @@ def _look(p: Pairs) -> bool:
     """Look at what has a place now; push what may come next. True if nothing is missing."""
     until = _until(p)
     all_until = place_empties(p, until)
+    p.at[REACHED] = max(p.at[REACHED], all_until)
     if p.at[TAKES_LEFT] == 0 and p.at[EMPTIES_PLACED] == p.empties.shape[0] - 1:
         return True
     if is_new(p):

@@ -199,7 +199,9 @@ class Linearizable:
         special = decide if self.use_special_cases else no_special_case
         limits = Limits(is_over, context.search.memory_bytes)
         decision = special(self.model.name, problem, operations.table, limits)
-        if decision is not None:
+        if decision is not None and decision.why and decision.part is not None:
+            return decision.method, explain_open_part(decision.part, decision.why, operations)
+        if decision is not None and not decision.why:
             return decision.method, explain_decision(decision, problem, operations, search_one)
         found = search_one(problem)
         if found.outcome is Outcome.VALID:

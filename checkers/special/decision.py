@@ -28,15 +28,19 @@ class Accusation:
 class Decision:
     """VALID, or INVALID with what shows it: an accusation, or the part that cannot be passed.
 
-    `method` names the algorithm.
+    `method` names the algorithm. Where it is a search of its own, and a budget ended it, `why`
+    names that budget, the outcome is UNKNOWN, and `part` is where it stood.
     """
 
     method: str
     accusation: Accusation | None = None
     part: Part | None = None
+    why: str = ""
 
     @property
     def outcome(self) -> Outcome:
         """INVALID where something shows it."""
+        if self.why:
+            return Outcome.UNKNOWN
         is_shown = self.accusation is not None or self.part is not None
         return Outcome.INVALID if is_shown else Outcome.VALID

@@ -16,17 +16,18 @@ import numpy as np
 
 from checkers.models.columns import ABSENT, NOTHING
 from checkers.models.encoding import StepByKind
-from checkers.search.budget import UNLIMITED, Limits
-from checkers.search.found import Part, Witness
-from checkers.search.problem import NEVER, Ints, Problem
+from checkers.search.budget import UNLIMITED, Limits, TimeSpentError
+from checkers.search.found import Part
+from checkers.search.problem import NEVER, Ints, Problem, State
 from checkers.search.replay import WitnessError
 from checkers.special.decision import Accusation, Decision
+from checkers.special.order_proof import first_impassable, open_part, part_until, require_times
 from checkers.special.queue_history import DEQUEUE, ENQUEUE
 from checkers.special.queue_order import BEFORE_ALL, OPERATION_BYTES, QueueOrder, first_values
 
 METHOD = "pairs"
 SHOWN_MAX = 200
-"""Steps of the longest prefix that a refutation carries."""
+"""Dequeues that an accusation names at the most."""
 
 
 def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision:
@@ -34,7 +35,7 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision:
 
     Raises:
         MemorySpentError: it takes more memory than the limits allow.
-        TimeSpentError: the time is over.
+        TimeSpentError: the time is over before it has begun.
         WitnessError: the order that was found explains nothing: a bug in the search.
     """
     limits.begin(OPERATION_BYTES * len(problem.kind))
@@ -42,10 +43,14 @@ def decide(problem: Problem, limits: Limits = UNLIMITED) -> Decision:
     if accusation is not None:
         return Decision(METHOD, accusation)
     queue = QueueOrder(problem, NEVER)
-    if queue.explains(limits):
+    try:
+        is_explained = queue.explains(limits)
+    except TimeSpentError:
+        return Decision(METHOD, part=open_part(problem, queue.reached, METHOD), why="time")
+    if is_explained:
         _replay(problem, queue.order())
         return Decision(METHOD)
-    return Decision(METHOD, part=_part(problem, limits))
+    return Decision(METHOD, part=_part(problem, queue.reached, limits))
 
 
 def _taken_too_often(problem: Problem) -> Accusation | None:
@@ -90,11 +95,7 @@ def _replay(problem: Problem, order: Ints) -> None:
     Raises:
         WitnessError: it does not explain the history.
     """
-    named = np.bincount(order, minlength=problem.kind.size)
-    if named.max(initial=0) > 1 or not named[problem.return_ns != NEVER].all():
-        raise WitnessError("an operation takes effect twice, or one that returned never")
-    if (np.maximum.accumulate(problem.call_ns[order]) > problem.return_ns[order]).any():
-        raise WitnessError("an operation takes effect before the call of another that it follows")
+    require_times(problem, order)
     _carried_out(problem, order)
 
 
@@ -124,51 +125,17 @@ def _carried_out(problem: Problem, order: Ints) -> deque[int]:
     return held
 
 
-def _part(problem: Problem, limits: Limits) -> Part:
+def _part(problem: Problem, reached: int, limits: Limits) -> Part:
     """Find the first return that cannot be passed, and an order of all that leads up to it."""
-    returns = np.unique(problem.return_ns[problem.return_ns != NEVER])
-    low, high = -1, len(returns) - 1  # `low` can be passed, `high` cannot
-    order: Ints = np.empty(0, np.int64)
-    while high - low > 1:
-        middle = (low + high) // 2
-        queue = QueueOrder(problem, int(returns[middle]))
-        if queue.explains(limits):
-            low, order = middle, queue.order()
-        else:
-            high = middle
-    return _told(problem, int(returns[high]), order)
 
+    def order_until(until: int) -> Ints | None:
+        queue = QueueOrder(problem, until)
+        return queue.order() if queue.explains(limits) else None
 
-def _told(problem: Problem, end: int, order: Ints) -> Part:
-    """Make the part out of the last steps of the prefix and what was open at its end."""
-    stuck = int(np.flatnonzero(problem.return_ns == end)[0])
-    steps = order[-SHOWN_MAX:]
-    begin = order[: len(order) - len(steps)]
-    held = _carried_out(problem, begin)
-    assert isinstance(problem.step, StepByKind), "a queue's problem is made by its model"
-    start = tuple(problem.step.value(number) for number in held)
-    states, state = [start], start
-    for row in steps.tolist():
-        reached = problem.step(state, int(problem.kind[row]))
-        assert isinstance(reached, tuple), "a model that refuses what was carried out"
-        state = reached
-        states.append(state)
-    is_gone = np.zeros(len(problem.op), np.bool_)
-    is_gone[begin] = True
-    seen = problem.return_ns != NEVER
-    known = np.flatnonzero(seen & ~is_gone & (problem.call_ns <= end))
-    known = known[np.argsort(problem.call_ns[known], kind="stable")]
-    first_ns = int(problem.call_ns[known].min())
-    unknown = np.flatnonzero(~seen & ~is_gone & (problem.call_ns <= end))
-    return Part(
-        method=METHOD,
-        first_ns=first_ns,
-        last_ns=end,
-        operations=problem.op[known],
-        unknown=problem.op[unknown],
-        prefix=Witness(problem.op[steps], np.arange(1, len(states), dtype=np.int32), tuple(states)),
-        prefix_start=start,
-        stuck=int(problem.op[stuck]),
-        before=int((problem.return_ns < first_ns).sum()),
-        states=(start,) if not len(begin) else (),
-    )
+    def carried_out(order: Ints) -> State:
+        assert isinstance(problem.step, StepByKind), "a queue's problem is made by its model"
+        step = problem.step
+        return tuple(step.value(number) for number in _carried_out(problem, order))
+
+    end, order = first_impassable(problem, reached, order_until)
+    return part_until(problem, end, order, METHOD, carried_out)

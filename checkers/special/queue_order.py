@@ -87,6 +87,7 @@ class QueueOrder:
         empties[:-1] = self._rows(self.empties, self.empties)[:, :2]
         empties[:, 1] = np.minimum.accumulate(empties[::-1, 1])[::-1]
         at = np.zeros(arrays.AT_FACTS, np.int64)
+        at[arrays.REACHED] = BEFORE_ALL
         at[arrays.TAKES_LEFT] = (takes[:, 1] != NEVER).sum()
         return Pairs(
             puts=puts,
@@ -154,6 +155,11 @@ class QueueOrder:
         arrays.keep_seen(old, seen)
         memory.give_back([old])
         self.pairs = self.pairs._replace(seen=seen)
+
+    @property
+    def reached(self) -> int:
+        """All that returned before this time had a place in some order that was looked at."""
+        return int(self.pairs.at[arrays.REACHED])
 
     def order(self) -> Ints:
         """Return the rows of the problem in the order that was found."""

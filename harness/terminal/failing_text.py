@@ -96,7 +96,7 @@ def _words(part: FailingPart, width: int) -> list[str]:
         steps = [f"{numbers[op]}: {state}" for op, state in part.prefix[-STATES_SHOWN_MAX:]]
         begin = "... " if more > 0 else ""
         told.append(f"The longest order that works leaves {begin}{', '.join(steps)}.")
-    elif not part.is_accusation:
+    elif not part.is_accusation and not part.undecided:
         told.append("No operation can come first.")
     for op, why in part.could_not[:COULD_NOT_SHOWN_MAX]:
         each = part.by_id(op)

@@ -12,12 +12,13 @@ from checkers.models.fifo_queue import PLUGIN as MODEL
 from checkers.search.budget import Limits, MemorySpentError, TimeSpentError
 from checkers.search.problem import NEVER
 from checkers.search.replay import WitnessError
-from checkers.special import fifo_pairs
+from checkers.special import fifo_pairs, order_proof
 from checkers.special.queue_order import QueueOrder
 from harness.history.schema import OPERATIONS
 from harness.verdict import Outcome
 from tests.support.brute_force import is_linearizable
 from tests.support.checker_histories import op
+from tests.support.hard_queue import hard_queue
 from tests.support.random_objects import random_history
 from tests.support.synthetic_histories import as_table, fifo_queue
 
@@ -99,7 +100,7 @@ def test_the_part_names_the_return_that_cannot_be_passed():
 
 
 def test_a_part_begins_where_its_prefix_does(monkeypatch):
-    monkeypatch.setattr(fifo_pairs, "SHOWN_MAX", 3)
+    monkeypatch.setattr(order_proof, "SHOWN_MAX", 3)
     part = fifo_pairs.decide(problem_of(wrong_order())).part
     assert part.prefix_start == (1,)
     assert [state for _, state in part.prefix.steps()] == [(1, 1), (1, 1, 2), (1, 2)]
@@ -156,17 +157,32 @@ def test_budgets_end_it():
         fifo_pairs.decide(problem, Limits(lambda: False, 100_000))
     with pytest.raises(MemorySpentError):  # while it searches
         QueueOrder(problem, NEVER).explains(Limits(lambda: False, 200_000))
+    looks = iter([True] * 10)
+    with pytest.raises(TimeSpentError):  # before it has begun
+        fifo_pairs.decide(problem, Limits(lambda: next(looks)))
+
+
+def test_time_that_is_over_names_where_the_search_stood():
+    easy = [op(0, "enqueue", -20, -19, input=0), op(0, "dequeue", -18, -17, output=0)]
+    hard = [row | {"outcome": "ok"} for row in hard_queue()]
+    problem = problem_of([*easy, *hard])
+    looks = iter([False] * 20 + [True] * 1000)
+    decision = fifo_pairs.decide(problem, Limits(lambda: next(looks)))
+    assert decision.outcome is Outcome.UNKNOWN
+    assert decision.why == "time"
+    assert decision.part.last_ns in (2001, 2003)  # behind what any order explains
+    assert decision.part.before == 66
+    assert len(decision.part.operations) > 20
+
+
+def test_a_refutation_stays_one_where_the_time_does_not_suffice_to_explain_it():
+    rows = [op(0, "enqueue", 1000 + 2 * n, 1001 + 2 * n, input=n % 3) for n in range(300)]
+    rows += [op(1, "dequeue", 5000 + 2 * n, 5001 + 2 * n, output=n % 3) for n in range(300)]
+    rows[400]["output"], rows[401]["output"] = rows[401]["output"], rows[400]["output"]
+    problem = problem_of(rows)
+    found = fifo_pairs.decide(problem)
+    assert found.part.stuck == 400
     looks = iter([False] * 2 + [True] * 1000)
-    spoiled = MODEL.encode(as_table(hard()), ())
-    with pytest.raises(TimeSpentError):
-        fifo_pairs.decide(spoiled, Limits(lambda: next(looks), None))
-
-
-def hard():
-    """Two dequeues of a late part of a queue exchanged: only trying everything refutes that."""
-    operations = fifo_queue(3, 2000, 30, 0.0)
-    taken = [o for o in operations if o.f == "dequeue" and o.output is not None]
-    one = taken[len(taken) // 2]
-    other = next(o for o in taken if o.called > one.returned + 40 and o.output != one.output)
-    one.output, other.output = other.output, one.output
-    return operations
+    hurried = fifo_pairs.decide(problem, Limits(lambda: next(looks)))
+    assert hurried.outcome is Outcome.INVALID
+    assert problem.return_ns[hurried.part.stuck] >= problem.return_ns[400]

@@ -14,7 +14,7 @@ from checkers.models.kv import PLUGIN as MODEL
 from checkers.search.budget import Limits, Memory, MemorySpentError, TimeSpentError
 from checkers.search.problem import NEVER
 from checkers.search.replay import WitnessError
-from checkers.special import kv_texts, text_order
+from checkers.special import kv_texts, order_proof, text_order
 from checkers.special.text_order import TextOrder
 from checkers.special.text_states import kind_texts, number_states
 from harness.history.schema import OPERATIONS
@@ -139,7 +139,7 @@ def test_the_part_names_the_return_that_cannot_be_passed():
 
 
 def test_a_part_begins_where_its_prefix_does(monkeypatch):
-    monkeypatch.setattr(kv_texts, "SHOWN_MAX", 2)
+    monkeypatch.setattr(order_proof, "SHOWN_MAX", 2)
     part = kv_texts.decide(problem_of(wrong_get())).part
     assert part.prefix_start == "pb"
     assert [state for _, state in part.prefix.steps()] == ["pba", "pba"]
@@ -227,7 +227,12 @@ def test_budgets_end_it(monkeypatch):
     begun = sum(array.nbytes for array in found.texts)
     with pytest.raises(MemorySpentError):  # while it searches
         found.explains(Limits(lambda: False, begun + 1000))
-    for looks in range(6):
-        left = iter([False] * looks + [True] * 1000)
-        with pytest.raises(TimeSpentError):
-            kv_texts.decide(problem, Limits(lambda left=left: next(left)))
+    left = iter([True] * 10)
+    with pytest.raises(TimeSpentError):  # before it has begun
+        kv_texts.decide(problem, Limits(lambda: next(left)))
+    monkeypatch.setattr(text_order, "LOOKS_MAX", 50)
+    left = iter([False] * 20 + [True] * 1000)
+    decision = kv_texts.decide(problem, Limits(lambda: next(left)))  # in the midst
+    assert decision.outcome is Outcome.UNKNOWN
+    assert decision.why == "time"
+    assert decision.part.before > 0

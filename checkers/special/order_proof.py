@@ -1,0 +1,145 @@
+"""What the special cases that search for an order share: its proof, and the part that fails.
+
+Source: as checkers.search.replay and checkers.search.parts, for orders of operations that a
+special case's own kernel found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from checkers.search.budget import MemorySpentError, TimeSpentError
+from checkers.search.found import Part, Witness
+from checkers.search.problem import NEVER, Ints, Problem, State
+from checkers.search.replay import WitnessError
+
+SHOWN_MAX = 200
+"""Steps of the longest prefix that a refutation carries."""
+OPEN_PART_RETURNS = 32
+"""How many returns in front of the place where a search stood count as its open part."""
+
+
+def require_times(problem: Problem, order: Ints) -> None:
+    """Prove that an order, rows of the problem, keeps to the times of all operations.
+
+    Raises:
+        WitnessError: one is missing, there twice, or follows one that was called too late.
+    """
+    named = np.bincount(order, minlength=problem.kind.size)
+    if named.max(initial=0) > 1 or not named[problem.return_ns != NEVER].all():
+        raise WitnessError("an operation takes effect twice, or one that returned never")
+    if (np.maximum.accumulate(problem.call_ns[order]) > problem.return_ns[order]).any():
+        raise WitnessError("an operation takes effect before the call of another that it follows")
+
+
+def first_impassable(
+    problem: Problem, reached: int, order_until: Callable[[int], Ints | None]
+) -> tuple[int, Ints]:
+    """Find the first return that no order gets past, and an order of all that leads up to it.
+
+    Where the budget does not suffice for that, a later one is named that no order gets past.
+
+    Args:
+        problem: has no order that explains it.
+        reached: all that returned before that time had a place in some order that was tried.
+        order_until: answers an order of what was called until a time, in which what returned
+            later need not happen; None if there is none.
+    """
+    returns = np.unique(problem.return_ns[problem.return_ns != NEVER])
+    low = int(np.searchsorted(returns, reached)) - 1  # can be passed
+    high = len(returns) - 1  # cannot
+    order: Ints = np.empty(0, np.int64)
+    stride = 1
+    try:
+        if low >= 0:
+            order = _found(order_until(int(returns[low])))
+        while high - low > 1:
+            middle = min(low + stride, (low + high) // 2)
+            found = order_until(int(returns[middle]))
+            if found is not None:
+                low, order, stride = middle, found, 2 * stride
+            else:
+                high = middle
+    except (MemorySpentError, TimeSpentError):
+        pass
+    return int(returns[high]), order
+
+
+def _found(order: Ints | None) -> Ints:
+    return np.empty(0, np.int64) if order is None else order
+
+
+def part_until(
+    problem: Problem, end: int, order: Ints, method: str, carried_out: Callable[[Ints], State]
+) -> Part:
+    """Make a part of the last steps of a prefix and what was open at its end.
+
+    Args:
+        problem: the history.
+        end: the return that no order gets past.
+        order: rows in the order that leads up to it.
+        method: what found that.
+        carried_out: (rows in order) -> the state after them.
+    """
+    steps = order[-SHOWN_MAX:]
+    begin = order[: len(order) - len(steps)]
+    start = state = carried_out(begin)
+    states = [start]
+    for row in steps.tolist():
+        reached = problem.step(state, int(problem.kind[row]))
+        if reached is None:
+            raise WitnessError("the model refuses what was carried out")
+        state = reached
+        states.append(state)
+    is_gone = np.zeros(len(problem.op), np.bool_)
+    is_gone[begin] = True
+    seen = problem.return_ns != NEVER
+    known = _called(problem, seen & ~is_gone, end)
+    first_ns = int(problem.call_ns[known].min())
+    return Part(
+        method=method,
+        first_ns=first_ns,
+        last_ns=end,
+        operations=problem.op[known],
+        unknown=problem.op[_called(problem, ~seen & ~is_gone, end)],
+        prefix=Witness(problem.op[steps], np.arange(1, len(states), dtype=np.int32), tuple(states)),
+        prefix_start=start,
+        stuck=int(problem.op[np.flatnonzero(problem.return_ns == end)[0]]),
+        before=int((problem.return_ns < first_ns).sum()),
+        states=(start,) if not len(begin) else (),
+    )
+
+
+def open_part(problem: Problem, reached: int, method: str) -> Part | None:
+    """Make a part of where a search stood when its time was over; None if nothing returned.
+
+    It says nothing of an order: how the object stood there is not known.
+    """
+    returns = np.unique(problem.return_ns[problem.return_ns != NEVER])
+    if not len(returns):
+        return None
+    at = min(int(np.searchsorted(returns, reached)), len(returns) - 1)
+    begin, end = int(returns[max(0, at - OPEN_PART_RETURNS)]), int(returns[at])
+    seen = problem.return_ns != NEVER
+    known = _called(problem, seen & (problem.return_ns >= begin), end)
+    first_ns = int(problem.call_ns[known].min())
+    return Part(
+        method=method,
+        first_ns=first_ns,
+        last_ns=end,
+        operations=problem.op[known],
+        unknown=problem.op[_called(problem, ~seen, end)],
+        prefix=Witness(problem.op[:0], problem.kind[:0], ()),
+        prefix_start=problem.start,
+        stuck=int(problem.op[np.flatnonzero(problem.return_ns == end)[0]]),
+        before=int((problem.return_ns < begin).sum()),
+        states=(),
+    )
+
+
+def _called(problem: Problem, which: np.ndarray[tuple[int], np.dtype[np.bool_]], end: int) -> Ints:
+    """Return rows of these operations that were called until `end`, in the order of calls."""
+    rows = np.flatnonzero(which & (problem.call_ns <= end))
+    return rows[np.argsort(problem.call_ns[rows], kind="stable")]
