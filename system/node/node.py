@@ -28,6 +28,7 @@ from system.remoting.command import Command, CommandError, decode_command
 from system.remoting.frame import Frame, FrameError
 from system.remoting.register_bodies import TopicConfig
 from system.remoting.requests import SendRequest, decode_request
+from system.remoting.route_bodies import MASTER_ID
 from system.store.broker_checkpoint import CheckpointFiles
 from system.store.commit_log import OutsideLog
 from system.store.disk import DiskFull
@@ -238,8 +239,13 @@ class Node:
     # ---- what name servers are told ---------------------------------------------------
 
     def _standing(self) -> Standing:
-        broker = self.broker
-        return Standing(broker.is_ready, broker.core.term, broker.topics_version)
+        broker, config = self.broker, self._config
+        broker_id: int | None = None
+        if broker.is_ready:
+            broker_id = MASTER_ID
+        elif config.self_id in broker.core.membership.members:
+            broker_id = config.broker_id
+        return Standing(broker_id, broker.core.term, broker.topics_version)
 
     def _topics(self) -> list[TopicConfig]:
         _, topics = self.broker.topic_table

@@ -29,7 +29,6 @@ from system.remoting.register_bodies import (
     encode_register_body,
 )
 from system.remoting.registration_headers import BrokerHeader, RegisterBrokerHeader
-from system.remoting.route_bodies import MASTER_ID
 
 CONNECT_TIMEOUT_MS = 3_000.0
 ANSWER_TIMEOUT_MS = 3_000.0
@@ -52,10 +51,12 @@ log = logging.getLogger("shaketable.node")
 class Standing:
     """What of the broker is looked at to see whether it has to register anew.
 
-    `is_master`: it leads and serves. `topics_version` changes whenever a topic does.
+    `broker_id` is MASTER_ID for the leader that serves, None for whom the group does not know
+    (yet, or any more): clients would read from it what is old. `topics_version` changes
+    whenever a topic does.
     """
 
-    is_master: bool
+    broker_id: int | None
     term: int
     topics_version: int
 
@@ -108,9 +109,9 @@ class Registration:
                 why = await talk.hold()
             except (OSError, UnicodeError) as error:  # no name at all is a UnicodeError
                 why = str(error)
-            if talk.is_registered:
+            if talk.has_answered:
                 pause_ms = AGAIN_AFTER_MIN_MS
-            if talk.is_registered or not is_lost:  # and not each time that it is still dead
+            if talk.has_answered or not is_lost:  # and not each time that it is still dead
                 log.warning("event=name_server_lost name_server=%s:%d error=%r", *address, why)
                 is_lost = True
             await sleep(self._clock, pause_ms)
@@ -118,13 +119,8 @@ class Registration:
 
     # ---- what is said -----------------------------------------------------------------
 
-    @property
-    def broker_id(self) -> int:
-        """The id to register with now."""
-        return MASTER_ID if self.standing.is_master else self._config.broker_id
-
-    def register_request(self) -> Command:
-        """Return the registration as of now. Raises CommandError where it fits no frame."""
+    def register_request(self, broker_id: int) -> Command:
+        """Return the registration as of now. Raises CommandError for what cannot be written."""
         config, standing = self._config, self.standing
         if self._body is None:
             # The raft term as state version: a leader of the past takes nobody's place.
@@ -134,16 +130,16 @@ class Registration:
             broker_name=config.broker_name,
             broker_addr=self._address,
             cluster_name=config.cluster,
-            broker_id=self.broker_id,
+            broker_id=broker_id,
             ha_server_addr=f"{config.host}:{config.listen_port + HA_PORT_ABOVE}",
             body_crc32=body_crc32(self._body),
         )
         return self._request(RequestCode.REGISTER_BROKER, header.to_ext(), self._body)
 
-    def unregister_request(self) -> Command:
-        """Return the request that takes this broker out of the routes."""
+    def unregister_request(self, broker_id: int) -> Command:
+        """Return the request that takes this broker, registered by that id, out of the routes."""
         config = self._config
-        header = BrokerHeader(config.broker_name, self._address, config.cluster, self.broker_id)
+        header = BrokerHeader(config.broker_name, self._address, config.cluster, broker_id)
         return self._request(RequestCode.UNREGISTER_BROKER, header.to_ext())
 
     def _request(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
@@ -166,7 +162,9 @@ class _Talk:
         self._answer: Command | None = None
         self._answered = trio.Event()
         self._said: tuple[object, ...] = ()
-        self.is_registered = False
+        self.has_answered = False
+        self.registered_as: int | None = None
+        """The id by which the name server knows the broker, if it does."""
 
     async def hold(self) -> str:
         """Connect, register again and again; return why that ended. Raises OSError.
@@ -187,8 +185,8 @@ class _Talk:
                 nursery.cancel_scope.cancel()
             is_stopped = False
         finally:
-            if is_stopped and self.is_registered:
-                await self._unregister(stream)
+            if is_stopped and self.registered_as is not None:
+                await self._unregister(stream, self.registered_as)
             link.close()
         return self._why
 
@@ -198,23 +196,31 @@ class _Talk:
     async def _register_again_and_again(self, link: Link) -> str:
         """Register when something changed, and now and then; return what went wrong."""
         while True:
-            changed = self._registration.changed
-            broker_id, term = self._registration.broker_id, self._registration.standing.term
+            changed, standing = self._registration.changed, self._registration.standing
             try:
-                request = self._registration.register_request()
-                data = encode_command(request)
+                request = self._request(standing.broker_id)
+                data = None if request is None else encode_command(request)
             except (CommandError, FrameError) as error:
                 log.error("event=not_registered error=%s", error)  # noqa: TRY400 - one line
-                data = None
-            answer = None
-            if data is not None:
+                request = data = None
+            pause_ms = float(self._interval_ms)
+            if request is not None and data is not None:
                 answer = await self._ask(link, request.opaque, data)
                 if answer is None:
                     return f"no answer within {ANSWER_TIMEOUT_MS:g} ms"
-                self._note(answer, broker_id, term)
-            is_refused = answer is not None and answer.code != ResponseCode.SUCCESS
-            with self._within(REFUSED_AGAIN_MS if is_refused else self._interval_ms):
+                self._note(answer, standing)
+                if answer.code != ResponseCode.SUCCESS:
+                    pause_ms = REFUSED_AGAIN_MS
+            with self._within(pause_ms):
                 await changed.wait()
+
+    def _request(self, broker_id: int | None) -> Command | None:
+        """Return what is to be said now; None if that is nothing."""
+        if broker_id is not None:
+            return self._registration.register_request(broker_id)
+        if self.registered_as is not None:
+            return self._registration.unregister_request(self.registered_as)
+        return None
 
     async def _ask(self, link: Link, opaque: int, data: bytes) -> Command | None:
         """Send one request and return its answer; None where none came in time."""
@@ -224,20 +230,26 @@ class _Talk:
                 await self._answered.wait()
         return self._answer
 
-    def _note(self, answer: Command, broker_id: int, term: int) -> None:
-        """Log what is new of an answer."""
-        self.is_registered = answer.code == ResponseCode.SUCCESS
-        said = (answer.code, answer.remark, broker_id, term)
+    def _note(self, answer: Command, standing: Standing) -> None:
+        """Remember how the broker is known there, and log what is new of an answer."""
+        self.has_answered = True
+        is_done = answer.code == ResponseCode.SUCCESS
+        self.registered_as = standing.broker_id if is_done else None
+        said = (answer.code, answer.remark, standing.broker_id, standing.term)
         if said == self._said:
             return
         self._said = said
-        if self.is_registered:
+        broker_id = "-" if standing.broker_id is None else standing.broker_id
+        if is_done:
             log.info(
-                "event=registered name_server=%s broker_id=%d term=%d", self._name, broker_id, term
+                "event=registered name_server=%s broker_id=%s term=%d",
+                self._name,
+                broker_id,
+                standing.term,
             )
         else:
             log.warning(
-                "event=registration_refused name_server=%s broker_id=%d code=%d remark=%s",
+                "event=registration_refused name_server=%s broker_id=%s code=%d remark=%s",
                 self._name,
                 broker_id,
                 answer.code,
@@ -258,9 +270,9 @@ class _Talk:
             self._why = str(error) or self._why
         scope.cancel()
 
-    async def _unregister(self, stream: trio.SocketStream) -> None:
+    async def _unregister(self, stream: trio.SocketStream, broker_id: int) -> None:
         """Say that this broker goes, and wait a moment for it to be heard."""
-        data = encode_command(self._registration.unregister_request())
+        data = encode_command(self._registration.unregister_request(broker_id))
         with self._within(UNREGISTER_TIMEOUT_MS) as scope:
             scope.shield = True
             with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):

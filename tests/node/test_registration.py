@@ -80,7 +80,7 @@ class Broker:
     """What a broker shows of itself, changed by the tests."""
 
     def __init__(self, *ports: int, interval_ms: int = 600_000) -> None:
-        self.standing = Standing(is_master=False, term=1, topics_version=0)
+        self.standing = Standing(broker_id=2, term=1, topics_version=0)
         self.names = ["t", "u"]
         servers = tuple((HOST, port) for port in ports)
         config = replace(CONFIG, name_servers=servers, register_interval_ms=interval_ms)
@@ -88,7 +88,7 @@ class Broker:
             config, SystemClock(), lambda: self.standing, lambda: map(TopicConfig, self.names)
         )
 
-    def become(self, **changes: int) -> None:
+    def become(self, **changes: int | None) -> None:
         self.standing = replace(self.standing, **changes)
         self.registration.notice()
 
@@ -120,7 +120,7 @@ def test_role_and_topics_reach_every_name_server() -> None:
                 await until(lambda: all(server.ids() == {2: ADDRESS} for server in both))
                 assert not any(server.topics() for server in both)
 
-                broker.become(is_master=True, term=2)
+                broker.become(broker_id=0, term=2)
                 await until(lambda: all(server.ids() == {0: ADDRESS} for server in both))
                 assert all(server.topics() == ["t", "u"] for server in both)
 
@@ -128,11 +128,31 @@ def test_role_and_topics_reach_every_name_server() -> None:
                 broker.become(topics_version=1)
                 await until(lambda: all(server.topics() == ["t", "u", "v"] for server in both))
 
-                broker.become(is_master=False)
+                broker.become(broker_id=2)
                 await until(lambda: all(server.ids() == {2: ADDRESS} for server in both))
             for server in both:
                 assert server.asked[-1] == RequestCode.UNREGISTER_BROKER
                 assert server.ids() == {}
+
+    run(story)
+
+
+def test_who_is_no_member_is_in_no_route() -> None:
+    async def story() -> None:
+        async with servers(1) as ([server], _):
+            broker = Broker(port_of(server), interval_ms=10)
+            broker.become(broker_id=None)
+            async with broker.registering():
+                broker.become(term=2)
+                broker.become(broker_id=2)
+                await until(lambda: server.ids() == {2: ADDRESS})
+                assert RequestCode.UNREGISTER_BROKER not in server.asked
+                broker.become(broker_id=None)
+                await until(lambda: server.ids() == {})
+                asked = len(server.asked)
+                broker.become(broker_id=0, term=3)
+                await until(lambda: server.ids() == {0: ADDRESS})
+                assert RequestCode.UNREGISTER_BROKER not in server.asked[asked:]
 
     run(story)
 
@@ -180,7 +200,7 @@ def test_dead_silent_and_babbling_name_servers_cost_nothing() -> None:
             async with broker.registering():
                 await until(lambda: server.ids() == {2: ADDRESS})
                 for term in range(2, 8):
-                    broker.become(is_master=term % 2 == 0, term=term)
+                    broker.become(broker_id=0 if term % 2 == 0 else 2, term=term)
                     expected = 0 if term % 2 == 0 else 2
                     await until(lambda expected=expected: server.ids() == {expected: ADDRESS})
             assert server.ids() == {}
@@ -195,7 +215,7 @@ def test_a_name_server_that_comes_back_is_told_again() -> None:
             async with broker.registering():
                 await until(lambda: first.ids() and second.ids())
                 first.scope.cancel()
-                broker.become(is_master=True, term=2)
+                broker.become(broker_id=0, term=2)
                 await until(lambda: second.ids() == {0: ADDRESS})
                 again = RunningServer(port_of(first), nursery)
                 await until(lambda: again.ids() == {0: ADDRESS})
@@ -209,15 +229,15 @@ def test_who_is_refused_tries_again_as_what_it_is() -> None:
         async with servers(1) as ([server], _):
             other = Broker(port_of(server))
             other.registration._address = "127.0.0.1:1"
-            other.become(is_master=True, term=9)
+            other.become(broker_id=0, term=9)
             async with other.registering():
                 await until(lambda: server.ids() == {0: "127.0.0.1:1"})
                 deposed = Broker(port_of(server))
-                deposed.become(is_master=True, term=8)
+                deposed.become(broker_id=0, term=8)
                 async with deposed.registering():
                     await until(lambda: server.asked.count(RequestCode.REGISTER_BROKER) >= 2)
                     assert server.ids() == {0: "127.0.0.1:1"}
-                    deposed.become(is_master=False, term=9)
+                    deposed.become(broker_id=2, term=9)
                     await until(lambda: server.ids() == {0: "127.0.0.1:1", 2: ADDRESS})
 
     run(story)
@@ -244,7 +264,7 @@ def test_a_registration_that_does_not_fit_is_left_out() -> None:
             async with broker.registering():
                 await until(server.ids)
                 broker.names = ["\ud800"]
-                broker.become(is_master=True, topics_version=1)
+                broker.become(broker_id=0, topics_version=1)
                 await trio.testing.wait_all_tasks_blocked(0.02)
                 assert server.ids() == {2: ADDRESS}
                 broker.names = ["t", "u"]

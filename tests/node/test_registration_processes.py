@@ -14,7 +14,7 @@ from tests.support.node_group import NodeGroup, Writer, until
 
 pytestmark = pytest.mark.e2e
 
-BROKER_IDS = {"n0": 1, "n1": 2, "n2": 3}
+NAMES = ("n0", "n1", "n2")
 
 
 class Site:
@@ -24,7 +24,7 @@ class Site:
         self.name_servers = NameServers(folder, 2)
         self.group = NodeGroup(
             folder,
-            *BROKER_IDS,
+            *NAMES,
             namesrvAddr=self.name_servers.addresses,
             brokerName="RaftNode00",
             brokerClusterName="RaftCluster",
@@ -36,7 +36,7 @@ class Site:
 
     def addresses(self, leader: str, *followers: str) -> dict[int, str]:
         """What the route of a topic is to show."""
-        named = {0: leader, **{BROKER_IDS[name]: name for name in followers}}
+        named = {0: leader, **{int(name[1:]) + 1: name for name in followers}}
         return {
             number: "{}:{}".format(*self.group.client_address(name))
             for number, name in named.items()
@@ -66,7 +66,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def others(*names: str) -> list[str]:
-    return [name for name in BROKER_IDS if name not in names]
+    return [name for name in NAMES if name not in names]
 
 
 def test_routes_follow_the_leader_and_a_dead_name_server_costs_nothing(site: Site) -> None:
@@ -75,7 +75,7 @@ def test_routes_follow_the_leader_and_a_dead_name_server_costs_nothing(site: Sit
 
     async def story() -> None:
         name_servers.start()
-        group.start(*BROKER_IDS)
+        group.start(*NAMES)
         writer = Writer(group.client())
         await writer.send_some("t", 10)
         first = await group.leader()
@@ -114,7 +114,7 @@ def test_routes_follow_the_leader_and_a_dead_name_server_costs_nothing(site: Sit
         assert "event=name_server_lost" in group.log(second)
 
     group.tell(story)
-    group.stop(*(name for name in BROKER_IDS if group.processes[name].poll() is None))
+    group.stop(*(name for name in NAMES if group.processes[name].poll() is None))
     name_servers.stop()
 
 
@@ -124,7 +124,7 @@ def test_a_leader_that_slept_through_an_election_takes_nobodys_place(site: Site)
 
     async def story() -> None:
         name_servers.start()
-        group.start(*BROKER_IDS)
+        group.start(*NAMES)
         writer = Writer(group.client())
         await writer.send_some("t", 10)
         first = await group.leader()
@@ -140,7 +140,36 @@ def test_a_leader_that_slept_through_an_election_takes_nobodys_place(site: Site)
             await site.route(port, second, third, first)
 
     group.tell(story)
-    group.stop(*BROKER_IDS)
+    group.stop(*NAMES)
+    name_servers.stop()
+
+
+def test_only_members_are_in_routes(site: Site) -> None:
+    group, name_servers = site.group, site.name_servers
+
+    async def story() -> None:
+        name_servers.start()
+        group.start(*NAMES)
+        writer = Writer(group.client())
+        await writer.send_some("t", 10)
+        first = await group.leader()
+        group.join("n3")
+        assert (await group.metadata("n3")).voters == ()
+        for port in name_servers.ports:
+            await site.route(port, first, *others(first))
+        admin = group.admin(*NAMES)
+        await admin.add_member("n3", group.peer_address("n3"), group.client_address("n3"))
+        for port in name_servers.ports:
+            await site.route(port, first, *others(first), "n3")
+
+        # A leader knows of its own removal (a follower is not told).
+        await admin.remove_member(first)
+        second = await group.leader(*others(first), "n3")
+        for port in name_servers.ports:
+            await site.route(port, second, *(n for n in (*others(first), "n3") if n != second))
+
+    group.tell(story)
+    group.stop(*NAMES, "n3")
     name_servers.stop()
 
 
@@ -148,11 +177,11 @@ def test_all_name_servers_dead_stop_no_message_and_no_shutdown(site: Site) -> No
     group = site.group
 
     async def story() -> None:
-        group.start(*BROKER_IDS)
+        group.start(*NAMES)
         writer = Writer(group.client())
         await writer.send_some("t", 10)
         group.kill(await group.leader())
         await writer.send_some("t", 10)
 
     group.tell(story)
-    group.stop(*(name for name in BROKER_IDS if group.processes[name].poll() is None))
+    group.stop(*(name for name in NAMES if group.processes[name].poll() is None))
