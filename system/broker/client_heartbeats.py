@@ -26,7 +26,17 @@ GROUPS_A_CLIENT_MAX = 1000
 SUBSCRIPTIONS_MAX = 1000
 """Of one group, in one heartbeat."""
 CLIENT_ID_MAX = 1024
-_MESSAGE_MODELS = frozenset(("CLUSTERING", "BROADCASTING"))
+_MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")
+_CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+_CONSUME_FROM = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+"""RocketMQ's enums in their order: Java's clients write names, the C++ client numbers."""
 _OPAQUE_MAX = 2**31 - 1
 
 
@@ -39,9 +49,9 @@ class _SubscriptionData(msgspec.Struct, rename="camel"):
 
 class _ConsumerData(msgspec.Struct, rename="camel"):
     group_name: str
-    consume_type: str = "CONSUME_PASSIVELY"
-    message_model: str = "CLUSTERING"
-    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    consume_type: str | int = "CONSUME_PASSIVELY"
+    message_model: str | int = "CLUSTERING"
+    consume_from_where: str | int = "CONSUME_FROM_LAST_OFFSET"
     subscription_data_set: list[_SubscriptionData] | None = None
     unit_mode: bool = False
 
@@ -93,7 +103,9 @@ class ClientHeartbeats:
             if is_leader:
                 self._topics.ensure(f"{RETRY_PREFIX}{name}", RETRY_QUEUES, READ | WRITE, wall_ms)
             consumption = Consumption(
-                consumer.consume_type, consumer.message_model, consumer.consume_from_where
+                _name(consumer.consume_type, _CONSUME_TYPES),
+                _name(consumer.message_model, _MESSAGE_MODELS),
+                _name(consumer.consume_from_where, _CONSUME_FROM),
             )
             subscriptions = {
                 one.topic: Subscription(
@@ -152,7 +164,8 @@ class ClientHeartbeats:
 def _decode(body: bytes | memoryview) -> _HeartbeatData:
     """Read and check a heartbeat's body. Raises CommandError."""
     try:
-        data = msgspec.json.decode(body, type=_HeartbeatData)
+        # Not strict: the C++ client writes the subscription's version as a string.
+        data = msgspec.json.decode(body, type=_HeartbeatData, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CommandError(f"bad heartbeat: {error}") from None
     if not data.client_id or len(data.client_id) > CLIENT_ID_MAX:
@@ -162,8 +175,15 @@ def _decode(body: bytes | memoryview) -> _HeartbeatData:
     for consumer in data.consumers:
         if problem := name_problem(consumer.group_name, GROUP_BYTES_MAX):
             raise CommandError(f"bad heartbeat: groupName: {problem}")
-        if consumer.message_model not in _MESSAGE_MODELS:
+        if _name(consumer.message_model, _MESSAGE_MODELS) not in _MESSAGE_MODELS:
             raise CommandError(f"bad heartbeat: messageModel {consumer.message_model!r}")
         if len(consumer.subscription_data_set or ()) > SUBSCRIPTIONS_MAX:
             raise CommandError(f"bad heartbeat: more than {SUBSCRIPTIONS_MAX} subscriptions")
     return data
+
+
+def _name(value: str | int, names: tuple[str, ...]) -> str:
+    """Return the name of an enum's constant, given by name or by its place."""
+    if isinstance(value, str):
+        return value
+    return names[value] if 0 <= value < len(names) else str(value)

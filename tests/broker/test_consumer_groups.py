@@ -54,6 +54,24 @@ def test_a_group_has_the_clients_that_sent_heartbeats() -> None:
     assert members_of(leader, "h") == ["a"]
 
 
+def test_the_cpp_clients_heartbeat_is_understood() -> None:
+    """As its version 0.4.4 wrote it: enums by number, the version as a string."""
+    body = (
+        b'{"clientID":"1-127.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1,'
+        b'"groupName":"g","messageModel":1,"subscriptionDataSet":[{"subString":"*",'
+        b'"subVersion":"1795313589273","topic":"t"}]}]}\n'
+    )
+    leader = BrokerGroup(1).lead()
+    replies = leader.answer(Command(RequestCode.HEART_BEAT, body=body))
+    (reply,) = [each for each in replies if each.is_response]
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+    group = leader.broker._groups.heartbeats.groups.get("g")
+    assert group is not None
+    assert group.consumption.message_model == "CLUSTERING"
+    assert group.consumption.consume_type == "CONSUME_PASSIVELY"
+    assert group.subscriptions["t"].version == 1_795_313_589_273
+
+
 def test_everybody_is_told_of_a_change_and_of_nothing_else() -> None:
     leader = BrokerGroup(1).lead()
     beat(leader, A, "a", "g")

@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -154,6 +155,21 @@ class Java:
             env={**os.environ, "ROCKETMQ_HOME": str(self.folder)},
         )  # fmt: skip
         program = Program(process, main.rpartition(".")[2])
+        self.started.append(program)
+        return program
+
+    def start_python(self, script: Path, *arguments: object) -> Program:
+        """Start a script in a Python of its own: one that loads a library of Apache's."""
+        process = subprocess.Popen(
+            [sys.executable, str(script), *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, "HOME": str(self.folder)},
+        )
+        program = Program(process, str(arguments[0]))
         self.started.append(program)
         return program
 
