@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,6 +71,11 @@ class Values:
         if place < len(self._whole):
             return int(self._whole[place])
         return self._others[place - len(self._whole)]
+
+    def take(self, numbers: Sequence[int]) -> list[Any]:
+        """Return the values of many numbers."""
+        first, others = 1 + len(self._whole), self._others
+        return [others[n - first] if n >= first else self[n] for n in numbers]
 
     def number(self, value: Any) -> int:
         """Return the number of a value, a new one if it has none yet."""

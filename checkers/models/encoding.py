@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -180,6 +180,10 @@ class StepByKind:
     def value(self, number: int) -> Any:
         """Return the value of a number of `Kinds.a` or `Kinds.b` (Family.TABLE)."""
         return self._columns.values[number]
+
+    def values(self, numbers: Sequence[int]) -> list[Any]:
+        """Return the values of many such numbers."""
+        return self._columns.values.take(numbers)
 
     def number(self, value: Any) -> int:
         """Return the number of a value, as `Kinds.a` and `Kinds.b` have it (Family.TABLE)."""

@@ -104,6 +104,11 @@ def _empty_trie(size: int) -> Trie:
 
 def _chunks(texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.uint8], Ints]]:
     """Join texts a chunk at a time; yield their bytes, and where each begins."""
+    if sum(map(len, texts)) <= CHUNK_BYTES and (whole := "".join(texts)).isascii():
+        if texts:
+            begin = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+            yield np.frombuffer(whole.encode() + b"\0", np.uint8), begin
+        return
     held: list[bytes] = []
     size = 0
     for each in texts:
@@ -133,7 +138,8 @@ def kind_texts(problem: Problem) -> list[str]:
     assert isinstance(step, StepByKind), "a key's problem is made by its model"
     kinds = problem.kinds
     number = np.where(kinds.code == GET, kinds.b, kinds.a)
-    return [text_of(step.value(n)) for n in number.tolist()]
+    values = step.values(number.tolist())
+    return [value if value.__class__ is str else text_of(value) for value in values]
 
 
 def number_states(
