@@ -15,7 +15,7 @@ from harness import discovery, judge
 from harness.campaign import Campaign
 from harness.errors import UsageError
 from harness.history import run_folder
-from harness.terminal import check, session, simulation
+from harness.terminal import check, session, simulation, up
 from harness.terminal.grid import show_rows
 from harness.terminal.help import CalmFormatter
 from harness.terminal.options import RunOptions
@@ -168,6 +168,7 @@ def list_(
 
 
 app.command(check.check, usage="Usage: ./shaketable check PATH... [OPTIONS]")
+app.command(up.up, usage="Usage: ./shaketable up [OPTIONS]")
 app.command(simulation.simulate, usage="Usage: ./shaketable simulate [OPTIONS]")
 app.command(simulation.replay, usage="Usage: ./shaketable replay SEED|FILE [OPTIONS]")
 app.command(simulation.shrink, usage="Usage: ./shaketable shrink [SEED|FILE] [OPTIONS]")

@@ -8,6 +8,7 @@ from system.client.admin import AdminClient, AdminTimeoutError
 from system.client.connection import DamagedResponseError, OutcomeUnknownError, RefusedError
 from system.client.group import BrokerGroupClient
 from system.client.group_consumer import GroupConsumer, Intervals
+from system.client.name_servers import brokers
 from system.client.producer import Producer, Sent
 from system.client.pull_consumer import PullConsumer, Pulled
 from system.client.queue_reader import ConsumeError
@@ -35,4 +36,5 @@ __all__ = [
     "RefusedError",
     "SendResult",
     "Sent",
+    "brokers",
 ]

@@ -17,7 +17,7 @@ from typing import Self
 
 import trio
 
-from system.client.channels import UNREACHABLE, Channels, NameService
+from system.client.channels import ROUTE_AGE_MAX_S, UNREACHABLE, Channels, NameService
 from system.client.connection import DamagedResponseError, OutcomeUnknownError, RefusedError
 from system.client.routes import MessageQueue, Route
 from system.remoting.batch_body import BatchMessage, encode_batch
@@ -85,6 +85,7 @@ class Producer:
         self._group = group
         self._timeout_s = timeout_s
         self._rng = rng or Random()
+        self._assumed: dict[str, tuple[float, Route]] = {}
         self._turn = count(self._rng.randrange(1 << 16))
 
     async def __aenter__(self) -> Self:
@@ -214,18 +215,24 @@ class Producer:
                 address = _master_of(route, target)
                 return await attempt(target, address, deadline_s - trio.current_time())
             except RefusedError as error:
-                self._names.forget(topic)
+                self._forget(topic)
                 pause_s = self._rng.uniform(RETRY_AFTER_MIN_S, RETRY_AFTER_MAX_S)
                 is_late = trio.current_time() + pause_s + ATTEMPT_MIN_S >= deadline_s
                 if error.code in LASTING_REFUSALS or is_late:
                     raise
                 await trio.sleep(pause_s)
             except OutcomeUnknownError:
-                self._names.forget(topic)
+                self._forget(topic)
                 raise
 
     async def _route(self, topic: str, timeout_s: float) -> Route:
-        """Return the topic's route, or the one that a topic not made yet would get."""
+        """Return the topic's route, or the one that a topic not made yet would get.
+
+        That one is used for a while, so that the first messages make the topic on all brokers.
+        """
+        assumed = self._assumed.get(topic)
+        if assumed is not None and trio.current_time() - assumed[0] < ROUTE_AGE_MAX_S:
+            return assumed[1]
         try:
             return await self._names.route(topic, timeout_s)
         except RefusedError as error:
@@ -235,7 +242,14 @@ class Producer:
                 route = await self._names.route(AUTO_CREATE_TOPIC, timeout_s)
             except RefusedError:
                 raise error from None
-            return route.limited_to(topic, AUTO_CREATE_QUEUES)
+            limited = route.limited_to(topic, AUTO_CREATE_QUEUES)
+            self._assumed[topic] = (trio.current_time(), limited)
+            return limited
+
+    def _forget(self, topic: str) -> None:
+        """Ask where the topic is before it is sent to again."""
+        self._assumed.pop(topic, None)
+        self._names.forget(topic)
 
     def _choose(
         self, route: Route, topic: str, order_key: str | None, avoided: str | None

@@ -1,0 +1,188 @@
+"""The command `up`: a broker group to play with, until Ctrl-C.
+
+Source: docker compose up, for how it behaves; RocketMQ's fast-try.sh for what it replaces.
+"""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic_ns
+from typing import Annotated, Final, Literal
+
+import trio
+from cyclopts import Parameter
+from rich.markup import escape
+
+from harness.errors import HarnessError, UsageError
+from harness.runtime import ports
+from harness.runtime.nodes import NodeProcess
+from harness.targets.dledger_site import GROUPS_MAX, Site, SiteServer, lay_out, ports_needed
+from harness.terminal import session
+from harness.verdict import ExitCode
+
+NODES: Final = (1, 3, 5, 7)
+NAME_SERVERS_MAX: Final = 5
+READY_SECONDS_MAX: Final = 60.0
+LOOK_SECONDS: Final = 0.2
+STOP_GRACE_S: Final = 10.0
+LOG: Final = "output.log"
+
+
+def up(
+    *,
+    mode: Literal["dledger"] = "dledger",
+    nodes: int = 3,
+    groups: int = 1,
+    name_servers: int = 1,
+    folder: Annotated[Path | None, Parameter(metavar="PATH", show_default=False)] = None,
+) -> int:
+    """Start brokers and name servers here to play with; Ctrl-C stops all of them.
+
+    Clients of RocketMQ connect to the name servers that are printed. Everything listens on
+    127.0.0.1 alone.
+
+    For example:
+    ./shaketable up
+    ./shaketable up --nodes 5 --groups 2 --name-servers 3
+
+    Args:
+        mode: How brokers replicate; dledger: each group has an elected leader.
+        nodes: Brokers of each group: 1, 3, 5 or 7.
+        groups: DLedger groups; topics are spread over all of them.
+        name_servers: Name servers; any one that lives suffices.
+        folder: Where files and logs are kept; by default a new folder that is removed again.
+    """
+    del mode  # the only one so far
+    if nodes not in NODES:
+        raise UsageError(f"--nodes {nodes}: expected 1, 3, 5 or 7")
+    if not 1 <= groups <= GROUPS_MAX:
+        raise UsageError(f"--groups {groups}: expected 1 to {GROUPS_MAX}")
+    if not 1 <= name_servers <= NAME_SERVERS_MAX:
+        raise UsageError(f"--name-servers {name_servers}: expected 1 to {NAME_SERVERS_MAX}")
+    with _folder(folder) as place:
+        free = ports.find_free(ports_needed(nodes, groups, name_servers))
+        try:
+            site = lay_out(place, nodes, groups, name_servers, free)
+        except OSError as error:
+            raise HarnessError(f"cannot write into {place}: {error.strerror or error}") from error
+        return trio.run(_keep_up, site, place, strict_exception_groups=True)
+
+
+@contextmanager
+def _folder(folder: Path | None) -> Iterator[Path]:
+    """Yield the folder that was named, made if it is not there; else one that is removed."""
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="shaketable-up-") as name:
+            yield Path(name)
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--folder {folder}: cannot be made: {error.strerror or error}") from error
+    if any(folder.iterdir()):
+        raise UsageError(f"--folder {folder}: holds something already; name an empty one")
+    yield folder.resolve()
+
+
+async def _keep_up(site: Site, folder: Path) -> int:
+    """Run all servers until a signal; return the exit code."""
+    begin_ns = monotonic_ns()
+    running: list[NodeProcess] = []
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        try:
+            for server in site.servers:
+                process = _process(server, begin_ns)
+                process.start()
+                running.append(process)
+            async with trio.open_nursery() as nursery:
+                for process in running:
+                    nursery.start_soon(_tell_end, process)
+                nursery.start_soon(_tell_leaders, site, folder)
+                async for _ in signals:
+                    break
+                nursery.cancel_scope.cancel()
+            session.out.print("\nstopping")
+        finally:
+            with trio.CancelScope(shield=True):
+                failed = await _stop(running)
+    if failed:
+        raise HarnessError(f"{', '.join(failed)} had to be killed; their logs: {folder}")
+    session.out.print("stopped; nothing is left running")
+    return ExitCode.VALID
+
+
+def _process(server: SiteServer, begin_ns: int) -> NodeProcess:
+    log = server.directory / LOG
+    return NodeProcess(server.name, server.launch, server.directory, log, begin_ns)
+
+
+async def _tell_end(process: NodeProcess) -> None:
+    """Say when a server ends that nobody stopped."""
+    ended = await process.wait()
+    session.out.print(escape(str(ended)))
+
+
+async def _tell_leaders(site: Site, folder: Path) -> None:
+    """Say where everything is once each group has a leader, and then each change of one."""
+    groups = sorted({server.group for server in site.brokers})
+    servers = _count(len(site.name_servers), "name server")
+    session.out.print(f"starting {servers} and {_count(len(site.brokers), 'broker')}")
+    told: Mapping[str, str] = {}
+    with trio.move_on_after(READY_SECONDS_MAX):
+        while len(told) < len(groups):
+            told = await site.leaders()
+            await trio.sleep(LOOK_SECONDS)
+    if len(told) < len(groups):
+        lacking = ", ".join(sorted(set(groups) - set(told)))
+        session.out.print(f"no leader of {lacking} after {READY_SECONDS_MAX:g} s; logs: {folder}")
+    _tell_site(site, told, folder)
+    while True:
+        await trio.sleep(LOOK_SECONDS)
+        now = await site.leaders()
+        for group in groups:
+            if now.get(group) != told.get(group):
+                who = now.get(group)
+                session.out.print(f"{group}: {'no leader' if who is None else f'{who} leads'}")
+        told = now
+
+
+def _tell_site(site: Site, leaders: Mapping[str, str], folder: Path) -> None:
+    out = session.out
+    out.print()
+    for server in site.name_servers:
+        out.print(f"  {server.name:<16} {server.address}", soft_wrap=True)
+    for server in site.brokers:
+        leads = "  leader" if leaders.get(server.group) == server.name else ""
+        out.print(f"  {server.name:<16} {server.address}{leads}", soft_wrap=True)
+    first = site.addresses
+    out.print("\nconnect with RocketMQ's clients:", soft_wrap=True)
+    out.print(f'  Java     producer.setNamesrvAddr("{first}");', soft_wrap=True)
+    out.print(f"  mqadmin  clusterList -n '{first}'", soft_wrap=True)
+    out.print(f'  Python   system.client.Producer("{first}")', soft_wrap=True)
+    out.print(f"\nfiles and logs: {folder}\nCtrl-C stops everything", soft_wrap=True)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+async def _stop(running: list[NodeProcess]) -> list[str]:
+    """Stop all servers, brokers first; return those that did not end by themselves."""
+    killed: list[str] = []
+
+    async def stop(process: NodeProcess) -> None:
+        if process.is_running:
+            await process.stop(STOP_GRACE_S)
+            if (await process.wait()).returncode == -signal.SIGKILL:
+                killed.append(process.node)
+
+    brokers = [process for process in running if process.node.startswith("broker-")]
+    for some in (brokers, [process for process in running if process not in brokers]):
+        async with trio.open_nursery() as nursery:
+            for process in some:
+                nursery.start_soon(stop, process)
+    return killed
