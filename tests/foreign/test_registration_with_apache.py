@@ -18,6 +18,7 @@ from tests.support.node_group import NodeGroup, Writer, until
 pytestmark = [pytest.mark.e2e, needs_maven, pytest.mark.timeout(600)]
 TOOL_SECONDS_MAX = 60
 STORY_SECONDS_MAX = 120
+MESSAGES = 200
 NAMES = ("n0", "n1", "n2")
 
 
@@ -83,6 +84,41 @@ def test_apaches_name_server_shows_the_same_as_ours(
 
     try:
         group.tell(story)
+    finally:
+        group.close()
+
+
+def test_apaches_client_finds_our_group_at_apaches_name_server(tmp_path: Path, java: Java) -> None:
+    """And its tool shows a message by the id that it was given."""
+    apache = start_name_server(java)
+    group = group_at(tmp_path, apache)
+
+    async def settled() -> None:
+        group.start(*NAMES)
+        await group.leader()
+
+    try:
+        group.tell(settled)
+        limits = [str(MESSAGES), str(TOOL_SECONDS_MAX)]
+        producer = java.start(
+            programs(NEW), "shaketable.Producer", apache, "Found", "P", "0", *limits
+        )
+        assert producer.wait(2 * TOOL_SECONDS_MAX) == 0, producer.lines[-5:]
+        sent = producer.told("ok")
+        assert len(sent) == MESSAGES
+        consumer = java.start(
+            programs(NEW), "shaketable.LitePull", apache, "Found", "G", *limits, "*"
+        )
+        assert consumer.wait(2 * TOOL_SECONDS_MAX) == 0, consumer.lines[-5:]
+        assert sorted(int(words[0]) for words in consumer.told("got")) == list(range(MESSAGES))
+        number, queue, offset, message_id = sent[MESSAGES // 2]
+        shown = tool(java, NEW, "queryMsgById", "-n", apache, "-t", "Found", "-i", message_id)
+        said = dict(
+            map(str.strip, line.split(":", 1)) for line in shown.splitlines() if ":" in line
+        )
+        wanted = {"Topic": "Found", "Queue ID": queue, "Queue Offset": offset}
+        assert {name: said[name] for name in wanted} == wanted
+        assert said["Keys"] == f"[key{number}]"
     finally:
         group.close()
 
