@@ -275,6 +275,8 @@ def test_clients_do_not_take_the_files_that_the_store_needs(
 def test_a_port_in_use_is_said_in_one_line(single: Nodes, which: str) -> None:
     port = getattr(single, which)["n0"]
     with socket.socket() as holder:
+        # As the search for free ports does: an old connection's TIME_WAIT is no user of it.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", port))
         holder.listen()
         assert single.start("n0").wait(STOP_WAIT_S) == node_main.EXIT_USAGE
