@@ -11,12 +11,12 @@ import re
 from dataclasses import dataclass
 
 from system.broker.appender import Appender, Refusal
+from system.broker.core import Core
 from system.broker.effects import Connection
 from system.broker.limits import BrokerConfig
 from system.broker.outbox import Outbox
 from system.broker.pending import PendingAppend, PendingAppends
 from system.broker.reput import Reput
-from system.raft.core import RaftCore
 from system.raft.membership_change import AddLearner, Change, Promote, Remove
 from system.raft.protocol import MembershipError, NotLeaderError, Role, TransferError
 from system.remoting.codes import RequestCode, ResponseCode
@@ -48,7 +48,7 @@ class Admin:
 
     def __init__(
         self,
-        core: RaftCore,
+        core: Core,
         reput: Reput,
         appender: Appender,
         pending: PendingAppends,

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from system.broker.consume_queue import Queue
+from system.broker.core import Core
 from system.broker.limits import BrokerConfig
+from system.broker.log_format import DLEDGER_FORMAT, Builder, LogFormat
 from system.broker.reput import Reput
-from system.raft.core import RaftCore
 from system.raft.membership import Membership
 from system.raft.protocol import (
     DiskFullError,
@@ -21,8 +22,7 @@ from system.raft.protocol import (
     TransferError,
 )
 from system.remoting.codes import ResponseCode
-from system.store.entry import EntryTooLarge, iter_messages
-from system.store.entry_builder import EntryBuilder
+from system.store.entry import EntryTooLarge
 from system.store.group_events import (
     EVENT_TOPIC,
     MEMBERSHIP_QUEUE,
@@ -46,15 +46,24 @@ class Appender:
     `voided` are called when the core refused what was built, and at a term's end.
     """
 
-    def __init__(self, core: RaftCore, reput: Reput, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        core: Core,
+        reput: Reput,
+        config: BrokerConfig,
+        log_format: LogFormat = DLEDGER_FORMAT,
+    ) -> None:
         self.next_offset: dict[Queue, int] = {}
         self.voided: list[Callable[[], None]] = []
         self._core = core
         self._reput = reput
         self._config = config
-        self._builder: EntryBuilder | None = None
+        self._format = log_format
+        self._builder: Builder | None = None
         self._term = -1
         self._term_start_index = -1
+        if core.is_ready:  # it leads without an election: from behind what was recovered
+            self._term, self._term_start_index = core.term, core.log.end_index
 
     @property
     def is_ready(self) -> bool:
@@ -76,10 +85,10 @@ class Appender:
         return self._reput.applied_index
 
     @property
-    def builder(self) -> EntryBuilder:
+    def builder(self) -> Builder:
         """Encodes the next entries; `append` hands them to the core."""
         if self._builder is None:
-            self._builder = EntryBuilder(
+            self._builder = self._format.new_builder(
                 self._core.log.end(),
                 self._core.term,
                 self._config.data_file_bytes,
@@ -140,9 +149,9 @@ class Appender:
         else:
             return None
         for batch in reversed(batches):
-            taken_back = [message[4:] for message in iter_messages(batch.data, batch.position)]
-            for topic, queue_id, offset in reversed(taken_back):
-                self.next_offset[topic, queue_id] = offset
+            taken_back = list(self._format.dispatches(batch.data, batch.position))
+            for queue, offset, *_ in reversed(taken_back):
+                self.next_offset[queue] = offset
         self._builder = None
         self._void()
         return refusal

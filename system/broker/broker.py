@@ -16,20 +16,20 @@ from system.broker.admin import ADMIN_CODES, Admin
 from system.broker.appender import Appender
 from system.broker.broker_state import encode_state, snapshot_ranges
 from system.broker.consume_queue import ConsumeQueues, UnitReader
+from system.broker.core import Core
 from system.broker.delay_delivery import DelayDelivery
 from system.broker.effects import BrokerEffects, Connection
 from system.broker.expiry import DataFile, new_begin
 from system.broker.group_requests import GroupRequests
 from system.broker.key_items import KeyReader
 from system.broker.limits import BrokerConfig
+from system.broker.log_format import Dispatch
+from system.broker.mode import DLEDGER, Mode
 from system.broker.outbox import Outbox
-from system.broker.pending import PendingAppends
 from system.broker.reads import READ_CODES, Reads
-from system.broker.reput import Dispatch, Reput
 from system.broker.sends import Sends, batch_request
 from system.broker.topics import TopicConfig
 from system.raft.batch import LogEnd
-from system.raft.core import RaftCore
 from system.raft.protocol import Message, Role, Snapshot
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command, CommandError
@@ -47,12 +47,12 @@ class Broker:
     `checkpoint` is the broker's own, as it was loaded; `reader` and `key_reader` find what it
     saved of the consume queues and the key index. `native` walks a native commit log's
     messages (`native_dispatches`): they count as committed, and are applied before the log's
-    first entry where no checkpoint has them.
+    first entry where no checkpoint has them. `mode` is what the core keeps its log for.
     """
 
     def __init__(
         self,
-        core: RaftCore,
+        core: Core,
         config: BrokerConfig,
         *,
         applied_to: int = -1,
@@ -60,15 +60,24 @@ class Broker:
         reader: UnitReader | None = None,
         key_reader: KeyReader | None = None,
         native: Callable[[], Iterable[Dispatch]] | None = None,
+        mode: Mode = DLEDGER,
     ) -> None:
         self.core = core
         self._config = config
-        self._reput = Reput(core.ledger, config, checkpoint, reader, key_reader, native)
+        self._reput = mode.reput(
+            core.ledger,
+            config,
+            checkpoint,
+            reader,
+            key_reader,
+            native,
+            log_format=mode.format,
+        )
         self._outbox = Outbox(core)
-        self._appender = Appender(core, self._reput, config)
-        self._pending = PendingAppends(core, self._outbox)
+        self._appender = Appender(core, self._reput, config, mode.format)
+        self._pending = mode.pending(core, self._outbox)
         self._groups = GroupRequests(
-            core, self._reput, self._appender, self._pending, self._outbox, config
+            core, self._reput, self._appender, self._pending, self._outbox, config, mode
         )
         topics = self._groups.topics
         self._sends = Sends(self._appender, self._pending, self._outbox, config, topics)

@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections import deque
 
 from system.broker.consumer_groups import ConsumerGroups
+from system.broker.core import Core
 from system.broker.delay_levels import DELIVERY_GROUP
 from system.broker.effects import Connection
+from system.broker.event_log import EventLog
 from system.broker.group_offsets import key_of
 from system.broker.limits import BrokerConfig
 from system.broker.outbox import Outbox
 from system.broker.reput import Reput
 from system.broker.topics import SCHEDULE_TOPIC
-from system.raft.core import RaftCore
 from system.remoting.codes import ResponseCode
 from system.remoting.command import VERSION, Command
 from system.remoting.fastjson import dumps
-from system.store.group_events import EVENT_TOPIC, OFFSET_QUEUE, TOPIC_QUEUE
+from system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 
 SAMPLE_INTERVAL_MS = 10_000.0
 SAMPLES_MAX = 62
@@ -36,17 +37,21 @@ class BrokerInfo:
 
     def __init__(
         self,
-        core: RaftCore,
+        core: Core,
         reput: Reput,
         groups: ConsumerGroups,
         outbox: Outbox,
         config: BrokerConfig,
+        topic_events: EventLog,
+        offset_events: EventLog,
     ) -> None:
         self._core = core
         self._reput = reput
         self._groups = groups
         self._outbox = outbox
         self._config = config
+        self._topic_events = topic_events
+        self._offset_events = offset_events
         self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
 
     def tick(self, now_ms: float) -> None:
@@ -57,19 +62,33 @@ class BrokerInfo:
     def all_topics(self, by: Connection, asked: Command, _: float, __: int) -> None:
         """GET_ALL_TOPIC_CONFIG: every topic by its name (TopicConfigSerializeWrapper)."""
         table = {topic.topic_name: topic.to_wire() for topic in self._reput.tables.topics}
-        version = self._version(TOPIC_QUEUE)
+        version = _version(self._topic_events.version(TOPIC_QUEUE))
         self._answer(by, asked, {"dataVersion": version, "topicConfigTable": table})
 
     def all_offsets(self, by: Connection, asked: Command, _: float, __: int) -> None:
         """GET_ALL_CONSUMER_OFFSET: by "topic@group" and queue id, which stands unquoted."""
         table = self._reput.tables.offsets.state()
-        self._answer(by, asked, {"dataVersion": self._version(OFFSET_QUEUE), "offsetTable": table})
+        self._answer(
+            by,
+            asked,
+            {
+                "dataVersion": self._offset_version,
+                "offsetTable": table,
+            },
+        )
 
     def all_delay_offsets(self, by: Connection, asked: Command, _: float, __: int) -> None:
         """GET_ALL_DELAY_OFFSET: how far the delivery is, by level from 1 on (delayOffset.json)."""
         done = self._reput.tables.offsets.state().get(key_of(DELIVERY_GROUP, SCHEDULE_TOPIC), {})
         table = {queue_id + 1: offset for queue_id, offset in sorted(done.items())}
-        self._answer(by, asked, {"dataVersion": self._version(OFFSET_QUEUE), "offsetTable": table})
+        self._answer(
+            by,
+            asked,
+            {
+                "dataVersion": self._offset_version,
+                "offsetTable": table,
+            },
+        )
 
     def all_groups(self, by: Connection, asked: Command, _: float, __: int) -> None:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the groups that are known, each as by default.
@@ -78,7 +97,7 @@ class BrokerInfo:
         """
         names = self._reput.tables.offsets.groups() | {group.name for group in self._groups}
         table = {name: _group_config(name) for name in sorted(names)}
-        version = self._version(OFFSET_QUEUE)
+        version = self._offset_version
         self._answer(by, asked, {"dataVersion": version, "subscriptionGroupTable": table})
 
     def runtime(self, by: Connection, asked: Command, now_ms: float, _: int) -> None:
@@ -123,10 +142,9 @@ class BrokerInfo:
             texts.append(f"{rate:.2f}")
         return " ".join(texts)
 
-    def _version(self, queue_id: int) -> dict[str, int]:
-        """RocketMQ's DataVersion: how many entries were applied, the same on every member."""
-        counter = self._reput.queues.end((EVENT_TOPIC, queue_id))
-        return {"counter": counter, "stateVersion": 0, "timestamp": 0}
+    @property
+    def _offset_version(self) -> dict[str, int]:
+        return _version(self._offset_events.version(OFFSET_QUEUE))
 
     def _answer(self, by: Connection, asked: Command, value: object) -> None:
         self._outbox.answer(by, asked, body=dumps(value, unquoted_integer_keys=True))
@@ -140,6 +158,11 @@ _NOT_KEPT = (
     "pageCacheLockTimeMills",
 )
 """Sizes and waits of RocketMQ's thread pools, which there are none of here."""
+
+
+def _version(counter: int) -> dict[str, int]:
+    """Return RocketMQ's DataVersion: how many changes have taken effect."""
+    return {"counter": counter, "stateVersion": 0, "timestamp": 0}
 
 
 def _group_config(name: str) -> dict[str, object]:

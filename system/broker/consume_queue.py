@@ -51,13 +51,18 @@ class _Tail:
         self.is_quiet = True  # whether its next message is to be noted: a checkpoint, a watcher
         self.units = bytearray()
 
+    def begin_anew(self, offset: int) -> None:
+        """Have nothing in front of an offset behind the end: what lies between is nowhere."""
+        self.begin = self.first = self.end = self.saved = offset
+        self.units.clear()
+
 
 class ConsumeQueues:
     """Byte position, size and tags code of every committed message, by queue and offset.
 
     `ranges` is what a checkpoint or a snapshot says of the queues; `reader` reads the units of
     such ranges, without one all units must have been appended here. A queue that is not known
-    begins at offset 0.
+    begins at offset 0; where queues `may_skip`, at its first message.
     """
 
     def __init__(
@@ -66,9 +71,11 @@ class ConsumeQueues:
         reader: UnitReader | None = None,
         *,
         tail_units_max: int = TAIL_UNITS_MAX,
+        may_skip: bool = False,
     ) -> None:
         self._reader = reader
         self._tail_units_max = tail_units_max
+        self._may_skip = may_skip
         self._queues: dict[Queue, _Tail] = {}
         self._new: list[Queue] = []
         self._watched: set[Queue] = set()
@@ -82,15 +89,23 @@ class ConsumeQueues:
     def append(
         self, queue: Queue, offset: int, position: int, size: int, tags_code: int = 0
     ) -> None:
-        """Dispatch one committed message. Raises InvariantError where the offset has a gap."""
+        """Dispatch one committed message.
+
+        Raises InvariantError where the offset does not follow, unless queues may skip: then one
+        that is known already is passed over, and behind a gap the queue begins anew.
+        """
         tail = self._queues.get(queue)
         if tail is None:
             tail = self._queues[queue] = _Tail(0, 0)
         if offset != tail.end:
-            raise InvariantError(
-                f"queue {queue[0].decode(errors='replace')}/{queue[1]} goes on at {offset},"
-                f" not {tail.end}"
-            )
+            if not self._may_skip:
+                raise InvariantError(
+                    f"queue {queue[0].decode(errors='replace')}/{queue[1]} goes on at {offset},"
+                    f" not {tail.end}"
+                )
+            if offset < tail.end:
+                return
+            tail.begin_anew(offset)
         tail.units += _PACK(position, size, tags_code)
         tail.end = offset + 1
         if tail.is_quiet:

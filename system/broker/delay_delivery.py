@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from system.broker.appender import Appender
 from system.broker.consume_queue import Queue
+from system.broker.core import Core
 from system.broker.delay_levels import (
     DELIVERY_GROUP,
     LEVELS_MAX,
@@ -20,7 +21,6 @@ from system.broker.delay_levels import (
 )
 from system.broker.limits import BrokerConfig
 from system.broker.reput import Reput
-from system.raft.core import RaftCore
 from system.store.entry import EntryTooLarge
 from system.store.group_events import EVENT_TOPIC
 from system.store.message import decode_message
@@ -38,9 +38,7 @@ class DelayDelivery:
     more than a level's delay, the level's messages are delivered at once, as in RocketMQ.
     """
 
-    def __init__(
-        self, core: RaftCore, reput: Reput, appender: Appender, config: BrokerConfig
-    ) -> None:
+    def __init__(self, core: Core, reput: Reput, appender: Appender, config: BrokerConfig) -> None:
         self._core = core
         self._reput = reput
         self._appender = appender

@@ -7,12 +7,14 @@ acknowledged it". What is written here is applied by every member in the log's o
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from system.broker.appender import Appender
 from system.broker.effects import Connection
 from system.broker.limits import BrokerConfig
 from system.broker.outbox import Asked, Outbox
 from system.broker.pending import PendingAppend, PendingAppends
+from system.broker.reput import Reput
 from system.remoting.codes import ResponseCode
 from system.remoting.responses import response
 from system.store.entry import BLANK_BYTES, ENTRY_BYTES_MAX
@@ -25,13 +27,22 @@ _OVERHEAD_BYTES = 512  # entry header, message head, reserved topic and properti
 class EventLog:
     """Writes entries on the reserved topic behind what this turn's sends built."""
 
+    is_agreed: ClassVar[bool] = True
+    """Whether what is written here takes effect by the group's word, so that it is read so too."""
+
     def __init__(
-        self, appender: Appender, pending: PendingAppends, outbox: Outbox, config: BrokerConfig
+        self,
+        appender: Appender,
+        pending: PendingAppends,
+        outbox: Outbox,
+        config: BrokerConfig,
+        reput: Reput,
     ) -> None:
         self._appender = appender
         self._pending = pending
         self._outbox = outbox
         self._config = config
+        self._reput = reput
         entry_bytes_max = min(ENTRY_BYTES_MAX, config.data_file_bytes - BLANK_BYTES)
         self.body_bytes_max = min(BODY_BYTES_MAX, entry_bytes_max - _OVERHEAD_BYTES)
         """How large the body of one entry may be."""
@@ -55,6 +66,10 @@ class EventLog:
     def applied_index(self) -> int:
         """The last entry that this member has applied."""
         return self._appender.applied_index
+
+    def version(self, queue_id: int) -> int:
+        """How many of these events have taken effect: it rises, the same on every member."""
+        return self._reput.queues.end((EVENT_TOPIC, queue_id))
 
     def refuse(self, connection: Connection, asked: Asked, code: ResponseCode, remark: str) -> None:
         """Say that a request had no effect, and why."""
@@ -93,7 +108,17 @@ class EventLog:
         now_ms: float,
         ext: dict[str, str] | None = None,
     ) -> None:
-        """Answer SUCCESS once the group has acknowledged everything built so far."""
+        """Answer SUCCESS once what was written takes effect."""
+        self.answer_when_stored(connection, asked, now_ms, ext)
+
+    def answer_when_stored(
+        self,
+        connection: Connection,
+        asked: Asked,
+        now_ms: float,
+        ext: dict[str, str] | None = None,
+    ) -> None:
+        """Answer SUCCESS once everything built so far is stored, as a send is answered."""
         if asked.is_oneway:
             return
         reply = response(

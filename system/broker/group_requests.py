@@ -13,10 +13,11 @@ import msgspec
 from system.broker.appender import Appender
 from system.broker.broker_info import BrokerInfo
 from system.broker.client_heartbeats import ClientHeartbeats
+from system.broker.core import Core
 from system.broker.effects import Connection
-from system.broker.event_log import EventLog
 from system.broker.leader_proofs import LeaderProofs, Tokens
 from system.broker.limits import BrokerConfig
+from system.broker.mode import Mode
 from system.broker.offset_commits import GROUP_BYTES_MAX, OffsetCommits
 from system.broker.outbox import Outbox
 from system.broker.pending import PendingAppends
@@ -26,11 +27,10 @@ from system.broker.send_back import SendBack
 from system.broker.topic_requests import TopicRequests
 from system.broker.topic_rules import Topics
 from system.broker.topics import name_problem
-from system.raft.core import RaftCore
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import I32, Command, CommandError
 from system.remoting.requests import PullMessage, QueryConsumerOffset, QueueOffsetResponse
-from system.store.group_events import EVENT_TOPIC, TOPIC_QUEUE
+from system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 
 PULL_CODES = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
 COMMIT_OFFSET_FLAG = 1
@@ -63,26 +63,33 @@ class GroupRequests:
 
     def __init__(
         self,
-        core: RaftCore,
+        core: Core,
         reput: Reput,
         appender: Appender,
         pending: PendingAppends,
         outbox: Outbox,
         config: BrokerConfig,
+        mode: Mode,
     ) -> None:
         self._core = core
         self._reput = reput
         self._outbox = outbox
-        self._events = EventLog(appender, pending, outbox, config)
+        self._events = mode.topic_events(appender, pending, outbox, config, reput)
+        self._offset_events = offset_events = (
+            mode.offset_events(appender, pending, outbox, config, reput)
+            if mode.offset_events is not None
+            else self._events
+        )
         self.topics = Topics(reput.tables.topics, self._events, lambda: reput.queues)
-        self.offsets = OffsetCommits(reput.tables.offsets, self._events)
+        self.offsets = OffsetCommits(reput.tables.offsets, offset_events)
         self.heartbeats = ClientHeartbeats(self.topics, outbox)
         self._locks = QueueLocks()
         self._locks_term = -1
         self._proofs = LeaderProofs(core, reput, outbox, config)
         topic_requests = TopicRequests(self.topics, self._events)
         send_back = SendBack(core, reput, appender, self.topics, self._events, config)
-        info = BrokerInfo(core, reput, self.heartbeats.groups, outbox, config)
+        groups = self.heartbeats.groups
+        info = BrokerInfo(core, reput, groups, outbox, config, self._events, offset_events)
         self._info = info
         self._serve: dict[int, Callable[[Connection, Command, float, int], None]] = {
             RequestCode.HEART_BEAT: self._heartbeat,
@@ -112,8 +119,13 @@ class GroupRequests:
 
     @property
     def topic_version(self) -> int:
-        """How many entries about topics were applied: the same number on every member."""
-        return self._reput.queues.end((EVENT_TOPIC, TOPIC_QUEUE))
+        """How many events about topics took effect: the same number on every member."""
+        return self._events.version(TOPIC_QUEUE)
+
+    @property
+    def offsets_version(self) -> int:
+        """How many events about group offsets took effect."""
+        return self._offset_events.version(OFFSET_QUEUE)
 
     def serves(self, code: int) -> bool:
         """Whether requests of this code are answered here."""
@@ -177,6 +189,9 @@ class GroupRequests:
         self, connection: Connection, command: Command, now_ms: float, _: int
     ) -> None:
         fields = QueryConsumerOffset.from_ext(command.ext)
+        if not self._offset_events.is_agreed:
+            self._answer_offset(connection, command, fields)
+            return
         self._proofs.ask(
             connection, command, lambda _: self._answer_offset(connection, command, fields), now_ms
         )

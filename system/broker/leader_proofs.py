@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from system.broker.core import Core
 from system.broker.effects import Connection
 from system.broker.limits import BrokerConfig
 from system.broker.outbox import Outbox
 from system.broker.reput import Reput
-from system.raft.core import RaftCore
 from system.raft.protocol import NotLeaderError, Token, TooManyReadsError
 from system.remoting.codes import ResponseCode
 from system.remoting.command import Command
@@ -36,7 +36,7 @@ Tokens = Sequence[Token]
 class LeaderProofs:
     """The requests that wait for the group's confirmation."""
 
-    def __init__(self, core: RaftCore, reput: Reput, outbox: Outbox, config: BrokerConfig) -> None:
+    def __init__(self, core: Core, reput: Reput, outbox: Outbox, config: BrokerConfig) -> None:
         self._core = core
         self._reput = reput
         self._outbox = outbox

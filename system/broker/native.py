@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from system.broker.broker_state import BrokerState, decode_state, encode_state, snapshot_ranges
 from system.broker.consume_queue import ConsumeQueues, Queue, UnitReader
-from system.broker.reput import Dispatch
+from system.broker.log_format import Dispatch
 from system.raft.batch import LogEnd
 from system.raft.membership import Membership
 from system.raft.protocol import Snapshot

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from system.broker.core import Core
 from system.broker.effects import Connection
-from system.raft.core import RaftCore
 from system.remoting.codes import ResponseCode
 from system.remoting.responses import response
 
@@ -29,7 +29,7 @@ class Asked(Protocol):
 class Outbox:
     """Collects replies by connection until the shell takes them."""
 
-    def __init__(self, core: RaftCore) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
         self._replies: dict[Connection, list[bytes]] = {}
 

@@ -9,9 +9,9 @@ from collections import deque
 from typing import NamedTuple
 
 from system.broker.appender import Refusal
+from system.broker.core import Core
 from system.broker.effects import Connection
 from system.broker.outbox import Outbox
-from system.raft.core import RaftCore
 from system.remoting.codes import ResponseCode
 from system.remoting.responses import response
 
@@ -30,7 +30,7 @@ class PendingAppend(NamedTuple):
 class PendingAppends:
     """The appends of one term, in the order of the log. Whoever adds keeps to the limit."""
 
-    def __init__(self, core: RaftCore, outbox: Outbox) -> None:
+    def __init__(self, core: Core, outbox: Outbox) -> None:
         self.waiting: deque[PendingAppend] = deque()
         self._core = core
         self._outbox = outbox

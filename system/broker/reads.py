@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from system.broker.consumer_groups import ConsumerGroups
+from system.broker.core import Core
 from system.broker.effects import Connection
 from system.broker.limits import BrokerConfig
 from system.broker.long_polling import HeldPulls
@@ -35,7 +36,6 @@ from system.broker.pull import (
 from system.broker.queries import ANYWHERE_CODES, QUERY_CODES, Query, answer_query, query_of
 from system.broker.reput import Reput
 from system.broker.tag_filter import SubscriptionError, TagFilter, tag_filter
-from system.raft.core import RaftCore
 from system.raft.protocol import NotLeaderError, Token, TooManyReadsError
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command
@@ -70,7 +70,7 @@ class Reads:
 
     def __init__(
         self,
-        core: RaftCore,
+        core: Core,
         reput: Reput,
         outbox: Outbox,
         config: BrokerConfig,

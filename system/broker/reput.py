@@ -15,17 +15,15 @@ from system.broker.consume_queue import ConsumeQueues, Queue, UnitReader
 from system.broker.delay_levels import DELIVERED_MARK, SCHEDULE_TOPIC, delivered_from
 from system.broker.key_items import KeyItems, KeyReader
 from system.broker.limits import BrokerConfig
+from system.broker.log_format import DLEDGER_FORMAT, Dispatch, LogFormat
 from system.raft.ledger import Ledger
 from system.raft.protocol import Snapshot
 from system.store.broker_checkpoint import BrokerCheckpoint
-from system.store.entry import iter_dispatches
 from system.store.group_events import EVENT_TOPIC, body_at
 
 NATIVE_MESSAGES_A_STEP = 10_000
 """How many messages of a native commit log are dispatched in one step."""
 
-Dispatch = tuple[Queue, int, int, int, int, int, bytes]
-"""Queue, offset, message position and size, tags code, store time in ms, properties."""
 _A_KEY = b"KEY"
 """Stands in the names of both properties that the key index knows, KEYS and UNIQ_KEY."""
 
@@ -47,6 +45,8 @@ class Reput:
         reader: UnitReader | None = None,
         key_reader: KeyReader | None = None,
         native: Callable[[], Iterable[Dispatch]] | None = None,
+        *,
+        log_format: LogFormat = DLEDGER_FORMAT,
     ) -> None:
         begin, snapshot = ledger.log.begin, ledger.snapshot
         if checkpoint is not None and checkpoint.applied_index < begin.index:
@@ -57,7 +57,9 @@ class Reput:
         else:
             state = snapshot.state if snapshot and self._native is None else b""
         decoded = decode_state(state)
-        self.queues = ConsumeQueues(decoded.ranges, reader)
+        self._iter_dispatches = log_format.dispatches
+        self._may_skip = log_format.may_skip
+        self.queues = ConsumeQueues(decoded.ranges, reader, may_skip=self._may_skip)
         self.tables = BrokerTables(config, decoded)
         self.keys = KeyItems(key_reader)
         self.applied_index = checkpoint.applied_index if checkpoint else begin.index
@@ -112,7 +114,7 @@ class Reput:
     def install(self, snapshot: Snapshot) -> None:
         """Start anew from a snapshot. Raises DamagedBrokerState."""
         state = decode_state(snapshot.state)
-        self.queues = ConsumeQueues(state.ranges, self._reader)
+        self.queues = ConsumeQueues(state.ranges, self._reader, may_skip=self._may_skip)
         self.tables.restore(state)
         self.keys = KeyItems(self._key_reader)
         self.applied_index = snapshot.end.index
@@ -184,7 +186,7 @@ class Reput:
 
     def _dispatch(self, data: bytes, position: int) -> None:
         append = self.queues.append
-        for queue, offset, at, size, tags_code, store_ms, properties in iter_dispatches(
+        for queue, offset, at, size, tags_code, store_ms, properties in self._iter_dispatches(
             data, position
         ):
             if queue[0] == SCHEDULE_TOPIC:
@@ -199,7 +201,7 @@ class Reput:
     def _dispatch_keys(self, data: bytes, position: int) -> None:
         append, append_key = self.queues.append, self.keys.append
         count = 0
-        for queue, offset, at, size, tags_code, store_ms, properties in iter_dispatches(
+        for queue, offset, at, size, tags_code, store_ms, properties in self._iter_dispatches(
             data, position
         ):
             if queue[0] == SCHEDULE_TOPIC:

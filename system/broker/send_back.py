@@ -6,6 +6,7 @@ Source: RocketMQ's SendMessageProcessor.asyncConsumerSendMsgBack (4.9.8); DLEDGE
 from __future__ import annotations
 
 from system.broker.appender import Appender
+from system.broker.core import Core
 from system.broker.delay_levels import SCHEDULE_TOPIC, scheduled, undelayed
 from system.broker.effects import Connection
 from system.broker.event_log import EventLog
@@ -15,7 +16,6 @@ from system.broker.stored_messages import message_at
 from system.broker.topic_rules import Topics
 from system.broker.topics import NAME_BYTES_MAX, READ, RETRY_PREFIX, RETRY_QUEUES, WRITE
 from system.broker.topics import name_problem as problem_of_name
-from system.raft.core import RaftCore
 from system.remoting.codes import ResponseCode
 from system.remoting.command import Command, CommandError
 from system.remoting.message_requests import SendMessageBack
@@ -34,7 +34,7 @@ class SendBack:
 
     def __init__(
         self,
-        core: RaftCore,
+        core: Core,
         reput: Reput,
         appender: Appender,
         topics: Topics,
@@ -77,7 +77,7 @@ class SendBack:
             self._build(message, topic.encode(), level, wall_ms)
         except EntryTooLarge as error:
             raise CommandError(f"the message cannot come again: {error}") from None
-        self._events.answer_when_acknowledged(connection, command, now_ms)
+        self._events.answer_when_stored(connection, command, now_ms)
 
     def _level(self, fields: SendMessageBack, message: Message) -> int:
         """Return for which level the message waits, 0 where it has come often enough."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from system import mutants
 from system.broker.broker_state import ranges_of
 from system.broker.limits import BrokerConfig
+from system.broker.log_format import Dispatch
 from system.broker.native import native_dispatches, upgraded_snapshot
-from system.broker.reput import Dispatch
 from system.mutants import Mutant
 from system.node.broker_start import BrokerStart, Readers, build_broker
 from system.node.config import ConfigError, NodeConfig

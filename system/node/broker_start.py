@@ -14,7 +14,7 @@ import msgspec
 
 from system.broker.broker import Broker
 from system.broker.limits import BrokerConfig
-from system.broker.reput import Dispatch
+from system.broker.log_format import Dispatch
 from system.mutants import Mutant
 from system.raft.batch import LogEnd
 from system.raft.log_view import LogView

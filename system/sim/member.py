@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from system.broker.broker import Broker
 from system.broker.broker_state import ranges_of
+from system.broker.log_format import Dispatch
 from system.broker.native import native_dispatches, upgraded_snapshot
-from system.broker.reput import Dispatch
 from system.node.data_files import DataFiles
 from system.raft.batch import LogEnd
 from system.raft.core import RaftCore

@@ -72,7 +72,9 @@ class Host:
     def core(self) -> RaftCore:
         """The running node's core."""
         assert self.node is not None
-        return self.node.broker.core
+        core = self.node.broker.core
+        assert isinstance(core, RaftCore), "only groups are simulated"
+        return core
 
     @property
     def log(self) -> CommitLog:
@@ -158,7 +160,7 @@ class Host:
         parts: Mutant = watched(self.world.mutant, watch)
         node = assemble(self.config, machine, parts)
         self.node = node
-        watch.started(node.broker.core, node.commit_log)
+        watch.started(self.core, node.commit_log)
         self.world.node_started(self)
         with self._stop:
             await node.run()

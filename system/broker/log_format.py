@@ -1,0 +1,63 @@
+"""How messages stand in the log: as DLedger's entries, or one behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from system.broker.consume_queue import Queue
+from system.raft.batch import Batch, LogEnd
+from system.raft.membership import Membership
+from system.store.entry import iter_dispatches
+from system.store.entry_builder import EntryBuilder
+
+Dispatch = tuple[Queue, int, int, int, int, int, bytes]
+"""Queue, offset, message position and size, tags code, store time in ms, properties."""
+
+
+class Builder(Protocol):
+    """Encodes messages behind the log's end (`system.store.entry_builder.EntryBuilder`)."""
+
+    end: LogEnd
+
+    def add(  # noqa: PLR0913 - a stored message has that many fields
+        self,
+        topic: bytes,
+        queue_id: int,
+        queue_offset: int,
+        body: bytes | memoryview,
+        properties: bytes = b"",
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_ms: int = 0,
+        born_host: bytes = bytes(8),
+        store_ms: int = 0,
+        reconsume_times: int = 0,
+    ) -> int:
+        """Add one message; return its byte position. Raises EntryTooLarge."""
+
+    def add_membership(self, membership: Membership, queue_offset: int, store_ms: int) -> int:
+        """Add the entry that brings a membership."""
+
+    def take(self) -> list[Batch]:
+        """Return what was added since the last call."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFormat:
+    """Writes and walks a log's messages.
+
+    `new_builder` is given the log's end, the term, the data files' size and the store host;
+    `dispatches` walks verified bytes from a position on. `may_skip` says that a queue's messages
+    need not begin at 0, nor follow each other: nobody agreed on them.
+    """
+
+    new_builder: Callable[[LogEnd, int, int, bytes], Builder]
+    dispatches: Callable[[bytes, int], Iterator[Dispatch]]
+    may_skip: bool = False
+
+
+DLEDGER_FORMAT = LogFormat(EntryBuilder, iter_dispatches)
+"""Entries, each with a header; queues without gaps, since all is agreed on."""

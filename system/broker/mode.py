@@ -1,0 +1,52 @@
+"""What differs in a broker by how its log is kept: DLedger's entries, or a native commit log.
+
+Source: RocketMQ's DefaultMessageStore, which has a DLedgerCommitLog or a CommitLog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from system.broker.appender import Appender
+from system.broker.core import Core
+from system.broker.event_log import EventLog
+from system.broker.limits import BrokerConfig
+from system.broker.log_format import DLEDGER_FORMAT, LogFormat
+from system.broker.outbox import Outbox
+from system.broker.pending import PendingAppends
+from system.broker.reput import Reput
+
+
+class NewEvents(Protocol):
+    """Makes the seam to what is said about topics and group offsets."""
+
+    def __call__(
+        self,
+        appender: Appender,
+        pending: PendingAppends,
+        outbox: Outbox,
+        config: BrokerConfig,
+        reput: Reput,
+    ) -> EventLog:
+        """Return it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """The parts by which brokers differ.
+
+    `topic_events` and `offset_events` take what is said about topics and offsets: in a group the
+    same, entries of its log.
+    """
+
+    format: LogFormat = DLEDGER_FORMAT
+    reput: type[Reput] = Reput
+    pending: Callable[[Core, Outbox], PendingAppends] = PendingAppends
+    topic_events: NewEvents = EventLog
+    offset_events: NewEvents | None = None
+
+
+DLEDGER = Mode()
+"""A member of a DLedger group."""
