@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from system import mutants
+from system.broker.broker import Broker
 from system.broker.broker_state import ranges_of
 from system.broker.limits import BrokerConfig
 from system.broker.log_format import Dispatch
@@ -17,13 +18,18 @@ from system.broker.native import native_dispatches, upgraded_snapshot
 from system.mutants import Mutant
 from system.node.broker_start import BrokerStart, Readers, build_broker
 from system.node.config import ConfigError, NodeConfig
+from system.node.data_files import DataFiles
+from system.node.flusher import Flusher
 from system.node.machine import Machine
+from system.node.members import Members
 from system.node.node import Node
+from system.node.node_parts import NodeParts, WriteHooks
 from system.node.recorder import CannotRecord, Recorder
 from system.raft.membership import Membership
 from system.store.broker_checkpoint import CheckpointFiles
 from system.store.commit_log import CommitLog
 from system.store.key_file import Sizes
+from system.store.log_writer import LogWriter
 from system.store.message import host_bytes
 from system.store.segment_files import NAME_DIGITS
 
@@ -74,7 +80,9 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
     writer = parts.log_writer(commit_log, config.ack_policy)
     if config.recording is None:
         broker = build_broker(start, parts, readers, dice.uniform, native)
-        return Node(config, machine, broker, writer, files)
+        return Node(
+            config, machine, broker, _parts(config, machine, broker, commit_log, writer), files
+        )
     if native is not None:
         raise ConfigError("shaketableRecord cannot record a node with a native commit log")
     try:
@@ -84,7 +92,36 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
     uniform_ms = recorder.uniform_ms(dice.uniform)
     broker = build_broker(start, parts, recorder.readers(readers), uniform_ms)
     recorder.attach(broker)
-    return Node(config, machine, broker, writer, files, recorder)
+    node_parts = _parts(config, machine, broker, commit_log, writer)
+    return Node(config, machine, broker, node_parts, files, recorder)
+
+
+def _parts(
+    config: NodeConfig,
+    machine: Machine,
+    broker: Broker,
+    commit_log: CommitLog,
+    writer: LogWriter,
+) -> NodeParts:
+    """Return what a member of a group writes with, and how it knows the others."""
+    ledger = broker.core.ledger
+
+    def new_flusher(hooks: WriteHooks) -> Flusher:
+        return Flusher(
+            writer,
+            machine,
+            hooks.on_synced,
+            hooks.on_disk_full,
+            lambda: ledger.checkpoint_index,
+            hooks.before_install,
+        )
+
+    return NodeParts(
+        commit_log,
+        DataFiles(commit_log, config.data_file_bytes),
+        new_flusher,
+        lambda touch: Members(config, machine.clock, broker, touch),
+    )
 
 
 def _refuse_joining_with_native_log(config: NodeConfig, machine: Machine) -> None:

@@ -11,28 +11,21 @@ import trio
 
 from system.broker.broker import Broker
 from system.broker.expiry import DataFile
-from system.node import wire
 from system.node.checkpointer import Checkpointer
 from system.node.config import NodeConfig
-from system.node.data_files import DataFiles
-from system.node.flusher import Flusher
 from system.node.link import Link
 from system.node.machine import Machine
-from system.node.peers import Address, Peers
+from system.node.node_parts import NodeParts, WriteHooks
 from system.node.recorder import Recorder
 from system.node.registration import Registration, Standing
 from system.node.serving import guarded, listen, write_until_broken
-from system.raft.membership import Membership
-from system.raft.protocol import Message
-from system.remoting.command import Command, CommandError, decode_command
-from system.remoting.frame import Frame, FrameError
+from system.remoting.command import Command
+from system.remoting.frame import Frame
 from system.remoting.register_bodies import TopicConfig
 from system.remoting.requests import SendRequest, decode_request
-from system.remoting.route_bodies import MASTER_ID
 from system.store.broker_checkpoint import CheckpointFiles
 from system.store.commit_log import OutsideLog
 from system.store.disk import DiskFull
-from system.store.log_writer import LogWriter
 from system.store.message import host_bytes
 
 CLIENT_OUT_BYTES_MAX = 64 << 20
@@ -51,32 +44,24 @@ class Node:
         config: NodeConfig,
         machine: Machine,
         broker: Broker,
-        writer: LogWriter,
+        parts: NodeParts,
         files: CheckpointFiles,
         recorder: Recorder | None = None,
     ) -> None:
         self.broker = broker
-        self.commit_log = commit_log = writer.log
+        self.commit_log = parts.commit_log
         self._recorder = recorder
         self._config = config
         self._machine = machine
         self._clock = machine.clock
-        self._flusher = Flusher(
-            writer,
-            machine,
-            self._on_synced,
-            self._on_disk_full,
-            lambda: broker.core.ledger.checkpoint_index,
-            self._before_install,
+        self._flusher = parts.new_write_queue(
+            WriteHooks(self._on_synced, self._on_disk_full, self._before_install)
         )
         self._checkpointer = Checkpointer(
             broker, files, machine, self._flusher.until_durable, self._touch
         )
-        self._data_files = DataFiles(commit_log, config.data_file_bytes)
-        self._strangers: dict[str, Address] = {}
-        self._peers = Peers(machine.clock, self._addresses(broker.core.membership))
-        host, port = config.peers[config.self_id]
-        self._address = f"{host}:{port}"
+        self._data_files = parts.data_files
+        self._replication = parts.new_replication(self._touch)
         self._clients: dict[int, Link] = {}
         self._numbers = count(1)
         self._dirty = trio.Event()
@@ -93,31 +78,20 @@ class Node:
     async def run(self) -> None:
         """Serve until cancelled. Raises PortInUseError, StoreError or InvariantError."""
         config = self._config
-        peer_port = config.peers[config.self_id][1]
-        peer_listeners = await listen(config.host, peer_port, "its peers")
+        await self._replication.open()
         client_listeners = await listen(config.host, config.listen_port, "clients")
         log.info(
-            "event=serving node=%s clients=%s:%d peers=%s:%d",
-            config.self_id,
-            config.host,
-            config.listen_port,
-            config.host,
-            peer_port,
+            "event=serving node=%s clients=%s:%d", config.self_id, config.host, config.listen_port
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flusher.run)
             nursery.start_soon(self._checkpointer.run)
             nursery.start_soon(self._watch_disk)
-            nursery.start_soon(self._peers.run)
+            nursery.start_soon(self._replication.run)
             nursery.start_soon(self._pump)
             nursery.start_soon(self._timer)
             if self._registration is not None:
                 nursery.start_soon(self._registration.run)
-            nursery.start_soon(
-                trio.serve_listeners,
-                guarded(self._serve_peer, PEER_CONNECTIONS_MAX),
-                peer_listeners,
-            )
             await trio.serve_listeners(
                 guarded(self._serve_client, config.client_connections_max),
                 client_listeners,
@@ -154,7 +128,7 @@ class Node:
             if effects.writes:
                 self._flusher.add(effects.writes, effects.write_seq)
             for peer, message in effects.messages:
-                self._send(peer, message)
+                self._replication.send(peer, message)
             for number, replies in effects.replies.items():
                 self._reply(number, replies)
             for change in effects.role_changes:
@@ -165,7 +139,8 @@ class Node:
                     change.leader or "-",
                 )
             if effects.membership is not None:
-                self._follow(effects.membership)
+                self._replication.follow(effects.membership)
+            self._replication.notice()
             if self._registration is not None:
                 self._registration.notice()
             if effects.is_behind:
@@ -174,14 +149,6 @@ class Node:
                 self._checkpointer.hasten()
             if self.broker.core.deadline_ms < self._timer_due_ms:
                 self._timer_changed.set()
-
-    def _send(self, peer: str, message: Message) -> None:
-        try:
-            data = wire.encode(message, self._config.group, self._address)
-        except (CommandError, FrameError) as error:  # a snapshot of too many queues
-            log.warning("event=message_too_large peer=%s action=dropped error=%s", peer, error)
-            return
-        self._peers.send(peer, data)
 
     async def _timer(self) -> None:
         while True:
@@ -239,49 +206,12 @@ class Node:
     # ---- what name servers are told ---------------------------------------------------
 
     def _standing(self) -> Standing:
-        broker, config = self.broker, self._config
-        broker_id: int | None = None
-        if broker.is_ready:
-            broker_id = MASTER_ID
-        elif config.self_id in broker.core.membership.members:
-            broker_id = config.broker_id
-        return Standing(broker_id, broker.core.term, broker.topics_version)
+        broker = self.broker
+        return Standing(self._replication.broker_id, broker.core.term, broker.topics_version)
 
     def _topics(self) -> list[TopicConfig]:
         _, topics = self.broker.topic_table
         return [msgspec.convert(topic.to_wire(), TopicConfig) for topic in topics]
-
-    # ---- members ----------------------------------------------------------------------
-
-    def _follow(self, membership: Membership) -> None:
-        log.info(
-            "event=membership voters=%s learners=%s",
-            ",".join(membership.voters) or "-",
-            ",".join(membership.learners) or "-",
-        )
-        for member in membership.members:
-            self._strangers.pop(member, None)
-        self._peers.keep(self._addresses(membership))
-
-    def _addresses(self, membership: Membership) -> dict[str, Address]:
-        """Where the other members are, and the strangers that want an answer."""
-        found: dict[str, Address] = {}
-        for member in membership.members:
-            host, _, port = (membership.address_of(member) or "").rpartition(":")
-            address = (host, int(port)) if host else self._config.peers.get(member)
-            if address is not None and member != self._config.self_id:
-                found[member] = address
-        return {**self._strangers, **found}
-
-    def _meet(self, sender: str, address: Address | None) -> None:
-        """Remember where to answer somebody whom the membership does not name (yet)."""
-        address = self._config.peers.get(sender, address)
-        if address is None or self._strangers.get(sender) == address:
-            return
-        if len(self._strangers) >= STRANGERS_MAX:
-            del self._strangers[next(iter(self._strangers))]
-        self._strangers[sender] = address
-        self._peers.keep(self._addresses(self.broker.core.membership))
 
     def _reply(self, number: int, replies: list[bytes]) -> None:
         link = self._clients.get(number)
@@ -292,23 +222,6 @@ class Node:
             link.close()
 
     # ---- connections ------------------------------------------------------------------
-
-    async def _serve_peer(self, stream: trio.SocketStream) -> None:
-        def on_frames(frames: list[Frame]) -> None:
-            now_ms = self._clock.now_ms()
-            self._touch()  # also for those in front of a bad one
-            for frame in frames:
-                command = decode_command(frame)
-                message = wire.decode(command, self._config.group)
-                wire.refuse_odd_terms(message, self.broker.core.term)
-                sender = wire.sender_of(message)
-                if sender == self._config.self_id:
-                    raise CommandError(f"a message from {sender!r}, which is this member itself")
-                if sender not in self.broker.core.membership.members:
-                    self._meet(sender, wire.address_of(command))
-                self.broker.receive(message, now_ms)
-
-        await Link(stream.socket, 0).read(on_frames)
 
     async def _serve_client(self, stream: trio.SocketStream) -> None:
         number = next(self._numbers)

@@ -5,8 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from system.remoting.command import RESPONSE_FLAG, VERSION, Command, encode_command
-from system.remoting.frame import SerializeType
+from system.remoting.command import (
+    RESPONSE_FLAG,
+    VERSION,
+    Command,
+    decode_command,
+    encode_command,
+)
+from system.remoting.frame import Frame, SerializeType
 
 _PREFIX = struct.Struct(">II")
 _JSON_TEMPLATE = (
@@ -62,6 +68,16 @@ def response(
             serialize_type=serialize_type,
         )
     )
+
+
+def with_code(frame: bytes, code: int) -> bytes:
+    """Return a response's whole frame with another code; all else is as it was."""
+    (_, word) = _PREFIX.unpack_from(frame)
+    header_end = _PREFIX.size + (word & 0xFFFFFF)
+    view = memoryview(frame)
+    command = decode_command(Frame(word >> 24, view[_PREFIX.size : header_end], view[header_end:]))
+    command.code = code
+    return encode_command(command)
 
 
 def _field(key: bytes, value: bytes) -> bytes:

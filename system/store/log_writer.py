@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, Protocol
 
-from system.raft.protocol import Append, Compact, Install, SaveState, Truncate, Write
-from system.store.commit_log import CommitLog
+from system.raft.batch import Batch, LogEnd
+from system.raft.protocol import Append, Compact, Install, SaveState, Snapshot, Truncate, Write
 from system.store.disk import DiskFull
 
 AckPolicy = Literal["fsync", "page-cache"]
@@ -33,10 +33,55 @@ FLUSH_INTERVAL_MS = 500.0
 flushFileInterval is 10 ms)."""
 
 
+class WritableLog(Protocol):
+    """What writes are carried out on: a `CommitLog`, or a `NativeCommitLog`."""
+
+    @property
+    def begin(self) -> LogEnd:
+        """The place in front of the first entry held."""
+
+    end: LogEnd
+    """What is written."""
+
+    @property
+    def committed_index(self) -> int:
+        """What was known to be committed at the start."""
+
+    def append(self, batch: Batch) -> None:
+        """Write a batch at the end. Raises DiskFull (nothing was appended), DiskFailed."""
+
+    def truncate(self, end_index: int) -> LogEnd:
+        """Remove every entry behind `end_index`, durably."""
+
+    def compact(self, snapshot: Snapshot) -> None:
+        """Let the log begin at the snapshot."""
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Replace the whole log by the snapshot."""
+
+    def save_state(self, term: int, voted_for: str | None) -> None:
+        """Make term and vote durable."""
+
+    def log_end_at(self, index: int) -> LogEnd:
+        """Return the log's end if it ended with entry `index`. Raises OutsideLog."""
+
+    def sync(self) -> None:
+        """Make everything appended durable. Raises DiskFailed."""
+
+    def advance_mark(self) -> None:
+        """Move the durable mark up to what is synced."""
+
+    def save_checkpoint(self, committed_index: int) -> None:
+        """Save the committed index, a hint for the next start."""
+
+    def close(self) -> None:
+        """Sync what was appended, and close the files."""
+
+
 class LogWriter:
     """Writes to one log; not thread-safe, as CommitLog's writing methods are not."""
 
-    def __init__(self, log: CommitLog, ack: AckPolicy = "fsync") -> None:
+    def __init__(self, log: WritableLog, ack: AckPolicy = "fsync") -> None:
         self.log = log
         self.ack = ack
 

@@ -35,7 +35,7 @@ def test_a_snapshot_that_fits_no_frame_is_dropped_and_said(
     node = new_node(tmp_path)
     state = bytes(FRAME_BYTES_MAX)
     snapshot = Snapshot(LogEnd(3, 1, 99, 0), Membership(("n0", "n1")), -1, state)
-    node._send("n1", SnapshotRequest(1, "n0", snapshot, 0))
+    node._replication.send("n1", SnapshotRequest(1, "n0", snapshot, 0))
     (line,) = [record.message for record in caplog.records if "too_large" in record.message]
     assert "peer=n1" in line
     node._leave()
@@ -51,7 +51,7 @@ def test_what_came_in_front_of_a_bad_message_is_answered_at_once(tmp_path: Path)
         with theirs, trio.socket.from_stdlib_socket(ours) as sock:
             theirs.sendall(wire.encode(good, "g") + wire.encode(bad, "another group"))
             with pytest.raises(CommandError, match="another group"):
-                await node._serve_peer(_Stream(sock))  # type: ignore[arg-type]
+                await node._replication._serve(_Stream(sock))  # type: ignore[arg-type]
 
     trio.run(main)
     assert node.broker.core.voted_for == "n1"

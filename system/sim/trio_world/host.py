@@ -80,7 +80,9 @@ class Host:
     def log(self) -> CommitLog:
         """The running node's log."""
         assert self.node is not None
-        return self.node.commit_log
+        commit_log = self.node.commit_log
+        assert isinstance(commit_log, CommitLog), "only groups are simulated"
+        return commit_log
 
     @property
     def is_paused(self) -> bool:
@@ -160,7 +162,7 @@ class Host:
         parts: Mutant = watched(self.world.mutant, watch)
         node = assemble(self.config, machine, parts)
         self.node = node
-        watch.started(self.core, node.commit_log)
+        watch.started(self.core, self.log)
         self.world.node_started(self)
         with self._stop:
             await node.run()

@@ -1,0 +1,233 @@
+"""Keeps a native commit log for a broker: what `RaftCore` is to a member of a group.
+
+There is no election and no quorum. A master takes appends and serves them as soon as its operating
+system has them (RocketMQ: from its mapped memory); a slave takes what its master sends and never
+anything else, and stays a slave. What is served may be lost with the power, and what a master has
+served may be missing on its slaves: these are the weaknesses of RocketMQ's native modes, and kept.
+Source: RocketMQ's CommitLog (asyncPutMessage) and HAService; DLEDGER.md D.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from system.native.config import NativeConfig
+from system.native.log_view import NativeLogView
+from system.raft.batch import Batch
+from system.raft.ledger import Ledger
+from system.raft.membership import Membership
+from system.raft.membership_change import Change
+from system.raft.membership_log import MembershipLog
+from system.raft.protocol import (
+    DiskFullError,
+    Effects,
+    MembershipError,
+    Message,
+    NotLeaderError,
+    PendingFullError,
+    Role,
+    Snapshot,
+    Token,
+    TransferError,
+)
+from system.store.native_batch import TERM, native_end
+
+_NOBODY = Membership(())
+TICK_INTERVAL_MS = 50.0
+"""How often `tick` is called: sends' time-outs, offsets' and heartbeats' expiry hang on it."""
+
+
+class NativeCore:
+    """One broker's log and its role. `log` is what was recovered; all of it counts.
+
+    `member` names the broker in answers; `leader` is where a slave sends clients to, its master's
+    address, once somebody has said it.
+    """
+
+    def __init__(
+        self, member: str, log: NativeLogView, config: NativeConfig, *, now_ms: float
+    ) -> None:
+        self.member = member
+        self.config = config
+        self.term = TERM
+        self.membership = _NOBODY
+        self.role = Role.LEADER if config.is_master else Role.FOLLOWER
+        self.leader: str | None = member if config.is_master else None
+        self.ledger = Ledger(log, MembershipLog(_NOBODY, -1, ()))
+        self.ledger.commit(log.end_index)
+        self.flushed_index = log.end_index
+        """Up to where the log is on the disk, whatever power does."""
+        self._log = log
+        self._is_full = False
+        self._now_ms = now_ms
+        self._tick_due_ms = now_ms
+        self._effects = Effects()
+        self._slaves: dict[int, int] = {}
+        self._slaves_position = 0
+
+    # ---- what the broker asks ---------------------------------------------------------
+
+    @property
+    def log(self) -> NativeLogView:
+        """The log's begin, end and newest bytes."""
+        return self._log
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this is a master."""
+        return self.role is Role.LEADER
+
+    @property
+    def needs_term_start(self) -> bool:
+        """False: there are no terms."""
+        return False
+
+    @property
+    def learner_to_promote(self) -> str | None:
+        """None: there are no members."""
+        return None
+
+    @property
+    def transferee(self) -> str | None:
+        """None: nobody takes a master's place."""
+        return None
+
+    @property
+    def deadline_ms(self) -> float:
+        """When `tick` has something to do next."""
+        return self._tick_due_ms
+
+    def membership_at(self, index: int) -> tuple[int, Membership]:
+        """Return that there are no members."""
+        del index
+        return -1, _NOBODY
+
+    def tick(self, now_ms: float) -> None:
+        """Let time pass."""
+        self._now_ms = now_ms
+        self._tick_due_ms = now_ms + TICK_INTERVAL_MS
+
+    def receive(self, message: Message, now_ms: float) -> None:
+        """Pass a group's message over: there is no group."""
+
+    def append(self, batches: Sequence[Batch], now_ms: float) -> None:
+        """Master: put encoded messages at the log's end.
+
+        Raises NotLeaderError at a slave, DiskFullError, PendingFullError past
+        `unwritten_bytes_max`; then nothing has changed.
+        """
+        if self.role is not Role.LEADER:
+            raise NotLeaderError(self.leader)
+        if self._is_full:
+            raise DiskFullError("the master's disk is full")
+        unwritten = self._log.end_index - self.ledger.commit_index
+        if unwritten > self.config.unwritten_bytes_max:
+            limit = self.config.unwritten_bytes_max
+            raise PendingFullError(f"{limit} bytes wait to be written already")
+        self._now_ms = now_ms
+        for batch in batches:
+            self.ledger.append(batch)
+
+    def read(self, token: Token, now_ms: float) -> None:
+        """Master: let a read see all that is written. Raises NotLeaderError at a slave."""
+        self._now_ms = now_ms
+        if self.role is not Role.LEADER:
+            raise NotLeaderError(self.leader)
+        self._effects.reads_ready.append(token)
+
+    def plan_change(self, change: Change) -> Membership:
+        """Refuse. Raises MembershipError."""
+        raise MembershipError(f"no group, so no {type(change).__name__}: see dLegerPeers")
+
+    def transfer(self, target: str, now_ms: float) -> None:
+        """Refuse. Raises TransferError."""
+        raise TransferError(f"a master cannot hand over to {target}: there is no group")
+
+    def compact(self, snapshot: Snapshot) -> None:
+        """Let the log begin at `snapshot.end`, the begin of a file."""
+        self.ledger.compact(snapshot)
+
+    def disk_full(self, is_full: bool, now_ms: float) -> None:
+        """The disk has no room for messages, or has it again."""
+        self._now_ms = now_ms
+        self._is_full = is_full
+
+    def synced(self, write_seq: int, now_ms: float | None = None) -> None:
+        """The operating system has all writes up to `write_seq`: they are served from now on."""
+        if now_ms is not None:
+            self._now_ms = now_ms
+        if self.ledger.synced(write_seq):
+            self.ledger.commit(max(self.ledger.commit_index, self.ledger.durable_index))
+
+    def flushed(self, index: int) -> None:
+        """The disk has the log up to `index`."""
+        self.flushed_index = max(self.flushed_index, index)
+
+    def take(self) -> Effects:
+        """Return what is to be done since the last call."""
+        effects, self._effects = self._effects, Effects()
+        ledger = self.ledger
+        effects.write_seq = ledger.pending.write_seq
+        if ledger.has_writes:
+            effects.writes = ledger.take_writes()
+        effects.commit_index = effects.acknowledged_index = ledger.commit_index
+        return effects
+
+    # ---- a master and its slaves ------------------------------------------------------
+
+    @property
+    def written_position(self) -> int:
+        """Up to where the log may be served and sent to slaves."""
+        return self.ledger.commit_index + 1
+
+    @property
+    def slave_count(self) -> int:
+        """How many slaves are connected."""
+        return len(self._slaves)
+
+    @property
+    def slaves_position(self) -> int:
+        """The highest position that a slave ever said to have (push2SlaveMaxOffset)."""
+        return self._slaves_position
+
+    def slave_connected(self, connection: int) -> None:
+        """A slave has come."""
+        self._slaves[connection] = 0
+
+    def slave_reported(self, connection: int, position: int) -> None:
+        """A slave says up to where it has the log."""
+        self._slaves[connection] = position
+        self._slaves_position = max(self._slaves_position, position)
+
+    def slave_gone(self, connection: int) -> None:
+        """A slave's connection is closed."""
+        self._slaves.pop(connection, None)
+
+    def is_slave_ok(self, position: int) -> bool:
+        """Whether a slave is there, and close enough behind `position` to be waited for.
+
+        Source: HAService.isSlaveOK (4.9).
+        """
+        behind = position - self._slaves_position
+        return bool(self._slaves) and behind < self.config.slave_behind_bytes_max
+
+    # ---- a slave and its master -------------------------------------------------------
+
+    def copy(self, batch: Batch, now_ms: float) -> None:
+        """Slave: take verified bytes that follow the log."""
+        assert self.role is Role.FOLLOWER, "a master has no master"
+        self._now_ms = now_ms
+        self.ledger.append(batch)
+
+    def begin_at(self, position: int) -> None:
+        """Slave without messages: let the log begin where the master's last file does."""
+        assert self._log.end_position == self._log.begin.position, "messages would be lost"
+        snapshot = Snapshot(native_end(position), _NOBODY, -1, b"")
+        self.ledger.install(snapshot)
+        self._effects.installed = snapshot
+        self.flushed_index = max(self.flushed_index, position - 1)
+
+    def follow(self, master: str | None) -> None:
+        """Slave: this is where clients are sent to."""
+        if self.role is Role.FOLLOWER:
+            self.leader = master

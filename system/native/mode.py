@@ -1,0 +1,38 @@
+"""The parts of a broker that keeps a native commit log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from system.broker.broker_state import encode_state
+from system.broker.core import Core
+from system.broker.limits import BrokerConfig
+from system.broker.log_format import LogFormat
+from system.broker.mode import Mode
+from system.broker.outbox import Outbox
+from system.broker.reput import Reput
+from system.native.core import NativeCore
+from system.native.group_commit import GroupCommit
+from system.native.table_events import OffsetEvents, TableEvents
+from system.raft.protocol import Snapshot
+from system.store.native_batch import iter_native_dispatches
+from system.store.native_builder import NativeBuilder
+
+NATIVE_FORMAT = LogFormat(NativeBuilder, iter_native_dispatches, may_skip=True)
+
+
+class NativeReput(Reput):
+    """Dispatches a native log's messages; topics and offsets are none of the log's business."""
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Begin where the log begins now, with the topics and offsets that are known."""
+        super().install(replace(snapshot, state=encode_state(self.tables.state({}))))
+
+
+def native_mode(core: NativeCore, config: BrokerConfig) -> Mode:
+    """Return the parts of the broker around a core."""
+
+    def pending(_: Core, outbox: Outbox) -> GroupCommit:
+        return GroupCommit(core, outbox, config)
+
+    return Mode(NATIVE_FORMAT, NativeReput, pending, TableEvents, OffsetEvents)

@@ -1,0 +1,90 @@
+"""What is said about topics and group offsets, where no group has to agree: it holds at once.
+
+A master's tables are its own; the files of its configuration (`system.native.config_files`) are
+written now and then, so that after a crash an offset may go back: RocketMQ's known weakness.
+Source: RocketMQ's TopicConfigManager and ConsumerOffsetManager; DLEDGER.md E24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from system.broker.appender import Appender
+from system.broker.effects import Connection
+from system.broker.event_log import EventLog
+from system.broker.limits import BrokerConfig
+from system.broker.outbox import Asked, Outbox
+from system.broker.pending import PendingAppends
+from system.broker.reput import Reput
+from system.remoting.codes import ResponseCode
+from system.remoting.responses import response
+
+
+class TableEvents(EventLog):
+    """Changes the tables of a master; slaves refuse, and take their master's."""
+
+    is_agreed: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        appender: Appender,
+        pending: PendingAppends,
+        outbox: Outbox,
+        config: BrokerConfig,
+        reput: Reput,
+    ) -> None:
+        super().__init__(appender, pending, outbox, config, reput)
+        self._count = 0
+
+    @property
+    def end_index(self) -> int:
+        """Return that nothing is on its way."""
+        return -1
+
+    def version(self, queue_id: int) -> int:
+        """How many changes there were since the broker started."""
+        del queue_id
+        return self._count
+
+    def write(self, queue_id: int, properties: bytes, body: bytes, wall_ms: int) -> None:
+        """Change the table that the event is about."""
+        del properties, wall_ms
+        self._reput.tables.apply(queue_id, body)
+        self._count += 1
+
+    def answer_when_acknowledged(
+        self,
+        connection: Connection,
+        asked: Asked,
+        now_ms: float,
+        ext: dict[str, str] | None = None,
+    ) -> None:
+        """Answer SUCCESS: what was written holds."""
+        del now_ms
+        if not asked.is_oneway:
+            serialize_type = asked.serialize_type
+            reply = response(
+                asked.opaque, ResponseCode.SUCCESS, ext=ext, serialize_type=serialize_type
+            )
+            self._outbox.put(connection, reply)
+
+    def when_void(self, forget: Callable[[], None]) -> None:
+        """Do nothing: what is written is never taken back."""
+
+
+class OffsetEvents(TableEvents):
+    """Changes the offsets of a master, and of a slave: there until its master's come again.
+
+    Source: RocketMQ's ConsumerManageProcessor, which looks at no role.
+    """
+
+    @property
+    def is_ready(self) -> bool:
+        """Return that offsets are always taken."""
+        return True
+
+    def refuse_not_ready(self, connection: Connection, asked: Asked) -> bool:
+        """Refuse nothing."""
+        del connection, asked
+        return False
