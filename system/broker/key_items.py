@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from system.store.key_index import KeyItem
+from system.store.key_hashes import KeyItem
 from system.store.message_properties import keys_in
 
 

@@ -21,7 +21,8 @@ from system.raft.batch import LogEnd
 from system.store.consume_queue_files import FILE_BYTES, ConsumeQueueFiles, Queue
 from system.store.disk import Disk, StoreError, read_file, replace_file
 from system.store.key_file import Sizes
-from system.store.key_index import KeyFile, KeyIndex, KeyItem
+from system.store.key_hashes import KeyItem
+from system.store.key_index import KeyFile, KeyIndex
 from system.store.segment_files import OutsideLog
 
 STORE_CHECKPOINT_BYTES = 4096
@@ -133,9 +134,9 @@ class CheckpointFiles:
         self._is_saving = True
         for queue, (offset, units) in checkpoint.units.items():
             self.queues.write_units(queue, offset, units)
-        for item in checkpoint.keys:
-            if item[2] >= self._saved_position:
-                self.keys.put_message(*item)
+        self.keys.put_messages(
+            [item for item in checkpoint.keys if item[2] >= self._saved_position]
+        )
         self.keys.forget_below(checkpoint.begin_position)
         key_files = self.keys.flush()
         self.queues.sync()

@@ -17,7 +17,11 @@ import sys
 from array import array
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from system.store.disk import Disk, File
+from system.store.key_hashes import HashedKeys
 
 SLOTS = 5_000_000
 """maxHashSlotNum's default."""
@@ -29,12 +33,11 @@ ITEM_BYTES = ITEM.size
 HEADER = struct.Struct(">qqqqii")
 HEADER_BYTES = HEADER.size
 
-_SLOT = struct.Struct(">i")
-_SLOT_AT = _SLOT.unpack_from
-_PUT_SLOT = _SLOT.pack_into
-_PACK_ITEM = ITEM.pack
+_PUT_SLOT = struct.Struct(">i").pack_into
+_ITEM_DTYPE = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("older", ">i4")])
 _PREVIOUS_AT_16 = struct.Struct(">16xi").unpack
 _PAGE_BYTES = 4096
+_READ_BYTES_MAX = 1 << 20
 _SECONDS_MAX = (1 << 31) - 1
 _EMPTY_HEADER_COUNT = 1
 
@@ -79,8 +82,8 @@ def has_header(file: File, sizes: Sizes, header: Header) -> bool:
 class KeyFileWriter:
     """The index file that is being filled.
 
-    New items and changed pages of the slot table are in memory until `flush`; pages that were
-    read stay (20 MB at the default size, for this one file).
+    New items and the slot table are in memory until `flush` (20 MB at the default size, of
+    which only what is used takes memory).
     """
 
     def __init__(self, file: File, sizes: Sizes, header: Header) -> None:
@@ -89,8 +92,8 @@ class KeyFileWriter:
         self._slots, self._items_max = sizes
         self._items = bytearray()
         self._flushed_count = header.item_count
-        self._pages: dict[int, bytearray] = {}
-        self._dirty_pages: dict[int, None] = {}
+        self._table: NDArray[np.int32] | None = None  # as it stands in the file, big-endian
+        self._is_dirty = np.zeros(-(-self._slots * SLOT_BYTES // _PAGE_BYTES), np.bool_)
         self._begin_ms, self._end_ms, self._begin_position, self._end_position = header[:4]
         self._slot_count, self._item_count = header[4:]
 
@@ -113,31 +116,49 @@ class KeyFileWriter:
         )
 
     @property
-    def is_full(self) -> bool:
-        """Whether no further item goes in."""
-        return self._item_count >= self._items_max
+    def room(self) -> int:
+        """How many further items go in."""
+        return self._items_max - self._item_count
 
-    def put(self, key_hash: int, position: int, store_ms: int) -> None:
-        """Add an item: not in the file before `flush`. Raises DiskFailed."""
-        number = self._item_count
-        assert number < self._items_max
-        if number == _EMPTY_HEADER_COUNT:
-            self._begin_ms, self._begin_position = store_ms, position
-        page_number, at = divmod(key_hash % self._slots * SLOT_BYTES, _PAGE_BYTES)
-        page = self._pages.get(page_number)
-        if page is None:
-            page = self._pages[page_number] = self._read_page(page_number)
-        self._dirty_pages[page_number] = None
-        (previous,) = _SLOT_AT(page, at)
-        seconds = min(max(0, (store_ms - self._begin_ms) // 1000), _SECONDS_MAX)
-        self._items += _PACK_ITEM(key_hash, position, seconds, previous)
-        _PUT_SLOT(page, at, number)
-        if previous == 0:
-            self._slot_count += 1
+    def put(self, keys: HashedKeys) -> None:
+        """Add at most `room` items: not in the file before `flush`. Raises DiskFailed."""
+        count, first = len(keys.hashes), self._item_count
+        assert 0 < count <= self.room
+        if first == _EMPTY_HEADER_COUNT:
+            self._begin_ms, self._begin_position = int(keys.store_ms[0]), int(keys.positions[0])
+        items = np.empty(count, _ITEM_DTYPE)
+        items["hash"] = keys.hashes
+        items["position"] = keys.positions
+        items["seconds"] = np.clip((keys.store_ms - self._begin_ms) // 1000, 0, _SECONDS_MAX)
+        items["older"] = self._chain(keys.hashes % self._slots, first)
+        self._items += items.tobytes()
         # RocketMQ takes the last store time; the clock of another leader may be behind.
-        self._end_ms = max(self._end_ms, store_ms)
-        self._end_position = position
-        self._item_count = number + 1
+        self._end_ms = max(self._end_ms, int(keys.store_ms.max()))
+        self._end_position = int(keys.positions[-1])
+        self._item_count = first + count
+
+    def _chain(self, slots: NDArray[np.int32], first: int) -> NDArray[np.int32]:
+        """Enter items, numbered from `first`, into their slots; return each one's next older."""
+        table = self._table
+        if table is None:
+            table = self._table = self._read_table()
+        order = np.argsort(slots, kind="stable")
+        slots = slots[order]
+        numbers = (first + order).astype(np.int32)
+        begins_run = np.empty(len(slots), np.bool_)
+        begins_run[0] = True
+        np.not_equal(slots[1:], slots[:-1], out=begins_run[1:])
+        ends_run = np.roll(begins_run, -1)
+        of_runs = slots[begins_run]
+        older = np.empty(len(slots), np.int32)
+        older[1:] = numbers[:-1]
+        older[begins_run] = table[of_runs]
+        self._slot_count += int(np.count_nonzero(older[begins_run] == 0))
+        table[of_runs] = numbers[ends_run]
+        self._is_dirty[of_runs.astype(np.int64) * SLOT_BYTES // _PAGE_BYTES] = True
+        in_order = np.empty_like(older)
+        in_order[order] = older
+        return in_order
 
     def flush(self) -> None:
         """Make all items durable, then findable. Raises DiskFull, DiskFailed.
@@ -150,10 +171,14 @@ class KeyFileWriter:
         self._file.pwrite([self._items], at)
         self._file.pwrite([HEADER.pack(*self.header)], 0)
         self._file.sync()
-        for number in sorted(self._dirty_pages):
-            self._file.pwrite([self._pages[number]], HEADER_BYTES + number * _PAGE_BYTES)
+        assert self._table is not None, "items without slots"
+        pages = np.flatnonzero(self._is_dirty)
+        table = self._table.view(np.uint8)
+        for run in np.split(pages, np.flatnonzero(np.diff(pages) > 1) + 1):
+            start, behind = int(run[0]) * _PAGE_BYTES, (int(run[-1]) + 1) * _PAGE_BYTES
+            self._file.pwrite([table[start:behind].tobytes()], HEADER_BYTES + start)
         self._file.sync()
-        self._dirty_pages.clear()
+        self._is_dirty[:] = False
         self._items.clear()
         self._flushed_count = self.header.item_count
 
@@ -209,3 +234,15 @@ class KeyFileWriter:
         at = number * _PAGE_BYTES
         size = min(_PAGE_BYTES, self._sizes.slots * SLOT_BYTES - at)
         return bytearray(self._file.pread(size, HEADER_BYTES + at)).ljust(size, b"\0")
+
+    def _read_table(self) -> NDArray[np.int32]:
+        """Read the slots that the file has data for; all others are 0."""
+        table_bytes = self._sizes.slots * SLOT_BYTES
+        table = np.zeros(self._sizes.slots, ">i4")
+        filled = table.view(np.uint8)
+        for begin, end in self._file.data_ranges(HEADER_BYTES):
+            start, behind = max(0, begin - HEADER_BYTES), min(end - HEADER_BYTES, table_bytes)
+            for at in range(start, behind, _READ_BYTES_MAX):
+                data = self._file.pread(min(_READ_BYTES_MAX, behind - at), HEADER_BYTES + at)
+                filled[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        return table

@@ -8,8 +8,9 @@ Source: RocketMQ's IndexService and IndexFile; DLEDGER.md B.2.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import NamedTuple
+
+import numpy as np
 
 from system.store.disk import Disk, DiskFailed
 from system.store.key_file import (
@@ -22,20 +23,14 @@ from system.store.key_file import (
     Sizes,
     has_header,
 )
-from system.store.message_properties import java_hash, keys_in
+from system.store.key_hashes import HashedKeys, KeyItem, hashed_keys, key_hash
+from system.store.message_properties import keys_in
 from system.store.open_files import OpenFiles
 
 OPEN_FILES_MAX = 16
 """Index files open for queries."""
 QUERY_STEPS_MAX = 1 << 16
 """Items that one query looks at; it finds no more behind them."""
-_KEY_REST_BYTES = 8
-"""How many of a key's last bytes are hashed each time: a client's keys differ in these."""
-_FRONTS_CACHED_MAX = 4096
-
-
-KeyItem = tuple[bytes, bytes, int, int]
-"""A message that may have keys: topic, properties, position in the log, store time in ms."""
 
 
 class KeyFile(NamedTuple):
@@ -90,21 +85,29 @@ class KeyIndex:
         self.restore(())
         return False
 
-    def put_message(self, topic: bytes, properties: bytes, position: int, store_ms: int) -> None:
-        """Add a KeyItem under its UNIQ_KEY and each of its KEYS. Raises DiskFull, DiskFailed."""
-        for key in keys_in(properties):
-            self.put(topic, key, position, store_ms)
+    def put_messages(self, items: Sequence[KeyItem]) -> None:
+        """Add messages in the log's order, under their UNIQ_KEY and each of their KEYS.
+
+        They are found only after `flush`. Raises DiskFull, DiskFailed; after DiskFull `restore`
+        what was flushed last.
+        """
+        self._put(hashed_keys(items))
 
     def put(self, topic: bytes, key: bytes, position: int, store_ms: int) -> None:
-        """Add a message under one key, in the log's order; found only after `flush`.
+        """Add a message under one key, as `put_messages` does."""
+        one = np.array([key_hash(topic, key)], np.int32)
+        self._put(HashedKeys(one, np.array([position]), np.array([store_ms])))
 
-        Raises DiskFull, DiskFailed; after DiskFull `restore` what was flushed last.
-        """
-        writer = self._writer
-        if writer is None or writer.is_full:
-            writer = self._next_file(store_ms)
-        writer.put(key_hash(topic, key), position, store_ms)
-        self._writer_earliest_ms = min(self._writer_earliest_ms, store_ms)
+    def _put(self, keys: HashedKeys) -> None:
+        done, count = 0, len(keys.hashes)
+        while done < count:
+            writer = self._writer
+            if writer is None or not writer.room:
+                writer = self._next_file(int(keys.store_ms[done]))
+            part = keys.part(done, done + writer.room)
+            writer.put(part)
+            self._writer_earliest_ms = min(self._writer_earliest_ms, int(part.store_ms.min()))
+            done += len(part.hashes)
 
     def flush(self) -> tuple[KeyFile, ...]:
         """Make every item durable and findable; return the files, oldest first.
@@ -235,13 +238,6 @@ class KeyIndex:
         return data if len(data) == size else None
 
 
-def key_hash(topic: bytes, key: bytes) -> int:
-    """Return the hash that an item carries: of "topic#key", not negative (IndexService)."""
-    split_at = max(0, len(key) - _KEY_REST_BYTES) if key.isascii() else 0
-    code = abs(java_hash(key[split_at:], _front_hash(topic, key[:split_at])))
-    return code if code < 1 << 31 else 0  # Math.abs(Integer.MIN_VALUE) is negative: 0
-
-
 def has_key(topic_wanted: bytes, key: bytes, topic: bytes, properties: bytes) -> bool:
     """Whether a message of this topic and these properties is found by the key."""
     return topic == topic_wanted and key in keys_in(properties)
@@ -270,8 +266,3 @@ def _date(days: int) -> tuple[int, int, int]:
     day = of_year - (153 * month + 2) // 5 + 1
     month = month + 3 if month < 10 else month - 9
     return era * 400 + year + (month <= 2), month, day
-
-
-@lru_cache(_FRONTS_CACHED_MAX)
-def _front_hash(topic: bytes, front: bytes) -> int:
-    return java_hash(front, java_hash(topic + b"#"))

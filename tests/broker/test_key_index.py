@@ -17,7 +17,9 @@ from system.sim.disk import PowerLoss, SimDisk
 from system.store import key_index
 from system.store.disk import DiskFailed, DiskFull
 from system.store.key_file import Sizes
-from system.store.key_index import KeyFile, KeyIndex, file_name, has_key, key_hash
+from system.store.key_hashes import key_hash
+from system.store.key_index import KeyFile, KeyIndex, file_name, has_key
+from system.store.message_properties import keys_in
 
 TINY = Sizes(slots=3, items=4)
 EVER = (0, 1 << 62)
@@ -98,9 +100,9 @@ def test_a_files_name_is_its_time(time_ms: int) -> None:
 def test_a_message_is_found_by_its_unique_key_and_each_of_its_keys() -> None:
     index = index_on(SimDisk(), Sizes(100, 1000))
     index.restore(())
-    index.put_message(b"t", b"KEYS\x01a b\x02UNIQ_KEY\x01u\x02", 100, 1000)
-    index.put_message(b"t", b"KEYS\x01a u2\x02UNIQ_KEY\x01u2\x02", 200, 1000)
-    index.put_message(b"other", b"KEYS\x01a\x02", 300, 1000)
+    index.put_messages([(b"t", b"KEYS\x01a b\x02UNIQ_KEY\x01u\x02", 100, 1000)])
+    index.put_messages([(b"t", b"KEYS\x01a u2\x02UNIQ_KEY\x01u2\x02", 200, 1000)])
+    index.put_messages([(b"other", b"KEYS\x01a\x02", 300, 1000)])
     assert query(index, b"t", b"a", 64, *EVER) == []  # not before it is durable
     index.flush()
     assert query(index, b"t", b"a", 64, *EVER) == [200, 100]
@@ -315,6 +317,53 @@ def stop_in_a_flush(disk: SimDisk, index: KeyIndex, how: str, count: int, seed: 
     return disk.restart(loses_unsynced=how == "power_loss", rng=Random(seed))
 
 
+KEY_TEXTS = st.one_of(
+    st.sampled_from(("a", "b", "Aa", "BB", "A" * 32, "9" * 32, "schlüssel", "鍵", "𝄞")),
+    st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02 "), min_size=1, max_size=6),
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from((b"t", b"long-topic")), KEY_TEXTS, st.lists(KEY_TEXTS))),
+    st.integers(1, 20),
+)
+def test_many_messages_at_once_are_as_one_after_the_other(
+    drawn: list[tuple[bytes, str, list[str]]], sets: int
+) -> None:
+    """The same files, byte by byte, whatever the keys, and with files that end in between."""
+    items = [
+        (
+            topic,
+            f"UNIQ_KEY\x01{unique}\x02KEYS\x01{' '.join(keys)}\x02".encode(),
+            at * 100,
+            T0_MS + at,
+        )
+        for at, (topic, unique, keys) in enumerate(drawn)
+    ]
+    disks = SimDisk(), SimDisk()
+    contents = []
+    for disk, step in zip(disks, (1, sets), strict=True):
+        index = index_on(disk)
+        index.restore(())
+        for start in range(0, len(items), step):
+            index.put_messages(items[start : start + step])
+        index.flush()
+        names = sorted(disk.names("/store/index"))
+        contents.append([disk.open(f"/store/index/{name}").pread(1 << 20, 0) for name in names])
+    assert contents[0] == contents[1]
+    for topic, properties, position, _ in items:
+        for key in keys_in(properties):
+            assert position in index.candidates(topic, key, *EVER)
+            units = memoryview(key.decode().encode("utf-16-be")).cast("B")
+            code = 0
+            for unit in (topic + b"#").decode():
+                code = (code * 31 + ord(unit)) & 0xFFFFFFFF
+            for high, low in zip(units[::2], units[1::2], strict=True):
+                code = (code * 31 + high * 256 + low) & 0xFFFFFFFF
+            signed = code - (1 << 32) if code >> 31 else code
+            assert key_hash(topic, key) == (abs(signed) if signed != -(1 << 31) else 0)
+
+
 # ---- what the index does not have yet -------------------------------------------------
 
 
@@ -329,7 +378,7 @@ def test_a_message_is_found_before_and_after_a_checkpoint_has_it() -> None:
         found.append(list(items.candidates(b"t", b"a", *EVER)))
         if number == 1:
             for saved in due:
-                index.put_message(*saved)
+                index.put_messages([saved])
             index.flush()
             found.append(list(items.candidates(b"t", b"a", *EVER)))  # in both, found once
             items.checkpointed(due)
