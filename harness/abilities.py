@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from harness.plugins import NodeLayout
+from harness.plugins import Address, Launch, NodeLayout
 
 if TYPE_CHECKING:  # faults import this module, and client workers them
     import pyarrow as pa
@@ -30,6 +30,18 @@ class TransfersLeadership(Protocol):
             DefiniteError: refused: leadership stays where it is.
             IndefiniteError: no answer: it may be handed over.
         """
+        ...
+
+
+@runtime_checkable
+class NamesBrokers(Protocol):
+    """A target whose clients can find its nodes by name servers, and join consumer groups.
+
+    A name server is a process of the run beside the nodes: no fault strikes it.
+    """
+
+    def name_server(self, address: Address) -> Launch:
+        """Say how to start a name server that listens there."""
         ...
 
 

@@ -18,9 +18,12 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from harness import discovery
+from harness.abilities import NamesBrokers
 from harness.discovery import unknown
 from harness.draw import new_seed
 from harness.errors import UsageError
+from harness.groups import GroupWorkload
+from harness.plugins import Target
 
 BUILT_IN = Path(__file__).parent.parent / "workloads" / "campaigns" / "quick.toml"
 """The campaign that `run` without an argument runs."""
@@ -186,6 +189,8 @@ def resolve(campaign: Campaign) -> Campaign:
     require_remote(campaign.spark_remote)
     workload = discovery.get("workloads", campaign.workload)
     workload.configured(workload_options(campaign))
+    if isinstance(workload, GroupWorkload):
+        _check_groups(campaign, target)
     known = discovery.find("faults")
     for fault in campaign.faults:
         if fault not in known:
@@ -194,6 +199,15 @@ def resolve(campaign: Campaign) -> Campaign:
         raise UsageError(f"record {campaign.record}: in world sim the seed alone repeats a run")
     seed = campaign.seed if campaign.seed is not None else new_seed()
     return msgspec.structs.replace(campaign, seed=seed)
+
+
+def _check_groups(campaign: Campaign, target: Target) -> None:
+    if campaign.world == "sim":
+        raise UsageError(
+            f"workload {campaign.workload} needs world process: there is no name server in sim"
+        )
+    if not isinstance(target, NamesBrokers):
+        raise UsageError(f"workload {campaign.workload}: {target.name} knows no consumer groups")
 
 
 def require_remote(address: str | None) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from harness.checker import CheckContext, Checker, FaultWindow, KeysChecker, SearchBudget
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # client workers import this module, and start far faster wit
 __all__ = [
     "UNTOUCHED",
     "Address",
+    "Answer",
     "CheckContext",
     "Checker",
     "Evidence",
@@ -86,7 +87,8 @@ class NodeLayout:
 
     `peers` maps every *other* node to the address under which this node must reach it
     (a proxy, so that the link can be cut); `peer_address` is where this node listens
-    for them; `client_address` is where clients and status requests reach it.
+    for them; `client_address` is where clients and status requests reach it. With
+    `name_servers` (harness.abilities.NamesBrokers) it registers there.
     """
 
     node: str
@@ -95,6 +97,7 @@ class NodeLayout:
     peer_address: Address
     peers: Mapping[str, Address]
     options: Json = field(default_factory=dict)  # mutant, seed, disk, file sizes ...
+    name_servers: tuple[Address, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +123,13 @@ class NodeStatus:
 class TargetClient(Protocol):
     """A client of the target inside a worker process (trio). One operation at a time.
 
-    Methods raise `DefiniteError` or `IndefiniteError`. `node` names who answered last.
+    Methods raise `DefiniteError` or `IndefiniteError`.
     """
 
-    node: str | None
+    @property
+    def node(self) -> str | None:
+        """Who answered last."""
+        ...
 
     async def append(self, key: str, value: int) -> int:
         """Append `value` to queue `key`; return its offset."""
@@ -158,7 +164,10 @@ class Target(Protocol):
         ...
 
     def client(self, addresses: Mapping[str, Address], timeout_s: float) -> TargetClient:
-        """Return a client that finds the leader among `addresses` by itself."""
+        """Return a client that finds the leader among `addresses` by itself.
+
+        Beside the nodes there are the name servers, if there are any, as "ns0", ...
+        """
         ...
 
     def read_log(self, directory: Path, node: str) -> Iterator[pa.RecordBatch]:
@@ -302,12 +311,27 @@ class Fault(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation to invoke. `aim` in [0, 1) is where a read looks (see the workload)."""
+    """One operation to invoke. `aim` in [0, 1) is where a read looks (see the workload).
+
+    `offset` is where, if that is known already.
+    """
 
     f: str
     key: str
     value: int | None = None
     aim: float | None = None
+    offset: int | None = None
+
+
+class Answer(NamedTuple):
+    """What an operation was answered, as the OPERATIONS table holds it.
+
+    `messages`: (offset, value) in the order of delivery, of an operation that may bring several.
+    """
+
+    output: int | None = None
+    offset: int | None = None
+    messages: Sequence[tuple[int, int]] | None = None
 
 
 class Workload(Protocol):
@@ -334,8 +358,8 @@ class Workload(Protocol):
 
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
-    ) -> tuple[int | None, int | None]:
-        """Do it; return (output, offset) as the OPERATIONS table holds them."""
+    ) -> Answer:
+        """Do it; return what came of it."""
         ...
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:

@@ -52,6 +52,34 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "duplicated": ("value stands twice in a log", "values stand twice in a log"),
     # The same from the clients' side, and what only consumers and producers see.
+    "lost-message": (
+        "acknowledged message was never delivered",
+        "acknowledged messages were never delivered",
+    ),
+    "offset-lost": (
+        "time the offset that a group had committed was gone",
+        "times the offset that a group had committed was gone",
+    ),
+    "offset-went-back": (
+        "time the offset that a group had committed went back",
+        "times the offset that a group had committed went back",
+    ),
+    "offset-ran-ahead": (
+        "time the offset of a group ran ahead of what it had committed",
+        "times the offset of a group ran ahead of what it had committed",
+    ),
+    "never-committed": (
+        "time a group was given an offset that nobody had committed",
+        "times a group was given an offset that nobody had committed",
+    ),
+    "redelivered-committed": (
+        "message came again although the group had committed behind it",
+        "messages came again although the group had committed behind them",
+    ),
+    "out-of-order": (
+        "message came behind one that its producer sent later",
+        "messages came behind ones that their producers sent later",
+    ),
     "lost-write": (
         "acknowledged message was passed by and never read",
         "acknowledged messages were passed by and never read",

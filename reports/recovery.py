@@ -15,10 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.history.schema import APPENDING
 from harness.plugins import FaultWindow
-
-APPEND = "append"
-"""The operation whose acknowledgements show that the group serves."""
 
 Times = npt.NDArray[np.int64]
 
@@ -124,7 +122,9 @@ def summarise(recoveries: Iterable[Recovery]) -> RecoverySummary:
 
 def _append_times(operations: pa.Table) -> tuple[Times, Times, Times]:
     """Return sorted invocation times of all appends; calls and returns of acknowledged ones."""
-    appends = operations.filter(pc.equal(operations["f"], APPEND))
+    # Their acknowledgements show that the group serves.
+    is_append = pc.is_in(operations["f"], value_set=pa.array(APPENDING))
+    appends = operations.filter(is_append)
     acknowledged = appends.filter(
         pc.and_(pc.equal(appends["outcome"], "ok"), pc.is_valid(appends["return_ns"]))
     )

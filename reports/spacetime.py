@@ -137,8 +137,12 @@ def time_axis(spans: Iterable[tuple[int, int]], left: float, right: float) -> Ti
 def describe(row: OperationRow) -> str:
     """Say what an operation did, as short as its label: `append 17 → @120`."""
     at = "" if row.offset is None else f" @{row.offset}"
-    if row.f == "append":
-        return f"append {row.input}{at}"
+    if row.f in ("append", "send", "commit"):
+        return f"{row.f} {row.input}{at}"
+    if row.f in ("assign", "seek", "subscribe", "unsubscribe"):
+        return f"{row.f}{at}"
+    if row.f == "poll" and row.outcome == "ok" and row.output is None:
+        return f"poll{at}"  # what it brought is a list, told in the finding
     result = {"ok": "nothing" if row.output is None else str(row.output)}.get(
         row.outcome, row.outcome
     )

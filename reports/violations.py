@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.history.schema import APPENDING
 from harness.plugins import FaultWindow
 from reports.model import OperationRow, Violation, ViolationGroup
 
@@ -66,7 +67,8 @@ class Surroundings:
         if key is None or offset is None:
             return []
         queue = self._queue(key)
-        at_offset = pc.and_(pc.equal(queue["offset"], offset), pc.equal(queue["f"], "append"))
+        is_append = pc.is_in(queue["f"], value_set=pa.array(APPENDING))
+        at_offset = pc.and_(pc.equal(queue["offset"], offset), is_append)
         found = queue.filter(pc.and_(at_offset, pc.equal(queue["outcome"], "ok")))
         return _rows(found, set(found["op"].to_pylist()))
 
@@ -212,7 +214,7 @@ def _violation(finding: Finding, surroundings: Surroundings, checker: str) -> Vi
     key, offset = finding.get("key"), finding.get("offset")
     ids = [int(op) for op in finding.get("operations") or ()]
     marked = surroundings.by_id(ids)
-    append = next((row for row in marked if row.f == "append" and row.outcome == "ok"), None)
+    append = next((row for row in marked if row.f in APPENDING and row.outcome == "ok"), None)
     value = details.get("value", append.input if append else None)
     node = details.get("acknowledged_by") or (append.node if append else None)
     time_ns = details.get("acknowledged_ns", append.return_ns if append else None)

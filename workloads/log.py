@@ -12,7 +12,7 @@ from typing import Final
 
 from harness.draw import draw
 from harness.errors import UsageError
-from harness.plugins import Json, Operation, TargetClient, Workload
+from harness.plugins import Answer, Json, Operation, TargetClient, Workload
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4
@@ -87,16 +87,16 @@ class LogWorkload:
 
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
-    ) -> tuple[int | None, int | None]:
+    ) -> Answer:
         """Do it; an append's answer is its offset, a read's the value, an end's the end."""
         if operation.f == "append":
             assert operation.value is not None, "an append of nothing"
-            return None, await client.append(operation.key, operation.value)
+            return Answer(None, await client.append(operation.key, operation.value))
         if operation.f == "read":
             assert offset is not None, "a read of no offset"
-            return await client.read(operation.key, offset), offset
+            return Answer(await client.read(operation.key, offset), offset)
         assert operation.f == "end", f"the log has no operation {operation.f!r}"
-        return await client.end(operation.key), None
+        return Answer(await client.end(operation.key), None)
 
     def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
         """Turn the aim of a read into an offset; anything else has none."""

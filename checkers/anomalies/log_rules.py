@@ -54,15 +54,20 @@ def conclude_log(
 ) -> Verdict:
     """Join the logs' findings into the verdict of checker `name`; see `conclude`."""
     gathered = gather(findings)
-    doubts = []
-    repeated = [value for checked in gathered.checked for value in checked.get("repeated", ())]
-    if repeated:
-        shown = ", ".join(repeated[:REPEATED_SHOWN_MAX])
-        doubts.append(
-            f"{gathered.sums()['values_repeated']} values were sent more than once, so messages"
-            f" cannot be told apart by them: {shown}"
-        )
+    doubts = repeated_values(gathered)
     return conclude(name, gathered, context, clean=clean, what=what, doubts=doubts)
+
+
+def repeated_values(gathered: Gathered) -> list[str]:
+    """Return the doubt that values which were sent more than once raise, if there are any."""
+    repeated = [value for checked in gathered.checked for value in checked.get("repeated", ())]
+    if not repeated:
+        return []
+    shown = ", ".join(repeated[:REPEATED_SHOWN_MAX])
+    return [
+        f"{gathered.sums()['values_repeated']} values were sent more than once, so messages"
+        f" cannot be told apart by them: {shown}"
+    ]
 
 
 def conclude(

@@ -111,7 +111,7 @@ def fates_of(log: Log) -> Fates:
     passed = np.where(is_replaced, shows, passing)
     is_lost = passed != NOWHERE
     left = unread[~is_lost]
-    blank = _blank_behind(log, left)
+    blank = blank_behind(log, left)
     is_unseen = blank != NOWHERE
     return Fates(
         lost=unread[is_lost],
@@ -122,7 +122,7 @@ def fates_of(log: Log) -> Fates:
     )
 
 
-def _blank_behind(log: Log, rows: Ints) -> Ints:
+def blank_behind(log: Log, rows: Ints) -> Ints:
     """Return for each send the last blank called after it returned that says it is not there."""
     sends, blanks, floor = log.sends, log.blanks, blanks_from(log)
     order = np.lexsort((blanks.call, floor))

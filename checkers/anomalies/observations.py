@@ -84,6 +84,7 @@ class Starts:
     op: Ints
     process: Ints
     offset: Ints
+    call: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,7 @@ def _blanks(columns: _Columns) -> Blanks:
 
 def _starts(columns: _Columns) -> Starts:
     rows = np.flatnonzero(columns.is_(STARTS) & ~columns.is_failed)
-    return Starts(columns.op[rows], columns.process[rows], columns.offset[rows])
+    return Starts(columns.op[rows], columns.process[rows], columns.offset[rows], columns.call[rows])
 
 
 def _repeated(values: Ints) -> Ints:

@@ -36,6 +36,9 @@ EXCLUDED_BY: Final[Mapping[str, tuple[Group, ...]]] = {
     "nonmonotonic-poll": (POLLS,),
     "int-nonmonotonic-poll": (POLLS,),
     "nonmonotonic-send": (SENDS,),
+    "lost-message": (SENDS, POLLS),
+    "out-of-order": (SENDS, POLLS),
+    "redelivered-committed": (COMMITS, FETCHES, POLLS),
     "G0": (SENDS,),
     "G0-process": (SENDS,),
     "G0-realtime": (SENDS,),
@@ -61,7 +64,9 @@ ANOMALIES: Final = frozenset(EXCLUDED_BY)
 """All of them: `Promises(excludes=ANOMALIES)` is how a history is judged whose system promises
 everything."""
 
-DURABILITY: Final = frozenset(("lost-write", "unseen", "lost-element", "offset-lost"))
+DURABILITY: Final = frozenset(
+    ("lost-write", "unseen", "lost-element", "lost-message", "offset-lost")
+)
 """Anomalies of what was acknowledged and is gone."""
 
 NEEDS_ALL_EVENTS: Final = frozenset(
@@ -70,6 +75,8 @@ NEEDS_ALL_EVENTS: Final = frozenset(
         "unseen",
         "phantom-read",
         "poll-skip",
+        "lost-message",
+        "redelivered-committed",
         "lost-element",
         "unexpected-element",
         "duplicated-element",

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.history.schema import ENTRIES
+from harness.history.schema import APPENDING, ENTRIES
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -79,7 +79,7 @@ def narrow_operations(operations: pa.Table) -> pa.Table:
 
     Those without a value are left out if they were not acknowledged.
     """
-    is_append = pc.equal(operations["f"], "append")
+    is_append = pc.is_in(operations["f"], value_set=pa.array(APPENDING))
     maybe = pc.and_(is_append, pc.not_equal(operations["outcome"], "fail"))
     is_acked = pc.equal(operations["outcome"], "ok")
     table = operations.append_column("is_acked", is_acked)

@@ -8,7 +8,7 @@ Source: Jepsen's interpreter; jepsen.generator.interpreter for process ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -66,15 +66,22 @@ class Recorder:
         f: str,
         key: str | None,
         *,
-        output: int | None = None,
+        output: int | Sequence[tuple[int, int]] | None = None,
         offset: int | None = None,
         error: str | None = None,
         node: str | None = None,
     ) -> None:
-        """Record how it ended: type ok, fail or info."""
+        """Record how it ended: type ok, fail or info.
+
+        `output` may be messages, (offset, value); none of them is no output.
+        """
         text = None if error is None else _storable(error)
+        extra = None
+        if output is not None and not isinstance(output, int):
+            extra = msgspec.json.encode({"output": output}).decode() if output else None
+            output = None
         self._writer.write_one(
-            Event(self._now_ns(), process, type, f, key, None, output, offset, text, node)
+            Event(self._now_ns(), process, type, f, key, None, output, offset, text, node, extra)
         )
 
     def nemesis(self, f: str, value: dict[str, Any]) -> None:

@@ -13,6 +13,9 @@ import pyarrow as pa
 NEMESIS_PROCESS = -1
 """The process number under which faults stand in a history (Jepsen's `:nemesis`)."""
 
+APPENDING = ("append", "send")
+"""Operations that put a value at the end of a log or queue, as workloads name them."""
+
 EVENTS = pa.schema(
     [
         ("index", pa.int64()),

@@ -8,8 +8,10 @@ from time import monotonic_ns
 from typing import Protocol
 
 from harness import availability, discovery
+from harness.abilities import NamesBrokers
 from harness.campaign import Campaign, node_names
 from harness.errors import HarnessError
+from harness.groups import GroupWorkload
 from harness.history.recorder import Recorder
 from harness.history.run_folder import RunFolder, write_atomically
 from harness.network.proxy import ProxyNetwork
@@ -154,8 +156,11 @@ def build(
         return monotonic_ns() - start_ns
 
     records = open_records(campaign, target, folder, command, now_ns, start_ns, monotonic_ns)
-    network, layouts = _lay_out(campaign, folder, base_port)
+    network, layouts, name_servers = _lay_out(campaign, folder, base_port)
     try:
+        helpers = [
+            _name_server(target, name, at, folder, start_ns) for name, at in name_servers.items()
+        ]
         members = {
             node: Member(layout, _process(target, layout, folder, start_ns))
             for node, layout in layouts.items()
@@ -164,8 +169,8 @@ def build(
         network.close()
         records.close()
         raise
-    world = ProcessWorld(target, members, network, records.status_log, observer, start_ns)
-    clients = {node: layout.client_address for node, layout in layouts.items()}
+    world = ProcessWorld(target, members, network, records.status_log, observer, start_ns, helpers)
+    clients = {node: layout.client_address for node, layout in layouts.items()} | name_servers
     return Rig(
         campaign=campaign,
         folder=folder,
@@ -254,16 +259,19 @@ def node_options(campaign: Campaign) -> Json:
 
 def _lay_out(
     campaign: Campaign, folder: RunFolder, base_port: int | None
-) -> tuple[ProxyNetwork, Mapping[str, NodeLayout]]:
-    """Give each node two ports and a folder, and each ordered pair a proxy."""
+) -> tuple[ProxyNetwork, dict[str, NodeLayout], dict[str, Address]]:
+    """Give each node two ports and a folder, each ordered pair a proxy, a name server a port."""
     nodes = node_names(campaign)
+    name_servers = ("ns0",) if needs_name_server(campaign) else ()
     owners = [f"the {who} of node {node}" for node in nodes for who in ("clients", "peers")]
+    owners += [f"the name server {name}" for name in name_servers]
     numbers = (
         ports.find_free(len(owners)) if base_port is None else ports.take_from(base_port, owners)
     )
     addresses = [Address(ports.HOST, port) for port in numbers]
-    client_of = dict(zip(nodes, addresses[0::2], strict=True))
-    peer_of = dict(zip(nodes, addresses[1::2], strict=True))
+    of_nodes, of_helpers = addresses[: 2 * len(nodes)], addresses[2 * len(nodes) :]
+    client_of = dict(zip(nodes, of_nodes[0::2], strict=True))
+    peer_of = dict(zip(nodes, of_nodes[1::2], strict=True))
     network = ProxyNetwork(peer_of, ports.HOST)
     layouts = {
         node: NodeLayout(
@@ -273,10 +281,29 @@ def _lay_out(
             peer_address=peer_of[node],
             peers={peer: network.address(node, peer) for peer in nodes if peer != node},
             options=node_options(campaign),
+            name_servers=tuple(of_helpers),
         )
         for node in nodes
     }
-    return network, layouts
+    return network, layouts, dict(zip(name_servers, of_helpers, strict=True))
+
+
+def needs_name_server(campaign: Campaign) -> bool:
+    """Whether the clients of a campaign find its nodes by a name server."""
+    return isinstance(discovery.get("workloads", campaign.workload), GroupWorkload)
+
+
+def _name_server(
+    target: Target, name: str, address: Address, folder: RunFolder, start_ns: int
+) -> NodeProcess:
+    assert isinstance(target, NamesBrokers), "looked at when the campaign was resolved"
+    directory = folder.node(name)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HarnessError(f"cannot prepare name server {name}: {error}") from error
+    launch = target.name_server(address)
+    return NodeProcess(name, launch, directory, folder.node_log(name), start_ns)
 
 
 def _process(target: Target, layout: NodeLayout, folder: RunFolder, start_ns: int) -> NodeProcess:

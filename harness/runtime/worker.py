@@ -25,8 +25,9 @@ import trio
 from harness import discovery
 from harness.draw import draw
 from harness.errors import DefiniteError, IndefiniteError
+from harness.groups import GroupClient, GroupWorkload
 from harness.history.recorder import Recorder, next_process
-from harness.plugins import Address, Json, Operation, TargetClient, Workload
+from harness.plugins import Address, Answer, Json, Operation, TargetClient, Workload
 from harness.runtime.guard import die_with_parent
 
 REPORT_INTERVAL_S: Final = 0.25
@@ -40,7 +41,9 @@ ANSWER_GRACE_S: Final = 1.0
 """How much longer than its own timeout a target's client may take before it is cut off."""
 CLOSE_TIMEOUT_S: Final = 1.0
 FINAL_ATTEMPTS_MAX: Final = 20
-"""A final operation is tried so often; each try is an operation of its own."""
+"""A final operation may fail so often; each try is an operation of its own."""
+NOTHING: Final = "nothing"
+"""The outcome of an operation that there was nothing to do for."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -150,6 +153,9 @@ class Worker:
         self._workload: Workload = discovery.get("workloads", plan.workload).configured(
             plan.options
         )
+        self._groups = self._workload if isinstance(self._workload, GroupWorkload) else None
+        self.is_stepped = self._groups is not None
+        """Whether a final operation takes as many operations as it takes."""
         self._factory = plan.client_factory or discovery.get("targets", plan.target).client
         self._recorder = Recorder(plan.segment, plan.start_ns, clock_ns)
         self._clients = [Client(self, plan, slot) for slot in plan.slots]
@@ -173,14 +179,13 @@ class Worker:
         self._recorder.invoke(
             client.process, operation.f, key, value=operation.value, offset=offset
         )
-        output: int | None = None
-        found: int | None = None
+        answer = Answer()
         error: str | None = None
         node: str | None = None
         patience_s = plan.op_timeout_s + ANSWER_GRACE_S
         try:
             with trio.fail_after(patience_s):
-                output, found = await workload.invoke(operation, offset, client.connection)
+                answer = await workload.invoke(operation, offset, client.connection)
             outcome, node = "ok", client.connection.node
         except DefiniteError as refused:
             outcome, error = "fail", str(refused) or "DefiniteError"
@@ -193,17 +198,27 @@ class Worker:
             _LOG.exception("process=%d f=%s key=%s", client.process, operation.f, key)
         self._recorder.complete(
             client.process, outcome, operation.f, key,
-            output=output, offset=found, error=error, node=node,
+            output=answer.output if answer.messages is None else answer.messages,
+            offset=answer.offset, error=error, node=node,
         )  # fmt: skip
         self._ended[outcome] += 1
         if outcome == "ok":
-            shown = workload.end_shown(operation, output, found)
+            shown = workload.end_shown(operation, answer.output, answer.offset)
             self._ends[key] = max(shown, self._ends.get(key, 0))
         return outcome
 
     def connect(self) -> TargetClient:
         """Return a new client of the target."""
-        return self._factory(self._plan.addresses, self._plan.op_timeout_s)
+        client = self._factory(self._plan.addresses, self._plan.op_timeout_s)
+        if self._groups is None:
+            return client
+        assert isinstance(client, GroupClient), f"{self._plan.target} knows no consumer groups"
+        return self._groups.opened(client)
+
+    def choose(self, client: Client, operation: Operation) -> Operation | None:
+        """Turn a drawn operation into what the client does now; None if that is nothing."""
+        groups = self._groups
+        return operation if groups is None else groups.choose(operation, client.connection)
 
     async def pause(self, until: float) -> bool:
         """Sleep until trio's time `until`, or less if generation stops; True if it goes on."""
@@ -282,20 +297,26 @@ class Client:
                 due = max(due, trio.current_time() + self._backoff_s())
 
     async def finish(self, operations: Iterator[Operation]) -> None:
-        """Do the final operations, each until it succeeds or was tried often enough."""
+        """Do the final operations, each until it succeeds or failed often enough."""
+        done = NOTHING if self._worker.is_stepped else "ok"
         missed = 0
         for operation in operations:
-            for _ in range(FINAL_ATTEMPTS_MAX):
-                if await self.step(operation) == "ok":
+            failed = 0
+            while (outcome := await self.step(operation)) != done:
+                failed += outcome != "ok"
+                if failed >= FINAL_ATTEMPTS_MAX:
+                    missed += 1
                     break
-                await trio.sleep(self._backoff_s())
-            else:
-                missed += 1
+                if outcome != "ok":
+                    await trio.sleep(self._backoff_s())
         self.finished = missed == 0
 
     async def step(self, operation: Operation) -> str:
         """Do one operation; after `info` go on as another process on a new connection."""
-        outcome = await self._worker.perform(self, operation)
+        chosen = self._worker.choose(self, operation)
+        if chosen is None:
+            return NOTHING
+        outcome = await self._worker.perform(self, chosen)
         self._failures = 0 if outcome == "ok" else self._failures + 1
         if outcome == "info":
             self.process = next_process(self.process, self._plan.clients)

@@ -48,6 +48,7 @@ class ProcessWorld:
         status_log: where changes of role and term are written.
         observer: who is told.
         start_ns: the run's start on CLOCK_MONOTONIC.
+        helpers: name servers, not started; no fault strikes them.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class ProcessWorld:
         status_log: Lines,
         observer: Observer,
         start_ns: int,
+        helpers: Sequence[NodeProcess] = (),
     ) -> None:
         self.nodes = tuple(members)
         self.exits: list[Exit] = []
@@ -66,6 +68,7 @@ class ProcessWorld:
         )
         self._target = target
         self._members = dict(members)
+        self._helpers = tuple(helpers)
         self._network = network
         self._observer = observer
         self._nursery: trio.Nursery | None = None
@@ -81,7 +84,7 @@ class ProcessWorld:
         finally:
             self._nursery = None
             with trio.CancelScope(shield=True):
-                await self._for_each(lambda member: member.process.kill())
+                await self._for_each(lambda process: process.kill())
 
     # ---- the vocabulary of faults ------------------------------------------------------
 
@@ -161,7 +164,12 @@ class ProcessWorld:
 
     def start_all(self) -> tuple[str, ...]:
         """Start every node that does not run; return which ones these were."""
+        assert self._nursery is not None, "the world does not run"
         down = tuple(node for node in self.nodes if not self.is_running(node))
+        for helper in self._helpers:
+            if not helper.is_running:
+                helper.start()
+                self._nursery.start_soon(self._watch, helper.node, helper)
         for node in down:
             self.start(node)
         return down
@@ -189,7 +197,7 @@ class ProcessWorld:
     async def stop_all(self) -> None:
         """Ask all nodes to end; end those by SIGKILL that do not. No news from here on."""
         self.standing.is_ending = True
-        await self._for_each(lambda member: member.process.stop(STOP_GRACE_S))
+        await self._for_each(lambda process: process.stop(STOP_GRACE_S))
 
     def remarks(self) -> tuple[str, ...]:
         """Nothing: this world looks at processes and bytes from outside."""
@@ -207,10 +215,12 @@ class ProcessWorld:
         """Say in one line how a node ended by itself, and where to read more."""
         return f"node {ended} (see nodes/{ended.node}/node.log)"
 
-    async def _for_each(self, act: Callable[[Member], Awaitable[None]]) -> None:
+    async def _for_each(self, act: Callable[[NodeProcess], Awaitable[None]]) -> None:
         async with trio.open_nursery() as nursery:
             for member in self._members.values():
-                nursery.start_soon(act, member)
+                nursery.start_soon(act, member.process)
+            for helper in self._helpers:
+                nursery.start_soon(act, helper)
 
     async def _watch(self, node: str, process: NodeProcess) -> None:
         """Wait for the end of an incarnation, and tell it if nobody asked for it.
@@ -219,11 +229,12 @@ class ProcessWorld:
             HarnessError: it ended because somebody else has its port: no fault of its own.
         """
         ended = await process.wait()
-        if process.incarnation == ended.incarnation:
+        is_node = node in self._members
+        if is_node and process.incarnation == ended.incarnation:
             self.standing.learn(node, None)
         if ended.asked:
             return
-        if not process.is_running:
+        if is_node and not process.is_running:
             self._check_ports(self._members[node].layout)
         if len(self.exits) < EXITS_KEPT_MAX:
             self.exits.append(ended)

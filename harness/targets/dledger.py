@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import DefiniteError, IndefiniteError
 from harness.plugins import Address, Launch, NodeLayout, NodeStatus, Promises
+from harness.targets.group_operations import GroupOperations, is_name_server
 from system.client import (
     BrokerGroupClient,
     DamagedResponseError,
@@ -30,11 +31,33 @@ if TYPE_CHECKING:
     from harness.simulation import Simulator
 
 GROUP = "shaketable"
+BROKER_NAME = "broker-0"
 RECORDING = "inputs.recording"
 """Where in its folder a node records its inputs, if it is told to."""
 NOBODYS_VALUE = -1
 """What a read of something else than the message asked for is recorded as: no client appends
 it, so that the checkers see a read of what nobody wrote."""
+GROUP_PROMISES = frozenset(
+    {
+        "lost-message",
+        "out-of-order",
+        "redelivered-committed",
+        "duplicate",
+        "inconsistent-offsets",
+        "G1a",
+        "phantom-read",
+        "poll-skip",
+        "int-poll-skip",
+        "nonmonotonic-poll",
+        "int-nonmonotonic-poll",
+        "nonmonotonic-send",
+        "offset-went-back",
+        "offset-ran-ahead",
+        "offset-lost",
+        "never-committed",
+    }
+)
+"""What a consumer group never sees (docs/anomalies.md)."""
 _VALUE = re.compile(rb"-?[0-9]{1,18}")
 
 
@@ -68,6 +91,7 @@ class DLedgerTarget:
         durable_under=frozenset({"kill", "pause", "partition", "transfer"}),
         linearizable=frozenset({"append", "read", "end"}),
         committed_prefix=True,
+        excludes=GROUP_PROMISES,
         note="A quorum of fsynced copies stands before an append is acknowledged; reads and "
         "end offsets are linearizable at the leader by read index.",
     )
@@ -93,7 +117,7 @@ class DLedgerTarget:
         options = layout.options
         lines = {
             "brokerClusterName": "shaketable",
-            "brokerName": "broker-0",
+            "brokerName": BROKER_NAME,
             "brokerIP1": layout.client_address.host,
             "listenPort": layout.client_address.port,
             "storePathRootDir": layout.directory / "store",
@@ -107,11 +131,17 @@ class DLedgerTarget:
             "shaketableSeed": options.get("seed") or "",
             "shaketableMutant": options.get("mutant") or "",
         }
+        if layout.name_servers:
+            lines["namesrvAddr"] = ";".join(map(str, layout.name_servers))
         if options.get("record") == "inputs":
             lines["shaketableRecord"] = layout.directory / RECORDING
         path = layout.directory / "broker.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         return Launch((sys.executable, "-m", "system.node", "-c", str(path)))
+
+    def name_server(self, address: Address) -> Launch:
+        """Start one of the system's own name servers."""
+        return name_server(address)
 
     async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
         """Ask a node for its DLedger metadata."""
@@ -148,8 +178,11 @@ class DLedgerTarget:
             client.close()
 
     def client(self, addresses: Mapping[str, Address], timeout_s: float) -> DLedgerClient:
-        """Return a client of the group."""
-        return DLedgerClient(addresses, timeout_s)
+        """Return a client of the group; with name servers one that joins consumer groups."""
+        members = {node: at for node, at in addresses.items() if not is_name_server(node)}
+        if len(members) == len(addresses):
+            return DLedgerClient(addresses, timeout_s)
+        return _DLedgerGroupClient(members, addresses, timeout_s)
 
     # Static: it is sent to executors, and the target's connections must not go with it.
     @staticmethod
@@ -225,6 +258,32 @@ class DLedgerClient:
     async def aclose(self) -> None:
         """Close connections."""
         self._client.close()
+
+
+class _DLedgerGroupClient(GroupOperations, DLedgerClient):
+    """All operations: those of the log by the members, those of groups by name servers."""
+
+    def __init__(
+        self, members: Mapping[str, Address], addresses: Mapping[str, Address], timeout_s: float
+    ) -> None:
+        DLedgerClient.__init__(self, members, timeout_s)
+        GroupOperations.__init__(self, addresses, (BROKER_NAME,), timeout_s)
+
+    @property
+    def node(self) -> str | None:
+        """Who answered last, where that is known."""
+        return self.group_node or self._client.answered_by
+
+    async def aclose(self) -> None:
+        """Leave the group, and close connections."""
+        self._client.close()
+        await self.close_groups()
+
+
+def name_server(address: Address) -> Launch:
+    """Say how to start a name server that listens there."""
+    argv = ("-m", "system.node.name_server", "--host", address.host, "--port", str(address.port))
+    return Launch((sys.executable, *argv))
 
 
 def _queue(key: str) -> tuple[str, int]:

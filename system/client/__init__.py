@@ -8,6 +8,7 @@ from system.client.admin import AdminClient, AdminTimeoutError
 from system.client.connection import DamagedResponseError, OutcomeUnknownError, RefusedError
 from system.client.group import BrokerGroupClient
 from system.client.group_consumer import GroupConsumer, Intervals
+from system.client.group_membership import GroupMembership
 from system.client.name_servers import brokers
 from system.client.producer import Producer, Sent
 from system.client.pull_consumer import PullConsumer, Pulled
@@ -25,6 +26,7 @@ __all__ = [
     "ConsumeError",
     "DamagedResponseError",
     "GroupConsumer",
+    "GroupMembership",
     "Intervals",
     "MessageQueue",
     "Metadata",

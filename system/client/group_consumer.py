@@ -15,18 +15,13 @@ from typing import Final
 import trio
 
 from system.client.connection import OutcomeUnknownError, RefusedError
+from system.client.group_membership import GroupMembership
 from system.client.pull_consumer import PullConsumer
 from system.client.queue_reader import Handler, QueueReader
-from system.client.routes import MessageQueue, allocate
+from system.client.routes import MessageQueue
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command, CommandError
-from system.remoting.consumer_bodies import (
-    decode_client_ids,
-    decode_locked,
-    encode_heartbeat,
-    encode_locks,
-)
-from system.remoting.requests import GroupRequest, UnregisterClient
+from system.remoting.consumer_bodies import decode_locked, encode_locks
 
 RELEASE_SECONDS_MAX: Final = 2.0
 """How long a queue that goes to another consumer, or the end, waits for the last commit."""
@@ -87,6 +82,9 @@ class GroupConsumer:
         self._group = group
         self._client_id = client_id
         self._subscriptions = {**subscriptions, f"%RETRY%{group}": "*"}
+        self._membership = GroupMembership(
+            self._source, client_id, self._subscriptions, self._timeout_s
+        )
         self._handler = handler
         self._is_ordered = is_ordered
         self._on_assigned = on_assigned
@@ -117,7 +115,7 @@ class GroupConsumer:
         finally:
             with trio.CancelScope(shield=True), trio.move_on_after(RELEASE_SECONDS_MAX):
                 await self._commit_all()
-                await self._leave()
+                await self._membership.leave()
             self._source.close()
 
     # ---- steps ------------------------------------------------------------------------
@@ -133,30 +131,7 @@ class GroupConsumer:
             await step()
 
     async def _heartbeat(self) -> None:
-        """Tell all brokers that this consumer is there; who cannot be reached is told later."""
-        body = encode_heartbeat(self._client_id, self._group, self._subscriptions)
-        for address in await self._brokers():
-            await self._try(address, Command(RequestCode.HEART_BEAT, body=body))
-
-    async def _leave(self) -> None:
-        fields = UnregisterClient(self._client_id, consumer_group=self._group)
-        for address in await self._brokers():
-            await self._try(address, Command(RequestCode.UNREGISTER_CLIENT, ext=fields.to_ext()))
-
-    async def _brokers(self) -> tuple[str, ...]:
-        found: set[str] = set()
-        for topic in self._subscriptions:
-            try:
-                found.update(await self._source.brokers(topic))
-            except RefusedError:
-                continue  # nobody has the topic yet, or no name server answers: later
-        return tuple(sorted(found))
-
-    async def _try(self, address: str, command: Command) -> Command | None:
-        try:
-            return await self._source.ask_broker(address, command, self._timeout_s)
-        except (RefusedError, OutcomeUnknownError):
-            return None
+        await self._membership.heartbeat()
 
     async def _rebalance(self, nursery: trio.Nursery) -> bool:
         """Take up the queues that belong to this consumer, let go of others.
@@ -166,7 +141,7 @@ class GroupConsumer:
         mine: set[MessageQueue] = set()
         is_settled = True
         for topic in self._subscriptions:
-            division = await self._division(topic)
+            division = await self._membership.division(topic)
             if division is None:
                 is_settled = topic.startswith("%RETRY%") and is_settled
                 mine.update(queue for queue in self._readers if queue.topic == topic)
@@ -193,26 +168,6 @@ class GroupConsumer:
         if self._on_assigned is not None and self.assigned != before:
             self._on_assigned(self.assigned)
         return is_settled
-
-    async def _division(self, topic: str) -> tuple[MessageQueue, ...] | None:
-        """Return this consumer's queues of a topic, None where that cannot be said."""
-        try:
-            queues = await self._source.queues(topic)
-            addresses = await self._source.brokers(topic)
-        except RefusedError:
-            return None
-        asked = Command(
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext=GroupRequest(self._group).to_ext()
-        )
-        for address in addresses:
-            answer = await self._try(address, asked)
-            if answer is not None and answer.code == ResponseCode.SUCCESS:
-                try:
-                    ids = decode_client_ids(answer.body)
-                except CommandError:
-                    continue
-                return allocate(queues, ids, self._client_id)
-        return None
 
     async def _release(self, queue: MessageQueue) -> None:
         """Stop reading a queue; commit what was consumed of it, and give its lock back."""

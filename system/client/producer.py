@@ -23,7 +23,8 @@ from system.client.routes import MessageQueue, Route
 from system.remoting.batch_body import BatchMessage, encode_batch
 from system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from system.remoting.command import Command, CommandError
-from system.remoting.requests import SendMessageResponse, SendMessageV2
+from system.remoting.requests import CreateTopic, SendMessageResponse, SendMessageV2
+from system.remoting.route_bodies import MASTER_ID
 
 ATTEMPT_MIN_S = 0.5
 """Behind a refusal nothing is tried again with less time than this left."""
@@ -53,13 +54,15 @@ STORED = {
 class Sent:
     """Where a message was stored. `status` is one of STORED's; `message_ids` of a batch several.
 
-    Only SEND_OK says that all is kept which the brokers' mode promises.
+    Only SEND_OK says that all is kept which the brokers' mode promises. `answered_by` is the
+    "host:port" of the master that stored it.
     """
 
     queue: MessageQueue
     offset: int
     message_ids: tuple[str, ...]
     status: str = "SEND_OK"
+    answered_by: str = ""
 
 
 class Producer:
@@ -168,6 +171,30 @@ class Producer:
 
         return await self._until_stored(topic, attempt, queue, order_key)
 
+    async def create_topic(self, topic: str, queues: int) -> None:
+        """Have every master make a topic of so many queues, or change it (MQAdmin.createTopic).
+
+        Raises RefusedError where a master refuses, cannot be reached, or there is none;
+        OutcomeUnknownError.
+        """
+        cluster = await self._names.cluster(self._timeout_s)
+        masters = {
+            name: data.broker_addrs[MASTER_ID]
+            for name, data in cluster.broker_addr_table.items()
+            if MASTER_ID in data.broker_addrs
+        }
+        if not masters:
+            raise RefusedError(UNREACHABLE, "no broker takes messages now")
+        fields = CreateTopic(topic, read_queue_nums=queues, write_queue_nums=queues)
+        for address in masters.values():
+            command = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=fields.to_ext())
+            answer = await self._channels.call(address, command, self._timeout_s)
+            if answer.code != ResponseCode.SUCCESS:
+                if outcome_of(answer.code) == "fail":
+                    raise RefusedError(answer.code, answer.remark or "")
+                raise OutcomeUnknownError(f"code {answer.code}: {answer.remark or ''}")
+        self._forget(topic)
+
     # ---- steps ------------------------------------------------------------------------
 
     def _fields(self, queue: MessageQueue, properties: str) -> SendMessageV2:
@@ -195,7 +222,8 @@ class Producer:
         except CommandError as error:
             raise DamagedResponseError(f"{address} sent a bad response: {error}") from None
         at = replace(queue, queue_id=fields.queue_id)
-        return Sent(at, fields.queue_offset, tuple(fields.msg_id.split(",")), status)
+        ids = tuple(fields.msg_id.split(","))
+        return Sent(at, fields.queue_offset, ids, status, address)
 
     async def _until_stored(
         self,

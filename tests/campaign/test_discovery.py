@@ -8,7 +8,7 @@ import pytest
 
 from harness import discovery
 from harness.errors import HarnessError, UsageError
-from workloads import log
+from workloads import log, message_queue
 
 WORKLOAD = '''
 """A workload from elsewhere.
@@ -52,7 +52,10 @@ def install(site: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
 
 
 def test_built_ins_are_found_by_their_package() -> None:
-    assert discovery.find("workloads") == {"log": log.PLUGIN}
+    assert discovery.find("workloads") == {
+        "log": log.PLUGIN,
+        "queue": message_queue.PLUGIN,
+    }
     assert discovery.get("workloads", "log") is log.PLUGIN
     assert discovery.summary(log.PLUGIN) == (
         "Appends of unique values and reads across several queues."
@@ -63,7 +66,7 @@ def test_external_plug_ins_are_found_by_entry_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, monkeypatch, WORKLOAD)
-    assert sorted(discovery.find("workloads")) == ["log", "other"]
+    assert sorted(discovery.find("workloads")) == ["log", "other", "queue"]
     other = discovery.get("workloads", "other")
     assert other.name == "other"
     assert discovery.summary(other) == "A workload from elsewhere."
@@ -72,7 +75,7 @@ def test_external_plug_ins_are_found_by_entry_point(
 def test_unknown_names_are_told_with_the_nearest_and_all() -> None:
     with pytest.raises(UsageError) as told:
         discovery.get("workloads", "logg")
-    assert str(told.value) == "unknown workload 'logg'; did you mean 'log'? (there are: log)"
+    assert str(told.value) == "unknown workload 'logg'; did you mean 'log'? (there are: log, queue)"
     for name in ("", "../x", "a.b", "__init__", "campaigns"):
         with pytest.raises(UsageError, match="unknown workload"):
             discovery.get("workloads", name)

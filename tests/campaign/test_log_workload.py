@@ -87,7 +87,8 @@ def test_answers_become_columns() -> None:
 
     def do(operation: Operation, offset: int | None) -> tuple:
         answer = trio.run(WORKLOAD.invoke, operation, offset, Client())
-        return *answer, WORKLOAD.end_shown(operation, *answer)
+        shown = WORKLOAD.end_shown(operation, answer.output, answer.offset)
+        return answer.output, answer.offset, shown
 
     assert do(Operation("append", "q", value=7), None) == (None, 107, 108)
     assert do(Operation("read", "q", aim=0.1), 3) == (4, 3, 4)

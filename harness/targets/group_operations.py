@@ -1,0 +1,227 @@
+"""What a campaign's clients do with consumer groups: the public client of the system, by keys.
+
+A key is "<topic>/<n>". Queue n is number n // m of the (n mod m)-th of m broker names, so that a
+topic's queues lie on all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from random import Random
+
+import trio
+
+from harness.errors import DefiniteError, IndefiniteError
+from harness.groups import Polled
+from harness.plugins import Address
+from system.client import (
+    DamagedResponseError,
+    GroupMembership,
+    MessageQueue,
+    OutcomeUnknownError,
+    Producer,
+    PullConsumer,
+    RefusedError,
+)
+
+GROUP = "shaketable-consumers"
+NAME_SERVERS = "ns"
+"""What the ids of name servers begin with."""
+NOBODYS_VALUE = -1
+"""What a message is recorded as that holds no value: no client sends it, so that the checkers
+see a message of nobody's."""
+POLL_MAX = 64
+REBALANCE_S = 2.0
+"""How old a consumer's view of its group may be, unless a broker says that it has changed."""
+HEARTBEAT_S = 5.0
+_VALUE = re.compile(rb"-?[0-9]{1,18}")
+_clients = count(1)
+
+
+class GroupOperations:
+    """The operations of `harness.groups.GroupClient`, through name servers.
+
+    Args:
+        addresses: the nodes, and name servers by ids that begin with NAME_SERVERS.
+        broker_names: the names among which a topic's queues are dealt out.
+        timeout_s: how long one operation may take.
+    """
+
+    def __init__(
+        self,
+        addresses: Mapping[str, Address],
+        broker_names: Sequence[str],
+        timeout_s: float,
+    ) -> None:
+        self._names = [str(at) for node, at in addresses.items() if is_name_server(node)]
+        self._nodes = {str(at): node for node, at in addresses.items() if not is_name_server(node)}
+        self._brokers = tuple(broker_names)
+        self._timeout_s = timeout_s
+        self._producer = Producer(self._names, timeout_s=timeout_s, rng=Random())
+        self._client_id = f"{os.getpid()}@{next(_clients)}"
+        self._consumer = PullConsumer(
+            self._names, group=GROUP, timeout_s=timeout_s, on_request=self._asked
+        )
+        self._membership: GroupMembership | None = None
+        self._heartbeat_due_s = 0.0
+        self._rebalance_due_s = 0.0
+        self._topic, self._queues = "", 0
+        self._is_made = False
+        self._answered_by: str | None = None
+
+    @property
+    def group_node(self) -> str | None:
+        """Which node answered the last of these operations."""
+        return self._nodes.get(self._answered_by or "")
+
+    def use(self, topic: str, queues: int) -> None:
+        """Say which topic all is about; it is made where it is missing."""
+        self._topic, self._queues = topic, queues
+
+    def is_unbalanced(self) -> bool:
+        """True if a broker said that the group has changed, or it was not asked for long."""
+        return trio.current_time() >= self._rebalance_due_s
+
+    async def send(self, key: str, value: int) -> int:
+        """Send a message whose body is the value's digits to the key's queue."""
+        queue = self._queue(key)
+        async with self._definite_or_not():
+            sent = await self._producer.send(queue.topic, b"%d" % value, queue=queue)
+            self._answered_by = sent.answered_by
+            if sent.status != "SEND_OK":
+                # Stored at the master, and not (yet) where the mode promises: as good as unknown.
+                raise OutcomeUnknownError(f"{sent.status} at offset {sent.offset}")
+            return sent.offset
+
+    async def subscribe(self) -> int:
+        """Join the group."""
+        async with self._definite_or_not():
+            self._membership = GroupMembership(
+                self._consumer, self._client_id, {self._topic: "*"}, self._timeout_s
+            )
+            taken = await self._membership.heartbeat()
+            if not taken:
+                raise RefusedError(-1, "no broker took the heartbeat")
+        now_s = trio.current_time()
+        self._heartbeat_due_s, self._rebalance_due_s = now_s + HEARTBEAT_S, now_s
+        return taken
+
+    async def unsubscribe(self) -> None:
+        """Leave the group."""
+        if self._membership is not None:
+            await self._membership.leave()
+            self._membership = None
+
+    async def rebalance(self) -> tuple[str, ...]:
+        """Ask for the members of the group, and take the share that is this consumer's."""
+        assert self._membership is not None, "it is in no group"
+        if trio.current_time() >= self._heartbeat_due_s:
+            await self._membership.heartbeat()
+            self._heartbeat_due_s = trio.current_time() + HEARTBEAT_S
+        self._rebalance_due_s = trio.current_time() + REBALANCE_S
+        async with self._definite_or_not():
+            mine = await self._membership.division(self._topic)
+            if mine is None:
+                self._heartbeat_due_s = 0.0  # who leads now may not know of us
+                raise RefusedError(-1, "nobody could say who is in the group")
+        if not mine:
+            self._heartbeat_due_s = 0.0  # a broker that leads since may not know of us
+        return tuple(key for queue in mine if (key := self._key(queue)) is not None)
+
+    async def fetch(self, key: str) -> int | None:
+        """Ask for the group's offset."""
+        queue = self._queue(key)
+        async with self._definite_or_not():
+            return await self._consumer.committed(queue)
+
+    async def commit(self, key: str, offset: int) -> None:
+        """Commit the group's offset."""
+        queue = self._queue(key)
+        async with self._definite_or_not():
+            await self._consumer.commit(queue, offset)
+
+    async def begin(self, key: str) -> int:
+        """Ask for the queue's min offset."""
+        queue = self._queue(key)
+        async with self._definite_or_not():
+            return await self._consumer.min_offset(queue)
+
+    async def poll(self, key: str, offset: int) -> Polled:
+        """Pull messages from an offset on."""
+        queue = self._queue(key)
+        async with self._definite_or_not():
+            pulled = await self._consumer.pull(queue, offset, count_max=POLL_MAX)
+        messages = [(each.queue_offset, value_of(each.body)) for each in pulled.messages]
+        is_outside = pulled.status == "OFFSET_ILLEGAL" and pulled.next_offset != offset
+        return Polled(messages, pulled.next_offset, is_outside)
+
+    async def close_groups(self) -> None:
+        """Leave the group, and close connections."""
+        try:
+            await self.unsubscribe()
+        finally:
+            self._producer.close()
+            self._consumer.close()
+
+    # ---- steps -------------------------------------------------------------------------
+
+    def _asked(self, _address: str, _request: object) -> None:
+        """A broker says that the group has changed."""
+        self._rebalance_due_s = 0.0
+
+    def _queue(self, key: str) -> MessageQueue:
+        topic, _, number = key.rpartition("/")
+        each, name = divmod(int(number), len(self._brokers))
+        return MessageQueue(topic, self._brokers[name], each)
+
+    def _key(self, queue: MessageQueue) -> str | None:
+        if queue.broker_name not in self._brokers:
+            return None
+        number = queue.queue_id * len(self._brokers) + self._brokers.index(queue.broker_name)
+        return f"{queue.topic}/{number}"
+
+    async def _make_topic(self) -> None:
+        """See to it that the topic is on all broker names, if this client has not seen it there.
+
+        Raises RefusedError, OutcomeUnknownError.
+        """
+        if self._is_made:
+            return
+        wanted = {self._queue(f"{self._topic}/{number}") for number in range(self._queues)}
+        try:
+            known = set(await self._consumer.queues(self._topic))
+        except RefusedError:
+            known = set()
+        if not wanted <= known:
+            each = -(-self._queues // len(self._brokers))
+            await self._producer.create_topic(self._topic, each)
+        self._is_made = True
+
+    @asynccontextmanager
+    async def _definite_or_not(self) -> AsyncIterator[None]:
+        """Make the topic first; turn the client's errors into the harness'."""
+        try:
+            await self._make_topic()
+        except (RefusedError, OutcomeUnknownError) as error:
+            raise DefiniteError(f"no topic yet: {error}") from error
+        try:
+            yield
+        except RefusedError as error:
+            self._is_made = False  # a broker that lost its disk lost its topics as well
+            raise DefiniteError(str(error)) from error
+        except (DamagedResponseError, OutcomeUnknownError) as error:
+            raise IndefiniteError(str(error)) from error
+
+
+def is_name_server(node: str) -> bool:
+    """Whether an id among the addresses is a name server's."""
+    return node.startswith(NAME_SERVERS)
+
+
+def value_of(body: bytes) -> int:
+    """Return the value that a message's body holds, NOBODYS_VALUE if it holds none."""
+    return int(body) if _VALUE.fullmatch(body) else NOBODYS_VALUE

@@ -1,0 +1,93 @@
+"""A consumer's place in its group: heartbeats to all brokers, and which queues are its own.
+
+Source: RocketMQ's MQClientInstance (sendHeartbeatToAllBroker, unregisterClient) and RebalanceImpl;
+DLEDGER.md D.4. It does nothing by itself: whoever has it says when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from system.client.connection import OutcomeUnknownError, RefusedError
+from system.client.pull_consumer import PullConsumer
+from system.client.routes import MessageQueue, allocate
+from system.remoting.codes import RequestCode, ResponseCode
+from system.remoting.command import Command, CommandError
+from system.remoting.consumer_bodies import decode_client_ids, encode_heartbeat
+from system.remoting.requests import GroupRequest, UnregisterClient
+
+
+class GroupMembership:
+    """One consumer of a group, as the brokers know it.
+
+    Args:
+        source: what asks brokers for it; its group is the group.
+        client_id: tells this consumer from all others.
+        subscriptions: by topic "*" or tags as "a || b".
+        timeout_s: how long one call may take.
+    """
+
+    def __init__(
+        self,
+        source: PullConsumer,
+        client_id: str,
+        subscriptions: Mapping[str, str],
+        timeout_s: float,
+    ) -> None:
+        self.client_id = client_id
+        self.subscriptions = dict(subscriptions)
+        self._source = source
+        self._timeout_s = timeout_s
+
+    async def heartbeat(self) -> int:
+        """Tell all brokers that this consumer is there; return how many took it.
+
+        Who cannot be reached is told the next time.
+        """
+        body = encode_heartbeat(self.client_id, self._source.group, self.subscriptions)
+        taken = 0
+        for address in await self._brokers():
+            answer = await self._try(address, Command(RequestCode.HEART_BEAT, body=body))
+            taken += answer is not None and answer.code == ResponseCode.SUCCESS
+        return taken
+
+    async def leave(self) -> None:
+        """Tell all brokers that this consumer is gone."""
+        fields = UnregisterClient(self.client_id, consumer_group=self._source.group)
+        for address in await self._brokers():
+            await self._try(address, Command(RequestCode.UNREGISTER_CLIENT, ext=fields.to_ext()))
+
+    async def division(self, topic: str) -> tuple[MessageQueue, ...] | None:
+        """Return this consumer's queues of a topic, None where that cannot be said."""
+        try:
+            queues = await self._source.queues(topic)
+            addresses = await self._source.brokers(topic)
+        except RefusedError:
+            return None
+        asked = Command(
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext=GroupRequest(self._source.group).to_ext()
+        )
+        for address in addresses:
+            answer = await self._try(address, asked)
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                try:
+                    ids = decode_client_ids(answer.body)
+                except CommandError:
+                    continue
+                return allocate(queues, ids, self.client_id)
+        return None
+
+    async def _brokers(self) -> tuple[str, ...]:
+        found: set[str] = set()
+        for topic in self.subscriptions:
+            try:
+                found.update(await self._source.brokers(topic))
+            except RefusedError:
+                continue  # nobody has the topic yet, or no name server answers: later
+        return tuple(sorted(found))
+
+    async def _try(self, address: str, command: Command) -> Command | None:
+        try:
+            return await self._source.ask_broker(address, command, self._timeout_s)
+        except (RefusedError, OutcomeUnknownError):
+            return None
