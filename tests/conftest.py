@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
+from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 # The same examples everywhere, in CI and at home, and no deadline: a busy machine is no failure.
 settings.register_profile("shaketable", deadline=None, derandomize=True)
 settings.load_profile("shaketable")
 
 SLOW_MARKERS = frozenset({"e2e", "spark", "browser"})
+SHARED = {
+    "file": r'scope="module"',
+    "the Spark session": r"def test_\w+\([^)]*\bspark\b|getfixturevalue\(\"spark\"\)",
+    "Apache's broker": r"\bapache: Apache\b",
+}
+"""What tests share beyond their file, and by what in its text a file that does is known."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,6 +35,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast", action="store_true", help="leave out real processes, Spark and the browser"
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: the tests of real processes mostly wait."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Deal tests out one by one, but keep together those that share what takes long to start."""
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return shared_by(config.rootpath / nodeid.partition("::")[0]) or nodeid
+
+    return Scheduling(config, log)
+
+
+@cache
+def shared_by(file: Path) -> str | None:
+    """Name what the tests of a file share, which are to run in one process, if anything.
+
+    Read from its text: the process that deals tests out knows nothing of them but their names.
+    """
+    if not file.is_file():
+        return None
+    text = file.read_text()
+    for name, sign in SHARED.items():
+        if re.search(sign, text):
+            return name if name != "file" else str(file)
+    return None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -8,6 +8,7 @@ getAllConsumerOffset, getAllSubscriptionGroup, getBrokerConfig), ClusterListSubC
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from system.broker.consumer_groups import ConsumerGroups
 from system.broker.core import Core
@@ -44,6 +45,7 @@ class BrokerInfo:
         config: BrokerConfig,
         topic_events: EventLog,
         offset_events: EventLog,
+        status: Callable[[], dict[str, str]],
     ) -> None:
         self._core = core
         self._reput = reput
@@ -52,12 +54,13 @@ class BrokerInfo:
         self._config = config
         self._topic_events = topic_events
         self._offset_events = offset_events
+        self._status = status
         self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
 
     def tick(self, now_ms: float) -> None:
         """Take note of how much is applied now and then."""
         if not self._samples or now_ms >= self._samples[-1][0] + SAMPLE_INTERVAL_MS:
-            self._samples.append((now_ms, self._reput.applied_index))
+            self._samples.append((now_ms, self._message_count))
 
     def all_topics(self, by: Connection, asked: Command, _: float, __: int) -> None:
         """GET_ALL_TOPIC_CONFIG: every topic by its name (TopicConfigSerializeWrapper)."""
@@ -96,7 +99,7 @@ class BrokerInfo:
         Known are those that committed offsets and those that have clients here.
         """
         names = self._reput.tables.offsets.groups() | {group.name for group in self._groups}
-        table = {name: _group_config(name) for name in sorted(names)}
+        table = {name: group_config(name) for name in sorted(names)}
         version = self._offset_version
         self._answer(by, asked, {"dataVersion": version, "subscriptionGroupTable": table})
 
@@ -109,7 +112,7 @@ class BrokerInfo:
             "brokerActive": "true",
             "dledgerRole": core.role.value,
             "putTps": rates,
-            "putMessageTimesTotal": str(self._reput.applied_index + 1),
+            "putMessageTimesTotal": str(self._message_count),
             "commitLogMinOffset": str(core.log.begin.position),
             "commitLogMaxOffset": str(core.log.end_position),
             "dledgerTerm": str(core.term),
@@ -117,8 +120,9 @@ class BrokerInfo:
             "consumerGroupsOnline": str(sum(1 for _ in self._groups)),
             "topics": str(sum(1 for _ in self._reput.tables.topics)),
         }
-        table |= dict.fromkeys(_NOT_KEPT, "0")
-        table["getTransferredTps"] = "0.0 0.0 0.0"  # not counted, but the tools split it
+        table |= dict.fromkeys(_NOT_KEPT, "0") | self._status()
+        for name in ("getTransferredTps", "getTransferedTps"):  # as 5.x and as 4.x spell it
+            table[name] = "0.0 0.0 0.0"  # not counted, but the tools split it
         self._answer(by, asked, {"table": table})
 
     def config(self, by: Connection, asked: Command, _: float, __: int) -> None:
@@ -138,9 +142,14 @@ class BrokerInfo:
             earlier = [one for one in self._samples if one[0] <= now_ms - window_ms]
             since_ms, count = (earlier or [*self._samples, (now_ms, 0)])[-1 if earlier else 0]
             passed_ms = now_ms - since_ms
-            rate = (self._reput.applied_index - count) * 1000 / passed_ms if passed_ms else 0.0
+            rate = (self._message_count - count) * 1000 / passed_ms if passed_ms else 0.0
             texts.append(f"{rate:.2f}")
         return " ".join(texts)
+
+    @property
+    def _message_count(self) -> int:
+        """How many messages were ever put into queues."""
+        return sum(end for _, end in self._reput.queues.ranges().values())
 
     @property
     def _offset_version(self) -> dict[str, int]:
@@ -165,7 +174,7 @@ def _version(counter: int) -> dict[str, int]:
     return {"counter": counter, "stateVersion": 0, "timestamp": 0}
 
 
-def _group_config(name: str) -> dict[str, object]:
+def group_config(name: str) -> dict[str, object]:
     """RocketMQ's SubscriptionGroupConfig as it is made for a group that is new."""
     return {
         "brokerId": 0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -58,7 +59,7 @@ def test_a_step_that_takes_long_is_told(shell: Shell, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Linearizable, "check", lambda *_: time.sleep(0.3))
     monkeypatch.setattr(Linearizable, "check_keys", lambda *_: time.sleep(0.3))
     shell.check(shell.write("h.edn", VALID_EDN))
-    assert "shaketable: judging linearizable (0 s)" in shell.err
+    assert re.search(r"shaketable: judging linearizable \(\d+ s\)", shell.err)
 
 
 def test_an_invalid_history_shows_what_fails_and_why(shell: Shell) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
@@ -11,17 +11,11 @@ import trio
 from system.client.connection import RefusedError
 from system.client.producer import Producer
 from system.client.pull_consumer import PullConsumer
-from tests.support.apache_servers import Apache, start_broker, start_name_server
-from tests.support.foreign_java import java_in, needs_maven
+from tests.support.apache_servers import Apache
+from tests.support.foreign_java import needs_maven
 
 pytestmark = [pytest.mark.e2e, needs_maven, pytest.mark.timeout(600)]
 READY_SECONDS_MAX = 60
-
-
-@pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
-    with java_in(tmp_path_factory.mktemp("apache")) as java:
-        yield start_broker(java, start_name_server(java))
 
 
 def run(story: Callable[[Producer, PullConsumer], Awaitable[None]], apache: Apache) -> None:
@@ -95,6 +89,7 @@ def test_a_group_goes_on_where_it_committed(apache: Apache) -> None:
         receipt = await producer.send("Offsets", b"1", order_key="x")
         await producer.send("Offsets", b"2", queue=receipt.queue)
         queue = receipt.queue
+        assert (await consumer.pull(queue, 0)).next_offset == 2  # the broker knows the group now
         assert await consumer.min_offset(queue) == 0
         assert await consumer.max_offset(queue) == 2
         assert await consumer.committed(queue) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -16,19 +16,12 @@ from system.client.pull_consumer import PullConsumer
 from system.client.queue_reader import ConsumeError
 from system.client.routes import MessageQueue
 from system.store.message import Message
-from tests.support.apache_servers import Apache, start_broker, start_name_server
-from tests.support.foreign_java import java_in, needs_maven
+from tests.support.apache_servers import Apache
+from tests.support.foreign_java import needs_maven
 
 pytestmark = [pytest.mark.e2e, needs_maven, pytest.mark.timeout(600)]
 OFTEN = Intervals(heartbeat_s=2.0, rebalance_s=2.0, commit_s=0.5, lock_s=2.0, wait_s=2.0)
 SECONDS_MAX = 60
-DELAYS = "messageDelayLevel=1s 1s 1s 1s 1s\n"
-
-
-@pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
-    with java_in(tmp_path_factory.mktemp("apache")) as java:
-        yield start_broker(java, start_name_server(java), more=DELAYS)
 
 
 class Inbox:

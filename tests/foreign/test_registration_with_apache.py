@@ -10,8 +10,9 @@ import pytest
 import trio
 
 from system.client.producer import Producer
-from tests.support.apache_servers import start_broker, start_name_server
-from tests.support.foreign_java import NEW, OLD, Java, java_in, needs_maven, programs
+from tests.support.apache_admin import Admin
+from tests.support.apache_servers import Apache, start_broker, start_name_server
+from tests.support.foreign_java import NEW, Java, java_in, needs_maven, programs
 from tests.support.name_servers import NameServers
 from tests.support.node_group import NodeGroup, Writer, until
 
@@ -60,11 +61,10 @@ async def routes_agree(
 
 
 def test_apaches_name_server_shows_the_same_as_ours(
-    tmp_path: Path, java: Java, name_servers: NameServers
+    tmp_path: Path, apache: Apache, name_servers: NameServers
 ) -> None:
-    apache = start_name_server(java)
-    port = int(apache.rpartition(":")[2])
-    group = group_at(tmp_path, f"{apache};{name_servers.addresses}")
+    port = int(apache.name_server.rpartition(":")[2])
+    group = group_at(tmp_path, f"{apache.name_server};{name_servers.addresses}")
 
     async def story() -> None:
         group.start(*NAMES)
@@ -112,64 +112,15 @@ def test_apaches_client_finds_our_group_at_apaches_name_server(tmp_path: Path, j
         assert consumer.wait(2 * TOOL_SECONDS_MAX) == 0, consumer.lines[-5:]
         assert sorted(int(words[0]) for words in consumer.told("got")) == list(range(MESSAGES))
         number, queue, offset, message_id = sent[MESSAGES // 2]
-        shown = tool(java, NEW, "queryMsgById", "-n", apache, "-t", "Found", "-i", message_id)
+        shown = Admin(java, NEW, apache).call(
+            "queryMsgById", "-t", "Found", "-i", message_id, is_checked=False
+        )
         said = dict(
             map(str.strip, line.split(":", 1)) for line in shown.splitlines() if ":" in line
         )
         wanted = {"Topic": "Found", "Queue ID": queue, "Queue Offset": offset}
         assert {name: said[name] for name in wanted} == wanted
         assert said["Keys"] == f"[key{number}]"
-    finally:
-        group.close()
-
-
-def tool(java: Java, version: str, *words: str) -> str:
-    """Run Apache's mqadmin; return what it prints."""
-    quiet = java.folder / "conf" / "logback_tools.xml"  # without it, 4.9 does not start
-    quiet.parent.mkdir(exist_ok=True)
-    quiet.write_text("<configuration/>")
-    main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    program = java.start(programs(version), main, *words)
-    code = program.wait(TOOL_SECONDS_MAX)
-    text = "\n".join(program.lines)
-    assert code == 0, text
-    return text
-
-
-@pytest.mark.parametrize("version", [OLD, NEW])
-def test_apaches_tools_read_our_name_server(
-    tmp_path: Path, java: Java, name_servers: NameServers, version: str
-) -> None:
-    group = group_at(tmp_path, name_servers.addresses)
-    (port,) = name_servers.ports
-
-    async def settled() -> str:
-        group.start(*NAMES)
-        await Writer(group.client()).send_some("t", 5)
-
-        async def everybody() -> bool:
-            route = await name_servers.route(port, "t")
-            return route is not None and len(route.broker_datas[0].broker_addrs) == 3
-
-        await until(everybody, "all three are registered")
-        return await group.leader()
-
-    try:
-        leader = group.tell(settled)
-        route = tool(java, version, "topicRoute", "-n", name_servers.addresses, "-t", "t")
-        assert "{}:{}".format(*group.client_address(leader)) in route
-        assert '"brokerName":"ours"' in route.replace(" ", "")
-        listed = tool(java, version, "clusterList", "-n", name_servers.addresses)
-        for name in NAMES:
-            assert "{}:{}".format(*group.client_address(name)) in listed
-        listed = tool(java, version, "topicList", "-n", name_servers.addresses, "-c")
-        assert ["DefaultCluster", "t"] in [line.split() for line in listed.splitlines()]
-        for command, perm in (("wipeWritePerm", 4), ("addWritePerm", 6)):
-            said = tool(java, version, command, "-n", name_servers.addresses, "-b", "ours")
-            assert "OK" in said
-            route = trio.run(name_servers.route, port, "t")
-            assert route is not None
-            assert route.queue_datas[0].perm == perm
     finally:
         group.close()
 

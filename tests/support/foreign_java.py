@@ -112,6 +112,12 @@ class Program:
         """Return the words of the lines that begin with `word`, that one left out."""
         return [line.split()[1:] for line in list(self.lines) if line.split(" ", 1)[0] == word]
 
+    def feed(self, line: str) -> None:
+        """Give it a line to read."""
+        assert self.process.stdin is not None, "it was started without is_fed"
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
     def wait(self, seconds: float) -> int:
         """Wait for its end; return its exit code."""
         code = self.process.wait(seconds)
@@ -128,8 +134,9 @@ class Program:
                 self.process.kill()
                 self.process.wait(END_SECONDS_MAX)
         self._reader.join(END_SECONDS_MAX)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
 
 
 class Java:
@@ -139,15 +146,17 @@ class Java:
         self.folder = folder
         self.started: list[Program] = []
 
-    def start(self, made: Path, main: str, *arguments: str, heap_mb: int = 192) -> Program:
-        """Start the class `main` of what `programs` or `servers` made."""
+    def start(
+        self, made: Path, main: str, *arguments: str, heap_mb: int = 192, is_fed: bool = False
+    ) -> Program:
+        """Start the class `main` of what `programs` or `servers` made; `feed` it if it reads."""
         process = subprocess.Popen(
             [
                 "java", f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
                 *OPENED, f"-Duser.home={self.folder}",
                 "-cp", f"{made / 'classes'}:{made / 'lib'}/*", main, *arguments,
             ],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if is_fed else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -176,10 +185,12 @@ class Java:
 
 @contextmanager
 def java_in(folder: Path) -> Iterator[Java]:
-    """Yield a `Java` whose programs are all ended behind it."""
+    """Yield a `Java` whose programs are all ended behind it; nobody waits for a clean end."""
     java = Java(folder)
     try:
         yield java
     finally:
+        for program in java.started:
+            program.process.kill()
         for program in java.started:
             program.end()
