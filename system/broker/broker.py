@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from system.broker.admin import ADMIN_CODES, Admin
 from system.broker.appender import Appender
 from system.broker.broker_state import encode_state, snapshot_ranges
+from system.broker.broker_tables import BrokerTables
 from system.broker.consume_queue import ConsumeQueues, UnitReader
 from system.broker.core import Core
 from system.broker.delay_delivery import DelayDelivery
@@ -95,6 +96,11 @@ class Broker:
     def queues(self) -> ConsumeQueues:
         """The consume queues: what is committed and applied here."""
         return self._reput.queues
+
+    @property
+    def tables(self) -> BrokerTables:
+        """Topics and group offsets."""
+        return self._reput.tables
 
     @property
     def applied_index(self) -> int:

@@ -22,6 +22,8 @@ class BrokerTables:
     def __init__(self, config: BrokerConfig, state: BrokerState) -> None:
         self.topics = TopicTable(config)
         self.offsets = OffsetTable()
+        self.versions = {TOPIC_QUEUE: 0, OFFSET_QUEUE: 0}
+        """How often each was changed, where the log does not count it."""
         self.restore(state)
 
     def restore(self, state: BrokerState) -> None:

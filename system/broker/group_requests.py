@@ -89,7 +89,9 @@ class GroupRequests:
         topic_requests = TopicRequests(self.topics, self._events)
         send_back = SendBack(core, reput, appender, self.topics, self._events, config)
         groups = self.heartbeats.groups
-        info = BrokerInfo(core, reput, groups, outbox, config, self._events, offset_events)
+        info = BrokerInfo(
+            core, reput, groups, outbox, config, self._events, offset_events, mode.status
+        )
         self._info = info
         self._serve: dict[int, Callable[[Connection, Command, float, int], None]] = {
             RequestCode.HEART_BEAT: self._heartbeat,

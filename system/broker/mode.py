@@ -38,7 +38,7 @@ class Mode:
     """The parts by which brokers differ.
 
     `topic_events` and `offset_events` take what is said about topics and offsets: in a group the
-    same, entries of its log.
+    same, entries of its log. `status` is what operators are told of the broker beside the rest.
     """
 
     format: LogFormat = DLEDGER_FORMAT
@@ -46,6 +46,7 @@ class Mode:
     pending: Callable[[Core, Outbox], PendingAppends] = PendingAppends
     topic_events: NewEvents = EventLog
     offset_events: NewEvents | None = None
+    status: Callable[[], dict[str, str]] = dict
 
 
 DLEDGER = Mode()

@@ -225,7 +225,22 @@ class NativeCore:
         snapshot = Snapshot(native_end(position), _NOBODY, -1, b"")
         self.ledger.install(snapshot)
         self._effects.installed = snapshot
-        self.flushed_index = max(self.flushed_index, position - 1)
+
+    @property
+    def reported_position(self) -> int:
+        """Up to where a slave says to have the log: what its flushDiskType calls written."""
+        return (self.flushed_index if self.config.is_sync_flush else self.ledger.commit_index) + 1
+
+    def status(self) -> dict[str, str]:
+        """Return what operators are told beside what any broker tells."""
+        status = {
+            "brokerRole": self.config.role.value,
+            "flushedOffset": str(self.flushed_index + 1),
+        }
+        if self.config.is_master:
+            status["slaveCount"] = str(self.slave_count)
+            status["slavesMaxOffset"] = str(self._slaves_position)
+        return status
 
     def follow(self, master: str | None) -> None:
         """Slave: this is where clients are sent to."""

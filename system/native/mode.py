@@ -35,4 +35,4 @@ def native_mode(core: NativeCore, config: BrokerConfig) -> Mode:
     def pending(_: Core, outbox: Outbox) -> GroupCommit:
         return GroupCommit(core, outbox, config)
 
-    return Mode(NATIVE_FORMAT, NativeReput, pending, TableEvents, OffsetEvents)
+    return Mode(NATIVE_FORMAT, NativeReput, pending, TableEvents, OffsetEvents, core.status)

@@ -10,13 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from system.broker.appender import Appender
 from system.broker.effects import Connection
 from system.broker.event_log import EventLog
-from system.broker.limits import BrokerConfig
-from system.broker.outbox import Asked, Outbox
-from system.broker.pending import PendingAppends
-from system.broker.reput import Reput
+from system.broker.outbox import Asked
 from system.remoting.codes import ResponseCode
 from system.remoting.responses import response
 
@@ -26,32 +22,21 @@ class TableEvents(EventLog):
 
     is_agreed: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        appender: Appender,
-        pending: PendingAppends,
-        outbox: Outbox,
-        config: BrokerConfig,
-        reput: Reput,
-    ) -> None:
-        super().__init__(appender, pending, outbox, config, reput)
-        self._count = 0
-
     @property
     def end_index(self) -> int:
         """Return that nothing is on its way."""
         return -1
 
     def version(self, queue_id: int) -> int:
-        """How many changes there were since the broker started."""
-        del queue_id
-        return self._count
+        """How many changes of this kind there were."""
+        return self._reput.tables.versions[queue_id]
 
     def write(self, queue_id: int, properties: bytes, body: bytes, wall_ms: int) -> None:
         """Change the table that the event is about."""
         del properties, wall_ms
-        self._reput.tables.apply(queue_id, body)
-        self._count += 1
+        tables = self._reput.tables
+        tables.apply(queue_id, body)
+        tables.versions[queue_id] += 1
 
     def answer_when_acknowledged(
         self,

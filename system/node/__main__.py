@@ -20,7 +20,8 @@ import trio
 
 from system.node.assembly import assemble
 from system.node.clock import SystemClock
-from system.node.config import ConfigError, NodeConfig, load
+from system.node.conf_values import ConfigError
+from system.node.config import NodeConfig, load
 from system.node.machine import Machine, in_disk_thread
 from system.node.node import Node
 from system.node.open_file_limit import clients_within, raise_open_file_limit

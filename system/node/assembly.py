@@ -11,30 +11,27 @@ from collections.abc import Callable, Iterable
 
 from system import mutants
 from system.broker.broker import Broker
-from system.broker.broker_state import ranges_of
 from system.broker.limits import BrokerConfig
 from system.broker.log_format import Dispatch
 from system.broker.native import native_dispatches, upgraded_snapshot
 from system.mutants import Mutant
 from system.node.broker_start import BrokerStart, Readers, build_broker
-from system.node.config import ConfigError, NodeConfig
+from system.node.conf_values import ConfigError
+from system.node.config import NodeConfig
 from system.node.data_files import DataFiles
 from system.node.flusher import Flusher
+from system.node.limits_of import checkpoint_files, limits_of
 from system.node.machine import Machine
 from system.node.members import Members
+from system.node.native_assembly import assemble_native
 from system.node.node import Node
 from system.node.node_parts import NodeParts, WriteHooks
 from system.node.recorder import CannotRecord, Recorder
 from system.raft.membership import Membership
 from system.store.broker_checkpoint import CheckpointFiles
 from system.store.commit_log import CommitLog
-from system.store.key_file import Sizes
 from system.store.log_writer import LogWriter
-from system.store.message import host_bytes
 from system.store.segment_files import NAME_DIGITS
-
-KEY_ITEMS_MAX = 100_000
-"""Messages with keys that may wait for the next checkpoint; past that, applying waits."""
 
 log = logging.getLogger("shaketable.node")
 
@@ -45,33 +42,14 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
     `parts` are what the node is made of; without them, those of the bug that the configuration
     plants, or the right ones. Raises ConfigError, StoreError (also LogDamaged), InvariantError.
     """
+    if config.native is not None:
+        return assemble_native(config, config.native, machine)
     if parts is None:
         parts = _planted(config)
     _refuse_joining_with_native_log(config, machine)
     commit_log = _open_log(config, machine, parts)
-    limits = BrokerConfig(
-        data_file_bytes=config.data_file_bytes,
-        store_host=host_bytes(config.host, config.listen_port),
-        key_items_max=KEY_ITEMS_MAX if config.is_key_indexed else 0,
-        pending_sends_max=config.pending_sends_max,
-        expiry=config.expiry,
-        slave_read_enable=config.slave_read_enable,
-        long_polling=config.long_polling,
-        short_polling_ms=float(config.short_polling_ms),
-        delay_levels_ms=config.delay_levels_ms,
-        auto_create_topics=config.auto_create_topics,
-        queues_per_topic=config.default_topic_queues,
-        properties=dict(config.given),
-    )
-    root = str(config.store_root)
-    files = CheckpointFiles(
-        machine.disk,
-        root,
-        f"{root}/dledger-{config.self_id}",
-        ranges_of,
-        queue_file_bytes=config.queue_file_bytes,
-        key_sizes=Sizes(config.hash_slots, config.index_items_max),
-    )
+    limits = limits_of(config)
+    files = checkpoint_files(config, machine, f"{config.store_root}/dledger-{config.self_id}")
     native = _native(commit_log)
     start = _start(config, machine, commit_log, limits, files, native)
     readers = Readers(commit_log, files.queues, files.keys)

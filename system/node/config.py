@@ -8,39 +8,40 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
-from typing import TypeVar
 
 from system.broker.delay_levels import DEFAULT_LEVELS, DEFAULT_LEVELS_MS, parse_levels
 from system.broker.expiry import HOUR_MS, ExpiryConfig
+from system.node.conf_values import (
+    TRUTH,
+    ConfigError,
+    is_number,
+    read_choice,
+    read_name,
+    read_number,
+    read_properties,
+    read_units,
+)
+from system.node.native_keys import NATIVE_KEYS, NativeSettings, read_native
 from system.raft.protocol import RaftConfig
 from system.store.log_writer import AckPolicy
-
-Value = TypeVar("Value")
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used: one line that names the file and the key."""
-
 
 PORT_MAX = 65_535
 INDEX_UNIT_BYTES = 32
 QUEUE_UNIT_BYTES = 20
 LAST_HOUR = 23
-NUMBER_DIGITS_MAX = 19
 _ID = re.compile(r"[A-Za-z0-9_.]+")
 _NUMBERED_ID = re.compile(r"[A-Za-z]([0-9]{1,9})")
 DEFAULT_CLUSTER = "DefaultCluster"
 NAME_SERVERS_MAX = 16
-NAME_LENGTH_MAX = 255
 REGISTER_INTERVAL_MIN_MS, REGISTER_INTERVAL_MAX_MS = 10_000, 60_000
 """RocketMQ takes what lies outside for the nearer end."""
 DISKS = ("real", "volatile")
 ACK_POLICIES: Mapping[str, AckPolicy] = {"SYNC_FLUSH": "fsync", "ASYNC_FLUSH": "page-cache"}
 """What an acknowledgement stands for: durable copies, or copies in the page cache."""
-_TRUTH = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +90,18 @@ class NodeConfig:
     default_topic_queues: int = 16
     given: Mapping[str, str] = field(default_factory=dict)
     """The configuration as it was written, to be shown to operators."""
+    native: NativeSettings | None = None
+    """How a broker without a group replicates; None for a member of one."""
     recording: Path | None = None
     """Where the broker's inputs are recorded (`system.node.recorder`), if they are."""
     unused: Mapping[str, str] = field(default_factory=dict)
 
 
 # RocketMQ's keys that this broker reads but that change nothing in dledger mode yet.
-_KNOWN_UNUSED = frozenset(
-    (
-        "brokerId",
-        "brokerRole",
-        "enableDLegerCommitLog",
-        "sendMessageThreadPoolNums",
-    )
-)
-_REQUIRED = ("dLegerSelfId", "dLegerGroup", "dLegerPeers", "listenPort", "storePathRootDir")
+_KNOWN_UNUSED = frozenset(("sendMessageThreadPoolNums",))
+_REQUIRED = ("listenPort", "storePathRootDir")
+_REQUIRED_OF_MEMBERS = ("dLegerSelfId", "dLegerGroup", "dLegerPeers")
+_OF_MEMBERS = frozenset((*_REQUIRED_OF_MEMBERS, "mappedFileSizeIndex", "preferredLeaderIds"))
 _OPTIONAL = (
     "autoCreateTopicEnable",
     "brokerClusterName",
@@ -112,6 +110,7 @@ _OPTIONAL = (
     "defaultTopicQueueNums",
     "deleteWhen",
     "diskMaxUsedSpaceRatio",
+    "enableDLegerCommitLog",
     "fileReservedTime",
     "flushDiskType",
     "longPollingEnable",
@@ -152,87 +151,108 @@ def load(path: Path) -> NodeConfig:
 
 def parse(text: str) -> NodeConfig:
     """Parse the text of a broker.conf. Raises ConfigError."""
-    values = _properties(text)
+    values = read_properties(text)
+    known = {*_KNOWN_UNUSED, *_REQUIRED, *_OF_MEMBERS, *_OPTIONAL, *NATIVE_KEYS}
     for key in values:
-        if key not in _KNOWN_UNUSED and key not in _REQUIRED and key not in _OPTIONAL:
+        if key not in known:
             raise ConfigError(f"unknown key {key}")
-    for key in _REQUIRED:
+    is_member = read_choice(values, "enableDLegerCommitLog", TRUTH, "false")
+    for key in (*_REQUIRED, *(_REQUIRED_OF_MEMBERS if is_member else ())):
         if not values.get(key):
             raise ConfigError(f"{key} is missing")
+    if is_member:
+        return _member(values)
+    listen_port = read_number(values, "listenPort", 0, 0, PORT_MAX)
+    settings = read_native(values, listen_port)
+    named = replace(
+        _any_node(values, f"{settings.broker_name}-{settings.broker_id}"),
+        group=settings.broker_name,
+        broker_name=settings.broker_name,
+        broker_id=settings.broker_id,
+        native=settings,
+    )
+    return _without_use(named, _KNOWN_UNUSED | _OF_MEMBERS)
+
+
+def _member(values: Mapping[str, str]) -> NodeConfig:
+    """Read the configuration of a DLedger group's member."""
     peers = _peers(values["dLegerPeers"])
     self_id = values["dLegerSelfId"]
     if self_id not in peers:
         raise ConfigError(f"dLegerSelfId {self_id} is not among dLegerPeers {', '.join(peers)}")
-    lease_ms = _number(values, "shaketableLeaseMs", 0, 0, 60_000)
+    lease_ms = read_number(values, "shaketableLeaseMs", 0, 0, 60_000)
     try:
         raft = RaftConfig(
             lease_ms=float(lease_ms), preferred_leaders=_ids(values, "preferredLeaderIds")
         )
     except ValueError as error:
         raise ConfigError(f"shaketableLeaseMs: {error}") from None
+    named = _any_node(values, self_id)
+    member = replace(
+        named,
+        group=values["dLegerGroup"],
+        peers=peers,
+        is_joining=read_choice(values, "shaketableJoin", TRUTH, "false"),
+        ack_policy=read_choice(values, "flushDiskType", ACK_POLICIES, "SYNC_FLUSH"),
+        raft=raft,
+        native_log=Path(native) if (native := values.get("storePathCommitLog")) else None,
+        broker_name=read_name(values, "brokerName", values["dLegerGroup"]),
+        broker_id=_broker_id(self_id, is_needed=bool(named.name_servers)),
+    )
+    return _without_use(member, _KNOWN_UNUSED | {*NATIVE_KEYS})
+
+
+def _without_use(config: NodeConfig, keys: AbstractSet[str]) -> NodeConfig:
+    """Let a configuration tell which keys were given that mean nothing in its mode."""
+    return replace(
+        config, unused={key: value for key, value in config.given.items() if key in keys}
+    )
+
+
+def _any_node(values: Mapping[str, str], self_id: str) -> NodeConfig:
+    """Read what means the same whatever a node is."""
     host = values.get("brokerIP1", "127.0.0.1")
     try:
         IPv4Address(host)
     except AddressValueError:
         raise ConfigError(f"brokerIP1 must be an IPv4 address, not {host!r}") from None
-    name_servers = _name_servers(values.get("namesrvAddr", ""))
     return NodeConfig(
         self_id=self_id,
-        group=values["dLegerGroup"],
-        peers=peers,
-        listen_port=_number(values, "listenPort", 0, 0, PORT_MAX),
+        group="",
+        peers={},
+        listen_port=read_number(values, "listenPort", 0, 0, PORT_MAX),
         store_root=Path(values["storePathRootDir"]),
         host=host,
-        data_file_bytes=_number(values, "mappedFileSizeCommitLog", 1 << 30, 4096, 1 << 40),
-        index_file_bytes=_units(values, "mappedFileSizeIndex", 160 << 20, INDEX_UNIT_BYTES),
-        disk=_choice(values, "shaketableDisk", {disk: disk for disk in DISKS}, "real"),
+        data_file_bytes=read_number(values, "mappedFileSizeCommitLog", 1 << 30, 4096, 1 << 40),
+        index_file_bytes=read_units(values, "mappedFileSizeIndex", 160 << 20, INDEX_UNIT_BYTES),
+        disk=read_choice(values, "shaketableDisk", {disk: disk for disk in DISKS}, "real"),
         seed=values.get("shaketableSeed", ""),
         mutant=values.get("shaketableMutant", ""),
-        is_joining=_choice(values, "shaketableJoin", _TRUTH, "false"),
-        ack_policy=_choice(values, "flushDiskType", ACK_POLICIES, "SYNC_FLUSH"),
-        raft=raft,
         expiry=_expiry(values),
-        native_log=Path(native) if (native := values.get("storePathCommitLog")) else None,
-        queue_file_bytes=_units(
+        queue_file_bytes=read_units(
             values, "mappedFileSizeConsumeQueue", 300_000 * QUEUE_UNIT_BYTES, QUEUE_UNIT_BYTES
         ),
-        is_key_indexed=_choice(values, "messageIndexEnable", _TRUTH, "true"),
-        hash_slots=_number(values, "maxHashSlotNum", 5_000_000, 1, 1 << 28),
-        index_items_max=_number(values, "maxIndexNum", 20_000_000, 2, 1 << 30),
-        cluster=_name(values, "brokerClusterName", DEFAULT_CLUSTER),
-        broker_name=_name(values, "brokerName", values["dLegerGroup"]),
-        broker_id=_broker_id(self_id, is_needed=bool(name_servers)),
-        name_servers=name_servers,
+        is_key_indexed=read_choice(values, "messageIndexEnable", TRUTH, "true"),
+        hash_slots=read_number(values, "maxHashSlotNum", 5_000_000, 1, 1 << 28),
+        index_items_max=read_number(values, "maxIndexNum", 20_000_000, 2, 1 << 30),
+        cluster=read_name(values, "brokerClusterName", DEFAULT_CLUSTER),
+        name_servers=_name_servers(values.get("namesrvAddr", "")),
         register_interval_ms=min(
             max(
-                _number(values, "registerNameServerPeriod", 30_000, 0, 1 << 40),
+                read_number(values, "registerNameServerPeriod", 30_000, 0, 1 << 40),
                 REGISTER_INTERVAL_MIN_MS,
             ),
             REGISTER_INTERVAL_MAX_MS,
         ),
-        slave_read_enable=_choice(values, "slaveReadEnable", _TRUTH, "false"),
-        long_polling=_choice(values, "longPollingEnable", _TRUTH, "true"),
-        short_polling_ms=_number(values, "shortPollingTimeMills", 1000, 0, 60_000),
+        slave_read_enable=read_choice(values, "slaveReadEnable", TRUTH, "false"),
+        long_polling=read_choice(values, "longPollingEnable", TRUTH, "true"),
+        short_polling_ms=read_number(values, "shortPollingTimeMills", 1000, 0, 60_000),
         delay_levels_ms=_delay_levels(values),
-        auto_create_topics=_choice(values, "autoCreateTopicEnable", _TRUTH, "true"),
-        default_topic_queues=_number(values, "defaultTopicQueueNums", 16, 1, 1024),
+        auto_create_topics=read_choice(values, "autoCreateTopicEnable", TRUTH, "true"),
+        default_topic_queues=read_number(values, "defaultTopicQueueNums", 16, 1, 1024),
         given=values,
         recording=Path(recording) if (recording := values.get("shaketableRecord")) else None,
-        unused={key: value for key, value in values.items() if key in _KNOWN_UNUSED},
     )
-
-
-def _properties(text: str) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
-        if not line or line[0] in "#!":
-            continue
-        key, equals, value = line.partition("=")
-        if not equals:
-            raise ConfigError(f"line {number}: no '=' in {line!r}")
-        values[key.strip()] = value.strip()
-    return values
 
 
 def _peers(text: str) -> dict[str, tuple[str, int]]:
@@ -241,7 +261,7 @@ def _peers(text: str) -> dict[str, tuple[str, int]]:
     for part in filter(None, text.split(";")):
         name, dash, address = part.strip().partition("-")
         host, colon, port = address.rpartition(":")
-        if not (dash and colon and host and _is_number(port) and int(port) <= PORT_MAX):
+        if not (dash and colon and host and is_number(port) and int(port) <= PORT_MAX):
             raise ConfigError(f"dLegerPeers: {part!r} is not of the form n0-127.0.0.1:40911")
         if not _ID.fullmatch(name):
             raise ConfigError(f"dLegerPeers: {name!r} is no id: letters, digits, '_' and '.'")
@@ -256,19 +276,12 @@ def _name_servers(text: str) -> tuple[tuple[str, int], ...]:
     found: dict[tuple[str, int], None] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
         host, _, port = part.rpartition(":")
-        if not host or ":" in host or not _is_number(port) or not 0 < int(port) <= PORT_MAX:
+        if not host or ":" in host or not is_number(port) or not 0 < int(port) <= PORT_MAX:
             raise ConfigError(f"namesrvAddr: {part!r} is not of the form 127.0.0.1:9876")
         found[host, int(port)] = None
     if len(found) > NAME_SERVERS_MAX:
         raise ConfigError(f"namesrvAddr: {len(found)} name servers, at most {NAME_SERVERS_MAX}")
     return tuple(found)
-
-
-def _name(values: Mapping[str, str], key: str, default: str) -> str:
-    name = values.get(key) or default
-    if len(name) > NAME_LENGTH_MAX:
-        raise ConfigError(f"{key} has {len(name)} characters, at most {NAME_LENGTH_MAX}")
-    return name
 
 
 def _broker_id(self_id: str, *, is_needed: bool) -> int:
@@ -284,31 +297,17 @@ def _broker_id(self_id: str, *, is_needed: bool) -> int:
     return 1
 
 
-def _number(values: Mapping[str, str], key: str, default: int, low: int, high: int) -> int:
-    text = values.get(key)
-    if text is None:
-        return default
-    if not _is_number(text) or not low <= int(text) <= high:
-        raise ConfigError(f"{key} must be a number in {low}..{high}, not {text!r}")
-    return int(text)
-
-
-def _is_number(text: str) -> bool:
-    """Whether it is a number that can be one of ours: `int` refuses other digits, and many."""
-    return text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX
-
-
 def _expiry(values: Mapping[str, str]) -> ExpiryConfig:
     """Read when data files expire. `shaketableReservedMs` is for tests that cannot wait hours."""
-    reserved_ms = _number(values, "fileReservedTime", 72, 1, 1 << 20) * HOUR_MS
+    reserved_ms = read_number(values, "fileReservedTime", 72, 1, 1 << 20) * HOUR_MS
     hours = [part.strip() for part in values.get("deleteWhen", "").split(";") if part.strip()]
     for hour in hours:
-        if not _is_number(hour) or int(hour) > LAST_HOUR:
+        if not is_number(hour) or int(hour) > LAST_HOUR:
             raise ConfigError(f"deleteWhen must list hours of the day in UTC, 00..23, not {hour!r}")
     return ExpiryConfig(
-        reserved_ms=_number(values, "shaketableReservedMs", reserved_ms, 1, 1 << 50),
+        reserved_ms=read_number(values, "shaketableReservedMs", reserved_ms, 1, 1 << 50),
         delete_when_hours=tuple(sorted({int(hour) for hour in hours})),
-        used_ratio_max=_number(values, "diskMaxUsedSpaceRatio", 75, 10, 95) / 100,
+        used_ratio_max=read_number(values, "diskMaxUsedSpaceRatio", 75, 10, 95) / 100,
     )
 
 
@@ -317,23 +316,6 @@ def _delay_levels(values: Mapping[str, str]) -> tuple[int, ...]:
         return parse_levels(values.get("messageDelayLevel", DEFAULT_LEVELS))
     except ValueError as error:
         raise ConfigError(f"messageDelayLevel: {error}") from None
-
-
-def _units(values: Mapping[str, str], key: str, default: int, unit_bytes: int) -> int:
-    """Read the size of a file that holds whole units."""
-    size = _number(values, key, default, unit_bytes * 8, 1 << 40)
-    if size % unit_bytes:
-        raise ConfigError(f"{key} must be a multiple of {unit_bytes}, not {size}")
-    return size
-
-
-def _choice(
-    values: Mapping[str, str], key: str, choices: Mapping[str, Value], default: str
-) -> Value:
-    text = values.get(key, default)
-    if text not in choices:
-        raise ConfigError(f"{key} must be one of {', '.join(choices)}, not {text}")
-    return choices[text]
 
 
 def _ids(values: Mapping[str, str], key: str) -> tuple[str, ...]:

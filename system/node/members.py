@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import trio
 
@@ -63,6 +63,9 @@ class Members:
             nursery.start_soon(self._peers.run)
             await trio.serve_listeners(guarded(self._serve, PEER_CONNECTIONS_MAX), self._listeners)
 
+    async def stop(self) -> None:
+        """Do nothing: the log has everything."""
+
     def send(self, peer: str, message: Message) -> None:
         """Send a message, or drop it where it cannot be sent."""
         try:
@@ -82,6 +85,9 @@ class Members:
         for member in membership.members:
             self._strangers.pop(member, None)
         self._peers.keep(self._addresses(membership))
+
+    def learn(self, ext: Mapping[str, str]) -> None:
+        """Do nothing: the group says who leads."""
 
     def notice(self) -> None:
         """Do nothing: the core says what to send."""

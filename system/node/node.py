@@ -70,7 +70,9 @@ class Node:
         self._measure = trio.Event()
         self._older_by_ms = 0
         self._registration = (
-            Registration(config, machine.clock, self._standing, self._topics)
+            Registration(
+                config, machine.clock, self._standing, self._topics, self._replication.learn
+            )
             if config.name_servers
             else None
         )
@@ -99,6 +101,7 @@ class Node:
 
     async def stop(self) -> None:
         """Leave the disk in order behind a `run` that was cancelled. Raises StoreError."""
+        await self._replication.stop()
         if self._flusher.is_idle:
             await self._checkpointer.save()
         if self._recorder is not None:

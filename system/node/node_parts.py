@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,11 +42,17 @@ class Replication(Protocol):
     async def run(self) -> None:
         """Serve and keep connections until cancelled."""
 
+    async def stop(self) -> None:
+        """Leave the disk in order, behind a `run` that was cancelled."""
+
     def send(self, peer: str, message: Message) -> None:
         """Send a message of the core's to another member."""
 
     def follow(self, membership: Membership) -> None:
         """These are the members from now on."""
+
+    def learn(self, ext: Mapping[str, str]) -> None:
+        """A name server has answered a registration with these fields."""
 
     def notice(self) -> None:
         """Effects were carried out: look whether there is more to send."""

@@ -8,7 +8,7 @@ Source: RocketMQ's BrokerOuterAPI and BrokerController.registerBrokerAll; DLEDGE
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -70,11 +70,14 @@ class Registration:
         clock: Clock,
         look: Callable[[], Standing],
         topics: Callable[[], Iterable[TopicConfig]],
+        learn: Callable[[Mapping[str, str]], object] = dict,
     ) -> None:
         self._config = config
         self._clock = clock
         self._look = look
         self._topics = topics
+        self.learn = learn
+        """Told what a name server answers to a registration: where the master is."""
         self._address = f"{config.host}:{config.listen_port}"
         self._opaque = count(1)
         self._body: bytes | None = None
@@ -122,6 +125,8 @@ class Registration:
     def register_request(self, broker_id: int) -> Command:
         """Return the registration as of now. Raises CommandError for what cannot be written."""
         config, standing = self._config, self.standing
+        native = config.native
+        ha_port = native.ha_port if native else config.listen_port + HA_PORT_ABOVE
         if self._body is None:
             # The raft term as state version: a leader of the past takes nobody's place.
             version = DataVersion(standing.term, self._since_ms, standing.topics_version)
@@ -131,7 +136,7 @@ class Registration:
             broker_addr=self._address,
             cluster_name=config.cluster,
             broker_id=broker_id,
-            ha_server_addr=f"{config.host}:{config.listen_port + HA_PORT_ABOVE}",
+            ha_server_addr=f"{config.host}:{ha_port}",
             body_crc32=body_crc32(self._body),
         )
         return self._request(RequestCode.REGISTER_BROKER, header.to_ext(), self._body)
@@ -235,6 +240,8 @@ class _Talk:
         self.has_answered = True
         is_done = answer.code == ResponseCode.SUCCESS
         self.registered_as = standing.broker_id if is_done else None
+        if is_done:
+            self._registration.learn(answer.ext)
         said = (answer.code, answer.remark, standing.broker_id, standing.term)
         if said == self._said:
             return

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator
 
 from system.raft.batch import Batch, LogEnd
+from system.store.disk import Buffer
 from system.store.entry import ENTRY_BYTES_MAX
 from system.store.message import (
     BORN_HOST_V6,
@@ -92,7 +93,7 @@ def whole_bytes(data: bytes | memoryview) -> int:
     return at
 
 
-def verified_size(data: bytes | memoryview, at: int, position: int, room: int) -> int:
+def verified_size(data: Buffer, at: int, position: int, room: int) -> int:
     """Return the size of the message or blank at byte `at`, 0 where not all of it is there yet.
 
     It stands at `position` of the log, whose file has `room` bytes left. Its sizes, magic, place
@@ -117,9 +118,7 @@ def verified_size(data: bytes | memoryview, at: int, position: int, room: int) -
     return size
 
 
-def _check_message(
-    data: bytes | memoryview, at: int, size: int, position: int, *, is_v1: bool
-) -> None:
+def _check_message(data: Buffer, at: int, size: int, position: int, *, is_v1: bool) -> None:
     crc, physical_offset, sys_flag = _CHECKED(data, at)
     if physical_offset != position:
         raise DamagedMessage(f"PHYSICALOFFSET {physical_offset} stands at {position}")

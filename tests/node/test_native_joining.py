@@ -12,7 +12,8 @@ from native_log_encoder import NativeLogWriter
 from system.node import __main__ as node_main
 from system.node.assembly import assemble
 from system.node.clock import SystemClock
-from system.node.config import ConfigError, NodeConfig, load
+from system.node.conf_values import ConfigError
+from system.node.config import NodeConfig, load
 from system.node.machine import Machine, in_disk_thread
 from system.node.real_disk import RealDisk
 

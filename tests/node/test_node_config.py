@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from system.node.config import ConfigError, parse
+from system.node.conf_values import ConfigError
+from system.node.config import parse
 
 GOOD = """
 # from distribution/conf/dledger

@@ -1,0 +1,124 @@
+"""What a broker without a group keeps of topics, offsets and delays: RocketMQ's config/*.json.
+
+The same JSON goes to slaves (codes 21, 43, 45, 201). The files are written now and then, so that
+after a crash offsets may be older than what was committed: RocketMQ's known weakness.
+Source: TopicConfigManager, ConsumerOffsetManager, ScheduleMessageService and
+SubscriptionGroupManager (ConfigManager.encode, decode); DLEDGER.md B.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from system.broker.broker_info import group_config
+from system.broker.broker_tables import BrokerTables
+from system.broker.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
+from system.broker.group_offsets import KEYS_MAX, OFFSETS_MAX, key_of
+from system.broker.topics import TOPICS_MAX, TopicConfig, is_builtin, name_problem
+from system.remoting.command import CommandError
+from system.remoting.fastjson import dumps, loads
+from system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
+
+TOPICS = "topics"
+OFFSETS = "consumerOffset"
+DELAYS = "delayOffset"
+GROUPS = "subscriptionGroup"
+"""The files' names, without their ending."""
+FILE_BYTES_MAX = 64 << 20
+_DELIVERY_KEY = key_of(DELIVERY_GROUP, SCHEDULE_TOPIC.decode())
+_I64_MAX = (1 << 63) - 1
+
+
+def encode_tables(name: str, tables: BrokerTables, wall_ms: int) -> bytes:
+    """Return what stands in one of the files."""
+    queue_id = TOPIC_QUEUE if name == TOPICS else OFFSET_QUEUE
+    counter = tables.versions[queue_id]
+    version = {"counter": counter, "stateVersion": 0, "timestamp": wall_ms}
+    offsets = tables.offsets.state()
+    done = offsets.pop(_DELIVERY_KEY, {})
+    table: object
+    if name == TOPICS:
+        key, table = "topicConfigTable", {one.topic_name: one.to_wire() for one in tables.topics}
+    elif name == GROUPS:
+        names = sorted(tables.offsets.groups() - {DELIVERY_GROUP})
+        key, table = "subscriptionGroupTable", {group: group_config(group) for group in names}
+    elif name == OFFSETS:
+        key, table = "offsetTable", offsets
+    else:
+        key, table = "offsetTable", {level + 1: offset for level, offset in sorted(done.items())}
+    return dumps({"dataVersion": version, key: table}, unquoted_integer_keys=True)
+
+
+def load_tables(name: str, data: bytes | memoryview, tables: BrokerTables) -> None:
+    """Put what such a file or body says into the tables, whole. Raises CommandError.
+
+    Topics and offsets that are there go, as in RocketMQ; deliveries of delayed messages are never
+    taken back, since the log itself says how far they are.
+    """
+    body = loads(data, bytes_max=FILE_BYTES_MAX)
+    before = tables.state({})
+    if name == TOPICS:
+        _load_topics(_table(body, "topicConfigTable"), tables)
+    elif name == OFFSETS:
+        _load_offsets(_table(body, "offsetTable"), tables)
+    else:
+        topic = SCHEDULE_TOPIC.decode()
+        for level, offset in _numbers(_table(body, "offsetTable")).items():
+            if 0 < level <= LEVELS_MAX:
+                tables.offsets.advance(DELIVERY_GROUP, topic, level - 1, offset)
+    queue_id = TOPIC_QUEUE if name == TOPICS else OFFSET_QUEUE
+    if tables.state({}) != before:
+        tables.versions[queue_id] = max(tables.versions[queue_id] + 1, _counter(body))
+
+
+def _load_topics(table: dict[str, Any], tables: BrokerTables) -> None:
+    if len(table) > TOPICS_MAX:
+        raise CommandError(f"{len(table)} topics: at most {TOPICS_MAX}")
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in table.items():
+        if is_builtin(name) or name_problem(name):
+            continue
+        try:
+            config = msgspec.convert({**value, "attributes": _attributes(value)}, TopicConfig)
+        except (msgspec.ValidationError, TypeError, AttributeError) as error:
+            raise CommandError(f"topic {name}: {error}") from None
+        found[name] = msgspec.to_builtins(config)
+    tables.topics.restore(found)
+
+
+def _load_offsets(table: dict[str, Any], tables: BrokerTables) -> None:
+    if len(table) > KEYS_MAX:
+        raise CommandError(f"offsets of {len(table)} topics and groups: at most {KEYS_MAX}")
+    found = {key: _numbers(value) for key, value in table.items()}
+    if sum(map(len, found.values())) > OFFSETS_MAX:
+        raise CommandError(f"more than {OFFSETS_MAX} offsets")
+    done = tables.offsets.state().get(_DELIVERY_KEY)
+    tables.offsets.restore({**found, _DELIVERY_KEY: done} if done else found)
+
+
+def _attributes(value: dict[str, Any]) -> str:
+    pairs = value.get("attributes") or {}
+    return ",".join(f"{name}={text}" for name, text in sorted(pairs.items()))
+
+
+def _table(body: Any, key: str) -> dict[str, Any]:
+    table = body.get(key) if isinstance(body, dict) else None
+    if not isinstance(table, dict):
+        raise CommandError(f"there is no {key}")
+    return table
+
+
+def _counter(body: dict[str, Any]) -> int:
+    version = body.get("dataVersion")
+    counter = version.get("counter") if isinstance(version, dict) else None
+    return counter if isinstance(counter, int) and 0 <= counter <= _I64_MAX else 0
+
+
+def _numbers(table: Any) -> dict[int, int]:
+    """Read a map from numbers to offsets."""
+    try:
+        return msgspec.convert(table, dict[int, int], strict=False)
+    except msgspec.ValidationError as error:
+        raise CommandError(f"offsets: {error}") from None

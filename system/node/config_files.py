@@ -1,0 +1,104 @@
+"""Writes what a broker without a group knows of topics and offsets into config/*.json.
+
+Topics soon after they change, offsets every 5 s, delays and groups every 10 s, all at a clean stop.
+A file is replaced whole, and what it held before stands beside it as `.bak`.
+Source: RocketMQ 4.9's ConfigManager, MixAll.string2File and BrokerController.initialize
+(flushConsumerOffsetInterval, flushDelayOffsetInterval); DLEDGER.md B.2.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from functools import partial
+
+from system.broker.broker_tables import BrokerTables
+from system.native.config_files import DELAYS, GROUPS, OFFSETS, TOPICS, encode_tables, load_tables
+from system.node.clock import sleep
+from system.node.machine import Machine
+from system.remoting.command import CommandError
+from system.store.disk import DiskFull, StoreError, read_file, replace_file
+
+LOOK_INTERVAL_MS = 500.0
+INTERVALS_MS = {TOPICS: 0.0, OFFSETS: 5_000.0, DELAYS: 10_000.0, GROUPS: 10_000.0}
+
+log = logging.getLogger("shaketable.node")
+
+
+class ConfigFiles:
+    """The files in one folder, and the tables that they are of."""
+
+    def __init__(self, folder: str, machine: Machine, tables: BrokerTables) -> None:
+        self._folder = folder
+        self._disk = machine.disk
+        self._clock = machine.clock
+        self._run_disk_work = machine.run_disk_work
+        self._tables = tables
+        self._due_ms = {name: machine.clock.now_ms() + ms for name, ms in INTERVALS_MS.items()}
+        self._saved: dict[str, object] = {}
+
+    def load(self) -> None:
+        """Take what the files say, or where one cannot be read, what it said before.
+
+        Raises StoreError where neither can.
+        """
+        self._disk.make_dirs(self._folder)
+        for name in (TOPICS, OFFSETS, DELAYS):
+            self._load(name)
+            self._saved[name] = self._state(name)
+
+    async def run(self) -> None:
+        """Write what has changed, when it is due, until cancelled. Raises DiskFailed."""
+        while True:
+            await sleep(self._clock, LOOK_INTERVAL_MS)
+            now_ms = self._clock.now_ms()
+            for name, due_ms in self._due_ms.items():
+                if now_ms >= due_ms:
+                    self._due_ms[name] = now_ms + INTERVALS_MS[name]
+                    await self._save(name)
+
+    async def save(self) -> None:
+        """Write all that has changed. Raises DiskFailed."""
+        for name in INTERVALS_MS:
+            await self._save(name)
+
+    async def _save(self, name: str) -> None:
+        state = self._state(name)
+        if self._saved.get(name) == state:
+            return
+        data = encode_tables(name, self._tables, self._clock.wall_ms())
+        with suppress(DiskFull):  # tried again when it is due again
+            await self._run_disk_work(partial(self._replace, name, data))
+            self._saved[name] = state
+
+    def _replace(self, name: str, data: bytes) -> None:
+        path = self._path(name)
+        if self._disk.exists(path):
+            replace_file(self._disk, f"{path}.bak", read_file(self._disk, path))
+        replace_file(self._disk, path, data)
+
+    def _load(self, name: str) -> None:
+        path, problem = self._path(name), ""
+        for candidate in (path, f"{path}.bak"):
+            if not self._disk.exists(candidate):
+                continue
+            try:
+                load_tables(name, read_file(self._disk, candidate), self._tables)
+            except CommandError as error:
+                problem = f"{candidate}: {error}"
+                log.warning("event=config_file_unreadable path=%s error=%s", candidate, error)
+            else:
+                return
+        if problem:
+            raise StoreError(f"{problem}; repair it, or remove it and its .bak to begin without")
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}.json"
+
+    def _state(self, name: str) -> object:
+        """Return what a file would say, for comparison."""
+        if name == TOPICS:
+            return self._tables.topics.state()
+        if name == GROUPS:
+            return self._tables.offsets.groups()
+        return self._tables.offsets.state()

@@ -1,0 +1,86 @@
+"""Puts together a broker without a group: a master, or a slave of one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from system.broker.broker import Broker
+from system.native.core import NativeCore
+from system.native.log_view import NativeLogView
+from system.native.mode import native_mode
+from system.node.config import NodeConfig
+from system.node.config_files import ConfigFiles
+from system.node.ha_service import HAService
+from system.node.limits_of import checkpoint_files, limits_of
+from system.node.machine import Machine
+from system.node.native_files import NativeDataFiles
+from system.node.native_flusher import NativeFlusher
+from system.node.native_keys import NativeSettings
+from system.node.node import Node
+from system.node.node_parts import NodeParts, WriteHooks
+from system.node.slave_synchronize import SlaveSynchronize
+from system.store.native_commit_log import NativeCommitLog
+
+log = logging.getLogger("shaketable.node")
+
+
+def assemble_native(config: NodeConfig, settings: NativeSettings, machine: Machine) -> Node:
+    """Recover what the disk holds and build the node on it. Raises StoreError."""
+    root = str(config.store_root)
+    commit_log = NativeCommitLog.open(
+        machine.disk, root, str(settings.log_folder), config.data_file_bytes
+    )
+    log.info(
+        "event=recovered role=%s begin=%d end=%d torn_bytes=%d aborted=%s",
+        settings.config.role.value,
+        commit_log.begin.position,
+        commit_log.end.position,
+        commit_log.torn_bytes,
+        commit_log.was_aborted,
+    )
+    limits = replace(limits_of(config), ack_timeout_ms=settings.config.sync_flush_timeout_ms)
+    files = checkpoint_files(config, machine, root)
+    checkpoint = files.load(commit_log)
+    view = NativeLogView(
+        commit_log, commit_log.begin, commit_log.end, settings.config.tail_bytes_max
+    )
+    core = NativeCore(config.self_id, view, settings.config, now_ms=machine.clock.now_ms())
+    broker = Broker(
+        core,
+        limits,
+        checkpoint=checkpoint,
+        reader=files.queues,
+        key_reader=files.keys if config.is_key_indexed else None,
+        mode=native_mode(core, limits),
+    )
+    config_files = ConfigFiles(f"{root}/config", machine, broker.tables)
+    config_files.load()
+    touches: list[Callable[[], None]] = []
+
+    def touch() -> None:
+        for one in touches:
+            one()
+
+    def on_flushed(index: int) -> None:
+        core.flushed(index)
+        touch()
+
+    def new_flusher(hooks: WriteHooks) -> NativeFlusher:
+        return NativeFlusher(commit_log, machine, settings.config, hooks, on_flushed)
+
+    def new_replication(node_touch: Callable[[], None]) -> HAService:
+        touches.append(node_touch)
+        synchronize = SlaveSynchronize(machine.clock, broker.tables, node_touch)
+        return HAService(
+            config, settings, machine.clock, core, node_touch, synchronize, config_files
+        )
+
+    parts = NodeParts(
+        commit_log,
+        NativeDataFiles(commit_log, config.data_file_bytes),
+        new_flusher,
+        new_replication,
+    )
+    return Node(config, machine, broker, parts, files)

@@ -1,0 +1,86 @@
+"""A slave takes its master's topics, offsets, delays and groups now and then.
+
+What it has of them goes; what a consumer committed here while the master was away goes with it.
+Source: RocketMQ 4.9's SlaveSynchronize and BrokerController.handleSlaveSynchronize.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import count
+
+import trio
+
+from system.broker.broker_tables import BrokerTables
+from system.native.config_files import DELAYS, OFFSETS, TOPICS, load_tables
+from system.node.clock import Clock, sleep
+from system.remoting.codes import RequestCode, ResponseCode
+from system.remoting.command import Command, CommandError, decode_command, encode_command
+from system.remoting.frame import FrameBuffer, FrameError
+
+INTERVAL_MS = 10_000.0
+FIRST_AFTER_MS = 1_000.0
+"""How soon after the master is known (RocketMQ: 3 s after the start)."""
+ANSWER_TIMEOUT_MS = 3_000.0
+
+ASKED = (
+    (RequestCode.GET_ALL_TOPIC_CONFIG, TOPICS),
+    (RequestCode.GET_ALL_CONSUMER_OFFSET, OFFSETS),
+    (RequestCode.GET_ALL_DELAY_OFFSET, DELAYS),
+)
+"""Subscription groups (201) are known by the offsets that they committed."""
+
+log = logging.getLogger("shaketable.node")
+
+
+class SlaveSynchronize:
+    """Keeps a slave's tables as its master's. `master` is its address, once it is known."""
+
+    def __init__(self, clock: Clock, tables: BrokerTables, touch: Callable[[], None]) -> None:
+        self.master: tuple[str, int] | None = None
+        self._clock = clock
+        self._tables = tables
+        self._touch = touch
+        self._opaque = count(1)
+
+    async def run(self) -> None:
+        """Ask again and again, until cancelled."""
+        while True:
+            pause_ms = FIRST_AFTER_MS
+            if self.master is not None:
+                pause_ms = INTERVAL_MS
+                try:
+                    await self._synchronize(*self.master)
+                except (OSError, trio.BrokenResourceError, FrameError, CommandError) as error:
+                    pause_ms = FIRST_AFTER_MS
+                    log.warning("event=not_synchronized master=%s:%d why=%r", *self.master, error)
+            await sleep(self._clock, pause_ms)
+
+    async def _synchronize(self, host: str, port: int) -> None:
+        """Ask once. Raises OSError, BrokenResourceError, FrameError or CommandError."""
+        with self._clock.move_on_at(self._clock.now_ms() + ANSWER_TIMEOUT_MS) as asking:
+            stream = await trio.open_tcp_stream(host, port)
+            async with stream:
+                buffer = FrameBuffer()
+                for code, name in ASKED:
+                    request = Command(code, next(self._opaque) & 0x7FFFFFFF)
+                    await stream.send_all(encode_command(request))
+                    answer = await _answer(stream, buffer, request.opaque)
+                    if answer.code != ResponseCode.SUCCESS:
+                        raise CommandError(f"{code.name}: code {answer.code}: {answer.remark}")
+                    load_tables(name, bytes(answer.body), self._tables)
+                    self._touch()
+        if asking.cancelled_caught:
+            raise CommandError(f"no answer within {ANSWER_TIMEOUT_MS:g} ms")
+
+
+async def _answer(stream: trio.SocketStream, buffer: FrameBuffer, opaque: int) -> Command:
+    """Read until the answer has come. Raises FrameError, CommandError."""
+    while count := await stream.socket.recv_into(buffer.writable()):
+        buffer.received(count)
+        for frame in buffer.frames():
+            command = decode_command(frame)
+            if command.is_response and command.opaque == opaque:
+                return command
+    raise CommandError("the connection was closed")
