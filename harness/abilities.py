@@ -7,7 +7,7 @@ Source: jepsen.db (`Pause`, `Primary`), optional protocols of a database.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -42,6 +42,55 @@ class NamesBrokers(Protocol):
 
     def name_server(self, address: Address) -> Launch:
         """Say how to start a name server that listens there."""
+        ...
+
+
+@runtime_checkable
+class LosesDisks(Protocol):
+    """A target that says how a node comes back that lost its disk.
+
+    `lost` is how often each node lost its disk so far; nodes that never did may be missing.
+    """
+
+    def why_no_disk_may_go(self, nodes: Sequence[str]) -> str | None:
+        """Say in a few words why no disk of such a group may be lost; None if one may."""
+        ...
+
+    def why_not_now(self, node: str, missing: Sequence[str]) -> str | None:
+        """Say why this node's disk must not be lost now: a budget. None if it may.
+
+        `missing` are the other nodes that are down, stopped, or not whole again yet.
+        """
+        ...
+
+    def store(self, layout: NodeLayout) -> Path:
+        """Return the folder that is lost with the node's disk."""
+        ...
+
+    def renew(
+        self, layouts: Mapping[str, NodeLayout], node: str, lost: Mapping[str, int]
+    ) -> Mapping[str, Launch]:
+        """Write the configurations with which the group goes on, now that the node lost its disk.
+
+        Returns how nodes are started from now on, those first that must be there first: the
+        node itself, and others whose part changes (they are started again).
+        """
+        ...
+
+    async def readmit(
+        self,
+        layouts: Mapping[str, NodeLayout],
+        node: str,
+        lost: Mapping[str, int],
+        timeout_s: float,
+    ) -> None:
+        """See to it that the node, which runs again, has what the others have.
+
+        Doing it twice is doing it once.
+
+        Raises:
+            IndefiniteError: it has not in time.
+        """
         ...
 
 

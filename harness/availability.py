@@ -37,7 +37,7 @@ def choose(campaign: Campaign) -> Choice:
     unavailable: dict[str, str] = {}
     for name in campaign.faults:
         fault: Fault = discovery.get("faults", name).configured(options)
-        why = fault.unavailable(target, nodes)
+        why = _beyond(fault, campaign.world) or fault.unavailable(target, nodes)
         if why is None:
             faults[name] = fault
         else:
@@ -46,6 +46,12 @@ def choose(campaign: Campaign) -> Choice:
         told = "; ".join(tell(unavailable))
         raise UsageError(f"none of the faults asked for is available: {told}")
     return Choice(faults, unavailable)
+
+
+def _beyond(fault: Fault, world: str) -> str | None:
+    """Say that a world lacks what a fault needs: only some faults say what that is (`worlds`)."""
+    worlds = getattr(fault, "worlds", (world,))
+    return None if world in worlds else f"world {world} cannot do it"
 
 
 def tell(unavailable: Mapping[str, str]) -> list[str]:

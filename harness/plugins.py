@@ -249,6 +249,22 @@ class World(Protocol):
         """What that cut has held so far: {"bytes": n, "connections": n}."""
         ...
 
+    def why_not_wiped(self, node: str) -> str | None:
+        """Say why the node's disk must not be lost now, None if it may."""
+        ...
+
+    async def wipe(self, node: str) -> Json:
+        """End the node's process by SIGKILL, and delete all that it stored.
+
+        Returns {"incarnation", "files", "bytes", "messages"}: what died and what was lost; for a
+        node that did not run the incarnation is `UNTOUCHED`, and nothing is lost.
+        """
+        ...
+
+    async def replace(self, node: str, incarnation: int) -> None:
+        """Start a wiped node with an empty disk, and wait until it is whole again (idempotent)."""
+        ...
+
     async def transfer(self, to: str) -> Json:
         """Ask whoever leads to hand leadership to `to`; wait a while until `to` leads.
 

@@ -72,7 +72,8 @@ class NodeProcess:
     ) -> None:
         self.node = node
         self.incarnation = 0
-        self._launch = launch
+        self.launch = launch
+        """How the next incarnation is started."""
         self._directory = directory
         self._log = log
         self._start_ns = start_ns
@@ -105,14 +106,14 @@ class NodeProcess:
             raise HarnessError(f"node {self.node} runs already (pid {self.pid})")
         assert threading.current_thread() is threading.main_thread(), "nodes die with this thread"
         number = self.incarnation + 1
-        argv = guard.command(self._launch.argv, os.getpid())
+        argv = guard.command(self.launch.argv, os.getpid())
         try:
             with self._log.open("ab", buffering=0) as log:
                 _mark(log, f"{self.node} incarnation {number} starts", self._start_ns)
                 process = subprocess.Popen(
                     argv,
                     cwd=self._directory,
-                    env={**os.environ, **self._launch.env},
+                    env={**os.environ, **self.launch.env},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -17,6 +17,7 @@ from harness.history.run_folder import RunFolder, write_atomically
 from harness.network.proxy import ProxyNetwork
 from harness.plugins import Address, Fault, Json, NodeLayout, Target, World
 from harness.runtime import ports
+from harness.runtime.disks import Member
 from harness.runtime.facts import RunFacts, describe
 from harness.runtime.ledger import Ledger, Lines
 from harness.runtime.nemesis import Nemesis
@@ -24,7 +25,7 @@ from harness.runtime.nodes import Exit, NodeProcess
 from harness.runtime.observer import Counts, Observer
 from harness.runtime.standing import Standing
 from harness.runtime.workers import WorkerGroup, plan_workers
-from harness.runtime.world import Member, ProcessWorld
+from harness.runtime.world import ProcessWorld
 from harness.schedule import Planned, encode_schedule, schedule
 
 
@@ -252,6 +253,7 @@ def node_options(campaign: Campaign) -> Json:
         "seed": campaign.seed,
         "disk": campaign.disk,
         "record": campaign.record,
+        "spares": "wipe" in campaign.faults,
         "data_file_bytes": campaign.data_file_bytes,
         "index_file_bytes": campaign.index_file_bytes,
     }

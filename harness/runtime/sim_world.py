@@ -109,6 +109,17 @@ class SimulatedWorld:
         size, connections = self._group.held(self._cuts[cut][0])
         return {"bytes": size, "connections": connections}
 
+    def why_not_wiped(self, node: str) -> str | None:
+        """No disk is lost in this world: campaigns are told so before they begin."""
+        return "simulated disks are never lost"
+
+    async def wipe(self, node: str) -> Json:
+        """Nothing; see `why_not_wiped`."""
+        return {"incarnation": UNTOUCHED, "files": 0, "bytes": 0, "messages": 0}
+
+    async def replace(self, node: str, incarnation: int) -> None:
+        """Nothing; see `why_not_wiped`."""
+
     async def transfer(self, to: str) -> Json:
         """Ask whoever leads to hand leadership to `to`; see `World.transfer`."""
         return await transfer(self.standing, self._group.transfer_leadership, to)

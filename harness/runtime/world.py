@@ -8,7 +8,6 @@ leads and the report can show it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from time import monotonic_ns
 
 import trio
@@ -18,6 +17,7 @@ from harness.errors import DefiniteError, HarnessError, IndefiniteError
 from harness.network.proxy import ProxyNetwork
 from harness.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
 from harness.runtime import ports
+from harness.runtime.disks import Disks, Member
 from harness.runtime.ledger import Lines
 from harness.runtime.nodes import Exit, NodeProcess
 from harness.runtime.observer import Observer
@@ -28,14 +28,6 @@ TRANSFER_TIMEOUT_S = 3.0
 """How long a transfer of leadership is waited for."""
 TRANSFER_POLL_S = 0.01
 EXITS_KEPT_MAX = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One node as the world knows it: where it lives, and its process."""
-
-    layout: NodeLayout
-    process: NodeProcess
 
 
 class ProcessWorld:
@@ -69,6 +61,7 @@ class ProcessWorld:
         self._target = target
         self._members = dict(members)
         self._helpers = tuple(helpers)
+        self._disks = Disks(target, self._members, self)
         self._network = network
         self._observer = observer
         self._nursery: trio.Nursery | None = None
@@ -143,6 +136,23 @@ class ProcessWorld:
         """What that cut has held so far: {"bytes": n, "connections": n}."""
         return self._network.held(cut)
 
+    def why_not_wiped(self, node: str) -> str | None:
+        """Say why the node's disk must not be lost now; see `World.why_not_wiped`."""
+        return self._disks.why_not_wiped(node)
+
+    async def wipe(self, node: str) -> Json:
+        """End the node's process, and delete what it stored; see `World.wipe`."""
+        if not self.is_running(node):
+            return {"incarnation": UNTOUCHED, "files": 0, "bytes": 0, "messages": 0}
+        killed = await self.kill(node)
+        return {**killed, **await self._disks.lose(node)}
+
+    async def replace(self, node: str, incarnation: int) -> None:
+        """Start a wiped node with an empty disk; see `World.replace`."""
+        if self._members[node].process.incarnation == incarnation and self._nursery is not None:
+            await self._disks.renew(node)
+        await self._disks.readmit(node)
+
     async def transfer(self, to: str) -> Json:
         """Ask whoever leads to hand leadership to `to`; see `World.transfer`."""
         assert isinstance(self._target, TransfersLeadership), "the fault was not available"
@@ -165,7 +175,12 @@ class ProcessWorld:
     def start_all(self) -> tuple[str, ...]:
         """Start every node that does not run; return which ones these were."""
         assert self._nursery is not None, "the world does not run"
-        down = tuple(node for node in self.nodes if not self.is_running(node))
+        # A node without its disk is no member of its group: only `replace` may start it.
+        down = tuple(
+            node
+            for node in self.nodes
+            if not self.is_running(node) and node not in self._disks.awaited
+        )
         for helper in self._helpers:
             if not helper.is_running:
                 helper.start()

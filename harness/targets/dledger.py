@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from harness.errors import DefiniteError, IndefiniteError
 from harness.plugins import Address, Launch, NodeLayout, NodeStatus, Promises
+from harness.targets import dledger_ids as ids
+from harness.targets.dledger_members import readmit
 from harness.targets.group_operations import GroupOperations, is_name_server
 from system.client import (
     BrokerGroupClient,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 GROUP = "shaketable"
 BROKER_NAME = "broker-0"
+QUORUM_NODES_MIN = 3
 RECORDING = "inputs.recording"
 """Where in its folder a node records its inputs, if it is told to."""
 NOBODYS_VALUE = -1
@@ -88,7 +91,7 @@ class DLedgerTarget:
 
     name = "dledger"
     promises = Promises(
-        durable_under=frozenset({"kill", "pause", "partition", "transfer"}),
+        durable_under=frozenset({"kill", "pause", "partition", "transfer", "wipe"}),
         linearizable=frozenset({"append", "read", "end"}),
         committed_prefix=True,
         excludes=GROUP_PROMISES,
@@ -111,8 +114,11 @@ class DLedgerTarget:
 
     def prepare(self, layout: NodeLayout) -> Launch:
         """Write broker.conf into the node's folder."""
-        own = layout.peer_address
-        peers = {**layout.peers, layout.node: own}
+        return self._launch(layout, layout.node)
+
+    def _launch(self, layout: NodeLayout, member: str) -> Launch:
+        """Write broker.conf of the node as that member; one of another id than its own joins."""
+        peers = {**layout.peers, member: layout.peer_address}
         listed = ";".join(f"{node}-{at.host}:{at.port}" for node, at in sorted(peers.items()))
         options = layout.options
         lines = {
@@ -124,13 +130,17 @@ class DLedgerTarget:
             "enableDLegerCommitLog": "true",
             "dLegerGroup": GROUP,
             "dLegerPeers": listed,
-            "dLegerSelfId": layout.node,
+            "dLegerSelfId": member,
             "mappedFileSizeCommitLog": options.get("data_file_bytes", 1 << 30),
             "mappedFileSizeIndex": options.get("index_file_bytes", 160 << 20),
             "shaketableDisk": options.get("disk", "real"),
             "shaketableSeed": options.get("seed") or "",
             "shaketableMutant": options.get("mutant") or "",
         }
+        if options.get("spares"):
+            lines["shaketableReach"] = ids.reach(layout)
+        if member != layout.node:
+            lines["shaketableJoin"] = "true"
         if layout.name_servers:
             lines["namesrvAddr"] = ";".join(map(str, layout.name_servers))
         if options.get("record") == "inputs":
@@ -156,11 +166,12 @@ class DLedgerTarget:
         except (RefusedError, OutcomeUnknownError):
             client.close()
             return None
+        size = len(layout.peers) + 1
         return NodeStatus(
-            answer.member,
+            ids.node_of(answer.member, size),
             answer.role,
             answer.term,
-            answer.leader,
+            None if answer.leader is None else ids.node_of(answer.leader, size),
             answer.committed_index,
             answer.end_index,
         )
@@ -173,16 +184,52 @@ class DLedgerTarget:
         )
         try:
             async with _definite_or_not():
-                await client.transfer_leadership(to)
+                size = len(layout.peers) + 1
+                voters = (await client.metadata(layout.node)).voters
+                known = [voter for voter in voters if ids.node_of(voter, size) == to]
+                await client.transfer_leadership(known[-1] if known else to)
         finally:
             client.close()
 
+    # ---- disks that are lost (harness.abilities.LosesDisks) ----------------------------
+
+    def why_no_disk_may_go(self, nodes: Sequence[str]) -> str | None:
+        """A quorum has to be left, with all that was acknowledged."""
+        if len(nodes) < QUORUM_NODES_MIN:
+            return f"a group of {len(nodes)} keeps no quorum without one of them"
+        return None
+
+    def why_not_now(self, node: str, missing: Sequence[str]) -> str | None:
+        """One at a time, and only from a group that is whole: else an entry's last copy may go."""
+        return f"{', '.join(missing)} is not back yet" if missing else None
+
+    def store(self, layout: NodeLayout) -> Path:
+        """Return all that a node keeps."""
+        return layout.directory / "store"
+
+    def renew(
+        self, layouts: Mapping[str, NodeLayout], node: str, lost: Mapping[str, int]
+    ) -> Mapping[str, Launch]:
+        """Let the node come back as a member that nobody knows yet."""
+        member = ids.member_of(node, lost[node], len(layouts))
+        return {node: self._launch(layouts[node], member)}
+
+    async def readmit(
+        self,
+        layouts: Mapping[str, NodeLayout],
+        node: str,
+        lost: Mapping[str, int],
+        timeout_s: float,
+    ) -> None:
+        """Add the new member, wait until it votes, take out the old one."""
+        await readmit(layouts, node, lost, timeout_s)
+
     def client(self, addresses: Mapping[str, Address], timeout_s: float) -> DLedgerClient:
         """Return a client of the group; with name servers one that joins consumer groups."""
-        members = {node: at for node, at in addresses.items() if not is_name_server(node)}
-        if len(members) == len(addresses):
+        nodes = {node: at for node, at in addresses.items() if not is_name_server(node)}
+        if len(nodes) == len(addresses):
             return DLedgerClient(addresses, timeout_s)
-        return _DLedgerGroupClient(members, addresses, timeout_s)
+        return _DLedgerGroupClient(nodes, addresses, timeout_s)
 
     # Static: it is sent to executors, and the target's connections must not go with it.
     @staticmethod
@@ -264,9 +311,9 @@ class _DLedgerGroupClient(GroupOperations, DLedgerClient):
     """All operations: those of the log by the members, those of groups by name servers."""
 
     def __init__(
-        self, members: Mapping[str, Address], addresses: Mapping[str, Address], timeout_s: float
+        self, nodes: Mapping[str, Address], addresses: Mapping[str, Address], timeout_s: float
     ) -> None:
-        DLedgerClient.__init__(self, members, timeout_s)
+        DLedgerClient.__init__(self, nodes, timeout_s)
         GroupOperations.__init__(self, addresses, (BROKER_NAME,), timeout_s)
 
     @property

@@ -25,6 +25,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
+from harness.targets.dledger_ids import last_member
 from harness.targets.dledger_kernels import ENTRY_BYTES_MIN, Bytes, decode, skim
 from harness.targets.dledger_rows import Keys, Row, Rows
 
@@ -58,7 +59,7 @@ def read_entries(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the entries of `node`'s log as batches of schema ENTRIES, in the log's order.
 
-    `directory` is the node's folder, which holds `store/dledger-<node>/data`; a node
+    `directory` is the node's folder, which holds `store/dledger-<id>/data`; a node
     that never wrote has no such folder and yields nothing. `index` and `position` are
     the entry's true place in the log; where the stored ones differ, `problem` says so.
 
@@ -100,7 +101,7 @@ def read_segment(
 def _data_files(directory: Path, node: str) -> list[Path]:
     if not directory.is_dir():
         raise FileNotFoundError(f"{directory}: no folder of node {node} here")
-    data = directory / "store" / f"dledger-{node}" / "data"
+    data = directory / "store" / f"dledger-{last_member(directory, node)}" / "data"
     if not data.is_dir():
         return []
     return sorted(path for path in data.iterdir() if _FILE_NAME.fullmatch(path.name))

@@ -50,6 +50,7 @@ class NodeConfig:
 
     `peers` maps every member's id, this one's too, to (host, port) of its DLedger port.
     `is_joining`: the group does not know this node yet, and `peers` elects nobody here.
+    `reach` is where this node finds members, whatever the log says of their addresses.
     `native_log` is where a commit log from before DLedger mode may stand. Without
     `name_servers` the node registers nowhere; `broker_id` is what it is there while it does
     not lead.
@@ -67,6 +68,7 @@ class NodeConfig:
     seed: str = ""
     mutant: str = ""
     is_joining: bool = False
+    reach: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     ack_policy: AckPolicy = "fsync"
     raft: RaftConfig = field(default_factory=RaftConfig)
     expiry: ExpiryConfig = field(default_factory=ExpiryConfig)
@@ -128,6 +130,7 @@ _OPTIONAL = (
     "shaketableJoin",
     "shaketableLeaseMs",
     "shaketableMutant",
+    "shaketableReach",
     "shaketableRecord",
     "shaketableReservedMs",
     "shaketableSeed",
@@ -193,6 +196,7 @@ def _member(values: Mapping[str, str]) -> NodeConfig:
         group=values["dLegerGroup"],
         peers=peers,
         is_joining=read_choice(values, "shaketableJoin", TRUTH, "false"),
+        reach=_peers(values["shaketableReach"]) if values.get("shaketableReach") else {},
         ack_policy=read_choice(values, "flushDiskType", ACK_POLICIES, "SYNC_FLUSH"),
         raft=raft,
         native_log=Path(native) if (native := values.get("storePathCommitLog")) else None,

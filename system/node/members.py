@@ -97,14 +97,15 @@ class Members:
         found: dict[str, Address] = {}
         for member in membership.members:
             host, _, port = (membership.address_of(member) or "").rpartition(":")
-            address = (host, int(port)) if host else self._config.peers.get(member)
+            named = (host, int(port)) if host else self._config.peers.get(member)
+            address = self._config.reach.get(member, named)
             if address is not None and member != self._config.self_id:
                 found[member] = address
         return {**self._strangers, **found}
 
     def _meet(self, sender: str, address: Address | None) -> None:
         """Remember where to answer somebody whom the membership does not name (yet)."""
-        address = self._config.peers.get(sender, address)
+        address = self._config.reach.get(sender, self._config.peers.get(sender, address))
         if address is None or self._strangers.get(sender) == address:
             return
         if len(self._strangers) >= STRANGERS_MAX:

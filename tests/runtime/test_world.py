@@ -18,7 +18,8 @@ from harness.runtime import ports
 from harness.runtime.ledger import Lines
 from harness.runtime.nodes import NodeProcess
 from harness.runtime.observer import SilentObserver
-from harness.runtime.world import Member, ProcessWorld, wait_until
+from harness.runtime.disks import Member
+from harness.runtime.world import ProcessWorld, wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -16,6 +16,7 @@ class MemoryWorld:
         self.incarnations = dict.fromkeys(nodes, 1)
         self.dead: set[str] = set()
         self.paused: set[str] = set()
+        self.wiped: set[str] = set()
         self.cuts: dict[str, tuple[tuple[str, str], ...]] = {}
         self.mended: dict[str, str] = {}
         self.traffic = True
@@ -73,6 +74,22 @@ class MemoryWorld:
         open_cut = cut in self.cuts and self.traffic
         return {"bytes": 100 if open_cut else 0, "connections": 1 if open_cut else 0}
 
+    def why_not_wiped(self, node: str) -> str | None:
+        others = sorted((self.dead | self.paused | self.wiped) - {node})
+        return f"{', '.join(others)} is not back yet" if others else None
+
+    async def wipe(self, node: str) -> Json:
+        killed = await self.kill(node)
+        self.wiped.add(node)
+        self.log.append(f"wipe {node}")
+        return {**killed, "files": 2, "bytes": 4096, "messages": 7}
+
+    async def replace(self, node: str, incarnation: int) -> None:
+        if node in self.wiped and self.incarnations[node] == incarnation:
+            self.log.append(f"replace {node}")
+            self.wiped.discard(node)
+            await self.restart(node, incarnation)
+
     async def transfer(self, to: str) -> Json:
         was = self.leads
         answer: Json = {"from": was, "took_ms": None, "error": None}
@@ -94,4 +111,4 @@ class MemoryWorld:
 
     @property
     def is_whole(self) -> bool:
-        return not (self.dead or self.paused or self.closed_links)
+        return not (self.dead or self.paused or self.wiped or self.closed_links)

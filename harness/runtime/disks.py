@@ -1,0 +1,118 @@
+"""Disks of a run's nodes that are lost, and how their nodes come back: one at a time.
+
+A node without its disk is another one than before, also for its target: it is started again by
+`renew` alone, in the way that the target says.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from harness.abilities import LosesDisks
+from harness.plugins import Json, NodeLayout, Target
+from harness.runtime.nodes import NodeProcess
+
+STOP_GRACE_S = 5.0
+READMIT_TIMEOUT_S = 12.0
+"""Less than an undo may take, so that a node which does not come back is told in its words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node as the world knows it: where it lives, and its process."""
+
+    layout: NodeLayout
+    process: NodeProcess
+
+
+class Starter(Protocol):
+    """What starts nodes and watches them."""
+
+    def start(self, node: str) -> None:
+        """Start a node that does not run."""
+        ...
+
+
+class Disks:
+    """What became of the nodes' disks.
+
+    Attributes:
+        awaited: nodes whose disk is gone, and that are not whole again yet.
+    """
+
+    def __init__(self, target: Target, members: Mapping[str, Member], starter: Starter) -> None:
+        self.awaited: set[str] = set()
+        self._target = target
+        self._members = members
+        self._starter = starter
+        self._lost: Counter[str] = Counter()
+
+    def why_not_wiped(self, node: str) -> str | None:
+        """Say why a node's disk must not be lost now, None if it may."""
+        missing = [
+            other
+            for other, member in self._members.items()
+            if other != node
+            and (not member.process.is_running or member.process.is_paused or other in self.awaited)
+        ]
+        if not self._members[node].process.is_running or node in self.awaited:
+            return "it does not run"
+        return self._known().why_not_now(node, missing)
+
+    async def lose(self, node: str) -> Json:
+        """Delete all that a dead node stored; return {"files", "bytes", "messages"}."""
+        layout = self._members[node].layout
+        self.awaited.add(node)
+        self._lost[node] += 1
+        store = self._known().store(layout)
+        return await trio.to_thread.run_sync(_delete, self._target, layout, store)
+
+    async def renew(self, node: str) -> None:
+        """Start a node without its disk in its new part, and others whose part changes."""
+        launches = self._known().renew(self._layouts(), node, dict(self._lost))
+        for other, launch in launches.items():
+            process = self._members[other].process
+            process.launch = launch
+            if process.is_running:
+                await process.stop(STOP_GRACE_S)
+            self._starter.start(other)
+
+    async def readmit(self, node: str) -> None:
+        """Wait until a node that was started again is whole; nothing if it is.
+
+        Raises:
+            IndefiniteError: it is not in time.
+        """
+        if node not in self.awaited:
+            return
+        await self._known().readmit(self._layouts(), node, dict(self._lost), READMIT_TIMEOUT_S)
+        self.awaited.discard(node)
+
+    def _known(self) -> LosesDisks:
+        assert isinstance(self._target, LosesDisks), "the fault was not available"
+        return self._target
+
+    def _layouts(self) -> dict[str, NodeLayout]:
+        return {node: member.layout for node, member in self._members.items()}
+
+
+def _delete(target: Target, layout: NodeLayout, store: Path) -> Json:
+    """Count what there is, and delete it."""
+    messages = 0
+    for batch in target.read_log(layout.directory, layout.node):
+        messages += batch.num_rows - batch["key"].null_count
+    files = [path for path in store.rglob("*") if path.is_file()]
+    lost = {
+        "files": len(files),
+        "bytes": sum(path.stat().st_blocks * 512 for path in files),
+        "messages": messages,
+    }
+    shutil.rmtree(store)
+    return lost
