@@ -75,7 +75,7 @@ class Broker:
             log_format=mode.format,
         )
         self._outbox = Outbox(core)
-        self._appender = Appender(core, self._reput, config, mode.format)
+        self._appender = Appender(core, self._reput, config, mode.format, mode.to_take_over)
         self._pending = mode.pending(core, self._outbox)
         self._groups = GroupRequests(
             core, self._reput, self._appender, self._pending, self._outbox, config, mode
@@ -86,7 +86,6 @@ class Broker:
         self._reads = Reads(core, self._reput, self._outbox, config, consumers)
         self._admin = Admin(core, self._reput, self._appender, self._pending, self._outbox, config)
         self._delays = DelayDelivery(core, self._reput, self._appender, config)
-        self._appended = 0  # of the pending appends, how many the core has taken
         self._checkpoint: BrokerCheckpoint | None = None  # taken and not known to be saved
         self._is_disk_full = False
         self._is_over_full_ratio = False
@@ -132,15 +131,19 @@ class Broker:
         now_ms: float,
         wall_ms: int,
     ) -> None:
-        """Take all requests that one read of a connection brought, in order."""
+        """Take all requests that one read of a connection brought, in order.
+
+        What they append goes to the core together with that of other connections, in `take` or
+        in front of the next input that may change the core's mind: many clients share a batch.
+        """
         if self.core.is_ready and not self._appender.is_ready:
             # A send's offset is its queue's end: first apply what was committed since `take`.
             self._reput.apply_some(self._dispatch_limit(self.core.ledger.commit_index))
         is_ready = self._appender.is_ready
-        self._appended = len(self._pending.waiting)
         for request in requests:
             try:
                 if not isinstance(request, SendRequest):
+                    self._append_built(now_ms)
                     self._command(connection, born_host, request, now_ms, wall_ms)
                 elif is_ready:
                     self._sends.send(connection, born_host, request, now_ms, wall_ms)
@@ -148,14 +151,15 @@ class Broker:
                     self._outbox.refuse_not_leader(connection, request)
             except CommandError as error:
                 self._outbox.refuse(connection, request, ResponseCode.MESSAGE_ILLEGAL, str(error))
-        self._append_built(now_ms)
 
     def receive(self, message: Message, now_ms: float) -> None:
         """Take a message of another member."""
+        self._append_built(now_ms)
         self.core.receive(message, now_ms)
 
     def tick(self, now_ms: float) -> None:
         """Let time pass; appends that were not acknowledged in time are answered "unknown"."""
+        self._append_built(now_ms)
         self.core.tick(now_ms)
         self._pending.expire(now_ms)
         self._groups.tick(now_ms)
@@ -175,6 +179,7 @@ class Broker:
 
         While it is full, appends are refused with SYSTEM_BUSY and "[415]", definitely.
         """
+        self._append_built(now_ms)
         self._is_disk_full = is_full
         self.core.disk_full(is_full or self._is_over_full_ratio, now_ms)
 
@@ -186,6 +191,7 @@ class Broker:
         `used_ratio` is the used part of the disk, 0 to 1; `files` are the log's data files but
         the one being written, oldest first. What comes of it is a `Compact` among the writes.
         """
+        self._append_built(now_ms)
         self._is_over_full_ratio = used_ratio > self._config.expiry.full_ratio
         self.core.disk_full(self._is_disk_full or self._is_over_full_ratio, now_ms)
         begin = new_begin(
@@ -201,8 +207,8 @@ class Broker:
     def take(self, now_ms: float, wall_ms: int) -> BrokerEffects:
         """Return what is to be done, answers to clients among it."""
         core = self.core
+        self._append_built(now_ms)
         if self._groups.has_commits:
-            self._appended = len(self._pending.waiting)
             self._groups.build(now_ms)
             self._append_built(now_ms)
         if core.needs_term_start:
@@ -210,6 +216,7 @@ class Broker:
             self._appender.start_term(now_ms, wall_ms)
         elif (learner := core.learner_to_promote) is not None:
             self._admin.promote(learner, now_ms, wall_ms)
+        self._appender.take_over(now_ms, wall_ms)
         self._delays.deliver(now_ms, wall_ms)
         effects = core.take()
         if effects.installed is not None:
@@ -298,9 +305,7 @@ class Broker:
         elif command.code == RequestCode.DLEDGER_METADATA:
             self._admin.metadata(connection, command)
         elif command.code in ADMIN_CODES:
-            self._append_built(now_ms)
             self._admin.handle(connection, command, now_ms, wall_ms)
-            self._appended = len(self._pending.waiting)
         else:
             self._outbox.refuse(
                 connection,
@@ -312,8 +317,7 @@ class Broker:
     def _append_built(self, now_ms: float) -> None:
         """Hand over what this turn's requests built; refuse them where the core takes nothing."""
         if refusal := self._appender.append(now_ms):
-            self._pending.take_back(self._appended, refusal)
-        self._appended = len(self._pending.waiting)
+            self._pending.take_back(refusal)
 
     def _leave_leadership(self) -> None:
         self._appender.end_term()

@@ -48,10 +48,13 @@ class PendingAppends:
         while self.waiting and self.waiting[0].due_ms <= now_ms:
             self._answer_unknown(self.waiting.popleft(), "[502] no quorum acknowledged in time")
 
-    def take_back(self, count: int, refusal: Refusal) -> None:
-        """Refuse all but the oldest `count`: the core took nothing of them."""
+    def take_back(self, refusal: Refusal) -> None:
+        """Refuse those whose entries the core did not take: they would stand behind its log."""
         code, remark = refusal
-        refused = [self.waiting.pop() for _ in range(len(self.waiting) - count)]
+        end_index, waiting = self._core.log.end_index, self.waiting
+        refused = []
+        while waiting and waiting[-1].last_index > end_index:
+            refused.append(waiting.pop())
         ext = {"leaderId": self._core.leader or ""}
         for append in reversed(refused):
             reply = response(append.opaque, code, remark, ext, serialize_type=append.serialize_type)

@@ -1,6 +1,7 @@
 """One TCP connection in the node: a bounded buffer out, a reusable buffer in.
 
-One task reads, one writes, whatever the number of messages (THROUGHPUT.md rules 1, 2, 5).
+What is sent goes out at once; a task of its own writes what the socket had no room for
+(THROUGHPUT.md rules 1, 2, 5).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 
 import trio
 
+from system.node.direct_socket import DirectSocket, KernelSocket
 from system.remoting.frame import Frame, FrameBuffer
 
 KEEPALIVE_OPTIONS = (
@@ -25,33 +27,61 @@ class Link:
     """A connected trio socket with an outgoing buffer of at most `out_bytes_max` bytes."""
 
     def __init__(self, sock: trio.socket.SocketType, out_bytes_max: int) -> None:
-        self._sock = sock
+        self.sock = sock
+        self.on_close: Callable[[], None] = _nothing
+        """Called when this side closes the link."""
+        self._direct = sock if isinstance(sock, DirectSocket) else KernelSocket(sock)
         self._out_bytes_max = out_bytes_max
-        self._out: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
         self._wake = trio.Event()
+        self._failure: OSError | None = None
+        self._is_closed = False
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for option in KEEPALIVE_OPTIONS:
             sock.setsockopt(*option)
 
     def send(self, data: bytes) -> bool:
-        """Queue bytes; False (and nothing is queued) where the buffer is full."""
-        if self._out_bytes + len(data) > self._out_bytes_max:
+        """Send bytes, or queue them; False (and nothing is queued) where the buffer is full.
+
+        That the connection is broken is for `write` to say.
+        """
+        size = len(data)
+        if self._out_bytes + size > self._out_bytes_max:
             return False
-        self._out.append(data)
-        self._out_bytes += len(data)
+        if self._is_closed or self._failure is not None:
+            return True
+        rest: bytes | memoryview = data
+        if not self._out_bytes:
+            try:
+                sent = self._direct.send_now(data)
+            except OSError as error:
+                self._failure = error
+                self._wake.set()
+                return True
+            if sent == size:
+                return True
+            rest = memoryview(data)[sent:]
+        self._out.append(rest)
+        self._out_bytes += len(rest)
         self._wake.set()
         return True
 
+    def recv_now(self, buffer: memoryview) -> int | None:
+        """Receive what is there; see `DirectSocket.recv_now`. A closed link is at its end."""
+        return 0 if self._is_closed else self._direct.recv_now(buffer)
+
     async def write(self) -> None:
-        """Send what is queued, as it comes. Raises OSError when the connection breaks."""
+        """Send what is queued, as there is room. Raises OSError when the connection breaks."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
+            if self._failure is not None:
+                raise self._failure
             batch, self._out = self._out, []
             data = memoryview(batch[0] if len(batch) == 1 else b"".join(batch))
             while data:
-                sent = await self._sock.send(data)
+                sent = await self.sock.send(data)
                 self._out_bytes -= sent
                 data = data[sent:]
 
@@ -61,11 +91,18 @@ class Link:
         Raises OSError when the connection breaks, FrameError for what is no frame.
         """
         buffer = FrameBuffer()
-        while count := await self._sock.recv_into(buffer.writable()):
+        while count := await self.sock.recv_into(buffer.writable()):
             buffer.received(count)
             if frames := buffer.frames():
                 on_frames(frames)
 
     def close(self) -> None:
         """Close the socket; reading and writing end."""
-        self._sock.close()
+        if not self._is_closed:
+            self._is_closed = True
+            self.sock.close()
+            self.on_close()
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 import trio
 
 from system.node.clock import Clock
+from system.node.direct_socket import KernelPoll, Poll
 from system.store.disk import Disk
 
 Result = TypeVar("Result")
@@ -29,12 +30,17 @@ class DiskWork(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node's surroundings. `dice` makes a stream of random numbers for a named purpose."""
+    """A node's surroundings.
+
+    `dice` makes a stream of random numbers for a named purpose, `new_poll` what watches many
+    connections at once.
+    """
 
     disk: Disk
     clock: Clock
     dice: Callable[[str], Random]
     run_disk_work: DiskWork
+    new_poll: Callable[[], Poll] = KernelPoll
 
 
 async def in_disk_thread(work: Callable[[], Result]) -> Result:

@@ -16,6 +16,7 @@ from system.node.config import NodeConfig
 from system.node.link import Link
 from system.node.machine import Machine
 from system.node.node_parts import NodeParts, WriteHooks
+from system.node.reception import Reception
 from system.node.recorder import Recorder
 from system.node.registration import Registration, Standing
 from system.node.serving import guarded, listen, write_until_broken
@@ -62,6 +63,7 @@ class Node:
         )
         self._data_files = parts.data_files
         self._replication = parts.new_replication(self._touch)
+        self._reception = Reception(machine.new_poll())
         self._clients: dict[int, Link] = {}
         self._numbers = count(1)
         self._dirty = trio.Event()
@@ -92,6 +94,7 @@ class Node:
             nursery.start_soon(self._replication.run)
             nursery.start_soon(self._pump)
             nursery.start_soon(self._timer)
+            nursery.start_soon(self._reception.run)
             if self._registration is not None:
                 nursery.start_soon(self._registration.run)
             await trio.serve_listeners(
@@ -242,7 +245,7 @@ class Node:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(write_until_broken, link)
-                await link.read(on_frames)
+                await self._reception.read(link, on_frames)
                 nursery.cancel_scope.cancel()
         finally:
             del self._clients[number]

@@ -30,7 +30,8 @@ class HashedKeys(NamedTuple):
 
     def part(self, start: int, behind: int) -> HashedKeys:
         """Return the keys from number `start` up to `behind`, that one left out."""
-        return HashedKeys(*(column[start:behind] for column in self))
+        hashes, positions, store_ms = self
+        return HashedKeys(hashes[start:behind], positions[start:behind], store_ms[start:behind])
 
 
 def key_hash(topic: bytes, key: bytes) -> int:

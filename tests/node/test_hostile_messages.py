@@ -69,6 +69,7 @@ class _Stream:
 class _NoOptions:
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self.recv_into = sock.recv_into
+        self.fileno = sock.fileno
 
     def setsockopt(self, *option: object) -> None:
         """A pair of sockets has none of TCP's."""

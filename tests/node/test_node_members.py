@@ -36,6 +36,7 @@ class Group:
     def start(self, name: str, **more: str) -> None:
         members = ["n0", "n1", "n2"] + (["n3"] if name == "n3" else [])
         lines = {
+            "enableDLegerCommitLog": "true",
             "dLegerGroup": "g",
             "dLegerSelfId": name,
             "dLegerPeers": ";".join(f"{n}-127.0.0.1:{self.peers[n]}" for n in members),

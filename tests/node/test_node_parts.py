@@ -243,7 +243,7 @@ def test_a_machine_that_falls_silent_is_given_up_by_both_sides():
             nursery.start_soon(peers.run)
             while not peers._links:
                 await trio.sleep(0.01)
-            sock = peers._links["a"]._sock
+            sock = peers._links["a"].sock
             limit_ms = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
             assert limit_ms == UNACKNOWLEDGED_MAX_MS
             for level, name, value in KEEPALIVE_OPTIONS:

@@ -50,6 +50,7 @@ class Nodes:
     def conf(self, name: str, **more: str) -> Path:
         listed = ";".join(f"{n}-127.0.0.1:{p}" for n, p in self.peers.items())
         lines = {
+            "enableDLegerCommitLog": "true",
             "dLegerGroup": "g",
             "dLegerSelfId": name,
             "dLegerPeers": listed,

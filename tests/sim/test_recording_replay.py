@@ -37,7 +37,7 @@ class RecordedGroup:
         listed = ";".join(f"{n}-127.0.0.1:{p}" for n, p in self.peers.items())
         conf = self.folder / f"{name}.conf"
         conf.write_text(
-            f"dLegerGroup=g\ndLegerSelfId={name}\ndLegerPeers={listed}\n"
+            f"enableDLegerCommitLog=true\ndLegerGroup=g\ndLegerSelfId={name}\ndLegerPeers={listed}\n"
             f"listenPort={self.clients[name]}\nstorePathRootDir={self.folder / name}\n"
             "mappedFileSizeCommitLog=65536\nmappedFileSizeIndex=8192\n"
             "mappedFileSizeConsumeQueue=2000\n"

@@ -7,6 +7,7 @@ and disk; the node on it is assembled as in a process.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -22,6 +23,7 @@ from system.sim.disk import SimDisk
 from system.sim.trio_world.disk_time import TimedDiskWork
 from system.sim.trio_world.host_clock import HostClock, ProcessClock
 from system.sim.trio_world.process import CURRENT, Process
+from system.sim.trio_world.sim_poll import SimPoll
 from system.sim.trio_world.watch import Watch, watched
 from system.sim.violation import Violated
 from system.store.commit_log import CommitLog
@@ -158,7 +160,8 @@ class Host:
     async def _serve(
         self, process: Process, disk: SimDisk, watch: Watch, work: TimedDiskWork
     ) -> None:
-        machine = Machine(disk, ProcessClock(self.clock, process), self.world.node_dice(self), work)
+        clock, dice = ProcessClock(self.clock, process), self.world.node_dice(self)
+        machine = Machine(disk, clock, dice, work, partial(SimPoll, process))
         parts: Mutant = watched(self.world.mutant, watch)
         node = assemble(self.config, machine, parts)
         self.node = node

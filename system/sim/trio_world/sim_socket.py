@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -49,6 +50,8 @@ class SimSocket(trio.socket.SocketType):
         self._connect_error: int | None = None  # 0: connected
         self._readable = Park(process)
         self._writable = Park(process)
+        self.on_readable: Callable[[], None] | None = None
+        """Called when there may be something to be read, beside whoever waits for it here."""
 
     # trio keeps sockets in sets, whose order must be the same in every run.
     def __hash__(self) -> int:
@@ -121,6 +124,38 @@ class SimSocket(trio.socket.SocketType):
             self._has_shut = True
             self.outgoing.send(Flag.FIN)
 
+    def recv_now(self, buffer: memoryview) -> int | None:
+        """Receive what has come; 0 at the other side's end, None where nothing has."""
+        self._check_open()
+        pipe = self.incoming
+        assert pipe is not None
+        if pipe.unread:
+            count = min(len(pipe.unread), len(buffer))
+            buffer[:count] = pipe.unread[:count]
+            del pipe.unread[:count]
+            self._network.read(self)
+            return count
+        if self._is_reset:
+            raise failure(errno.ECONNRESET)
+        return 0 if self._has_ended else None
+
+    def send_now(self, data: bytes | memoryview) -> int:
+        """Send some of the bytes, none while the window is full."""
+        self._check_open()
+        pipe = self.outgoing
+        if pipe is None or self._has_shut or self._is_reset:
+            raise failure(errno.EPIPE)
+        if pipe.room <= 0:
+            return 0
+        segment = bytes(memoryview(data)[: min(SEGMENT_BYTES_MAX, pipe.room)])
+        pipe.send(segment)
+        return len(segment)
+
+    def is_readable(self) -> bool:
+        """Whether `recv_now` has bytes, an end or an error to tell."""
+        has_bytes = self.incoming is not None and bool(self.incoming.unread)
+        return has_bytes or self._is_reset or self._has_ended or not self.is_open
+
     def close(self) -> None:
         """Close: the other side reads what was sent and then the end, or a reset.
 
@@ -138,7 +173,7 @@ class SimSocket(trio.socket.SocketType):
             elif not self._has_shut:
                 self.outgoing.send(Flag.FIN)
             self.incoming.unread.clear()
-        self._readable.wake()
+        self._wake_reader()
         self._writable.wake()
 
     def vanish(self) -> None:
@@ -193,24 +228,12 @@ class SimSocket(trio.socket.SocketType):
         """Receive into a buffer; 0 at the other side's end."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
-        pipe = self.incoming
-        assert pipe is not None
+        view = memoryview(buffer).cast("B")[: nbytes or None]
         has_waited = False
-        while not pipe.unread:
-            self._check_waiting()
-            if self._is_reset:
-                raise failure(errno.ECONNRESET)
-            if self._has_ended:
-                await trio.lowlevel.cancel_shielded_checkpoint()
-                return 0
+        while (count := self.recv_now(view)) is None:
             await self._readable.wait()
+            self._check_waiting()
             has_waited = True
-        self._check_waiting()
-        view = memoryview(buffer).cast("B")
-        count = min(len(pipe.unread), nbytes or len(view), len(view))
-        view[:count] = pipe.unread[:count]
-        del pipe.unread[:count]
-        self._network.read(self)
         if not has_waited:
             await trio.lowlevel.cancel_shielded_checkpoint()
         return count
@@ -219,21 +242,15 @@ class SimSocket(trio.socket.SocketType):
         """Send some of the bytes; wait while the window is full."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
-        pipe = self.outgoing
-        if pipe is None or self._has_shut:
-            raise failure(errno.EPIPE)
+        view = memoryview(data).cast("B")
         has_waited = False
-        while not self._is_reset and pipe.room <= 0:
+        while not (count := self.send_now(view)):
             await self._writable.wait()
             self._check_waiting()
             has_waited = True
-        if self._is_reset:
-            raise failure(errno.EPIPE)
-        segment = bytes(memoryview(data).cast("B")[: min(SEGMENT_BYTES_MAX, pipe.room)])
-        pipe.send(segment)
         if not has_waited:
             await trio.lowlevel.cancel_shielded_checkpoint()
-        return len(segment)
+        return count
 
     async def wait_writable(self) -> None:
         """Return at once: `send` waits by itself."""
@@ -268,7 +285,7 @@ class SimSocket(trio.socket.SocketType):
             self.reset()
         elif segment is Flag.FIN:
             self._has_ended = True
-        self._readable.wake()
+        self._wake_reader()
 
     def refuse(self) -> None:
         """A segment came, and this socket is gone: its machine answers with a reset."""
@@ -280,12 +297,17 @@ class SimSocket(trio.socket.SocketType):
         for pipe in (self.incoming, self.outgoing):
             if pipe is not None:
                 pipe.drop()
-        self._readable.wake()
+        self._wake_reader()
         self._writable.wake()
 
     def may_send(self) -> None:
         """The other side has read."""
         self._writable.wake()
+
+    def _wake_reader(self) -> None:
+        self._readable.wake()
+        if self.on_readable is not None:
+            self.on_readable()
 
     def _check_open(self) -> None:
         if self._is_closed or not self.process.is_alive:
