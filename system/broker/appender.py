@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from system.broker import taken_over
 from system.broker.consume_queue import Queue
 from system.broker.core import Core
 from system.broker.limits import BrokerConfig
@@ -26,6 +27,8 @@ from system.store.entry import EntryTooLarge
 from system.store.group_events import (
     EVENT_TOPIC,
     MEMBERSHIP_QUEUE,
+    TAKEN_OVER_PROPERTIES,
+    TAKEN_OVER_QUEUE,
     TERM_START_PROPERTIES,
     TERM_START_QUEUE,
 )
@@ -44,6 +47,7 @@ class Appender:
     moved it; for the others it is the end of the consume queue, once everything from before
     the term is applied (`is_ready`). Invariant: what `builder` holds follows the core's log.
     `voided` are called when the core refused what was built, and at a term's end.
+    `to_take_over` are bodies of entries (`taken_over`) that the group's log is to have.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Appender:
         reput: Reput,
         config: BrokerConfig,
         log_format: LogFormat = DLEDGER_FORMAT,
+        to_take_over: tuple[bytes, ...] = (),
     ) -> None:
         self.next_offset: dict[Queue, int] = {}
         self.voided: list[Callable[[], None]] = []
@@ -62,12 +67,25 @@ class Appender:
         self._builder: Builder | None = None
         self._term = -1
         self._term_start_index = -1
+        self._to_take_over = to_take_over
+        self._took_over_term = -1
         if core.is_ready:  # it leads without an election: from behind what was recovered
             self._term, self._term_start_index = core.term, core.log.end_index
 
     @property
     def is_ready(self) -> bool:
         """True where this member leads, and knows every queue's next offset."""
+        return self._is_caught_up and not self.owes_take_over
+
+    @property
+    def owes_take_over(self) -> bool:
+        """Whether what was before the group is to be in its tables before it serves anybody."""
+        if self._to_take_over and taken_over.is_done(self._reput.tables.offsets):
+            self._to_take_over = ()
+        return bool(self._to_take_over)
+
+    @property
+    def _is_caught_up(self) -> bool:
         return (
             self._term == self._core.term
             and self._reput.applied_index >= self._term_start_index
@@ -121,6 +139,19 @@ class Appender:
             born_ms=wall_ms,
         )
         self.append(now_ms)  # where it is refused, the core asks again
+
+    def take_over(self, now_ms: float, wall_ms: int) -> None:
+        """Append what is to be taken over from before the group, once in a term."""
+        if not self.owes_take_over or self._took_over_term == self._term or not self._is_caught_up:
+            return
+        queue = (EVENT_TOPIC, TAKEN_OVER_QUEUE)
+        for body in self._to_take_over:
+            offset = self.offset_of(queue)
+            properties = TAKEN_OVER_PROPERTIES
+            self.builder.add(*queue, offset, body, properties, store_ms=wall_ms, born_ms=wall_ms)
+            self.next_offset[queue] = offset + 1
+        if self.append(now_ms) is None:
+            self._took_over_term = self._term
 
     def end_term(self) -> None:
         """Forget what only holds while this member leads."""

@@ -18,10 +18,16 @@ from system.broker.reput import Reput
 from system.remoting.codes import ResponseCode
 from system.remoting.responses import response
 from system.store.entry import BLANK_BYTES, ENTRY_BYTES_MAX
-from system.store.group_events import EVENT_TOPIC
+from system.store.group_events import EVENT_TOPIC, TAKEN_OVER_QUEUE
 
 BODY_BYTES_MAX = 64 * 1024
 _OVERHEAD_BYTES = 512  # entry header, message head, reserved topic and properties
+
+
+def body_bytes_max(config: BrokerConfig) -> int:
+    """Return how large the body of one such entry may be."""
+    entry_bytes_max = min(ENTRY_BYTES_MAX, config.data_file_bytes - BLANK_BYTES)
+    return min(BODY_BYTES_MAX, entry_bytes_max - _OVERHEAD_BYTES)
 
 
 class EventLog:
@@ -43,14 +49,18 @@ class EventLog:
         self._outbox = outbox
         self._config = config
         self._reput = reput
-        entry_bytes_max = min(ENTRY_BYTES_MAX, config.data_file_bytes - BLANK_BYTES)
-        self.body_bytes_max = min(BODY_BYTES_MAX, entry_bytes_max - _OVERHEAD_BYTES)
+        self.body_bytes_max = body_bytes_max(config)
         """How large the body of one entry may be."""
 
     @property
     def is_ready(self) -> bool:
         """Whether entries may be written now: this member leads and has applied all before."""
         return self._appender.is_ready
+
+    @property
+    def owes_take_over(self) -> bool:
+        """Whether topics and offsets from before the group are still to come."""
+        return self._appender.owes_take_over
 
     @property
     def term(self) -> int:
@@ -69,7 +79,8 @@ class EventLog:
 
     def version(self, queue_id: int) -> int:
         """How many of these events have taken effect: it rises, the same on every member."""
-        return self._reput.queues.end((EVENT_TOPIC, queue_id))
+        ends = self._reput.queues.end
+        return ends((EVENT_TOPIC, queue_id)) + ends((EVENT_TOPIC, TAKEN_OVER_QUEUE))
 
     def refuse(self, connection: Connection, asked: Asked, code: ResponseCode, remark: str) -> None:
         """Say that a request had no effect, and why."""

@@ -194,6 +194,9 @@ class GroupRequests:
         if not self._offset_events.is_agreed:
             self._answer_offset(connection, command, fields)
             return
+        if self._offset_events.owes_take_over:
+            self._outbox.refuse_not_leader(connection, command)
+            return
         self._proofs.ask(
             connection, command, lambda _: self._answer_offset(connection, command, fields), now_ms
         )

@@ -39,6 +39,8 @@ class Mode:
 
     `topic_events` and `offset_events` take what is said about topics and offsets: in a group the
     same, entries of its log. `status` is what operators are told of the broker beside the rest.
+    `to_take_over` is what a group's log is to have of topics and offsets from before it
+    (`taken_over.bodies_of`).
     """
 
     format: LogFormat = DLEDGER_FORMAT
@@ -47,6 +49,7 @@ class Mode:
     topic_events: NewEvents = EventLog
     offset_events: NewEvents | None = None
     status: Callable[[], dict[str, str]] = dict
+    to_take_over: tuple[bytes, ...] = ()
 
 
 DLEDGER = Mode()

@@ -98,9 +98,13 @@ class TopicTable:
             event = msgspec.json.decode(body, type=TopicEvent)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise DamagedBrokerState(f"an entry about a topic cannot be read: {error}") from None
-        self._configs[event.topic] = event.config
-        self.allow(event.topic, event.config)
+        self.put(event.topic, event.config)
         return event.topic if event.config is None else None
+
+    def put(self, name: str, config: TopicConfig | None) -> None:
+        """Let a topic be what it is now said to be; None: deleted."""
+        self._configs[name] = config
+        self.allow(name, config)
 
     def allow(self, name: str, config: TopicConfig | None) -> None:
         """Let writes know what a topic is, or is about to be."""

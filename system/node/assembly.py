@@ -27,6 +27,7 @@ from system.node.native_assembly import assemble_native
 from system.node.node import Node
 from system.node.node_parts import NodeParts, WriteHooks
 from system.node.recorder import CannotRecord, Recorder
+from system.node.taking_over import to_take_over
 from system.raft.membership import Membership
 from system.store.broker_checkpoint import CheckpointFiles
 from system.store.commit_log import CommitLog
@@ -201,4 +202,5 @@ def _start(
         is_key_indexed=config.is_key_indexed,
         now_ms=machine.clock.now_ms(),
         mutant=config.mutant,
+        to_take_over=to_take_over(config, machine, limits),
     )

@@ -7,7 +7,7 @@ either way. What is not data stands in `Readers`: what is read back from the dis
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from system.broker.broker import Broker
 from system.broker.limits import BrokerConfig
 from system.broker.log_format import Dispatch
+from system.broker.mode import DLEDGER
 from system.mutants import Mutant
 from system.raft.batch import LogEnd
 from system.raft.log_view import LogView
@@ -47,6 +48,7 @@ class BrokerStart(msgspec.Struct, frozen=True, kw_only=True):
     is_key_indexed: bool
     now_ms: float
     mutant: str = ""
+    to_take_over: tuple[bytes, ...] = ()
 
 
 class UnitReading(Protocol):
@@ -111,4 +113,5 @@ def build_broker(
         reader=readers.units,
         key_reader=readers.keys if start.is_key_indexed else None,
         native=native,
+        mode=replace(DLEDGER, to_take_over=start.to_take_over),
     )

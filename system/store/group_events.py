@@ -1,9 +1,10 @@
 """Entries about the group itself: well-formed messages on a reserved topic.
 
 Queue 0 holds one TERM_START for each term, queue 1 the MEMBERSHIP changes, queue 2 what topics
-are to be, queue 3 the offsets that consumer groups commit, so that any RocketMQ store reader
-parses our logs (DESIGN.md decision 3). An entry that changes the membership has channel 1 in its
-DLedger header, where DLedger itself always writes 0: it is found without a look at its body.
+are to be, queue 3 the offsets that consumer groups commit, queue 4 what was taken over from before
+the group, so that any RocketMQ store reader parses our logs (DESIGN.md decision 3). An entry that
+changes the membership has channel 1 in its DLedger header, where DLedger itself always writes 0:
+it is found without a look at its body.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ TERM_START_QUEUE = 0
 MEMBERSHIP_QUEUE = 1
 TOPIC_QUEUE = 2
 OFFSET_QUEUE = 3
+TAKEN_OVER_QUEUE = 4
 TERM_START_PROPERTIES = b"TAGS\x01TERM_START\x02"
 MEMBERSHIP_PROPERTIES = b"TAGS\x01MEMBERSHIP\x02"
 TOPIC_PROPERTIES = b"TAGS\x01TOPIC\x02"
 OFFSET_PROPERTIES = b"TAGS\x01GROUP_OFFSET\x02"
+TAKEN_OVER_PROPERTIES = b"TAGS\x01TAKEN_OVER\x02"
 MESSAGE_CHANNEL = 0
 MEMBERSHIP_CHANNEL = 1
 

@@ -7,11 +7,13 @@ under way, but for those of members that are cut off.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from random import Random
 
 from system.broker.broker import Broker, BrokerEffects
 from system.broker.broker_state import ranges_of
 from system.broker.limits import BrokerConfig
+from system.broker.mode import DLEDGER
 from system.broker.native import native_dispatches, upgraded_snapshot
 from system.broker.reput import Dispatch
 from system.raft.core import RaftCore
@@ -108,6 +110,7 @@ class Member:
             reader=self.files.queues,
             key_reader=self.files.keys,
             native=native,
+            mode=replace(DLEDGER, to_take_over=group.to_take_over.get(self.name, ())),
         )
         self._writes: list[Write] = []
         self.write_seq = 0
@@ -175,7 +178,8 @@ class Member:
 class BrokerGroup:
     """Members n0.. of one group, and the network between them.
 
-    `native` is the native commit log that each of them starts with: bytes by position.
+    `native` is the native commit log that each of them starts with: bytes by position;
+    `to_take_over` what a member found of topics and offsets from before the group.
     """
 
     def __init__(
@@ -186,7 +190,9 @@ class BrokerGroup:
         raft: RaftConfig | None = None,
         native: Mapping[int, bytes] | None = None,
         tail_bytes_max: int = 2000,
+        to_take_over: Mapping[str, tuple[bytes, ...]] | None = None,
     ) -> None:
+        self.to_take_over = to_take_over or {}
         self.bootstrap = tuple(f"n{i}" for i in range(size))
         self.config = config or BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST)
         self.raft = raft or RaftConfig()
