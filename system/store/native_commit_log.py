@@ -217,9 +217,9 @@ class NativeCommitLog:
     # ---- recovery ---------------------------------------------------------------------
 
     def _check_files(self, starts: list[int]) -> None:
-        """Raise StoreError where files have another size, or one between is missing.
+        """Raise StoreError where files are of another size, or one between is missing.
 
-        Only the last one may be shorter: a crash took it while it was made.
+        One may be shorter: its size is lost with the power as long as nothing of it is flushed.
         """
         file_bytes = self._files.file_bytes
         for name in self._disk.names(self.folder):
@@ -228,8 +228,7 @@ class NativeCommitLog:
             file = self._disk.open(f"{self.folder}/{name}")
             size = file.size
             file.close()
-            is_last = bool(starts) and int(name) == starts[-1]
-            if int(name) % file_bytes or size > file_bytes or (size < file_bytes and not is_last):
+            if int(name) % file_bytes or size > file_bytes:
                 raise StoreError(
                     f"{self.folder}/{name} has {size} bytes: set mappedFileSizeCommitLog to what"
                     f" the log was made with, not to {file_bytes}"
@@ -251,17 +250,21 @@ class NativeCommitLog:
             end, is_whole = self._walk(end)
             if not is_whole:
                 break
-        self._files.fill_up(starts[-1])
+        for first in starts:
+            if start <= first <= end:
+                self._files.fill_up(first)
         behind = starts[-1] + file_bytes
         self.torn_bytes = sum(
             self._files.data_end(first) - first
             for first in (end, *(later for later in starts if later > end))
             if first < behind
         )
+        # All that was walked may stand in the page cache alone; none of it is to go later.
+        self._files.rewrite(start, end)
         if end < behind:
-            # All that was walked may stand in the page cache alone; none of it is to go later.
-            self._files.rewrite(start, end)
             self._files.cut(end, self._files.data_end(end))
+        else:
+            self._files.sync()
         return native_end(end)
 
     def _flushed_file(self) -> int:
