@@ -51,6 +51,7 @@ class NativeFlusher:
         self._advanced = trio.Event()
         self._wake = trio.Event()
         self._is_full = False
+        self._is_running = False
         self._retry_due_ms = math.inf
         self._flush_due_ms = math.inf
         self._checkpoint_due_ms = machine.clock.now_ms() + CHECKPOINT_INTERVAL_MS
@@ -68,7 +69,9 @@ class NativeFlusher:
         return self._written_seq >= self._write_seq
 
     async def until_durable(self) -> None:
-        """Wait until everything added so far is on the disk."""
+        """Wait until everything added so far is on the disk; where nobody runs, flush here."""
+        if not self._is_running and self.is_idle:
+            await self._flush()
         seq = self._write_seq
         while self._flushed_seq < seq:
             if self._flushed_seq < self._written_seq:
@@ -78,6 +81,13 @@ class NativeFlusher:
 
     async def run(self) -> None:
         """Write and flush until cancelled. Raises DiskFailed: the node must stop."""
+        self._is_running = True
+        try:
+            await self._run()
+        finally:
+            self._is_running = False
+
+    async def _run(self) -> None:
         while True:
             due_ms = min(self._retry_due_ms, self._flush_due_ms, self._checkpoint_due_ms)
             with self._clock.move_on_at(max(due_ms, 0.0)):

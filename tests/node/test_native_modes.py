@@ -1,0 +1,171 @@
+"""The three modes without a group, as processes: what each keeps, and what none ever does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from name_servers import NameServers
+from native_nodes import NativeNodes
+from node_group import Writer, contents, until
+
+from system.client.connection import OutcomeUnknownError, RefusedError
+from system.remoting.codes import RequestCode, ResponseCode
+from system.remoting.command import Command
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[NativeNodes]:
+    nodes = NativeNodes(tmp_path, "master", "slave", slaveReadEnable="true")
+    yield nodes
+    nodes.close()
+
+
+@pytest.fixture
+def name_servers(tmp_path: Path) -> Iterator[NameServers]:
+    servers = NameServers(tmp_path, 1)
+    servers.start()
+    yield servers
+    servers.close()
+
+
+async def refused_send(nodes: NativeNodes, name: str) -> int:
+    client = nodes.client(name, timeout_s=1.0)
+    try:
+        await client.send("t", 0, b"for a master")
+    except RefusedError as error:
+        return error.code
+    raise AssertionError("a slave took a message")
+
+
+def test_sync_double_write_keeps_all_it_acknowledged_though_the_master_is_wiped(
+    nodes: NativeNodes, name_servers: NameServers
+) -> None:
+    """The slave finds its master by the name server, and has topics and offsets from it."""
+    known = {"namesrvAddr": name_servers.addresses}
+
+    async def story() -> None:
+        nodes.start("master", brokerRole="SYNC_MASTER", flushDiskType="SYNC_FLUSH", **known)
+        await nodes.metadata("master")
+        with pytest.raises(OutcomeUnknownError, match="code 11"):
+            await nodes.client("master").send("t", 0, b"alone")
+        nodes.start("slave", brokerRole="SLAVE", brokerId="1", **known)
+        await nodes.metadata("slave")
+        writer = Writer(nodes.client("master"))
+        await writer.send("t")
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(writer.send_some, "t", 25)
+        await nodes.commit("master", "g", "t", 7)
+
+        async def synchronized() -> bool:
+            return await nodes.committed("slave", "g", "t") == 7
+
+        await until(synchronized, "the slave has the master's offsets")
+        await writer.send_some("t", 20)
+        nodes.kill("master")
+        nodes.wipe("master")
+        assert len(writer.acknowledged["t", 0]) >= 221
+        slave = nodes.client("slave")
+        found = await contents(slave, "t", member="slave")
+        assert found.pop(0) == b"alone"
+        sent = writer.acknowledged["t", 0]
+        assert {offset: found.get(offset) for offset in sent} == sent
+        assert await refused_send(nodes, "slave") == ResponseCode.SERVICE_NOT_AVAILABLE
+        nodes.stop("slave")
+        nodes.start("slave", brokerRole="SLAVE", brokerId="1", **known)
+        again = await nodes.metadata("slave")
+        assert (again.role, await nodes.committed("slave", "g", "t")) == ("follower", 7)
+        assert await contents(slave, "t", member="slave") == {0: b"alone", **found}
+        (topic,) = [one for one in await topics_of(nodes, "slave") if one["topicName"] == "t"]
+        assert topic["perm"] == 6
+
+    nodes.tell(story)
+
+
+def test_async_replication_goes_on_without_its_slave_which_comes_after(
+    nodes: NativeNodes,
+) -> None:
+    async def story() -> None:
+        nodes.start("master", brokerRole="ASYNC_MASTER")
+        as_slave = {
+            "brokerRole": "SLAVE",
+            "brokerId": "1",
+            "haMasterAddress": nodes.ha_address("master"),
+        }
+        nodes.start("slave", **as_slave)
+        writer = Writer(nodes.client("master"))
+        await writer.send_some("t", 30)
+        client = nodes.client("slave")
+
+        async def has_some() -> bool:
+            return 0 in await contents(client, "t", member="slave")
+
+        await until(has_some, "the slave copies")
+        nodes.kill("slave")
+        await writer.fill("t", 12)
+        nodes.kill("master")
+        nodes.start("master", brokerRole="ASYNC_MASTER")
+        nodes.start("slave", **as_slave)
+        await writer.send_some("t", 30)
+        at_master = await contents(nodes.client("master"), "t")
+        writer.assert_held("t", at_master)
+
+        async def has_all() -> bool:
+            return await contents(client, "t", member="slave") == at_master
+
+        await until(has_all, "the slave has everything")
+        files = sorted(path.name for path in (nodes.store("slave") / "commitlog").iterdir())
+        assert len(files) > 3
+        for name in files[:-1]:
+            of_master = (nodes.store("master") / "commitlog" / name).read_bytes()
+            assert (nodes.store("slave") / "commitlog" / name).read_bytes() == of_master
+        info = await nodes.ask("master", Command(RequestCode.GET_BROKER_RUNTIME_INFO, 1))
+        table = json.loads(bytes(info.body))["table"]
+        assert (table["brokerRole"], table["slaveCount"]) == ("ASYNC_MASTER", "1")
+        assert table["slavesMaxOffset"] == table["commitLogMaxOffset"]
+
+    nodes.tell(story)
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_a_master_alone_keeps_what_is_flushed_when_its_power_fails(
+    nodes: NativeNodes, flush: str
+) -> None:
+    """With ASYNC_FLUSH the newest messages are gone: the mode's known weakness, really there."""
+
+    async def story() -> None:
+        keys = {"flushDiskType": flush, "shaketableDisk": "volatile"}
+        nodes.start("master", flushIntervalCommitLog="60000", **keys)
+        writer = Writer(nodes.client("master"))
+        await writer.send_some("t", 60)
+        nodes.kill("master")
+        nodes.start("master", **keys)
+        client = nodes.client("master")
+        assert await until(lambda: boxed(client.max_offset("t", 0)), "it serves") == (
+            (60,) if flush == "SYNC_FLUSH" else (0,)
+        )
+        if flush == "SYNC_FLUSH":
+            writer.assert_held("t", await contents(client, "t"))
+            await nodes.commit("master", "g", "t", 5)
+            nodes.stop("master")
+            nodes.start("master", **keys)
+            await until(lambda: boxed(client.max_offset("t", 0)), "it serves")
+            assert await nodes.committed("master", "g", "t") == 5
+            assert "aborted=False" in nodes.log("master")
+
+    nodes.tell(story)
+
+
+async def boxed(reading) -> tuple[int]:
+    return (await reading,)
+
+
+async def topics_of(nodes: NativeNodes, name: str) -> list[dict[str, object]]:
+    answer = await nodes.ask(name, Command(RequestCode.GET_ALL_TOPIC_CONFIG, 1))
+    return list(json.loads(bytes(answer.body))["topicConfigTable"].values())
