@@ -1,0 +1,233 @@
+"""A log that DLedger itself wrote: read, verified by what it has, and copied into one of ours.
+
+DLedger computes neither chainCrc nor bodyCrc: both are 0, and a log with zeros is taken for one of
+ours nowhere else. What stands for an entry here is its message's BODYCRC, its place, and that
+indices, terms and queue offsets go on. The copy has the same bytes at the same places, but for the
+two CRCs, which are computed. Source: DLedgerMmapFileStore and DLedgerEntryCoder of DLedger 0.3.1.2;
+DLEDGER.md B.3; DESIGN.md decision 3.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+from system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from system.store.commit_log import CommitLog
+from system.store.disk import Disk, File, StoreError, read_file
+from system.store.entry import (
+    BLANK,
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    ENTRY_MAGIC,
+    HEADER,
+    chain_crc,
+)
+from system.store.group_events import EVENT_TOPIC, MESSAGE_CHANNEL
+from system.store.hard_state import HardState
+from system.store.message import DamagedMessage, decode_message
+from system.store.segment_files import NAME_DIGITS
+
+BATCH_BYTES = 1 << 20
+SCAN_BYTES = 8 << 20
+"""Bytes read at once: more than the largest entry."""
+_CRCS = struct.Struct(">II")
+_CRCS_AT = 36
+_PROPERTY = re.compile(rb"^([A-Za-z]+)=(.*)$", re.MULTILINE)
+
+
+class ForeignLogRefused(StoreError):  # noqa: N818 - a finding about the files
+    """The log cannot become one of ours: one line that says where, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What was copied: the log's end, what DLedger knew to be committed, term and vote."""
+
+    end: LogEnd
+    committed_index: int
+    state: HardState
+
+
+class ForeignLog:
+    """DLedger's files in a folder dledger-<id>. Nothing there is changed."""
+
+    file_bytes: int
+    """How large its data files are: mappedFileSizeCommitLog."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        """Look at the files. Raises ForeignLogRefused, DiskFailed."""
+        self._disk = disk
+        self._folder = folder
+        names = [name for name in disk.names(f"{folder}/data") if _is_data_file(name)]
+        if not names:
+            raise ForeignLogRefused(f"{folder}/data holds no data files of DLedger")
+        if int(names[0]):
+            raise ForeignLogRefused(
+                f"{folder}/data begins at byte {int(names[0])}: only a log that is there from its "
+                "begin can be imported, and none that was upgraded from a native commit log"
+            )
+        self._names = names
+        self.file_bytes = self._size(names[0])
+        for number, name in enumerate(names):
+            if int(name) != number * self.file_bytes or self._size(name) != self.file_bytes:
+                raise ForeignLogRefused(
+                    f"{folder}/data/{name} does not follow the file in front of it, of "
+                    f"{self.file_bytes} bytes"
+                )
+        self._queue_ends: dict[tuple[bytes, int], int] = {}
+
+    def copy_into(self, log: CommitLog) -> Imported:
+        """Append everything to a new log of the same file size, durably.
+
+        Raises ForeignLogRefused where something is no entry below what was committed, and where
+        queues do not go on; DiskFull, DiskFailed.
+        """
+        assert log.end == LogEnd()
+        state, committed_index = self._state(), self._committed_index()
+        for batch in self._batches():
+            log.append(batch)
+        if log.end.index < committed_index:
+            raise ForeignLogRefused(
+                f"{self._folder}: entry {log.end.index + 1} at byte {log.end.position} is none, "
+                f"and entries up to {committed_index} were committed: the files are damaged"
+            )
+        log.sync()
+        log.advance_mark()
+        log.save_state(max(state.term, log.end.term), state.voted_for)
+        log.save_checkpoint(committed_index)
+        return Imported(log.end, committed_index, state)
+
+    def _batches(self) -> Iterator[Batch]:
+        """Yield the entries with their CRCs computed, by term and file, a part at a time."""
+        end = LogEnd()
+        first, parts, size = 0, list[bytes](), 0
+        for position, entry in self._entries():
+            _, _, index, term, *_ = HEADER.unpack_from(entry)
+            is_other = term != end.term or position != end.position or size >= BATCH_BYTES
+            if parts and is_other:
+                yield Batch(first, len(parts), end.term, end.position - size, b"".join(parts))
+                parts, size = [], 0
+            if not parts:
+                first = index
+            sealed, end = self._sealed(entry, end, position)
+            parts.append(sealed)
+            size += len(sealed)
+        if parts:
+            yield Batch(first, len(parts), end.term, end.position - size, b"".join(parts))
+
+    def _entries(self) -> Iterator[tuple[int, bytes]]:
+        """Yield each entry and its position, to the first thing that is none: the log's end."""
+        for name in self._names:
+            file = self._disk.open(f"{self._folder}/data/{name}")
+            try:
+                is_whole = yield from self._entries_of(file, int(name))
+            finally:
+                file.close()
+            if not is_whole:
+                return
+
+    def _entries_of(self, file: File, start: int) -> Generator[tuple[int, bytes], None, bool]:
+        """Yield a file's entries; return whether it ends with its blank."""
+        at, window, window_at = 0, b"", 0
+
+        def bytes_at(count: int) -> bytes:
+            nonlocal window, window_at
+            if not window_at <= at <= at + count <= window_at + len(window):
+                window, window_at = file.pread(max(count, SCAN_BYTES), at), at
+            return window[at - window_at : at - window_at + count]
+
+        while self.file_bytes - at >= BLANK_BYTES:
+            head = bytes_at(ENTRY_HEADER_BYTES)
+            magic, size = BLANK.unpack_from(head)
+            left = self.file_bytes - at
+            if magic == BLANK_MAGIC and size == left:
+                return True
+            if magic != ENTRY_MAGIC or not ENTRY_HEADER_BYTES < size <= left - BLANK_BYTES:
+                return False
+            entry = bytes_at(size)
+            if HEADER.unpack_from(entry)[4] != start + at:
+                return False  # of an earlier use of these bytes
+            yield start + at, entry
+            at += size
+        return False
+
+    def _sealed(self, entry: bytes, end: LogEnd, position: int) -> tuple[bytes, LogEnd]:
+        """Verify an entry that stands behind `end`; return it with its CRCs, and the end then."""
+        _, size, index, term, _, channel, chained, body_crc, body_size = HEADER.unpack_from(entry)
+        if size != ENTRY_HEADER_BYTES + body_size or channel != MESSAGE_CHANNEL:
+            raise self._refusal(position, f"size {size}, body {body_size}, channel {channel}")
+        if chained or body_crc:
+            raise self._refusal(position, "its CRCs are computed: DLedger did not write this")
+        if index != end.index + 1 or term < end.term:
+            raise self._refusal(
+                position, f"entry {index} of term {term} behind {end.index} of term {end.term}"
+            )
+        body = entry[ENTRY_HEADER_BYTES:]
+        self._check_message(body, position)
+        head = bytearray(entry[:ENTRY_HEADER_BYTES])
+        _CRCS.pack_into(head, _CRCS_AT, 0, zlib.crc32(body))
+        chain = chain_crc(end.chain_crc, bytes(head))
+        _CRCS.pack_into(head, _CRCS_AT, chain, zlib.crc32(body))
+        return bytes(head) + body, LogEnd(index, term, position + size, chain)
+
+    def _check_message(self, body: bytes, position: int) -> None:
+        try:
+            message = decode_message(body)
+        except DamagedMessage as error:
+            raise self._refusal(position, str(error)) from None
+        if message.physical_offset != position + ENTRY_HEADER_BYTES:
+            raise self._refusal(position, f"PHYSICALOFFSET is {message.physical_offset}")
+        if message.topic == EVENT_TOPIC:
+            raise self._refusal(position, f"a message of the topic {EVENT_TOPIC.decode()}, ours")
+        queue = message.topic, message.queue_id
+        due = self._queue_ends.get(queue, 0)
+        if message.queue_offset != due:
+            name = f"{message.topic.decode(errors='replace')}/{message.queue_id}"
+            raise self._refusal(
+                position, f"queue {name} goes on at {message.queue_offset}, not {due}"
+            )
+        self._queue_ends[queue] = due + 1
+
+    def _state(self) -> HardState:
+        """Read term and vote: nobody may vote twice in a term for having been imported."""
+        values = self._properties("currterm")
+        try:
+            return HardState(
+                int(values[b"currTerm"]), values.get(b"voteLeader", b"").decode() or None
+            )
+        except (KeyError, ValueError):
+            raise ForeignLogRefused(
+                f"{self._folder}/currterm says no term: without it this node might vote twice"
+            ) from None
+
+    def _committed_index(self) -> int:
+        try:
+            return int(self._properties("checkpoint").get(b"committedIndex", b"-1"))
+        except ValueError:
+            raise ForeignLogRefused(f"{self._folder}/checkpoint cannot be read") from None
+
+    def _properties(self, name: str) -> dict[bytes, bytes]:
+        path = f"{self._folder}/{name}"
+        if not self._disk.exists(path):
+            return {}
+        return {key: value.strip() for key, value in _PROPERTY.findall(read_file(self._disk, path))}
+
+    def _size(self, name: str) -> int:
+        file = self._disk.open(f"{self._folder}/data/{name}")
+        try:
+            return file.size
+        finally:
+            file.close()
+
+    def _refusal(self, position: int, finding: str) -> ForeignLogRefused:
+        start = position // self.file_bytes * self.file_bytes
+        path = f"{self._folder}/data/{start:0{NAME_DIGITS}d}"
+        return ForeignLogRefused(f"{path}: byte {position - start}: {finding}; not imported")
+
+
+def _is_data_file(name: str) -> bool:
+    return len(name) == NAME_DIGITS and name.isdecimal()
