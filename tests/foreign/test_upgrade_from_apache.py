@@ -1,7 +1,7 @@
-"""A single Apache broker becomes a DLedger group of ours by the tutorials' upgrade procedure.
+"""What an Apache broker wrote becomes a DLedger group of ours: messages, topics and offsets.
 
-Stop the broker, compare the copies of its commit log by md5, copy them with config/ to every node,
-start in DLedger mode: all messages, topics and offsets are there, on every member.
+A master's commit log by the tutorials' upgrade procedure: compare the copies by md5, copy them with
+config/ to every node, start in DLedger mode. A DLedger broker's log by an import on every node.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from random import Random
 import pytest
 import trio
 
+from harness.runtime.ports import find_free
 from system.client.connection import Connection, OutcomeUnknownError, RefusedError
 from system.client.producer import Producer
 from system.client.pull_consumer import PullConsumer
 from system.client.routes import MessageQueue
+from system.node.import_log import main as import_log
 from system.remoting.codes import RequestCode
 from system.remoting.command import Command
 from system.remoting.requests import CreateTopic
@@ -64,34 +66,46 @@ def group(tmp_path: Path, name_servers: NameServers) -> Iterator[NodeGroup]:
         nodes.close()
 
 
+@pytest.mark.parametrize("is_dledger", [False, True], ids=["master", "dledger"])
 def test_its_messages_topics_and_offsets_are_there_on_every_member(
-    tmp_path: Path, name_servers: NameServers, group: NodeGroup
+    tmp_path: Path, name_servers: NameServers, group: NodeGroup, is_dledger: bool
 ) -> None:
     servers = name_servers.addresses
     with java_in(tmp_path) as java:
-        delays = "messageDelayLevel=1s 2h\n"
-        apache = start_broker(java, servers, name=NAME, more=delays)
+        more = "messageDelayLevel=1s 2h\n"
+        if is_dledger:
+            (port,) = find_free(1)
+            more += f"enableDLegerCommitLog=true\ndLegerGroup={NAME}\ndLegerSelfId=n0\n"
+            more += f"dLegerPeers=n0-{HOST}:{port}\n"
+        apache = start_broker(java, servers, name=NAME, more=more)
         before, committed = trio.run(fill, servers, apache.broker_address)
         assert apache.broker is not None
         apache.broker.end()
     old = tmp_path / f"store-{NAME}"
-    copied_to_all(old, group)
     group.settings["messageDelayLevel"] = "1s 2h"
+    if is_dledger:
+        imported_by_all(old, group)
+    else:
+        copied_to_all(old, group)
 
     async def story() -> None:
         for name in MEMBERS:
-            group.start(name, storePathCommitLog=str(group.store(name) / "commitlog"))
+            start(group, name)
         leader = await group.leader()
         await assert_there(group, servers, before, committed)
         await send_more(servers, before)
         group.kill(leader)
         await group.leader()
         await send_more(servers, before)
-        group.start(leader, storePathCommitLog=str(group.store(leader) / "commitlog"))
+        start(group, leader)
         await assert_there(group, servers, before, committed)
 
     group.tell(story)
     assert "event=config_to_take_over" in group.log("n0")
+
+
+def start(group: NodeGroup, name: str) -> None:
+    group.start(name, storePathCommitLog=str(group.store(name) / "commitlog"))
 
 
 async def fill(servers: str, broker: str) -> tuple[Contents, Offsets]:
@@ -163,6 +177,14 @@ def copied_to_all(old: Path, group: NodeGroup) -> None:
         files = sorted((group.store(name) / "commitlog").iterdir())[-2:]
         sums.add(tuple(hashlib.md5(file.read_bytes()).hexdigest() for file in files))
     assert len(sums) == 1
+
+
+def imported_by_all(old: Path, group: NodeGroup) -> None:
+    """Import what DLedger wrote into every node's store, and copy its configuration."""
+    for name in MEMBERS:
+        shutil.copytree(old / "config", group.store(name) / "config")
+        conf = str(group._write_conf(name, {}))
+        assert import_log(["-c", conf, "--from", str(old / "dledger-n0")]) == 0
 
 
 async def assert_there(group: NodeGroup, servers: str, held: Contents, committed: Offsets) -> None:
