@@ -13,7 +13,8 @@ from harness.terminal.commands import app
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = (
-    "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/checking.md", "docs/models.md"
+    "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/checking.md", "docs/models.md",
+    "docs/upgrading.md",
 )  # fmt: skip
 COMMAND = re.compile(r"(?:^|`)(\./shaketable[^`#\n]*)", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
