@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic_ns
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import trio
 from cyclopts import Parameter
@@ -20,11 +20,28 @@ from rich.markup import escape
 from harness.errors import HarnessError, UsageError
 from harness.runtime import ports
 from harness.runtime.nodes import NodeProcess
-from harness.targets.dledger_site import GROUPS_MAX, Site, SiteServer, lay_out, ports_needed
+from harness.targets.broker_site import (
+    GROUPS_MAX,
+    Mode,
+    Site,
+    SiteServer,
+    lay_out,
+    ports_needed,
+)
 from harness.terminal import session
 from harness.verdict import ExitCode
 
-NODES: Final = (1, 3, 5, 7)
+NODES: Final[Mapping[Mode, tuple[int, ...]]] = {
+    "dledger": (3, 1, 5, 7),
+    "async-replication": (2, 3, 4, 5),
+    "sync-double-write": (2, 3, 4, 5),
+    "multi-master": (1,),
+}
+"""How many brokers a group may have in each mode, first how many it has by default."""
+GROUPS: Final[Mapping[Mode, int]] = {"multi-master": 2}
+"""How many groups there are by default, where not one."""
+TAKES: Final[Mapping[Mode, str]] = {"dledger": "leader"}
+"""What the broker of a group is that takes messages, where not its master."""
 NAME_SERVERS_MAX: Final = 5
 READY_SECONDS_MAX: Final = 60.0
 LOOK_SECONDS: Final = 0.2
@@ -34,9 +51,9 @@ LOG: Final = "output.log"
 
 def up(
     *,
-    mode: Literal["dledger"] = "dledger",
-    nodes: int = 3,
-    groups: int = 1,
+    mode: Mode = "dledger",
+    nodes: Annotated[int | None, Parameter(show_default=False)] = None,
+    groups: Annotated[int | None, Parameter(show_default=False)] = None,
     name_servers: int = 1,
     folder: Annotated[Path | None, Parameter(metavar="PATH", show_default=False)] = None,
 ) -> int:
@@ -48,17 +65,22 @@ def up(
     For example:
     ./shaketable up
     ./shaketable up --nodes 5 --groups 2 --name-servers 3
+    ./shaketable up --mode sync-double-write
 
     Args:
-        mode: How brokers replicate; dledger: each group has an elected leader.
-        nodes: Brokers of each group: 1, 3, 5 or 7.
-        groups: DLedger groups; topics are spread over all of them.
+        mode: How brokers replicate; dledger: each group has an elected leader, else one master
+            and nobody that takes its place.
+        nodes: Brokers of each group; dledger: 1, 3, 5 or 7, by default 3; the replicated modes:
+            a master and its slaves, 2 to 5, by default 2; multi-master: 1.
+        groups: Groups; topics are spread over all of them. By default 1, of multi-master 2.
         name_servers: Name servers; any one that lives suffices.
         folder: Where files and logs are kept; by default a new folder that is removed again.
     """
-    del mode  # the only one so far
-    if nodes not in NODES:
-        raise UsageError(f"--nodes {nodes}: expected 1, 3, 5 or 7")
+    nodes = NODES[mode][0] if nodes is None else nodes
+    groups = GROUPS.get(mode, 1) if groups is None else groups
+    if nodes not in NODES[mode]:
+        expected = ", ".join(str(number) for number in sorted(NODES[mode]))
+        raise UsageError(f"--nodes {nodes}: with --mode {mode} expected {expected}")
     if not 1 <= groups <= GROUPS_MAX:
         raise UsageError(f"--groups {groups}: expected 1 to {GROUPS_MAX}")
     if not 1 <= name_servers <= NAME_SERVERS_MAX:
@@ -66,10 +88,12 @@ def up(
     with _folder(folder) as place:
         free = ports.find_free(ports_needed(nodes, groups, name_servers))
         try:
-            site = lay_out(place, nodes, groups, name_servers, free)
+            site = lay_out(place, mode, nodes, groups, name_servers, free)
         except OSError as error:
             raise HarnessError(f"cannot write into {place}: {error.strerror or error}") from error
-        return trio.run(_keep_up, site, place, strict_exception_groups=True)
+        return trio.run(
+            _keep_up, site, place, TAKES.get(mode, "master"), strict_exception_groups=True
+        )
 
 
 @contextmanager
@@ -88,8 +112,8 @@ def _folder(folder: Path | None) -> Iterator[Path]:
     yield folder.resolve()
 
 
-async def _keep_up(site: Site, folder: Path) -> int:
-    """Run all servers until a signal; return the exit code."""
+async def _keep_up(site: Site, folder: Path, taker: str) -> int:
+    """Run all servers until a signal; return the exit code. `taker` takes a group's messages."""
     begin_ns = monotonic_ns()
     running: list[NodeProcess] = []
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -101,7 +125,7 @@ async def _keep_up(site: Site, folder: Path) -> int:
             async with trio.open_nursery() as nursery:
                 for process in running:
                     nursery.start_soon(_tell_end, process)
-                nursery.start_soon(_tell_leaders, site, folder)
+                nursery.start_soon(_tell_leaders, site, folder, taker)
                 async for _ in signals:
                     break
                 nursery.cancel_scope.cancel()
@@ -126,8 +150,8 @@ async def _tell_end(process: NodeProcess) -> None:
     session.out.print(escape(str(ended)))
 
 
-async def _tell_leaders(site: Site, folder: Path) -> None:
-    """Say where everything is once each group has a leader, and then each change of one."""
+async def _tell_leaders(site: Site, folder: Path, taker: str) -> None:
+    """Say where everything is once each group has its leader, and then each change of one."""
     groups = sorted({server.group for server in site.brokers})
     servers = _count(len(site.name_servers), "name server")
     session.out.print(f"starting {servers} and {_count(len(site.brokers), 'broker')}")
@@ -138,25 +162,26 @@ async def _tell_leaders(site: Site, folder: Path) -> None:
             await trio.sleep(LOOK_SECONDS)
     if len(told) < len(groups):
         lacking = ", ".join(sorted(set(groups) - set(told)))
-        session.out.print(f"no leader of {lacking} after {READY_SECONDS_MAX:g} s; logs: {folder}")
-    _tell_site(site, told, folder)
+        session.out.print(f"no {taker} of {lacking} after {READY_SECONDS_MAX:g} s; logs: {folder}")
+    _tell_site(site, told, folder, taker)
     while True:
         await trio.sleep(LOOK_SECONDS)
         now = await site.leaders()
         for group in groups:
             if now.get(group) != told.get(group):
                 who = now.get(group)
-                session.out.print(f"{group}: {'no leader' if who is None else f'{who} leads'}")
+                now_leads = f"{who} leads" if taker == "leader" else f"{who} is back"
+                session.out.print(f"{group}: {f'no {taker}' if who is None else now_leads}")
         told = now
 
 
-def _tell_site(site: Site, leaders: Mapping[str, str], folder: Path) -> None:
+def _tell_site(site: Site, leaders: Mapping[str, str], folder: Path, taker: str) -> None:
     out = session.out
     out.print()
     for server in site.name_servers:
         out.print(f"  {server.name:<16} {server.address}", soft_wrap=True)
     for server in site.brokers:
-        leads = "  leader" if leaders.get(server.group) == server.name else ""
+        leads = f"  {taker}" if leaders.get(server.group) == server.name else ""
         out.print(f"  {server.name:<16} {server.address}{leads}", soft_wrap=True)
     first = site.addresses
     out.print("\nconnect with RocketMQ's clients:", soft_wrap=True)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -16,7 +17,7 @@ import pytest
 import trio
 
 from harness import cli
-from system.client import Producer, PullConsumer
+from system.client import OutcomeUnknownError, Producer, PullConsumer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 SECONDS_MAX = 90
@@ -106,6 +107,47 @@ def test_clients_connect_to_what_it_prints_and_ctrl_c_stops_everything(start, tm
     assert any((folder / "broker-a-n0" / "store").iterdir())
 
 
+def test_a_master_and_its_slaves_start_and_stop(start, tmp_path) -> None:
+    folder = tmp_path / "kept"
+    up = start("--mode", "sync-double-write", "--nodes", "3", "--folder", str(folder))
+    up.said("Ctrl-C stops everything")
+    assert up.said(r"broker-a-master +[0-9.:]+  master")
+    name_server = up.said(r'Producer\("([0-9.:]+)"\)')[1]
+    assert len(up.servers()) == 4
+
+    async def use() -> None:
+        async with Producer(name_server, timeout_s=20.0, rng=Random(1)) as producer:
+            sent = None
+            while sent is None:  # until a slave is there the outcome is "not on a slave"
+                with suppress(OutcomeUnknownError):
+                    sent = await producer.send("Hello", b"twice")
+
+    trio.run(use)
+    master = (folder / "broker-a-master/store/commitlog" / f"{0:020d}").read_bytes()
+    slave = (folder / "broker-a-slave-1/store/commitlog" / f"{0:020d}").read_bytes()
+    other = (folder / "broker-a-slave-2/store/commitlog" / f"{0:020d}").read_bytes()
+    assert b"twice" in master
+    assert master in (slave, other), "one of them was waited for"
+    (pid,) = [
+        pid
+        for pid in up.servers()
+        if b"broker-a-master" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    os.kill(pid, signal.SIGKILL)
+    up.said("broker-a: no master")
+    up.process.send_signal(signal.SIGINT)
+    assert up.process.wait(60) == 0
+    assert up.servers() == []
+
+
+def test_multi_master_is_several_masters(start) -> None:
+    up = start("--mode", "multi-master")
+    assert up.said(r"broker-a-master +[0-9.:]+  master")
+    assert up.said(r"broker-b-master +[0-9.:]+  master")
+    up.process.send_signal(signal.SIGTERM)
+    assert up.process.wait(60) == 0
+
+
 def test_its_own_folder_is_removed(start) -> None:
     up = start("--nodes", "1")
     folder = Path(up.said(r"files and logs: (\S+)")[1])
@@ -118,7 +160,8 @@ def test_its_own_folder_is_removed(start) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--nodes", "2"], "--nodes 2: expected 1, 3, 5 or 7"),
+        (["--nodes", "2"], "--nodes 2: with --mode dledger expected 1, 3, 5, 7"),
+        (["--mode", "multi-master", "--nodes", "2"], "with --mode multi-master expected 1"),
         (["--groups", "0"], "--groups 0: expected 1 to 26"),
         (["--name-servers", "9"], "--name-servers 9: expected 1 to 5"),
         (["--mode", "paxos"], "dledger"),

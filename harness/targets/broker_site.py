@@ -1,15 +1,17 @@
-"""Broker groups to play with: name servers and DLedger groups as processes on loopback.
+"""Brokers to play with: name servers and broker groups as processes on loopback.
 
-Source: the tutorials' distribution/conf/dledger/broker-n0.conf; DLEDGER.md A.1 for ports.
+Source: the tutorials' distribution/conf (dledger, 2m-noslave, 2m-2s-async, 2m-2s-sync); DLEDGER.md
+A.1 for ports.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_lowercase
+from typing import Final, Literal
 
 from harness.plugins import Address, Launch
 from system.client import RefusedError, brokers
@@ -20,6 +22,15 @@ GROUPS_MAX = len(ascii_lowercase)
 DATA_FILE_BYTES = 64 << 20
 INDEX_FILE_BYTES = 16 << 20
 ASK_TIMEOUT_S = 1.0
+
+Mode = Literal["multi-master", "async-replication", "sync-double-write", "dledger"]
+"""How brokers replicate: RocketMQ's four deployments."""
+MASTER_ROLES: Final[Mapping[Mode, str]] = {
+    "multi-master": "ASYNC_MASTER",
+    "async-replication": "ASYNC_MASTER",
+    "sync-double-write": "SYNC_MASTER",
+}
+"""Of the modes without an elected leader, what their masters' brokerRole is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +46,7 @@ class SiteServer:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Name servers, and DLedger groups that register with all of them."""
+    """Name servers, and broker groups that register with all of them."""
 
     name_servers: tuple[SiteServer, ...]
     brokers: tuple[SiteServer, ...]
@@ -53,7 +64,7 @@ class Site:
     async def leaders(self) -> Mapping[str, str]:
         """Return which broker of each group takes messages now, by the name servers' word.
 
-        Groups that have no leader, or have not registered yet, are missing.
+        Groups that have no leader or master, or have not registered yet, are missing.
         """
         try:
             known = await brokers(self.addresses, ASK_TIMEOUT_S)
@@ -69,13 +80,16 @@ def ports_needed(nodes: int, groups: int, name_servers: int) -> int:
     return name_servers + 2 * nodes * groups
 
 
-def lay_out(folder: Path, nodes: int, groups: int, name_servers: int, ports: list[int]) -> Site:
+def lay_out(
+    folder: Path, mode: Mode, nodes: int, groups: int, name_servers: int, ports: list[int]
+) -> Site:
     """Write the configuration files of a site into a folder.
 
     Args:
         folder: an existing folder; each server gets one in it.
+        mode: how brokers replicate. But in dledger the first of each group is its master.
         nodes: brokers of each group.
-        groups: how many DLedger groups, which share topics.
+        groups: how many groups, which share topics.
         name_servers: how many.
         ports: `ports_needed` of them, free.
 
@@ -91,12 +105,47 @@ def lay_out(folder: Path, nodes: int, groups: int, name_servers: int, ports: lis
     found: list[SiteServer] = []
     for letter in ascii_lowercase[:groups]:
         group = f"broker-{letter}"
-        members = {f"n{number}": (next(free), next(free)) for number in range(nodes)}
-        peers = ";".join(f"{name}-{HOST}:{peer}" for name, (_, peer) in members.items())
-        found += [
-            _broker(folder, group, name, port, peers, listed) for name, (port, _) in members.items()
-        ]
+        keys = _members(group, nodes, free) if mode == "dledger" else _natives(mode, nodes, free)
+        found += [_broker(folder, group, name, own, listed) for name, own in keys]
     return Site(servers, tuple(found))
+
+
+Keys = dict[str, object]
+"""What stands in one broker's configuration and not in all of them."""
+
+
+def _members(group: str, nodes: int, ports: Iterator[int]) -> list[tuple[str, Keys]]:
+    """Return the names and keys of a DLedger group's members."""
+    members = {f"n{number}": (next(ports), next(ports)) for number in range(nodes)}
+    peers = ";".join(f"{name}-{HOST}:{peer}" for name, (_, peer) in members.items())
+    return [
+        (
+            name,
+            {
+                "listenPort": port,
+                "enableDLegerCommitLog": "true",
+                "dLegerGroup": group,
+                "dLegerPeers": peers,
+                "dLegerSelfId": name,
+                "mappedFileSizeIndex": INDEX_FILE_BYTES,
+            },
+        )
+        for name, (port, _) in members.items()
+    ]
+
+
+def _natives(mode: Mode, nodes: int, ports: Iterator[int]) -> list[tuple[str, Keys]]:
+    """Return the names and keys of a master and its slaves, which find it by the name servers."""
+    found: list[tuple[str, Keys]] = []
+    for number in range(nodes):
+        keys: Keys = {
+            "listenPort": next(ports),
+            "haListenPort": next(ports),
+            "brokerRole": MASTER_ROLES[mode] if number == 0 else "SLAVE",
+            "brokerId": number,
+        }
+        found.append(("master" if number == 0 else f"slave-{number}", keys))
+    return found
 
 
 def _name_server(folder: Path, name: str, port: int) -> SiteServer:
@@ -106,26 +155,20 @@ def _name_server(folder: Path, name: str, port: int) -> SiteServer:
     return SiteServer(name, "", Address(HOST, port), Launch(argv), directory)
 
 
-def _broker(
-    folder: Path, group: str, name: str, port: int, peers: str, name_servers: str
-) -> SiteServer:
+def _broker(folder: Path, group: str, name: str, own: Keys, name_servers: str) -> SiteServer:
     directory = folder / f"{group}-{name}"
     directory.mkdir(exist_ok=True)
-    lines = {
+    lines: Keys = {
         "brokerClusterName": CLUSTER,
         "brokerName": group,
         "brokerIP1": HOST,
-        "listenPort": port,
         "namesrvAddr": name_servers,
         "storePathRootDir": directory / "store",
-        "enableDLegerCommitLog": "true",
-        "dLegerGroup": group,
-        "dLegerPeers": peers,
-        "dLegerSelfId": name,
         "mappedFileSizeCommitLog": DATA_FILE_BYTES,
-        "mappedFileSizeIndex": INDEX_FILE_BYTES,
+        **own,
     }
     path = directory / "broker.conf"
     path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
     launch = Launch((sys.executable, "-m", "system.node", "-c", str(path)))
-    return SiteServer(f"{group}-{name}", group, Address(HOST, port), launch, directory)
+    address = Address(HOST, int(str(own["listenPort"])))
+    return SiteServer(f"{group}-{name}", group, address, launch, directory)
