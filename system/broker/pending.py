@@ -17,7 +17,10 @@ from system.remoting.responses import response
 
 
 class PendingAppend(NamedTuple):
-    """An append and its last entry's index; `reply` says that the group has it."""
+    """An append and its last entry's index; `reply` says that the group has it.
+
+    `is_waited`: its sender wants to know what became of disk and slave (setWaitStoreMsgOK).
+    """
 
     last_index: int
     due_ms: float
@@ -25,6 +28,7 @@ class PendingAppend(NamedTuple):
     opaque: int
     serialize_type: int
     reply: bytes
+    is_waited: bool = True
 
 
 class PendingAppends:

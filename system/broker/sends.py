@@ -33,9 +33,12 @@ from system.remoting.requests import SendMessageV2, SendRequest
 from system.remoting.responses import send_response
 from system.store.entry import BLANK_BYTES, ENTRY_BYTES_MAX, EntryTooLarge
 from system.store.message import offset_message_id
+from system.store.message_properties import find_property
 
 RETRY_TOPIC_PREFIX = "%RETRY%"
 RESERVED_TOPIC_PREFIX = "RMQ_SYS_"
+NOT_WAITED = "WAIT\x01false"
+"""Stands in the properties of a message whose sender does not wait (setWaitStoreMsgOK)."""
 _TRANSACTION_TYPE, _PREPARED, _ROLLED_BACK = 12, 4, 12
 """Of a message's sys flag (MessageSysFlag)."""
 ENTRY_OVERHEAD_BYTES = 48 + 91
@@ -261,6 +264,7 @@ class Sends:
     def _wait(
         self, connection: Connection, request: SendRequest, reply: bytes, now_ms: float
     ) -> None:
+        properties = request.fields.properties
         self._pending.waiting.append(
             PendingAppend(
                 self._appender.builder.end.index,
@@ -269,6 +273,7 @@ class Sends:
                 request.opaque,
                 request.serialize_type,
                 reply,
+                NOT_WAITED not in properties or not _is_not_waited(properties),
             )
         )
 
@@ -276,6 +281,11 @@ class Sends:
         limit = self._config.pending_sends_max
         remark = f"[503] {limit} appends wait for the group already"
         self._outbox.refuse(connection, request, ResponseCode.SYSTEM_BUSY, remark)
+
+
+def _is_not_waited(properties: str) -> bool:
+    """Whether the sender wants to wait for neither disk nor slave; a group is waited for."""
+    return find_property(properties.encode(), b"WAIT") == b"false"
 
 
 def _joined(message: BatchMessage, of_batch: bytes, config: BrokerConfig) -> bytes:

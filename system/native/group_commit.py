@@ -43,7 +43,9 @@ class GroupCommit(PendingAppends):
             if len(self._alone) + len(self._replicated) >= self._limit:
                 break
             append = waiting.popleft()
-            if not is_sync_master:
+            if not append.is_waited:
+                self._reply(append, ResponseCode.SUCCESS)
+            elif not is_sync_master:
                 self._alone.append((append, ResponseCode.SUCCESS))
             elif core.is_slave_ok(append.last_index + 1):
                 self._replicated.append(append)

@@ -46,15 +46,19 @@ class SlaveSynchronize:
 
     async def run(self) -> None:
         """Ask again and again, until cancelled."""
+        said = ""
         while True:
             pause_ms = FIRST_AFTER_MS
             if self.master is not None:
-                pause_ms = INTERVAL_MS
                 try:
                     await self._synchronize(*self.master)
                 except (OSError, trio.BrokenResourceError, FrameError, CommandError) as error:
-                    pause_ms = FIRST_AFTER_MS
-                    log.warning("event=not_synchronized master=%s:%d why=%r", *self.master, error)
+                    why = f"{self.master[0]}:{self.master[1]}: {error}"
+                    if why != said:  # and not each time that it is still so
+                        log.warning("event=not_synchronized why=%r", why)
+                        said = why
+                else:
+                    pause_ms, said = INTERVAL_MS, ""
             await sleep(self._clock, pause_ms)
 
     async def _synchronize(self, host: str, port: int) -> None:

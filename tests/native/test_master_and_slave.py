@@ -116,6 +116,14 @@ def test_sync_flush_waits_for_the_disk_and_async_flush_does_not() -> None:
         assert bodies(master) == [b"a"]
 
 
+def test_who_does_not_wait_is_answered_when_the_master_has_it() -> None:
+    master = NativeBroker("SYNC_MASTER", is_sync_flush=True)
+    master.flushes_are_held = True
+    assert codes(master.ask(send_with("t", 0, b"a", {"WAIT": "false"}))) == [OK]
+    assert master.ask(send_with("t", 0, b"b", {"WAIT": "true", "NOWAIT": "false"})) == []
+    assert bodies(master) == [b"a", b"b"]
+
+
 def test_what_is_not_even_written_in_time_is_unknown() -> None:
     master = NativeBroker()
     master.writes_are_held = True

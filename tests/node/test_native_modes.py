@@ -84,6 +84,10 @@ def test_sync_double_write_keeps_all_it_acknowledged_though_the_master_is_wiped(
         assert await contents(slave, "t", member="slave") == {0: b"alone", **found}
         (topic,) = [one for one in await topics_of(nodes, "slave") if one["topicName"] == "t"]
         assert topic["perm"] == 6
+        nodes.stop("slave")  # only an operator makes it a master
+        nodes.start("slave", brokerRole="ASYNC_MASTER", **known)
+        writer.client = nodes.client("slave")
+        assert await writer.send("t") == max(found) + 1
 
     nodes.tell(story)
 
