@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
+from system.nameserver.kv_config import ORDER_NAMESPACE, KvConfig
 from system.nameserver.registry import (
     HEARTBEAT_TIMEOUT_MS,
     Connection,
@@ -29,6 +32,8 @@ from system.remoting.registration_headers import (
     ClusterHeader,
     DataVersionAnswer,
     HeartbeatHeader,
+    KvHeader,
+    NamespaceHeader,
     RegisterBrokerHeader,
     RegisterBrokerResponse,
     RouteHeader,
@@ -46,10 +51,16 @@ SCAN_INTERVAL_MS = 5_000.0
 
 
 class NameServer:
-    """Answers requests from a registry of its own. Pure: time is given with each input."""
+    """Answers requests from a registry of its own. Pure: time is given with each input.
 
-    def __init__(self) -> None:
+    `tells_orders`: whether routes say of an ordered topic which broker has how many of its
+    queues (RocketMQ's orderMessageEnable).
+    """
+
+    def __init__(self, *, tells_orders: bool = False) -> None:
         self.registry = RouteRegistry()
+        self.kv = KvConfig()
+        self._tells_orders = tells_orders
         self._answers: dict[int, Callable[[Connection, Command, float], Command]] = {
             RequestCode.REGISTER_BROKER: self._register,
             RequestCode.UNREGISTER_BROKER: self._unregister,
@@ -62,6 +73,10 @@ class NameServer:
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            RequestCode.PUT_KV_CONFIG: self._put_value,
+            RequestCode.GET_KV_CONFIG: self._get_value,
+            RequestCode.DELETE_KV_CONFIG: self._delete_value,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._values,
         }
 
     def handle(self, connection: Connection, request: Command, now_ms: float) -> Command | None:
@@ -121,7 +136,8 @@ class NameServer:
             connection,
             now_ms,
         )
-        return _done(RegisterBrokerResponse(result.ha_address, result.master_address).to_ext())
+        answer = RegisterBrokerResponse(result.ha_address, result.master_address)
+        return _done(answer.to_ext(), self.kv.table(ORDER_NAMESPACE) or b"")
 
     def _unregister(self, connection: Connection, request: Command, now_ms: float) -> Command:
         del connection, now_ms
@@ -160,6 +176,9 @@ class NameServer:
                 f"{header.topic[:NAME_LENGTH_MAX]!r}; create it, or look whether its brokers run "
                 f"and know this name server",
             )
+        if self._tells_orders:
+            order = self.kv.get(ORDER_NAMESPACE, header.topic)
+            route = msgspec.structs.replace(route, order_topic_conf=order)
         is_standard = reads_standard_json(request.version, bool(header.accept_standard_json_only))
         return _done(body=encode_route(route, is_standard=is_standard))
 
@@ -196,6 +215,43 @@ class NameServer:
         del connection, now_ms
         self.registry.delete_topic(TopicHeader.from_ext(request.ext).topic)
         return _done()
+
+    # ---- values -----------------------------------------------------------------------
+
+    def _put_value(self, connection: Connection, request: Command, now_ms: float) -> Command:
+        del connection, now_ms
+        header = KvHeader.from_ext(request.ext)
+        self.kv.put(header.namespace, header.key, header.value)
+        return _done()
+
+    def _get_value(self, connection: Connection, request: Command, now_ms: float) -> Command:
+        del connection, now_ms
+        header = KvHeader.from_ext(request.ext)
+        value = self.kv.get(header.namespace, header.key)
+        if value is None:
+            return _refusal(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {header.namespace[:NAME_LENGTH_MAX]!r} "
+                f"Key: {header.key[:NAME_LENGTH_MAX]!r}",
+            )
+        return _done({"value": value})
+
+    def _delete_value(self, connection: Connection, request: Command, now_ms: float) -> Command:
+        del connection, now_ms
+        header = KvHeader.from_ext(request.ext)
+        self.kv.delete(header.namespace, header.key)
+        return _done()
+
+    def _values(self, connection: Connection, request: Command, now_ms: float) -> Command:
+        del connection, now_ms
+        namespace = NamespaceHeader.from_ext(request.ext).namespace
+        table = self.kv.table(namespace)
+        if table is None:
+            return _refusal(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {namespace[:NAME_LENGTH_MAX]!r}",
+            )
+        return _done(body=table)
 
 
 def _done(ext: dict[str, str] | None = None, body: bytes = b"") -> Command:

@@ -1,7 +1,8 @@
 """`python -m system.node.name_server --port 9876`: a name server, for brokers and clients.
 
 Several may run, none knows of another: brokers register with all, clients ask any. It keeps
-nothing on disk, and after a start it knows a broker as soon as that registers again.
+nothing of brokers, and after a start it knows one as soon as that registers again; what operators
+leave with it (orders of topics) stands in the file of `--kv-config`, where there is one.
 Ends with 0 on SIGTERM or SIGINT, 2 for bad options or a port in use, in one line on standard
 error. Source: RocketMQ's NamesrvController.
 """
@@ -13,13 +14,16 @@ import logging
 import sys
 from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
 
 import trio
 
+from system.nameserver.kv_config import DamagedKvConfig
 from system.nameserver.name_server import SCAN_INTERVAL_MS, NameServer
 from system.node.clock import Clock, SystemClock, sleep
 from system.node.link import Link
 from system.node.open_file_limit import clients_within, raise_open_file_limit
+from system.node.real_disk import RealDisk
 from system.node.serving import (
     PortInUseError,
     cancel_on_signal,
@@ -31,6 +35,7 @@ from system.node.serving import (
 from system.remoting.codes import ResponseCode
 from system.remoting.command import Command, CommandError, decode_command, encode_command
 from system.remoting.frame import Frame, FrameError
+from system.store.disk import StoreError, replace_file
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9876
@@ -49,9 +54,20 @@ class NameServerNode:
     """A name server on a port. `run` ends by cancellation, or because it cannot listen."""
 
     def __init__(
-        self, host: str, port: int, clock: Clock, connections_max: int = CONNECTIONS_MAX
+        self,
+        host: str,
+        port: int,
+        clock: Clock,
+        connections_max: int = CONNECTIONS_MAX,
+        *,
+        kv_path: Path | None = None,
+        tells_orders: bool = False,
     ) -> None:
-        self.server = NameServer()
+        self.server = NameServer(tells_orders=tells_orders)
+        self._kv_path = kv_path
+        if kv_path is not None and kv_path.exists():
+            self.server.kv.load(kv_path.read_bytes())
+        self._kv_version = self.server.kv.version
         self._host = host
         self._port = port
         self._clock = clock
@@ -84,6 +100,7 @@ class NameServerNode:
             for frame in frames:
                 request = decode_command(frame)
                 response = self.server.handle(number, request, self._clock.now_ms())
+                self._keep_values()
                 if response is not None and response.code != ResponseCode.SUCCESS:
                     self._note_refusal(request.code, response)
                 if response is not None and not link.send(_encoded(response)):
@@ -99,6 +116,17 @@ class NameServerNode:
             del self._links[number]
             for address in self.server.gone(number):
                 log.info("event=broker_gone address=%s connection=%d", address, number)
+
+    def _keep_values(self) -> None:
+        """Write what operators have changed; that is rare, and everything waits for it."""
+        kv = self.server.kv
+        if self._kv_path is None or kv.version == self._kv_version:
+            return
+        self._kv_version = kv.version
+        try:
+            replace_file(RealDisk(), str(self._kv_path.absolute()), kv.kept())
+        except StoreError as error:
+            log.warning("event=kv_config_not_kept path=%s error=%s", self._kv_path, error)
 
     def _note_refusal(self, request_code: int, response: Command) -> None:
         """Log what was refused, but no unknown topic: clients ask for those all the time."""
@@ -132,6 +160,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m system.node.name_server")
     parser.add_argument("--port", type=_port, default=DEFAULT_PORT, help="port to listen on")
     parser.add_argument("--host", default=DEFAULT_HOST, help="address to listen on")
+    parser.add_argument("--kv-config", type=Path, help="file that keeps what operators set")
+    parser.add_argument(
+        "--order-message-enable", action="store_true", help="tell clients of ordered topics"
+    )
     arguments = parser.parse_args(argv)
     logging.basicConfig(
         stream=sys.stderr,
@@ -140,7 +172,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         datefmt="%Y-%m-%dT%H:%M:%S",
     )
     connections_max = clients_within(raise_open_file_limit(), CONNECTIONS_MAX)
-    node = NameServerNode(arguments.host, arguments.port, SystemClock(), connections_max)
+    try:
+        node = NameServerNode(
+            arguments.host,
+            arguments.port,
+            SystemClock(),
+            connections_max,
+            kv_path=arguments.kv_config,
+            tells_orders=arguments.order_message_enable,
+        )
+    except (DamagedKvConfig, OSError) as error:
+        log.error("event=stopped error=%s: %s", arguments.kv_config, error)  # noqa: TRY400
+        return EXIT_USAGE
     code = 0
     try:
         trio.run(_run, node)

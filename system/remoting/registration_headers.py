@@ -94,6 +94,20 @@ class ClusterHeader(Fields, gc=False, rename="camel"):
     cluster: str
 
 
+class KvHeader(Fields, gc=False, rename="camel"):
+    """PUT_KV_CONFIG (100), GET_KV_CONFIG (101) and DELETE_KV_CONFIG (102)."""
+
+    namespace: str
+    key: str
+    value: str = ""
+
+
+class NamespaceHeader(Fields, gc=False, rename="camel"):
+    """GET_KVLIST_BY_NAMESPACE (219)."""
+
+    namespace: str
+
+
 class BrokerNameHeader(Fields, gc=False, rename="camel"):
     """WIPE_WRITE_PERM_OF_BROKER (205) and ADD_WRITE_PERM_OF_BROKER (327)."""
 

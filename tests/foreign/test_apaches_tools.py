@@ -55,7 +55,7 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("tools")
-    servers = NameServers(folder, 1)
+    servers = NameServers(folder, 1, "--order-message-enable")
     group = NodeGroup(folder, *NAMES, namesrvAddr=servers.addresses, brokerName="ours")
     try:
         servers.start()
@@ -79,6 +79,7 @@ def test_apaches_tools_read_and_change_what_we_show(site: Site, admin: Admin) ->
     they_see_the_group(site, admin)
     they_take_the_right_to_write(site, admin)
     they_make_change_and_delete_a_topic(site, admin)
+    they_order_a_topic(site, admin)
 
 
 def they_see_the_group(site: Site, admin: Admin) -> None:
@@ -114,3 +115,15 @@ def they_make_change_and_delete_a_topic(site: Site, admin: Admin) -> None:
     site.group.tell(lambda: site.shown("made", 4, 5))
     assert "success" in admin.call("deleteTopic", "-c", "DefaultCluster", "-t", "made")
     site.group.tell(lambda: site.shown("made", None))
+
+
+def they_order_a_topic(site: Site, admin: Admin) -> None:
+    topic = ("-b", site.leader, "-t", "ordered", "-r", "3", "-w", "3")
+    # The tool tells of it as an error that there was no order before.
+    assert "ours:3" in admin.call("updateTopic", *topic, "-o", "true", is_checked=False)
+    site.group.tell(lambda: site.shown("ordered", 6, 3))
+    route = trio.run(site.name_servers.route, site.port, "ordered")
+    assert route is not None
+    assert route.order_topic_conf == "ours:3"
+    assert "success" in admin.call("deleteTopic", "-c", "DefaultCluster", "-t", "ordered")
+    site.group.tell(lambda: site.shown("ordered", None))

@@ -5,7 +5,8 @@ is printed now; the diff is the review. Commands:
 register CONNECTION ADDRESS NAME ID [topics=t:READ:WRITE:PERM,...] [KEY=VALUE...] |
 unregister ADDRESS NAME | close CONNECTION | elapse MS | scan | beat ADDRESS |
 query ADDRESS NAME KEY=VALUE... | route TOPIC | brokers | topics | topics_of CLUSTER |
-delete TOPIC | wipe NAME | add NAME | ask CODE.
+delete TOPIC | wipe NAME | add NAME | ask CODE | put NAMESPACE KEY VALUE | get NAMESPACE KEY |
+remove NAMESPACE KEY | values NAMESPACE.
 Keys: state, counter, cluster, timeout, acting.
 """
 
@@ -58,7 +59,7 @@ def said(data: BrokerData) -> str:
 
 class Interpreter:
     def __init__(self, server: NameServer | None = None) -> None:
-        self.server = server or NameServer()
+        self.server = server or NameServer(tells_orders=True)
         self.now_ms = 0.0
 
     def run(self, line: str) -> str:
@@ -133,7 +134,8 @@ class Interpreter:
             f"{q.broker_name} read={q.read_queue_nums} write={q.write_queue_nums} perm={q.perm}"
             for q in route.queue_datas
         ]
-        return [said(data) for data in route.broker_datas] + queues
+        order = [f"order {route.order_topic_conf}"] if route.order_topic_conf else []
+        return [said(data) for data in route.broker_datas] + queues + order
 
     def do_brokers(self) -> list[str]:
         info = decode_cluster_info(self.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body)
@@ -149,6 +151,22 @@ class Interpreter:
     def do_topics_of(self, cluster: str) -> list[str]:
         response = self.ask(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": cluster})
         return [" ".join(topic_list(response.body)) or "none"]
+
+    def do_put(self, namespace: str, key: str, value: str) -> list[str]:
+        ext = {"namespace": namespace, "key": key, "value": value}
+        return self._outcome(self.ask(RequestCode.PUT_KV_CONFIG, ext))
+
+    def do_get(self, namespace: str, key: str) -> list[str]:
+        response = self.ask(RequestCode.GET_KV_CONFIG, {"namespace": namespace, "key": key})
+        return self._outcome(response, [response.ext.get("value", "")])
+
+    def do_remove(self, namespace: str, key: str) -> list[str]:
+        ext = {"namespace": namespace, "key": key}
+        return self._outcome(self.ask(RequestCode.DELETE_KV_CONFIG, ext))
+
+    def do_values(self, namespace: str) -> list[str]:
+        response = self.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": namespace})
+        return self._outcome(response, [bytes(response.body).decode()])
 
     def do_wipe(self, name: str) -> list[str]:
         response = self.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": name})

@@ -211,3 +211,25 @@ def test_odd_ports_are_named(port: str) -> None:
     )
     assert done.returncode == 2
     assert "is no port, 0..65535" in done.stderr
+
+
+def test_what_operators_set_is_kept_and_a_bad_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    clock = SystemClock()
+    node = NameServerNode(HOST, 0, clock, kv_path=path)
+    node.server.kv.put("ORDER_TOPIC_CONFIG", "t", "b:4")
+    node._keep_values()
+    again = NameServerNode(HOST, 0, clock, kv_path=path)
+    assert again.server.kv.get("ORDER_TOPIC_CONFIG", "t") == "b:4"
+    path.write_text("[]")
+    done = subprocess.run(
+        [sys.executable, "-m", "system.node.name_server", "--port", "0", "--kv-config", str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=END_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "kvConfig.json" in line

@@ -19,10 +19,14 @@ ASK_TIMEOUT_S = 5.0
 
 
 class NameServers:
-    """So many name servers on ports of their own, each with a log file."""
+    """So many name servers on ports of their own, each with a log file.
 
-    def __init__(self, folder: Path, count: int) -> None:
+    `options` are those of the program.
+    """
+
+    def __init__(self, folder: Path, count: int, *options: str) -> None:
         self.folder = folder
+        self.options = options
         self.ports = find_free(count)
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -35,7 +39,14 @@ class NameServers:
         for port in ports or self.ports:
             with (self.folder / f"name-server-{port}.log").open("ab") as log:
                 self.processes[port] = subprocess.Popen(
-                    [sys.executable, "-m", "system.node.name_server", "--port", str(port)],
+                    [
+                        sys.executable,
+                        "-m",
+                        "system.node.name_server",
+                        "--port",
+                        str(port),
+                        *self.options,
+                    ],
                     cwd=ROOT,
                     stdout=log,
                     stderr=log,
