@@ -60,6 +60,7 @@ class HAService:
         self._advanced = trio.Event()
         self._seen = (-1, -1)
         self._master = settings.master
+        self._is_copying = False
         self._listeners: list[trio.SocketListener] = []
 
     @property
@@ -93,10 +94,13 @@ class HAService:
     def follow(self, membership: Membership) -> None:
         """Do nothing: there is no group."""
 
-    def learn(self, ext: Mapping[str, str]) -> None:
-        """Slave: a name server has said where the master listens for slaves, and for clients."""
+    def learn(self, ext: Mapping[str, str]) -> bool:
+        """Slave: a name server has said where the master listens for slaves, and for clients.
+
+        False while there is no connection to the master: it may come, or be elsewhere now.
+        """
         if self._core.config.is_master:
-            return
+            return True
         if (master := _address(ext.get("masterAddr", ""))) is not None:
             self._core.follow(f"{master[0]}:{master[1]}")
             self._synchronize.master = master
@@ -105,6 +109,7 @@ class HAService:
             if ha is not None and ha != self._master:
                 log.info("event=master_known slaves=%s:%d", *ha)
                 self._master = ha
+        return self._is_copying
 
     def notice(self) -> None:
         """Effects were carried out: look whether there is more to send or to report."""
@@ -190,6 +195,7 @@ class HAService:
             "event=master_found slaves=%s:%d position=%d", host, port, self._core.reported_position
         )
         why = "it closed the connection"
+        self._is_copying = True
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read_master, stream, master, nursery.cancel_scope)
@@ -199,6 +205,7 @@ class HAService:
         except* (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as group:
             why = _first(group) or why
         finally:
+            self._is_copying = False
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
         return f"{host}:{port}: {why}"

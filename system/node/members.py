@@ -86,8 +86,10 @@ class Members:
             self._strangers.pop(member, None)
         self._peers.keep(self._addresses(membership))
 
-    def learn(self, ext: Mapping[str, str]) -> None:
-        """Do nothing: the group says who leads."""
+    def learn(self, ext: Mapping[str, str]) -> bool:
+        """Learn nothing: the group says who leads."""
+        del ext
+        return True
 
     def notice(self) -> None:
         """Do nothing: the core says what to send."""

@@ -51,8 +51,8 @@ class Replication(Protocol):
     def follow(self, membership: Membership) -> None:
         """These are the members from now on."""
 
-    def learn(self, ext: Mapping[str, str]) -> None:
-        """A name server has answered a registration with these fields."""
+    def learn(self, ext: Mapping[str, str]) -> bool:
+        """A name server has answered a registration; False where more has to be known soon."""
 
     def notice(self) -> None:
         """Effects were carried out: look whether there is more to send."""

@@ -38,6 +38,7 @@ UNREGISTER_TIMEOUT_MS = 500.0
 AGAIN_AFTER_MIN_MS = 100.0
 AGAIN_AFTER_MAX_MS = 2_000.0
 REFUSED_AGAIN_MS = 1_000.0
+"""How soon to ask again who refused, or did not know this slave's master."""
 OUT_BYTES_MAX = 32 << 20
 HA_PORT_ABOVE = 1
 """RocketMQ's haListenPort stands so far above listenPort; in dledger mode nobody listens there."""
@@ -70,14 +71,14 @@ class Registration:
         clock: Clock,
         look: Callable[[], Standing],
         topics: Callable[[], Iterable[TopicConfig]],
-        learn: Callable[[Mapping[str, str]], object] = dict,
+        learn: Callable[[Mapping[str, str]], bool] = lambda _: True,
     ) -> None:
         self._config = config
         self._clock = clock
         self._look = look
         self._topics = topics
         self.learn = learn
-        """Told what a name server answers to a registration: where the master is."""
+        """Told what a name server answers: where the master is. False: ask again soon."""
         self._address = f"{config.host}:{config.listen_port}"
         self._opaque = count(1)
         self._body: bytes | None = None
@@ -168,6 +169,7 @@ class _Talk:
         self._answered = trio.Event()
         self._said: tuple[object, ...] = ()
         self.has_answered = False
+        self._is_enough = True
         self.registered_as: int | None = None
         """The id by which the name server knows the broker, if it does."""
 
@@ -214,7 +216,7 @@ class _Talk:
                 if answer is None:
                     return f"no answer within {ANSWER_TIMEOUT_MS:g} ms"
                 self._note(answer, standing)
-                if answer.code != ResponseCode.SUCCESS:
+                if answer.code != ResponseCode.SUCCESS or not self._is_enough:
                     pause_ms = REFUSED_AGAIN_MS
             with self._within(pause_ms):
                 await changed.wait()
@@ -240,8 +242,7 @@ class _Talk:
         self.has_answered = True
         is_done = answer.code == ResponseCode.SUCCESS
         self.registered_as = standing.broker_id if is_done else None
-        if is_done:
-            self._registration.learn(answer.ext)
+        self._is_enough = not is_done or self._registration.learn(answer.ext)
         said = (answer.code, answer.remark, standing.broker_id, standing.term)
         if said == self._said:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.support.foreign_java import Java, Program, servers
 
@@ -21,6 +22,7 @@ class Apache:
     name_server: str
     broker: Program | None
     broker_address: str
+    store: Path = Path()
 
 
 def start_name_server(java: Java) -> str:
@@ -49,7 +51,7 @@ def start_broker(java: Java, name_server: str, *, name: str = "apache", more: st
     main = "org.apache.rocketmq.broker.BrokerStartup"
     program = java.start(servers(), main, "-c", str(config), heap_mb=512)
     _until_listening(port, program)
-    return Apache(name_server, program, f"{HOST}:{port}")
+    return Apache(name_server, program, f"{HOST}:{port}", store)
 
 
 def _free_port() -> int:
