@@ -20,6 +20,8 @@ from harness.plugins import CheckContext, FaultWindow
 from harness.verdict import FINDINGS_KEPT_MAX, Finding, Outcome, Verdict
 
 CHECKED = "checked"
+NOTHING_BROKEN = "no promise is broken"
+"""The summary where what was found was never promised."""
 KEPT_PER_KIND_MAX = 200
 """Findings of one kind that one partition keeps in full; the others are counted."""
 
@@ -122,8 +124,10 @@ def settle(
     breaches = {kind: n for kind, n in sorted(gathered.totals.items()) if kind not in excused}
     seen = {kind: n for kind, n in sorted(gathered.totals.items()) if kind in excused}
     parts = [", ".join(f"{n} {kind}" for kind, n in breaches.items())] if breaches else []
-    parts += reasons or ([] if breaches else [clean])
+    parts += reasons or ([] if breaches else [NOTHING_BROKEN if seen else clean])
     parts += [f"observed, not counted: {n} {kind} ({excused[kind]})" for kind, n in seen.items()]
+    if seen and context.promises.documented:
+        parts.append(f"documented: {context.promises.documented}")
     outcome = Outcome.INVALID if breaches else Outcome.UNKNOWN if reasons else Outcome.VALID
     return Verdict(
         checker,

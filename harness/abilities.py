@@ -67,7 +67,7 @@ class LosesDisks(Protocol):
         """Return the folder that is lost with the node's disk."""
         ...
 
-    def renew(
+    async def renew(
         self, layouts: Mapping[str, NodeLayout], node: str, lost: Mapping[str, int]
     ) -> Mapping[str, Launch]:
         """Write the configurations with which the group goes on, now that the node lost its disk.

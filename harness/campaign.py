@@ -23,7 +23,7 @@ from harness.discovery import unknown
 from harness.draw import new_seed
 from harness.errors import UsageError
 from harness.groups import GroupWorkload
-from harness.plugins import Target
+from harness.plugins import Promises, Target
 
 BUILT_IN = Path(__file__).parent.parent / "workloads" / "campaigns" / "quick.toml"
 """The campaign that `run` without an argument runs."""
@@ -64,6 +64,7 @@ class Campaign(
         name: the folder under the store.
         target: the system under test.
         mutant: planted bug to run it with.
+        promise: another target, of whose promises it is held to all, beside its own.
         nodes: size of the group; ids are n0, n1, ...
         world: where it runs: as processes of this machine, or simulated, in virtual time.
         workload: what clients do.
@@ -94,6 +95,7 @@ class Campaign(
     name: str = "quick"
     target: str = "dledger"
     mutant: str | None = None
+    promise: str | None = None
     nodes: int = 3
     world: Literal["process", "sim"] = "process"
     workload: str = "log"
@@ -186,6 +188,7 @@ def resolve(campaign: Campaign) -> Campaign:
     target = discovery.get("targets", campaign.target)
     if campaign.mutant is not None and campaign.mutant not in target.mutants:
         raise UsageError(unknown(f"mutant of {target.name}", campaign.mutant, target.mutants))
+    promises_of(campaign, target)
     require_remote(campaign.spark_remote)
     workload = discovery.get("workloads", campaign.workload)
     workload.configured(workload_options(campaign))
@@ -199,6 +202,18 @@ def resolve(campaign: Campaign) -> Campaign:
         raise UsageError(f"record {campaign.record}: in world sim the seed alone repeats a run")
     seed = campaign.seed if campaign.seed is not None else new_seed()
     return msgspec.structs.replace(campaign, seed=seed)
+
+
+def promises_of(campaign: Campaign, target: Target) -> Promises | None:
+    """Return what the campaign's target is held to if that is raised by hand, else None.
+
+    Raises:
+        UsageError: `promise` names no target.
+    """
+    if campaign.promise is None or campaign.promise == campaign.target:
+        return None
+    other: Target = discovery.get("targets", campaign.promise)
+    return target.promises.raised_to(other.promises, other.name)
 
 
 def _check_groups(campaign: Campaign, target: Target) -> None:

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 SPARK: Final = "spark"
 LOCAL: Final = "local"
+ONE_LOG: Final = "committed-prefix"
+"""The checker of targets whose nodes all keep one log: the others' logs differ by design."""
 FAILOVER_COLUMNS: Final = ("f", "call_ns", "return_ns", "outcome")
 """Of OPERATIONS: what the times after faults are measured by."""
 
@@ -135,7 +137,7 @@ def judge(
     verdicts = [*found, judge_course(folder)]
     judged = results.Results(
         campaign=campaign,
-        promises=target.promises,
+        promises=campaigns.promises_of(campaign, target) or target.promises,
         verdicts=tuple(verdicts),
         windows=exported.windows,
         incomplete=exported.incomplete,
@@ -200,7 +202,7 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
     context = CheckContext(
         nodes=nodes,
         committed=committed_indexes(folder),
-        promises=target.promises,
+        promises=campaigns.promises_of(campaign, target) or target.promises,
         windows=exported.windows,
         faults_asked=tuple(name for name in campaign.faults if name not in unavailable),
         incomplete=exported.incomplete,
@@ -211,7 +213,11 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
         logs={node: folder.node(node) for node in nodes},
         read_log=target.read_log,
         context=context,
-        checkers=tuple(discovery.get("checkers", name) for name in workload.checkers),
+        checkers=tuple(
+            discovery.get("checkers", name)
+            for name in workload.checkers
+            if name != ONE_LOG or target.promises.committed_prefix
+        ),
         segments=(
             SegmentedReader(target.log_segments, target.read_segment)
             if isinstance(target, SegmentedLog)

@@ -17,6 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from harness.checker import CheckContext, Checker, FaultWindow, KeysChecker, SearchBudget
+from harness.promises import Promises
 
 if TYPE_CHECKING:  # client workers import this module, and start far faster without pyarrow
     import pyarrow as pa
@@ -49,25 +50,6 @@ Json = dict[str, Any]
 
 
 # ---- targets -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Promises:
-    """What a target promises, as data; checkers judge these and nothing else.
-
-    `durable_under`: names of faults that an acknowledged append survives.
-    `linearizable`: operation names (f) that are linearizable together, for each key.
-    `committed_prefix`: committed log prefixes are equal on all nodes.
-    `excludes`: anomalies (docs/anomalies.md) that it promises never to show, beside those
-    that its linearizable operations cannot show.
-    `note`: one sentence for the report.
-    """
-
-    durable_under: frozenset[str] = frozenset()
-    linearizable: frozenset[str] = frozenset()
-    committed_prefix: bool = False
-    note: str = ""
-    excludes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +92,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What a node says of itself. `role` is leader, follower or candidate."""
+    """What a node says of itself. `role` is leader, follower or candidate.
+
+    `group`: nodes of one name replicate one log; each such group has a leader of its own.
+    """
 
     node: str
     role: str
@@ -118,6 +103,7 @@ class NodeStatus:
     leader: str | None
     committed_index: int
     end_index: int
+    group: str = ""
 
 
 class TargetClient(Protocol):
@@ -200,8 +186,11 @@ class World(Protocol):
 
     nodes: tuple[str, ...]
 
-    async def leader(self) -> str | None:
-        """The node that most recently said it leads the highest term, if any answers."""
+    async def leader(self, order: Sequence[str] = ()) -> str | None:
+        """The node that most recently said it leads the highest term, if any answers.
+
+        Where several groups have leaders, the first of these in `order`.
+        """
         ...
 
     async def kill(self, node: str) -> Json:

@@ -101,6 +101,9 @@ def _promises(promises: Promises) -> dict[str, Any]:
         "committed_prefix": promises.committed_prefix,
         "excludes": sorted(promises.excludes),
         "note": promises.note,
+        "copies": promises.copies,
+        "delivered_under": sorted(promises.all_delivered_under),
+        "documented": promises.documented,
     }
 
 

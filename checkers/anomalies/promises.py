@@ -64,10 +64,18 @@ ANOMALIES: Final = frozenset(EXCLUDED_BY)
 """All of them: `Promises(excludes=ANOMALIES)` is how a history is judged whose system promises
 everything."""
 
-DURABILITY: Final = frozenset(
-    ("lost-write", "unseen", "lost-element", "lost-message", "offset-lost")
-)
+DURABILITY: Final = frozenset(("lost-write", "unseen", "lost-element", "offset-lost"))
 """Anomalies of what was acknowledged and is gone."""
+DELIVERED: Final = frozenset(
+    (
+        "lost-message",
+        "inconsistent-offsets",
+        "nonmonotonic-send",
+        "offset-went-back",
+        "redelivered-committed",
+    )
+)
+"""Anomalies that follow where the end of a queue is lost and its offsets are used again."""
 
 NEEDS_ALL_EVENTS: Final = frozenset(
     (
@@ -98,4 +106,7 @@ def why_not_promised(kind: str, context: CheckContext) -> str | None:
     beyond = sorted(set(context.faults_asked) - promises.durable_under)
     if kind in DURABILITY and beyond:
         return f"the target promises no durability under {', '.join(beyond)}"
+    beyond = sorted(set(context.faults_asked) - promises.all_delivered_under)
+    if kind in DELIVERED and beyond:
+        return f"the target promises no delivery under {', '.join(beyond)}"
     return None

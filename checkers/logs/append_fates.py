@@ -76,7 +76,8 @@ class ValueSearch:
         limits = [context.committed.get(node, self.committed_max) for node in context.nodes]
         self.limits = np.array(limits, dtype=np.int64)
         self.is_live = [node in context.committed for node in context.nodes]
-        self.majority = len(context.nodes) // 2 + 1
+        self.is_everywhere = context.promises.copies is None
+        self.majority = context.promises.copies or len(context.nodes) // 2 + 1
         self.op, self.value = ints(part.appends["op"]), ints(part.appends["value"])
         self.offset = ints(part.appends["offset"])
         self.holders = ints(part.copies["nodes"])
@@ -137,7 +138,7 @@ class ValueSearch:
         behind = 0
         index = self.indices.max(axis=0, initial=NOWHERE)
         for n, is_live in enumerate(self.is_live):
-            if is_live:
+            if is_live and self.is_everywhere:
                 lacks = is_held & ~present[n]
                 missing |= lacks & (index <= self.limits[n])
                 behind += int((lacks & (index > self.limits[n])).sum())

@@ -103,12 +103,17 @@ class Durability:
         gathered = gather(findings)
         acknowledged = gathered.sums().get("acknowledged", 0)
         live = f"{len(context.committed)} of {len(context.nodes)}"
+        copies = context.promises.copies
+        where = (
+            f"a majority and on every live node ({live})"
+            if copies is None
+            else f"at least {copies} node{'s' if copies > 1 else ''}"
+        )
         return settle(
             NAME,
             gathered,
             context,
-            clean=f"all {acknowledged} acknowledged appends stand on a majority and on every"
-            f" live node ({live})",
+            clean=f"all {acknowledged} acknowledged appends stand on {where}",
             doubts=_doubts(gathered, context),
             observed=lambda _kind: why_unpromised(context),
         )

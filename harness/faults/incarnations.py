@@ -20,6 +20,8 @@ from harness.plugins import UNTOUCHED, Json, World
 
 UNDO_TIMEOUT_S = 10.0
 VICTIMS = ("leader", "one", "minority", "all")
+MASTERS = "masters"
+"""What leaders are called where there are several."""
 
 
 def choose_variants(fault: str, variants: Sequence[str], options: Json) -> tuple[str, ...]:
@@ -28,7 +30,9 @@ def choose_variants(fault: str, variants: Sequence[str], options: Json) -> tuple
     Raises:
         UsageError: it names none of them, or something that is no victim.
     """
-    asked = options.get("victims") or variants
+    asked = [
+        "leader" if victim == MASTERS else victim for victim in options.get("victims") or variants
+    ]
     for victim in asked:
         if victim not in VICTIMS:
             raise UsageError(unknown("victim", victim, VICTIMS))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import pyarrow.compute as pc
 import trio
 
 from harness.abilities import LosesDisks
@@ -76,7 +77,7 @@ class Disks:
 
     async def renew(self, node: str) -> None:
         """Start a node without its disk in its new part, and others whose part changes."""
-        launches = self._known().renew(self._layouts(), node, dict(self._lost))
+        launches = await self._known().renew(self._layouts(), node, dict(self._lost))
         for other, launch in launches.items():
             process = self._members[other].process
             process.launch = launch
@@ -104,15 +105,11 @@ class Disks:
 
 
 def _delete(target: Target, layout: NodeLayout, store: Path) -> Json:
-    """Count what there is, and delete it."""
-    messages = 0
+    """Count what there is in the log, and delete all."""
+    messages = size = 0
     for batch in target.read_log(layout.directory, layout.node):
         messages += batch.num_rows - batch["key"].null_count
-    files = [path for path in store.rglob("*") if path.is_file()]
-    lost = {
-        "files": len(files),
-        "bytes": sum(path.stat().st_blocks * 512 for path in files),
-        "messages": messages,
-    }
+        size += pc.sum(batch["size"]).as_py() or 0
+    files = sum(path.is_file() for path in store.rglob("*"))
     shutil.rmtree(store)
-    return lost
+    return {"files": files, "bytes": size, "messages": messages}

@@ -75,6 +75,9 @@ def describe(campaign: Campaign, promises: Promises, command: Sequence[str]) -> 
             "committed_prefix": promises.committed_prefix,
             "excludes": sorted(promises.excludes),
             "note": promises.note,
+            "copies": promises.copies,
+            "delivered_under": sorted(promises.all_delivered_under),
+            "documented": promises.documented,
         },
     }
 

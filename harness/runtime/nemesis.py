@@ -80,7 +80,11 @@ class Nemesis:
         """One fault from its time on: aim, apply, hold, probe, undo."""
         fault = self._faults[planned.fault]
         await trio.sleep_until(began + planned.start_s)
-        plan = fault.aim(planned.plan, self._world.nodes, await self._find_leader())
+        plan = fault.aim(
+            planned.plan,
+            self._world.nodes,
+            await self._find_leader(planned.plan.get("order", ())),
+        )
         event: Json = {
             "fault": planned.number,
             "plan": plan,
@@ -101,10 +105,10 @@ class Nemesis:
         finally:
             await self._end(fault, planned.number, undo, event)
 
-    async def _find_leader(self) -> str | None:
-        """Who leads; waits a little for somebody to."""
+    async def _find_leader(self, order: Sequence[str]) -> str | None:
+        """Who leads; waits a little for somebody to. Of several, the first in `order`."""
         with trio.move_on_after(LEADER_WAIT_S):
-            while (leader := await self._world.leader()) is None:  # noqa: ASYNC110 - a question, no event
+            while (leader := await self._world.leader(order)) is None:  # noqa: ASYNC110 - a question, no event
                 await trio.sleep(LEADER_POLL_S)
             return leader
         return None

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from harness import availability, discovery
 from harness.abilities import NamesBrokers
-from harness.campaign import Campaign, node_names
+from harness.campaign import Campaign, node_names, promises_of
 from harness.errors import HarnessError
 from harness.groups import GroupWorkload
 from harness.history.recorder import Recorder
@@ -229,7 +229,8 @@ def open_records(
     choice = availability.choose(campaign)
     planned = schedule(campaign, choice.faults)
     write_atomically(folder.schedule_json, encode_schedule(planned))
-    facts = RunFacts(folder.run_json, describe(campaign, target.promises, command), now_ns)
+    promises = promises_of(campaign, target) or target.promises
+    facts = RunFacts(folder.run_json, describe(campaign, promises, command), now_ns)
     if choice.unavailable:
         facts.update(faults_unavailable=dict(choice.unavailable))
     return Records(

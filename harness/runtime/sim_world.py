@@ -53,9 +53,9 @@ class SimulatedWorld:
 
     # ---- the vocabulary of faults ------------------------------------------------------
 
-    async def leader(self) -> str | None:
-        """The node that says it leads the highest term, if any answers."""
-        return self.standing.leading()[0]
+    async def leader(self, order: Sequence[str] = ()) -> str | None:
+        """The node that says it leads the highest term, if any answers; see `World.leader`."""
+        return self.standing.leader(order)
 
     async def kill(self, node: str) -> Json:
         """End the node's process at once; see `World.kill`."""

@@ -124,40 +124,54 @@ class Standing:
         term, node = max(leaders)
         return node, term
 
+    def leader(self, order: Sequence[str] = ()) -> str | None:
+        """Return who leads; where several groups have leaders, the first of these in `order`."""
+        leads = {led for led in self._leaders().values() if led is not None}
+        return next((node for node in order if node in leads), self.leading()[0])
+
+    def _leaders(self) -> dict[str, str | None]:
+        """Return who leads each group in its highest term, by what the nodes said last."""
+        found: dict[str, tuple[int, str]] = {}
+        for node, status in self._status.items():
+            if status is not None and status.role == "leader":
+                found[status.group] = max(found.get(status.group, (-1, "")), (status.term, node))
+        return {group: node for group, (_, node) in found.items()}
+
     def statuses(self) -> dict[str, NodeStatus | None]:
         """What each node last said of itself; None if it did not answer."""
         return dict(self._status)
 
     def is_ready(self, since: float) -> bool:
-        """True if every running node answers and names the same leader, which agrees.
+        """True if every running node answers, and in each group names one leader, which agrees.
 
         Answers to questions asked before `since` (trio's clock) do not count.
         """
-        leader, term = self.leading()
         names = [node for node in self.names if self._nodes.is_running(node)]
-        running = [self._status[node] for node in names]
-        is_fresh = all(self._asked[node] >= since for node in names)
-        return (
-            is_fresh
-            and leader is not None
-            and all(
-                status is not None and status.leader == leader and status.term == term
-                for status in running
-            )
-        )
+        if not all(self._asked[node] >= since for node in names):
+            return False
+        leaders = self._leaders()
+        for node in names:
+            status = self._status[node]
+            leader = None if status is None else leaders.get(status.group)
+            led = None if leader is None else self._status[leader]
+            if status is None or led is None:
+                return False
+            if (status.leader, status.term) != (leader, led.term):
+                return False
+        return bool(leaders)
 
     def is_settled(self, since: float) -> bool:
         """True if the group is ready and all has been committed everywhere, since then."""
         if not self.is_ready(since):
             return False
-        running = (self._status[node] for node in self.names if self._nodes.is_running(node))
+        running = [self._status[node] for node in self.names if self._nodes.is_running(node)]
+        known = [status for status in running if status is not None]
         indexes = {
-            index
-            for status in running
-            if status is not None
+            (status.group, index)
+            for status in known
             for index in (status.committed_index, status.end_index)
         }
-        return len(indexes) == 1
+        return len(indexes) == len({status.group for status in known})
 
     def why_not_ready(self) -> str:
         """Say of each node in a few words why the group is not ready."""

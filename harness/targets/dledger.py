@@ -15,6 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+import trio
+
 from harness.errors import DefiniteError, IndefiniteError
 from harness.plugins import Address, Launch, NodeLayout, NodeStatus, Promises
 from harness.targets import dledger_ids as ids
@@ -207,10 +209,11 @@ class DLedgerTarget:
         """Return all that a node keeps."""
         return layout.directory / "store"
 
-    def renew(
+    async def renew(
         self, layouts: Mapping[str, NodeLayout], node: str, lost: Mapping[str, int]
     ) -> Mapping[str, Launch]:
         """Let the node come back as a member that nobody knows yet."""
+        await trio.lowlevel.checkpoint()
         member = ids.member_of(node, lost[node], len(layouts))
         return {node: self._launch(layouts[node], member)}
 

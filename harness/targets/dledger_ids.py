@@ -23,7 +23,9 @@ def member_of(node: str, generation: int, size: int) -> str:
 
 
 def node_of(member: str, size: int) -> str:
-    """Return the node whose member that is, or was."""
+    """Return the node whose member that is, or was. A node alone, or of unknown size, stays one."""
+    if size == 1:
+        return member
     return f"n{_number(member) % size}"
 
 

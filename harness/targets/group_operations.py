@@ -150,6 +150,12 @@ class GroupOperations:
         async with self._definite_or_not():
             return await self._consumer.min_offset(queue)
 
+    async def max_offset(self, key: str) -> int:
+        """Ask for the queue's max offset."""
+        queue = self._queue(key)
+        async with self._definite_or_not():
+            return await self._consumer.max_offset(queue)
+
     async def poll(self, key: str, offset: int) -> Polled:
         """Pull messages from an offset on."""
         queue = self._queue(key)

@@ -97,6 +97,7 @@ def analyze(
     /,
     *,
     engine: Literal["spark", "local"] = "spark",
+    promise: Annotated[str | None, Parameter(metavar="TARGET", show_default=False)] = None,
     spark_master: Annotated[str | None, Parameter(metavar="URL", show_default=False)] = None,
     spark_remote: Annotated[str | None, Parameter(metavar="URL", show_default=False)] = None,
 ) -> int:
@@ -104,10 +105,13 @@ def analyze(
 
     Works for a run that was interrupted or whose harness was killed, too.
 
-    Example: ./shaketable analyze store/latest
+    For example:
+    ./shaketable analyze store/latest
+    ./shaketable analyze store/latest --promise dledger
 
     Args:
         run: Folder of a run.
+        promise: Hold it to what that target promises as well; kept in its campaign.toml.
         engine: The Spark pipeline, or the same checks in one process, without Java.
         spark_master: Spark that checks the history; default: the one of the campaign.
         spark_remote: Spark Connect server that checks it instead: sc://HOST:PORT.
@@ -115,6 +119,10 @@ def analyze(
     campaigns.require_remote(spark_remote)
     folder = run_folder.open_existing(run)
     campaign = judge.stored_campaign(folder)
+    if promise is not None:
+        campaign = msgspec.structs.replace(campaign, promise=promise)
+        discovery.get("targets", promise)  # refuses what is none
+        run_folder.write_atomically(folder.campaign_toml, campaigns.to_toml(campaign))
     with session.logged_to(folder):
         spark = spark_remote or spark_master or campaign.spark
         return session.judge_stored(folder, campaign, judge.Engine(engine, spark))

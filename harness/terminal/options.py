@@ -56,13 +56,14 @@ class RunOptions:
         target: System under test (`list targets`).
         nodes: Size of the group; the nodes are n0, n1, ...
         faults: Comma-separated faults (`list faults`), or none, or all.
-        victims: Which nodes kill and pause strike: leader, one, minority, all; default: drawn.
+        victims: Which nodes kill and pause strike: leader (or masters), one, minority, all.
         nemesis_interval: Mean quiet time between the end of a fault and the next, in seconds.
         fault_duration_min: Shortest time that a fault holds, in seconds.
         fault_duration_max: Longest time that a fault holds, in seconds.
         time_limit: How long clients work, in seconds, without setup, heal, drain and check.
         steady: How much of that passes before the first fault, in seconds.
         mutant: Planted bug to run the target with, to see it found.
+        promise: Target to whose promises this one is held beside its own, as dledger.
         world: Where the group runs: process, as processes of this machine; sim, simulated.
         workload: What clients do (`list workloads`).
         queues: Queues that the workload uses.
@@ -95,6 +96,7 @@ class RunOptions:
     time_limit: Annotated[float | None, _option("time_limit", SHAKING, "S")] = None
     steady: Annotated[float | None, _option("steady", SHAKING, "S")] = None
     mutant: Annotated[str | None, _option("mutant", SHAKING, "NAME", default=False)] = None
+    promise: Annotated[str | None, _option("promise", SHAKING, "TARGET", default=False)] = None
     world: Annotated[str | None, _option("world", SHAKING, "NAME")] = None
 
     workload: Annotated[str | None, _option("workload", CLIENTS, "NAME", "--workload", "-w")] = None

@@ -43,7 +43,8 @@ def test_the_field_s_own_names() -> None:
 
 
 def test_all_faults_are_those_that_there_are() -> None:
-    assert campaign("run --faults all").faults == ("kill", "partition", "pause", "transfer")
+    there_are = ("kill", "partition", "pause", "transfer", "wipe")
+    assert campaign("run --faults all").faults == there_are
 
 
 @pytest.mark.parametrize(

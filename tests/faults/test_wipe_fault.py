@@ -119,7 +119,7 @@ def test_a_node_without_its_disk_comes_back_as_a_member_that_joins(tmp_path: Pat
     assert not first.is_joining
     assert first.reach["n4"] == first.peers["n1"] == ("127.0.0.1", 1201)
     assert first.name_servers == (("127.0.0.1", 2000),)
-    assert list(target.renew(layouts, "n1", {"n1": 1})) == ["n1"]
+    assert list(trio.run(target.renew, layouts, "n1", {"n1": 1})) == ["n1"]
     again = parse((tmp_path / "n1" / "broker.conf").read_text())
     assert again.is_joining
     assert (again.self_id, again.broker_id) == ("n4", 5)

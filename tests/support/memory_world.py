@@ -22,7 +22,7 @@ class MemoryWorld:
         self.traffic = True
         self.log: list[str] = []
 
-    async def leader(self) -> str | None:
+    async def leader(self, order: Sequence[str] = ()) -> str | None:
         return self.leads
 
     async def kill(self, node: str) -> Json:

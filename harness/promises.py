@@ -1,0 +1,56 @@
+"""What a target promises, as data; `harness.plugins` hands it on.
+
+Source: DESIGN.md decision 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """What a target promises, as data; checkers judge these and nothing else.
+
+    `durable_under`: names of faults that an acknowledged append survives.
+    `linearizable`: operation names (f) that are linearizable together, for each key.
+    `committed_prefix`: committed log prefixes are equal on all nodes.
+    `excludes`: anomalies (docs/anomalies.md) that it promises never to show, beside those
+    that its linearizable operations cannot show.
+    `note`: one sentence for the report.
+    `copies`: on how many nodes an acknowledged append must stand at least; None: on a majority
+    of them, and on every node that has committed that far.
+    `delivered_under`: faults under which a message that is kept stays at its offset, so that
+    consumers are given it; None: those of `durable_under`.
+    `documented`: what its documentation says about what it does not promise, with the source;
+    shown beside what is observed and breaks no promise.
+    """
+
+    durable_under: frozenset[str] = frozenset()
+    linearizable: frozenset[str] = frozenset()
+    committed_prefix: bool = False
+    note: str = ""
+    excludes: frozenset[str] = frozenset()
+    copies: int | None = None
+    delivered_under: frozenset[str] | None = None
+    documented: str = ""
+
+    @property
+    def all_delivered_under(self) -> frozenset[str]:
+        """Faults under which what is kept is delivered as well."""
+        return self.durable_under if self.delivered_under is None else self.delivered_under
+
+    def raised_to(self, other: Promises, name: str) -> Promises:
+        """Return these promises with all that target `name` promises beside: judged by hand.
+
+        On how many nodes something stands, and that all keep one log, are facts of how a target
+        is built, no matter of promises: these stay.
+        """
+        return replace(
+            self,
+            durable_under=self.durable_under | other.durable_under,
+            delivered_under=self.all_delivered_under | other.all_delivered_under,
+            linearizable=self.linearizable | other.linearizable,
+            excludes=self.excludes | other.excludes,
+            note=f"Raised by hand to what {name} promises. {self.note}",
+        )

@@ -1,0 +1,21 @@
+"""Brokers that are all masters, each with queues of its own: RocketMQ's multi-master mode."""
+
+from __future__ import annotations
+
+from harness.plugins import Promises
+from harness.targets.native_brokers import DELIVERY, KEPT_BY_THE_MACHINE, NativeTarget
+
+PLUGIN = NativeTarget(
+    "multi-master",
+    "ASYNC_MASTER",
+    Promises(
+        durable_under=KEPT_BY_THE_MACHINE,
+        excludes=DELIVERY,
+        copies=1,
+        note="A message is flushed to its master's disk before it is acknowledged; nobody else has"
+        " it. Consumer offsets are written every few seconds.",
+        documented="each message is on one machine alone, whose disks must not be lost; offsets"
+        " may go back (RocketMQ, deployment in multi-master mode)",
+    ),
+    has_slaves=False,
+)

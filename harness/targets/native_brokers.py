@@ -1,0 +1,248 @@
+"""Brokers without a group, as RocketMQ's other deployment modes have them: masters and slaves.
+
+Of n nodes the first m are masters of broker names of their own ("broker-0", ...), every further one
+is a slave of one of them, in turn; m is n without slaves, n // 2 (at least 1) with them. A slave
+never takes over by itself. When a master's disk is lost, the operator does what RocketMQ's users
+do: the slave that has most goes on as master, by its configuration, and the node that lost its disk
+comes back as its slave and copies; without a slave it comes back with nothing.
+
+A node's disk is the machine's: a kill ends the process, and keeps what the kernel has. RocketMQ's
+replication cannot go on behind a master that lost the end of its log in a power cut and a slave
+that has it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import trio
+
+from harness.errors import IndefiniteError
+from harness.plugins import Address, Json, Launch, NodeLayout, NodeStatus, Promises
+from harness.targets.dledger import GROUP_PROMISES, name_server
+from harness.targets.group_operations import GroupOperations, is_name_server
+from harness.targets.native_files import Place, read_messages
+from system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KEPT_BY_THE_MACHINE = frozenset({"kill", "pause", "partition"})
+"""Faults that leave what a process wrote on its machine."""
+OFFSETS_MAY_GO = frozenset(
+    {"offset-went-back", "offset-ran-ahead", "offset-lost", "redelivered-committed"}
+)
+DELIVERY = GROUP_PROMISES - OFFSETS_MAY_GO
+"""What a consumer group never sees in these modes: offsets are written now and then."""
+LOG_FILE_BYTES = 64 << 20
+"""A slave that comes empty copies from the master's last file on: so there is one."""
+REGISTER_MS = 10_000
+"""The least there is: a slave learns from the answer where its master's topics and offsets are."""
+READMIT_POLL_S = 0.1
+STATUS_TIMEOUT_S = 1.0
+MASTER, SLAVE = "master", "slave"
+
+
+class NativeTarget:
+    """One of the modes: `role` is what a master's brokerRole is."""
+
+    def __init__(self, name: str, role: str, promises: Promises, *, has_slaves: bool) -> None:
+        self.name = name
+        self.promises = promises
+        self.mutants: Mapping[str, str] = {}
+        self._role = role
+        self._has_slaves = has_slaves
+        self._parts: dict[str, str] = {}
+        """What each node of the run is now: MASTER or SLAVE."""
+        self._status_clients: dict[str, BrokerGroupClient] = {}
+
+    # ---- nodes -------------------------------------------------------------------------
+
+    def prepare(self, layout: NodeLayout) -> Launch:
+        """Write broker.conf into the node's folder, and beside it which queues it may have."""
+        node, masters = layout.node, self._masters(layout)
+        self._parts[node] = MASTER if number_of(node) < masters else SLAVE
+        Place(broker_of(node, masters), masters).write(layout.directory)
+        master = f"n{number_of(node) % masters}"
+        return self._launch(layout, None if self._parts[node] == MASTER else master)
+
+    def name_server(self, address: Address) -> Launch:
+        """Start one of the system's own name servers."""
+        return name_server(address)
+
+    async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
+        """Ask a node for its part, and how far its log reaches (a byte's position)."""
+        at = layout.client_address
+        client = self._status_clients.get(str(at))
+        if client is None:
+            client = self._status_clients[str(at)] = BrokerGroupClient(
+                {layout.node: (at.host, at.port)}, timeout_s=timeout_s, rng=Random(0)
+            )
+        try:
+            answer = await client.metadata(layout.node)
+        except (RefusedError, OutcomeUnknownError):
+            client.close()
+            return None
+        # A slave is told by its configuration whom it copies, long before a name server says so.
+        leader = self._master_of(layout.node, self._masters(layout))
+        end = answer.end_index
+        group = f"broker-{broker_of(layout.node, self._masters(layout))}"
+        return NodeStatus(layout.node, answer.role, 0, leader, end, end, group)
+
+    def client(self, addresses: Mapping[str, Address], timeout_s: float) -> NativeClient:
+        """Return a client that finds masters and slaves by the name servers."""
+        nodes = sum(not is_name_server(node) for node in addresses)
+        return NativeClient(addresses, self._count(nodes), timeout_s)
+
+    # Static: it is sent to executors.
+    @staticmethod
+    def read_log(directory: Path, node: str) -> Iterator[pa.RecordBatch]:
+        """Decode a stopped node's commit log."""
+        return read_messages(directory, node)
+
+    # ---- disks that are lost (harness.abilities.LosesDisks) ----------------------------
+
+    def why_no_disk_may_go(self, nodes: Sequence[str]) -> str | None:
+        """Nothing hangs on a quorum here."""
+        return None
+
+    def why_not_now(self, node: str, missing: Sequence[str]) -> str | None:
+        """With slaves: one at a time. A master and its slave may not lose their disks together."""
+        if self._has_slaves and missing:
+            return f"{', '.join(missing)} is not back yet"
+        return None
+
+    def store(self, layout: NodeLayout) -> Path:
+        """Return all that a node keeps."""
+        return layout.directory / "store"
+
+    async def renew(
+        self, layouts: Mapping[str, NodeLayout], node: str, lost: Mapping[str, int]
+    ) -> Mapping[str, Launch]:
+        """Let the best slave of a master without its disk go on as master, and that one copy it."""
+        masters = self._count(len(layouts))
+        others = [
+            each
+            for each in layouts
+            if each != node and broker_of(each, masters) == broker_of(node, masters)
+        ]
+        if not others:
+            return {node: self._launch(layouts[node], None)}
+        if self._parts[node] == SLAVE:
+            master = next(each for each in others if self._parts[each] == MASTER)
+            return {node: self._launch(layouts[node], master)}
+        ends = {each: await self._end(layouts[each]) for each in others}
+        heir = max(others, key=lambda each: (ends[each], each))
+        self._parts[node], self._parts[heir] = SLAVE, MASTER
+        launches = {heir: self._launch(layouts[heir], None)}
+        launches |= {
+            each: self._launch(layouts[each], heir) for each in (*others, node) if each != heir
+        }
+        return launches
+
+    async def readmit(
+        self,
+        layouts: Mapping[str, NodeLayout],
+        node: str,
+        lost: Mapping[str, int],
+        timeout_s: float,
+    ) -> None:
+        """Wait until the node answers; a slave: until it has what its master had by then."""
+        masters = self._count(len(layouts))
+        with trio.move_on_after(timeout_s):
+            master = self._master_of(node, masters)
+            while (wanted := await self._end(layouts[master])) < -1:  # noqa: ASYNC110 - a question
+                await trio.sleep(READMIT_POLL_S)
+            while await self._end(layouts[node]) < wanted:  # noqa: ASYNC110 - a question
+                await trio.sleep(READMIT_POLL_S)
+            return
+        raise IndefiniteError(f"{node} has not copied what its master has within {timeout_s:g} s")
+
+    # ---- steps -------------------------------------------------------------------------
+
+    def _count(self, nodes: int) -> int:
+        """Return how many of so many nodes are masters at first."""
+        return max(1, nodes // 2) if self._has_slaves else nodes
+
+    def _masters(self, layout: NodeLayout) -> int:
+        return self._count(len(layout.peers) + 1)
+
+    def _master_of(self, node: str, masters: int) -> str:
+        """Return who is master of the node's broker name now."""
+        return next(
+            each
+            for each, part in self._parts.items()
+            if part == MASTER and broker_of(each, masters) == broker_of(node, masters)
+        )
+
+    async def _end(self, layout: NodeLayout) -> int:
+        """Return the position of a node's last byte, -1 for none, -2 if it does not answer."""
+        status = await self.status(layout, STATUS_TIMEOUT_S)
+        return -2 if status is None else status.end_index
+
+    def _launch(self, layout: NodeLayout, master: str | None) -> Launch:
+        """Write broker.conf of a master, or of a slave of that node."""
+        options: Json = layout.options
+        lines = {
+            "brokerClusterName": "shaketable",
+            "brokerName": f"broker-{broker_of(layout.node, self._masters(layout))}",
+            "brokerId": 0 if master is None else number_of(layout.node) + 1,
+            "brokerRole": self._role if master is None else "SLAVE",
+            "brokerIP1": layout.client_address.host,
+            "listenPort": layout.client_address.port,
+            "haListenPort": layout.peer_address.port,
+            "namesrvAddr": ";".join(map(str, layout.name_servers)),
+            "storePathRootDir": layout.directory / "store",
+            "registerNameServerPeriod": REGISTER_MS,
+            "flushDiskType": "SYNC_FLUSH",
+            "mappedFileSizeCommitLog": LOG_FILE_BYTES,
+            "shaketableSeed": options.get("seed") or "",
+        }
+        if master is not None:
+            lines["haMasterAddress"] = layout.peers[master]
+            lines["slaveReadEnable"] = "true"
+        path = layout.directory / "broker.conf"
+        path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        return Launch((sys.executable, "-m", "system.node", "-c", str(path)))
+
+
+class NativeClient(GroupOperations):
+    """The operations of all workloads, through name servers."""
+
+    def __init__(self, addresses: Mapping[str, Address], masters: int, timeout_s: float) -> None:
+        super().__init__(addresses, [f"broker-{number}" for number in range(masters)], timeout_s)
+
+    @property
+    def node(self) -> str | None:
+        """Who answered last, where that is known."""
+        return self.group_node
+
+    async def append(self, key: str, value: int) -> int:
+        """Send; a log's queues are like others."""
+        return await self.send(key, value)
+
+    async def read(self, key: str, offset: int) -> int | None:
+        """Pull the message at `offset`."""
+        return next((v for at, v in (await self.poll(key, offset)).messages if at == offset), None)
+
+    async def end(self, key: str) -> int:
+        """Ask for the queue's max offset."""
+        return await self.max_offset(key)
+
+    async def aclose(self) -> None:
+        """Leave the group, and close connections."""
+        await self.close_groups()
+
+
+def number_of(node: str) -> int:
+    """Return k of node "n<k>"."""
+    return int(node.removeprefix("n"))
+
+
+def broker_of(node: str, masters: int) -> int:
+    """Return the number of the broker name that a node belongs to."""
+    return number_of(node) % masters
