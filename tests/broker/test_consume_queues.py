@@ -236,3 +236,23 @@ def test_no_bytes_are_the_state_of_nothing() -> None:
 def test_other_bytes_are_damaged(data: bytes) -> None:
     with pytest.raises(DamagedBrokerState):
         decode_state(data)
+
+
+def test_a_queue_that_may_skip_begins_anew_behind_a_gap_and_passes_over_what_it_has() -> None:
+    files = SavedUnits()
+    queues = ConsumeQueues(reader=files, may_skip=True)
+    queues.append(ORDERS, 7, 100, 10)
+    queues.append(ORDERS, 8, 110, 10)
+    files.save(queues)
+    queues.append(ORDERS, 8, 120, 10)
+    assert queues.ranges() == {ORDERS: (7, 9)}
+    queues.append(ORDERS, 12, 200, 10)
+    queues.append(ORDERS, 13, 210, 10)
+    assert queues.ranges() == {ORDERS: (12, 14)}
+    assert queues.find(ORDERS, 12, 9, 999) == [(200, 10), (210, 10)]
+    assert queues.find(ORDERS, 8, 9, 999) == []
+    files.save(queues)
+    again = ConsumeQueues(queues.ranges(), files, may_skip=True)
+    assert again.find(ORDERS, 12, 9, 999) == [(200, 10), (210, 10)]
+    with pytest.raises(InvariantError):
+        ConsumeQueues().append(ORDERS, 7, 100, 10)

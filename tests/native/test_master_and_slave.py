@@ -22,6 +22,7 @@ from system.native.config_files import (
     load_tables,
 )
 from system.native.ha import HEADER, REPORT, HAError, MasterConnection, SlaveConnection
+from system.node.native_files import NativeDataFiles
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command, CommandError
 from system.store.message import walk_messages
@@ -324,6 +325,28 @@ def test_delayed_messages_come_once_and_only_from_a_master() -> None:
     again.wall_ms += 60_000
     again.pass_time(1000)
     assert bodies(again) == [b"late"], "the log says that it was delivered"
+
+
+def test_old_files_go_and_queues_begin_behind_them() -> None:
+    master = NativeBroker()
+    for number in range(60):
+        master.ask(send("t", number % 2, bytes(200)))
+        master.pass_time(1000)
+    files = NativeDataFiles(master.log, FILE_BYTES)
+    found = files.until(master.core.ledger.checkpoint_index)
+    assert [file.end.position % FILE_BYTES for file in found] == [0] * len(found)
+    assert len(found) > 2
+    wall_ms = found[1].last_store_ms + master.limits.expiry.reserved_ms
+    master.broker.disk_usage(0.1, found, master.now_ms, wall_ms)
+    master.pump()
+    begin = master.log.begin.position
+    assert begin == found[1].end.position == 2 * FILE_BYTES
+    first = master.broker.queues.begin((b"t", 0))
+    assert first > 0
+    assert len(bodies(master, first)) == 30 - first
+    again = master.restarted(loses_unsynced=False)
+    assert again.broker.queues.ranges() == master.broker.queues.ranges()
+    assert files.until(again.core.ledger.checkpoint_index) == found[2:]
 
 
 def test_a_restart_keeps_queues_and_what_was_flushed() -> None:

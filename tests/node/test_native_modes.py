@@ -137,6 +137,30 @@ def test_async_replication_goes_on_without_its_slave_which_comes_after(
     nodes.tell(story)
 
 
+def test_a_full_disk_refuses_messages_until_there_is_room(tmp_path: Path) -> None:
+    nodes = NativeNodes(tmp_path, "master", program="tests.support.filling_disk_node")
+    full = Path(f"{nodes.store('master')}.full")
+
+    async def story() -> None:
+        nodes.start("master", flushDiskType="SYNC_FLUSH")
+        writer = Writer(nodes.client("master", timeout_s=1.0))
+        await writer.send("t")
+        full.touch()
+        refused = writer.refused
+        while writer.refused == refused:  # at the end of the first file
+            await writer.fill("t", 1)
+        assert "event=disk_full is_full=True" in nodes.log("master")
+        full.unlink()
+        await writer.send_some("t", 5)
+        writer.assert_held("t", await contents(nodes.client("master"), "t"))
+        nodes.stop("master")
+
+    try:
+        nodes.tell(story)
+    finally:
+        nodes.close()
+
+
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_a_master_alone_keeps_what_is_flushed_when_its_power_fails(
     nodes: NativeNodes, flush: str
