@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from system.raft.membership import Membership
 
@@ -18,15 +19,14 @@ _CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from
 _SIZE_AT_4 = struct.Struct(">4xi").unpack_from
 
 
-@dataclass(frozen=True, slots=True)
-class LogEnd:
+class LogEnd(NamedTuple):
     """The last entry of a log: its index (-1 for an empty log), term, and what follows it.
 
     `position` is the byte position just behind the entry; `chain_crc` is the entry's
-    chainCrc as an unsigned number, 0 for an empty log.
+    chainCrc as an unsigned number, 0 for an empty log. A tuple, since one is made an entry.
     """
 
-    index: int = -1
+    index: int = -1  # type: ignore[assignment]  # not the tuple's method of that name
     term: int = -1
     position: int = 0
     chain_crc: int = 0

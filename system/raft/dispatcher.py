@@ -39,6 +39,7 @@ class EntryDispatcher:
         "_in_flight_bytes",
         "_is_probing",
         "_progress_ms",
+        "_sent_position",
         "_snapshot_index",
         "_snapshot_sent_ms",
         "heard_ms",
@@ -59,20 +60,30 @@ class EntryDispatcher:
         self.heard_ms = now_ms  # a new leader grants everybody one period of silence
         self._in_flight: deque[tuple[int, int]] = deque()  # (last index, bytes)
         self._in_flight_bytes = 0
+        self._sent_position = 0  # behind the newest of these
         self._is_probing = False  # after a loss: one push at a time until one arrives
         self._progress_ms = now_ms
         self._snapshot_index = -1  # where the last snapshot that was sent ends
         self._snapshot_sent_ms = float("-inf")
 
-    def may_push(self, end_index: int) -> bool:
-        """True if there are entries to stream and the window has room."""
+    def may_push(self, end_index: int, end_position: int) -> bool:
+        """True if there are entries to stream and the window has room.
+
+        Few bytes wait for what is under way to be acknowledged, so that entries which arrive one
+        by one share a push and an fsync of the follower (Nagle's rule, RFC 896).
+        """
         if self.next_index > end_index or self.state is not DispatchState.APPEND:
             return False
-        if self._is_probing:
-            return not self._in_flight
-        return (
-            self._in_flight_bytes < self._config.in_flight_bytes_max
-            and len(self._in_flight) < self._config.in_flight_pushes_max
+        if not self._in_flight:
+            return True
+        config = self._config
+        return not self._is_probing and (
+            self._in_flight_bytes < config.in_flight_bytes_max
+            and len(self._in_flight) < config.in_flight_pushes_max
+            and (
+                len(self._in_flight) < config.small_pushes_max
+                or end_position - self._sent_position >= config.full_push_bytes
+            )
         )
 
     def pushed(self, batches: tuple[Batch, ...], now_ms: float) -> None:
@@ -82,6 +93,7 @@ class EntryDispatcher:
             self._progress_ms = now_ms
         last_index = batches[-1].last_index
         self._in_flight.append((last_index, size))
+        self._sent_position = batches[-1].end_position
         self._in_flight_bytes += size
         self.next_index = last_index + 1
 

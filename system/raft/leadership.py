@@ -160,7 +160,7 @@ class Leadership:
     def push_entries(self, dispatcher: EntryDispatcher, now_ms: float) -> None:
         """Stream to one follower what its window allows."""
         log = self._ledger.log
-        while dispatcher.may_push(log.end_index):
+        while dispatcher.may_push(log.end_index, log.end_position):
             batches = log.batches_from(dispatcher.next_index, self._config.push_bytes_max)
             self._push(dispatcher, batches)
             dispatcher.pushed(batches, now_ms)

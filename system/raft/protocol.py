@@ -37,6 +37,8 @@ class RaftConfig:
     push_bytes_max: int = 1 << 20  # entry bytes in one push
     in_flight_bytes_max: int = 8 << 20  # sent to one follower and not acknowledged
     in_flight_pushes_max: int = 256
+    small_pushes_max: int = 1  # so many are under way: another one has full_push_bytes
+    full_push_bytes: int = 64 << 10
     tail_bytes_max: int = 16 << 20  # recent entries kept in memory
     uncommitted_bytes_max: int = 64 << 20  # appended by this leader, not yet committed
     reads_waiting_max: int = 10_000

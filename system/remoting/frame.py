@@ -43,16 +43,18 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 _PREFIX = struct.Struct(">iI")
 _BASE_BYTES = 262_144
+_SMALL_READS_MAX = 64
+"""After so many a large buffer is given up: large frames often come one behind the other."""
 
 
 class FrameBuffer:
     """Cuts a byte stream into frames, in one reusable buffer (THROUGHPUT.md rules 1 and 2).
 
     The buffer holds 256 KiB, doubles while one frame needs more (so a length that is only
-    claimed costs no memory), and falls back once that frame is gone.
+    claimed costs no memory), and falls back once no such frame has come for some time.
     """
 
-    __slots__ = ("_buffer", "_end", "_frame_max", "_header_max", "_start", "_view")
+    __slots__ = ("_buffer", "_end", "_frame_max", "_header_max", "_small", "_start", "_view")
 
     def __init__(
         self, frame_bytes_max: int = FRAME_BYTES_MAX, header_bytes_max: int = HEADER_BYTES_MAX
@@ -61,6 +63,7 @@ class FrameBuffer:
         self._frame_max = frame_bytes_max
         self._header_max = header_bytes_max
         self._allocate(min(_BASE_BYTES, frame_bytes_max))
+        self._small = 0  # how often in a row a smaller buffer would have done
         self._start = 0  # what lies before was given out as frames
         self._end = 0  # what lies behind is free
 
@@ -71,7 +74,10 @@ class FrameBuffer:
         """
         base = min(_BASE_BYTES, self._frame_max)
         pending = self._end - self._start
-        if len(self._buffer) > base and pending <= base // 2:
+        if len(self._buffer) > base:
+            self._small = self._small + 1 if pending <= base // 2 else 0
+        if self._small > _SMALL_READS_MAX:
+            self._small = 0
             self._move_to(base)
         elif self._start and len(self._buffer) - self._end < len(self._buffer) // 2:
             self._move_to(len(self._buffer))

@@ -100,7 +100,7 @@ def mark_of_another_log(folder: Folder) -> bool:
         return False
     log.close()
     mark = SyncedMark.open(folder.disk, f"{folder.path}/syncedto")
-    mark.move(replace(mark.mark.end, chain_crc=mark.mark.end.chain_crc ^ 1))
+    mark.move(mark.mark.end._replace(chain_crc=mark.mark.end.chain_crc ^ 1))
     mark.close()
     return True
 

@@ -43,22 +43,22 @@ def key_hash(topic: bytes, key: bytes) -> int:
 def hashed_keys(items: Sequence[KeyItem]) -> HashedKeys:
     """Return each message's UNIQ_KEY and each of its KEYS, hashed with its topic."""
     keys: list[bytes] = []
-    topics: list[bytes] = []
-    positions: list[int] = []
-    times: list[int] = []
-    for topic, properties, position, store_ms in items:
+    owners: list[KeyItem] = []
+    for item in items:
+        properties = item[1]
         if _KEYS_MARK in properties:
-            found = keys_in(properties)
-        else:
-            unique = find_property(properties, UNIQ_KEY)
-            found = [unique] if unique else []
-        for key in found:
-            keys.append(key)
-            topics.append(topic)
-            positions.append(position)
-            times.append(store_ms)
+            for key in keys_in(properties):
+                keys.append(key)
+                owners.append(item)
+        elif unique := find_property(properties, UNIQ_KEY):
+            keys.append(unique)
+            owners.append(item)
+    topics = [item[0] for item in owners]
+    count = len(owners)
     return HashedKeys(
-        _hashes(topics, keys), np.array(positions, np.int64), np.array(times, np.int64)
+        _hashes(topics, keys),
+        np.fromiter((item[2] for item in owners), np.int64, count),
+        np.fromiter((item[3] for item in owners), np.int64, count),
     )
 
 

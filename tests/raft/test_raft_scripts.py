@@ -32,11 +32,14 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 SETTLE_MESSAGES_MAX = 2000
 REFUSALS = (DiskFullError, MembershipError, NotLeaderError, PendingFullError, TransferError)
 
+AT_ONCE = {"full_push_bytes": 1}
+"""Scripts are about single entries: each goes out by itself, if the script says nothing else."""
+
 
 class Interpreter:
     def __init__(self, core: type[RaftCore] = RaftCore) -> None:
         self.core_type = core
-        self.config = RaftConfig()
+        self.config = RaftConfig(**AT_ONCE)
         self.group = Group(3, core=core)
 
     def run(self, line: str) -> str:
@@ -46,7 +49,7 @@ class Interpreter:
 
     def do_config(self, *settings: str) -> None:
         """For the groups after it."""
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = dict(AT_ONCE)
         for setting in settings:
             key, value = setting.split("=")
             if key == "preferred_leaders":

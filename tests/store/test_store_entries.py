@@ -195,7 +195,7 @@ def test_a_batch_must_be_what_it_announces_and_continue_the_log():
         for known in (end, None):
             with pytest.raises(DamagedEntry):
                 verify_batch(other, known)
-    for known in (replace(end, chain_crc=1), replace(end, index=2), replace(end, term=3)):
+    for known in (end._replace(chain_crc=1), end._replace(index=2), end._replace(term=3)):
         with pytest.raises(DamagedEntry):
             verify_batch(batch, known)
 
