@@ -83,7 +83,8 @@ class Broker:
         topics = self._groups.topics
         self._sends = Sends(self._appender, self._pending, self._outbox, config, topics)
         consumers = self._groups.heartbeats.groups
-        self._reads = Reads(core, self._reput, self._outbox, config, consumers)
+        codes = mode.anywhere_codes
+        self._reads = Reads(core, self._reput, self._outbox, config, consumers, codes)
         self._admin = Admin(core, self._reput, self._appender, self._pending, self._outbox, config)
         self._delays = DelayDelivery(core, self._reput, self._appender, config)
         self._checkpoint: BrokerCheckpoint | None = None  # taken and not known to be saved

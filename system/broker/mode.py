@@ -16,7 +16,9 @@ from system.broker.limits import BrokerConfig
 from system.broker.log_format import DLEDGER_FORMAT, LogFormat
 from system.broker.outbox import Outbox
 from system.broker.pending import PendingAppends
+from system.broker.queries import ANYWHERE_CODES
 from system.broker.reput import Reput
+from system.remoting.codes import RequestCode
 
 
 class NewEvents(Protocol):
@@ -38,7 +40,8 @@ class Mode:
     """The parts by which brokers differ.
 
     `topic_events` and `offset_events` take what is said about topics and offsets: in a group the
-    same, entries of its log. `status` is what operators are told of the broker beside the rest.
+    same, entries of its log. `status` is what operators are told of the broker beside the rest,
+    `anywhere_codes` which queries are answered by whoever is asked, pulls apart.
     `to_take_over` is what a group's log is to have of topics and offsets from before it
     (`taken_over.bodies_of`).
     """
@@ -49,6 +52,7 @@ class Mode:
     topic_events: NewEvents = EventLog
     offset_events: NewEvents | None = None
     status: Callable[[], dict[str, str]] = dict
+    anywhere_codes: frozenset[RequestCode] = ANYWHERE_CODES
     to_take_over: tuple[bytes, ...] = ()
 
 

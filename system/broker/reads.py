@@ -75,12 +75,14 @@ class Reads:
         outbox: Outbox,
         config: BrokerConfig,
         groups: ConsumerGroups,
+        anywhere_codes: frozenset[RequestCode] = ANYWHERE_CODES,
     ) -> None:
         self._core = core
         self._groups = groups
         self._reput = reput
         self._outbox = outbox
         self._config = config
+        self._anywhere_codes = anywhere_codes
         self._count = 0
         self._confirmed: deque[tuple[int, Read]] = deque()  # (index to be applied, read)
         self._held: HeldPulls[Read] = HeldPulls(config.pulls_held_max, config.filtered_units_max)
@@ -154,7 +156,9 @@ class Reads:
 
     def _begin_without_leading(self, read: Read) -> None:
         code = read.command.code
-        may_serve = self._config.slave_read_enable if code in PULL_CODES else code in ANYWHERE_CODES
+        may_serve = code in self._anywhere_codes
+        if code in PULL_CODES:
+            may_serve = self._config.slave_read_enable
         if may_serve:
             if self._is_in_place(read):
                 self._serve(read, is_confirmed=False)

@@ -10,6 +10,7 @@ from system.broker.limits import BrokerConfig
 from system.broker.log_format import LogFormat
 from system.broker.mode import Mode
 from system.broker.outbox import Outbox
+from system.broker.queries import QUERY_CODES
 from system.broker.reput import Reput
 from system.native.core import NativeCore
 from system.native.group_commit import GroupCommit
@@ -35,4 +36,12 @@ def native_mode(core: NativeCore, config: BrokerConfig) -> Mode:
     def pending(_: Core, outbox: Outbox) -> GroupCommit:
         return GroupCommit(core, outbox, config)
 
-    return Mode(NATIVE_FORMAT, NativeReput, pending, TableEvents, OffsetEvents, core.status)
+    return Mode(
+        NATIVE_FORMAT,
+        NativeReput,
+        pending,
+        TableEvents,
+        OffsetEvents,
+        status=core.status,
+        anywhere_codes=QUERY_CODES,
+    )

@@ -163,6 +163,8 @@ def test_a_slave_serves_what_it_has_and_takes_no_sends() -> None:
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
     (refused,) = slave.ask(create_topic("u"))
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    (reply,) = slave.ask(max_offset("t", 0))
+    assert reply.ext["offset"] == "30"
     slave.pass_time(3_600_000)
     assert not slave.core.is_ready, "a slave stays one"
 

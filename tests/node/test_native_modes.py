@@ -13,6 +13,7 @@ from native_nodes import NativeNodes
 from node_group import Writer, contents, until
 
 from system.client.connection import OutcomeUnknownError, RefusedError
+from system.client.pull_consumer import PullConsumer
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command
 
@@ -76,6 +77,11 @@ def test_sync_double_write_keeps_all_it_acknowledged_though_the_master_is_wiped(
         assert found.pop(0) == b"alone"
         sent = writer.acknowledged["t", 0]
         assert {offset: found.get(offset) for offset in sent} == sent
+        async with PullConsumer(name_servers.addresses, group="g") as consumer:
+            (queue,) = [one for one in await consumer.queues("t") if one.queue_id == 0]
+            assert await consumer.committed(queue) == 7
+            assert await consumer.max_offset(queue) == max(found) + 1
+            assert len((await consumer.pull(queue, 7)).messages) > 0
         assert await refused_send(nodes, "slave") == ResponseCode.SERVICE_NOT_AVAILABLE
         nodes.stop("slave")
         nodes.start("slave", brokerRole="SLAVE", brokerId="1", **known)
