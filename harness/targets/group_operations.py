@@ -160,7 +160,11 @@ class GroupOperations:
         """Pull messages from an offset on."""
         queue = self._queue(key)
         async with self._definite_or_not():
+            # A slave serves what it has, and may lag: only a master says that nothing is there.
+            master = await self._consumer.master(queue)
             pulled = await self._consumer.pull(queue, offset, count_max=POLL_MAX)
+            if not pulled.messages and (master is None or pulled.status == "NO_MATCHED_MSG"):
+                raise RefusedError(-1, "nobody who knows served the pull")
         messages = [(each.queue_offset, value_of(each.body)) for each in pulled.messages]
         is_outside = pulled.status == "OFFSET_ILLEGAL" and pulled.next_offset != offset
         return Polled(messages, pulled.next_offset, is_outside)

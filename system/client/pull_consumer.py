@@ -108,6 +108,17 @@ class PullConsumer:
         """Return "host:port" of all brokers that have queues of the topic. Raises RefusedError."""
         return (await self._names.route(topic, self._timeout_s)).brokers()
 
+    async def master(self, queue: MessageQueue) -> str | None:
+        """Return "host:port" of the queue's master; None if there is none, as it was asked anew.
+
+        Raises RefusedError.
+        """
+        route = await self._names.route(queue.topic, self._timeout_s)
+        if route.master(queue.broker_name) is None:
+            self._names.forget(queue.topic)
+            route = await self._names.route(queue.topic, self._timeout_s)
+        return route.master(queue.broker_name)
+
     async def pull(
         self,
         queue: MessageQueue,
