@@ -9,11 +9,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 # The same examples everywhere, in CI and at home, and no deadline: a busy machine is no failure.
-settings.register_profile("shaketable", deadline=None, derandomize=True)
+settings.register_profile(
+    "shaketable",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],  # it measures the machine as well
+)
 settings.load_profile("shaketable")
 
 SLOW_MARKERS = frozenset({"e2e", "spark", "browser"})

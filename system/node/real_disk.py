@@ -72,7 +72,8 @@ class RealFile:
             while position < self._size:
                 start = os.lseek(self._fd, position, os.SEEK_DATA)
                 position = os.lseek(self._fd, start, os.SEEK_HOLE)
-                ranges.append((start, position))
+                if start < position:  # else what was read there left the page cache meanwhile
+                    ranges.append((start, position))
         except OSError as error:
             if error.errno != errno.ENXIO:  # a file system that knows no holes
                 ranges.append((position, self._size))
