@@ -122,11 +122,12 @@ def of_java(site: Site, version: str) -> list[Program]:
 
 
 def of_cpp(site: Site) -> list[Program]:
-    """A producer and an ordered push consumer of Apache's C++ client."""
+    """A producer, an ordered push consumer and a pull consumer of Apache's C++ client."""
     servers = site.name_servers.addresses
     return [
         site.java.start_python(CPP, "produce", servers, "Cpp", "Cpp-P", 0, COUNT, SECONDS_MAX),
         site.java.start_python(CPP, "push", servers, "Cpp", "Cpp-pusher", COUNT, SECONDS_MAX),
+        site.java.start_python(CPP, "pull", servers, "Cpp", "Cpp-puller", COUNT, SECONDS_MAX),
     ]
 
 

@@ -1,6 +1,6 @@
 """Uses Apache's C++ client through its Python binding; speaks as the Java programs do.
 
-produce NAMESRV TOPIC GROUP FIRST COUNT SECONDS, or push NAMESRV TOPIC GROUP COUNT SECONDS. It
+produce NAMESRV TOPIC GROUP FIRST COUNT SECONDS, push or pull NAMESRV TOPIC GROUP COUNT SECONDS. It
 prints "ok NUMBER ? OFFSET MSGID", "unknown NUMBER REASON", "got BODY QUEUE OFFSET RECONSUMED", and
 "done" or "late". A process of its own: the client's threads end with it.
 """
@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from rocketmq.client import Message, Producer, PushConsumer, SendStatus
+from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, SendStatus
 
 LOCK = threading.Lock()
 
@@ -70,6 +70,24 @@ def push(name_servers: str, topic: str, group: str, count: int, seconds: float) 
     return len(seen) >= count
 
 
+def pull(name_servers: str, topic: str, group: str, count: int, seconds: float) -> bool:
+    consumer = PullConsumer(group)
+    consumer.set_namesrv_addr(name_servers)
+    consumer.start()
+    seen: set[str] = set()
+    end = time.monotonic() + seconds
+    while len(seen) < count and time.monotonic() < end:
+        try:
+            for message in consumer.pull(topic):  # each queue up to its end, then the next one
+                body = message.body.decode()
+                seen.add(body)
+                say(f"got {body} {message.queue_id} {message.queue_offset} 0")
+        except Exception as error:  # the topic's route is not known yet
+            say(f"later {' '.join(str(error).split())[:200]}")
+        time.sleep(0.5)
+    return len(seen) >= count
+
+
 def main() -> None:
     what, name_servers, topic, group, *numbers = sys.argv[1:]
     if what == "produce":
@@ -77,7 +95,8 @@ def main() -> None:
         is_done = produce(name_servers, topic, group, int(first), int(count), float(seconds))
     else:
         count, seconds = numbers
-        is_done = push(name_servers, topic, group, int(count), float(seconds))
+        consume = push if what == "push" else pull
+        is_done = consume(name_servers, topic, group, int(count), float(seconds))
     say("done" if is_done else "late")
     os._exit(0 if is_done else 1)  # the library's threads hold up an ordinary exit
 
