@@ -1,0 +1,46 @@
+"""A whole campaign of a consumer group: a node loses its disk, a planted bug loses offsets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(200)]
+
+RUN_TIMEOUT_S = 150
+
+
+def test_offsets_that_a_leader_keeps_to_itself_are_found_and_a_lost_disk_is_forgiven(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store"
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "harness.cli", "run",
+            "--workload", "queue", "--mutant", "offsets-not-replicated",
+            "--faults", "transfer,wipe", "--time-limit", "12", "--steady", "3",
+            "--nemesis-interval", "1", "--seed", "e2e", "--store", str(store),
+        ],
+        capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    run = (store / "latest").resolve()
+    results = json.loads((run / "results.json").read_text())
+    checkers = results["checkers"]
+    kinds = {finding["kind"] for finding in checkers["consumer-offsets"]["findings"]}
+    assert kinds & {"offset-lost", "offset-went-back"}, kinds
+    for name in ("durability", "committed-prefix", "vacuity"):
+        assert checkers[name]["valid"] is True, checkers[name]["summary"]
+    assert checkers["group-delivery"]["counts"].get("lost-message", 0) == 0
+    wiped = [row for row in map(json.loads, (run / "history.jsonl").read_text().splitlines())
+             if row["f"] == "wipe" and row["value"]["phase"] == "stop"]  # fmt: skip
+    assert wiped
+    assert all(row["value"]["bit"] and row["value"]["measures"]["messages"] for row in wiped)
+    conf = [(run / "nodes" / node / "broker.conf").read_text() for node in ("n0", "n1", "n2")]
+    assert any("shaketableJoin=true" in text for text in conf), "it came back as a new member"
+    assert "offset that a group had committed" in (run / "report.html").read_text()
