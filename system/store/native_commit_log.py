@@ -244,7 +244,9 @@ class NativeCommitLog:
         """
         file_bytes = self._files.file_bytes
         looked_at = FILES_LOOKED_AT if self.was_aborted else 1
-        start = max(starts[0], min(starts[-1] - (looked_at - 1) * file_bytes, self._flushed_file()))
+        flushed = self._flushed_position()
+        from_the_end = starts[-1] - (looked_at - 1) * file_bytes
+        start = max(starts[0], min(from_the_end, self._files.start_of(flushed)))
         end = start
         while self._files.has(end) and end == self._files.start_of(end):
             end, is_whole = self._walk(end)
@@ -259,16 +261,16 @@ class NativeCommitLog:
             for first in (end, *(later for later in starts if later > end))
             if first < behind
         )
-        # All that was walked may stand in the page cache alone; none of it is to go later.
-        self._files.rewrite(start, end)
+        # What is behind may stand in the page cache alone; none of it is to go later.
+        self._files.rewrite(max(start, flushed), end)
         if end < behind:
             self._files.cut(end, self._files.data_end(end))
         else:
             self._files.sync()
         return native_end(end)
 
-    def _flushed_file(self) -> int:
-        """Return the begin of the file that was being flushed last, 0 where that is not known."""
+    def _flushed_position(self) -> int:
+        """Return up to where the log was flushed at least, 0 where that is not known."""
         path = f"{self._root}/checkpoint"
         if not self._disk.exists(path):
             return 0
@@ -277,7 +279,7 @@ class NativeCommitLog:
         file.close()
         if len(data) < _FLUSHED.size:
             return 0
-        return max(0, self._files.start_of(_FLUSHED.unpack(data)[0]))
+        return max(0, int(_FLUSHED.unpack(data)[0]))
 
     def _save_flushed(self, position: int) -> None:
         path = f"{self._root}/checkpoint"
