@@ -18,6 +18,7 @@ from system.client.group import BrokerGroupClient
 from tests.benchmarks.load.producer import TOPIC
 from tests.support.apache_servers import HOST, start_name_server
 from tests.support.foreign_java import OPENED, java_in, servers
+from tests.support.native_nodes import NativeNodes
 from tests.support.node_group import NodeGroup
 
 NODES = ("n0", "n1", "n2")
@@ -62,6 +63,24 @@ def dledger(folder: Path) -> Iterator[System]:
 
 
 @contextmanager
+def _native(folder: Path, name: str, role: str, slaves: int) -> Iterator[System]:
+    """A master of ours with so many slaves; all of them flush before they answer."""
+    names = ("master", *(f"slave-{number}" for number in range(1, slaves + 1)))
+    nodes = NativeNodes(folder, *names, flushDiskType="SYNC_FLUSH", **DEFAULT_SIZES)
+    try:
+        nodes.start("master", brokerRole=role)
+        for number, slave in enumerate(names[1:], 1):
+            master = nodes.ha_address("master")
+            nodes.start(slave, brokerRole="SLAVE", brokerId=str(number), haMasterAddress=master)
+        address = nodes.client_address("master")
+        trio.run(_taker, {"master": address})
+        pids = {one: process.pid for one, process in nodes.processes.items()}
+        yield System(name, address, "broker-a", pids, folder, f"{role}, SYNC_FLUSH")
+    finally:
+        nodes.close()
+
+
+@contextmanager
 def apache_dledger(folder: Path) -> Iterator[System]:
     """Apache RocketMQ 5.3.3 with three DLedger brokers; it acknowledges from the page cache."""
     ports = find_free(6)
@@ -97,6 +116,9 @@ def apache_dledger(folder: Path) -> Iterator[System]:
 
 SYSTEMS: dict[str, Callable[[Path], AbstractContextManager[System]]] = {
     "dledger": dledger,
+    "multi-master": lambda folder: _native(folder, "multi-master", "ASYNC_MASTER", 0),
+    "async-replication": lambda folder: _native(folder, "async-replication", "ASYNC_MASTER", 1),
+    "sync-double-write": lambda folder: _native(folder, "sync-double-write", "SYNC_MASTER", 1),
     "apache-dledger": apache_dledger,
 }
 
