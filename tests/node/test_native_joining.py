@@ -22,6 +22,7 @@ FILE_BYTES = 65_536
 
 def write_conf(folder: Path) -> Path:
     lines = {
+        "enableDLegerCommitLog": "true",
         "dLegerGroup": "g",
         "dLegerSelfId": "n3",
         "dLegerPeers": "n0-127.0.0.1:1;n3-127.0.0.1:2",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from system.native.config import BrokerRole
 from system.node.conf_values import ConfigError
 from system.node.config import parse
 
@@ -177,3 +180,46 @@ def test_keys_of_our_own_are_read() -> None:
     assert config.is_joining
     assert config.raft.lease_ms == 200
     assert config.expiry.reserved_ms == 1500
+
+
+MASTER = """
+brokerName=broker-a
+listenPort=10911
+storePathRootDir=/tmp/store
+brokerRole=SYNC_MASTER
+brokerId=3
+"""
+
+
+def test_without_a_group_rocketmqs_own_defaults_hold() -> None:
+    config = parse(MASTER)
+    assert config.native is not None
+    assert (config.self_id, config.native.broker_id) == ("broker-a-0", 0)
+    assert config.native.config.role is BrokerRole.SYNC_MASTER
+    assert not config.native.config.is_sync_flush
+    assert config.native.config.sync_flush_timeout_ms == 5000
+    assert config.native.config.slave_timeout_ms == 3000
+    assert config.native.config.slave_behind_bytes_max == 256 << 20
+    assert (config.native.ha_port, config.native.master) == (10912, None)
+    assert str(config.native.log_folder) == "/tmp/store/commitlog"
+    slave = parse(MASTER.replace("SYNC_MASTER", "SLAVE") + "haMasterAddress=10.0.0.1:10912\n")
+    assert slave.native is not None
+    assert (slave.self_id, slave.native.master) == ("broker-a-3", ("10.0.0.1", 10912))
+    unused = parse(f"{MASTER}dLegerGroup=g\nsendMessageThreadPoolNums=4\n").unused
+    assert set(unused) == {"dLegerGroup", "sendMessageThreadPoolNums"}
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("brokerRole=MASTER", "brokerRole must be one of ASYNC_MASTER, SYNC_MASTER, SLAVE"),
+        ("brokerRole=SLAVE\nbrokerId=0", "brokerId must be above 0 with brokerRole=SLAVE"),
+        ("haMasterAddress=here", "haMasterAddress: 'here' is not of the form"),
+        ("shaketableMutant=double-vote", "shaketableMutant needs a group"),
+        ("enableDLegerCommitLog=true", "dLegerSelfId is missing"),
+        ("syncFlushTimeout=0", "syncFlushTimeout must be a number in 1..3600000"),
+    ],
+)
+def test_what_is_wrong_without_a_group_is_named(line: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        parse(MASTER + line)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from group_requests import commit, query
-from node_group import HOST, NodeGroup
-
 from system.client.connection import Connection
+from system.remoting.codes import RequestCode
 from system.remoting.command import Command
+from system.remoting.requests import QueryConsumerOffset, UpdateConsumerOffset
+from tests.support.node_group import HOST, NodeGroup
 
 ASK_TIMEOUT_S = 5.0
 
@@ -47,9 +47,12 @@ class NativeNodes(NodeGroup):
 
     async def commit(self, name: str, group: str, topic: str, offset: int) -> None:
         """Commit an offset of queue 0."""
-        assert (await self.ask(name, commit(group, topic, 0, offset))).code == 0
+        ext = UpdateConsumerOffset(group, topic, 0, offset).to_ext()
+        request = Command(RequestCode.UPDATE_CONSUMER_OFFSET, 1, ext=ext)
+        assert (await self.ask(name, request)).code == 0
 
     async def committed(self, name: str, group: str, topic: str) -> int | None:
         """Return what a node says that a group committed of queue 0."""
-        answer = await self.ask(name, query(group, topic, 0, zero=False))
+        ext = QueryConsumerOffset(group, topic, 0, set_zero_if_not_found=False).to_ext()
+        answer = await self.ask(name, Command(RequestCode.QUERY_CONSUMER_OFFSET, 1, ext=ext))
         return int(answer.ext["offset"]) if answer.code == 0 else None
