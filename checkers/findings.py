@@ -136,7 +136,7 @@ def settle(
         _share(gathered.kept, breaches),
         sum(breaches.values()),
         dict(gathered.sums() if counts is None else counts) | dict(sorted(breaches.items())),
-        {"doubts": reasons} if reasons else {},
+        ({"doubts": reasons} if reasons else {}) | ({"observed": seen} if seen else {}),
         _share(gathered.kept, seen),
     )
 

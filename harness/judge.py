@@ -143,7 +143,10 @@ def judge(
         incomplete=exported.incomplete,
         repeat=repeat_command(campaign, folder.path),
         engine=engine.kind,
-        failover=_failover(folder, campaign, exported),
+        # Where there is one log, another node comes to lead it; other masters are waited for.
+        failover=(
+            _failover(folder, campaign, exported) if target.promises.committed_prefix else None
+        ),
         faults_unavailable=_unavailable(folder),
     )
     results.write(folder, judged)

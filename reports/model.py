@@ -142,10 +142,14 @@ class CheckerView:
     crash: str | None = None
     totals: tuple[tuple[str, int], ...] = ()
     closed: tuple[str, ...] = ()
+    observed_totals: tuple[tuple[str, int], ...] = ()
+    """How many there were of each kind that breaks no promise, kept or not, where that is known."""
 
     @property
     def observed_text(self) -> str:
         """How many breaches of nothing promised there are; not all of them are kept."""
+        if self.observed_totals:
+            return f"{sum(count for _, count in self.observed_totals):,}"
         kept = sum(group.total for group in self.observed)
         return f"{kept:,}" if kept < FINDINGS_KEPT_MAX else f"{kept:,} or more"
 
@@ -177,8 +181,9 @@ class DrainRow:
 class RunView:
     """A run, ready to be shown. `notes` say, in words, what of the run is missing.
 
-    `why` says the verdict's reason in plain words, `why_kinds` in the checkers' own ("" if
-    they say no more). `op_timeout_s` is how long a client waits for an answer, if known.
+    `observed` says in plain words what was found that was never promised, with what is documented
+    about it. `why` says the verdict's reason in plain words, `why_kinds` in the checkers' own (""
+    if they say no more). `op_timeout_s` is how long a client waits for an answer, if known.
     """
 
     folder: str
@@ -210,6 +215,7 @@ class RunView:
     operations: pa.Table  # OPERATIONS; the plots are drawn from it
     versions: dict[str, Any] = field(default_factory=dict)
     why_kinds: str = ""
+    observed: str = ""
     op_timeout_s: float | None = None
     faults_unavailable: tuple[tuple[str, str], ...] = ()  # name, why
 

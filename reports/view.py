@@ -96,6 +96,7 @@ def build_view(folder_path: Path) -> RunView:
         operations=files.operations,
         versions=dict(_mapping(files.run.get("versions"))),
         why_kinds=_why_kinds(verdict, results, checkers),
+        observed=_observed(checkers, results.get("promises")),
         op_timeout_s=_seconds(_fact(files, "op_timeout")),
     )
 
@@ -203,6 +204,9 @@ def _promises(promises: object) -> tuple[str, ...]:
         sentences.append(f"{', '.join(sorted(linearizable))} are linearizable on each queue")
     if stated.get("committed_prefix"):
         sentences.append("committed log prefixes are equal on all nodes")
+    delivered = _words(stated.get("delivered_under"))
+    if delivered and set(delivered) != set(durable):
+        sentences.append(f"what is kept stays at its offset under {', '.join(sorted(delivered))}")
     if excludes := _words(stated.get("excludes")):
         sentences.append(f"never shows {', '.join(sorted(excludes))}")
     if note := stated.get("note"):
@@ -226,6 +230,16 @@ def _why(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerVie
     found = plain_words.say(plain_words.add_up(checker.totals for checker in decisive))
     silent = _summaries(checker for checker in decisive if not checker.totals)
     return "; ".join(part for part in (found, silent) if part)
+
+
+def _observed(checkers: Sequence[CheckerView], promises: object) -> str:
+    """Say what was found that was never promised, and what the target's documentation says."""
+    totals = plain_words.add_up(checker.observed_totals for checker in checkers)
+    if not totals:
+        return ""
+    documented = _mapping(promises).get("documented")
+    said = plain_words.say(totals)
+    return f"{said}. Documented: {documented}" if documented else said
 
 
 def _why_kinds(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerView]) -> str:
@@ -269,6 +283,9 @@ def _checker(name: str, verdict: Mapping[str, Any], surroundings: Surroundings) 
         crash=None if crash is None else str(crash),
         totals=tuple(totals.items()),
         closed=tuple(map(str, data.get("closed") or ())),
+        observed_totals=tuple(
+            (str(kind), int(count)) for kind, count in _mapping(data.get("observed")).items()
+        ),
     )
 
 

@@ -48,6 +48,7 @@ def rows(view: RunView, report: str) -> list[tuple[str, str]]:
         ("recovery", recovery_text(summarise(row.recovery for row in view.faults))),
         ("failover", failover_text(view.failover)),
         ("leader", leader_text(view.leader_changes)),
+        ("observed", f"never promised: {view.observed}" if view.observed else ""),
         *note_rows(view.notes),
         *findings_rows(view),
         ("seed", view.seed),
