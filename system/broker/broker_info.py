@@ -96,10 +96,12 @@ class BrokerInfo:
     def all_groups(self, by: Connection, asked: Command, _: float, __: int) -> None:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the groups that are known, each as by default.
 
-        Known are those that committed offsets and those that have clients here.
+        Known are those that committed offsets and those that have clients here, and what a
+        master or a file said of some.
         """
-        names = self._reput.tables.offsets.groups() | {group.name for group in self._groups}
-        table = {name: group_config(name) for name in sorted(names)}
+        tables = self._reput.tables
+        names = tables.offsets.groups() | {group.name for group in self._groups}
+        table = {name: group_config(name) for name in sorted(names)} | tables.groups
         version = self._offset_version
         self._answer(by, asked, {"dataVersion": version, "subscriptionGroupTable": table})
 

@@ -25,6 +25,8 @@ class BrokerTables:
         self.offsets = OffsetTable()
         self.versions = {TOPIC_QUEUE: 0, OFFSET_QUEUE: 0}
         """How often each was changed, where the log does not count it."""
+        self.groups: dict[str, dict[str, object]] = {}
+        """Consumer groups' configurations that were said elsewhere (SubscriptionGroupConfig)."""
         self.restore(state)
 
     def restore(self, state: BrokerState) -> None:

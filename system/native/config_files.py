@@ -43,7 +43,8 @@ def encode_tables(name: str, tables: BrokerTables, wall_ms: int) -> bytes:
         key, table = "topicConfigTable", {one.topic_name: one.to_wire() for one in tables.topics}
     elif name == GROUPS:
         names = sorted(tables.offsets.groups() - {DELIVERY_GROUP})
-        key, table = "subscriptionGroupTable", {group: group_config(group) for group in names}
+        found: dict[str, object] = {group: group_config(group) for group in names}
+        key, table = "subscriptionGroupTable", found | tables.groups
     elif name == OFFSETS:
         key, table = "offsetTable", offsets
     else:
@@ -63,6 +64,8 @@ def load_tables(name: str, data: bytes | memoryview, tables: BrokerTables) -> No
         _load_topics(_table(body, "topicConfigTable"), tables)
     elif name == OFFSETS:
         _load_offsets(_table(body, "offsetTable"), tables)
+    elif name == GROUPS:
+        _load_groups(_table(body, "subscriptionGroupTable"), tables)
     else:
         topic = SCHEDULE_TOPIC.decode()
         for level, offset in _numbers(_table(body, "offsetTable")).items():
@@ -96,6 +99,15 @@ def _load_offsets(table: dict[str, Any], tables: BrokerTables) -> None:
         raise CommandError(f"more than {OFFSETS_MAX} offsets")
     done = tables.offsets.state().get(_DELIVERY_KEY)
     tables.offsets.restore({**found, _DELIVERY_KEY: done} if done else found)
+
+
+def _load_groups(table: dict[str, Any], tables: BrokerTables) -> None:
+    """Keep what is said of groups, to be said again: nothing here goes by it."""
+    if len(table) > KEYS_MAX:
+        raise CommandError(f"{len(table)} groups: at most {KEYS_MAX}")
+    if not all(isinstance(config, dict) for config in table.values()):
+        raise CommandError("a group's configuration is no map")
+    tables.groups = dict(table)
 
 
 def _attributes(value: dict[str, Any]) -> str:

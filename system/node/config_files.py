@@ -43,7 +43,7 @@ class ConfigFiles:
         Raises StoreError where neither can.
         """
         self._disk.make_dirs(self._folder)
-        for name in (TOPICS, OFFSETS, DELAYS):
+        for name in INTERVALS_MS:
             self._load(name)
             self._saved[name] = self._state(name)
 
@@ -100,5 +100,5 @@ class ConfigFiles:
         if name == TOPICS:
             return self._tables.topics.state()
         if name == GROUPS:
-            return self._tables.offsets.groups()
+            return self._tables.offsets.groups(), dict(self._tables.groups)
         return self._tables.offsets.state()

@@ -13,7 +13,7 @@ from itertools import count
 import trio
 
 from system.broker.broker_tables import BrokerTables
-from system.native.config_files import DELAYS, OFFSETS, TOPICS, load_tables
+from system.native.config_files import DELAYS, GROUPS, OFFSETS, TOPICS, load_tables
 from system.node.clock import Clock, sleep
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command, CommandError, decode_command, encode_command
@@ -28,8 +28,8 @@ ASKED = (
     (RequestCode.GET_ALL_TOPIC_CONFIG, TOPICS),
     (RequestCode.GET_ALL_CONSUMER_OFFSET, OFFSETS),
     (RequestCode.GET_ALL_DELAY_OFFSET, DELAYS),
+    (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GROUPS),
 )
-"""Subscription groups (201) are known by the offsets that they committed."""
 
 log = logging.getLogger("shaketable.node")
 

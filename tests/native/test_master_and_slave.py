@@ -277,12 +277,14 @@ def test_offsets_hold_at_once_and_a_slave_has_its_own_until_the_masters_come() -
         (RequestCode.GET_ALL_TOPIC_CONFIG, TOPICS),
         (RequestCode.GET_ALL_CONSUMER_OFFSET, OFFSETS),
         (RequestCode.GET_ALL_DELAY_OFFSET, DELAYS),
+        (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GROUPS),
     ]
     for code, name in asked:
         (reply,) = master.ask(Command(code, 1))
         load_tables(name, bytes(reply.body), slave.broker.tables)
     assert [reply.ext["offset"] for reply in slave.ask(query("g", "t", 0))] == ["1"]
     assert slave.broker.tables.topics.get("t") == master.broker.tables.topics.get("t")
+    assert set(slave.broker.tables.groups) == {"g"}
     version = slave.broker.topics_version
     load_tables(TOPICS, bytes(master.ask(Command(asked[0][0], 1))[0].body), slave.broker.tables)
     assert slave.broker.topics_version == version, "nothing new, nothing to register"
@@ -298,8 +300,9 @@ def test_config_files_bring_back_what_they_held() -> None:
     assert b'"t@g":{0:5}' in texts[OFFSETS]
     assert b'"groupName":"g"' in texts[GROUPS]
     again = NativeBroker()
-    for name in (TOPICS, OFFSETS, DELAYS):
-        load_tables(name, texts[name], again.broker.tables)
+    for name, text in texts.items():
+        load_tables(name, text, again.broker.tables)
+    assert encode_tables(GROUPS, again.broker.tables, 1) == texts[GROUPS]
     assert again.broker.tables.state({}) == master.broker.tables.state({})
 
 
@@ -307,7 +310,7 @@ def test_config_files_bring_back_what_they_held() -> None:
 def test_config_files_that_are_none_are_refused(data) -> None:
     broker = NativeBroker()
     before = broker.broker.tables.state({})
-    for name in (TOPICS, OFFSETS, DELAYS):
+    for name in (TOPICS, OFFSETS, DELAYS, GROUPS):
         with pytest.raises(CommandError):
             load_tables(name, data, broker.broker.tables)
     assert broker.broker.tables.state({}) == before
