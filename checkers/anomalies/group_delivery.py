@@ -4,8 +4,8 @@ One key is one queue and one group, whose commits and polls bear the same key. W
 what is not: at least once. A message that was consumed and not committed comes again to whoever
 goes on in the queue, and that is counted (`redelivered`) and no finding. From the place where a
 consumer begins (assign, seek) up to where it begins anew, a *session*, each message comes once, in
-order, none left out; and none comes again that an acknowledged commit was behind when the session
-began, unless somebody may have set the group back since.
+order, none left out; and none comes again that an acknowledged commit was behind when the consumer
+asked where to begin, unless somebody may have set the group back since.
 
 Source: jepsen.tests.kafka; RocketMQ's documentation of at-least-once delivery and ordered messages.
 """
@@ -202,7 +202,7 @@ def redelivered_committed(
     if not len(commits.op) or not len(begun):
         return counts
     commits.require_inputs(~commits.is_failed)
-    floor, witness = _least_committed(commits, starts.call[begun])
+    floor, witness = _least_committed(commits, _asked_at(operations, starts)[begun])
     of_start = np.full(len(starts.op) + 1, NOWHERE, dtype=np.int64)
     floors, witnesses = of_start.copy(), of_start.copy()
     floors[begun], witnesses[begun] = floor, witness
@@ -215,8 +215,8 @@ def redelivered_committed(
         message = (
             f"{told_read(reads, row)} brought offset {reads.offset[row]}, although the commit of"
             f" {commits.input[commit]} by process {commits.process[commit]} (op"
-            f" {commits.op[commit]}) was acknowledged before that consumer began at"
-            f" {starts.offset[start]} (op {starts.op[start]}), and nobody had set the group back"
+            f" {commits.op[commit]}) was acknowledged before that consumer asked where to begin,"
+            f" at {starts.offset[start]} (op {starts.op[start]}), and nobody had set the group back"
         )
         operations = (commits.op[commit], starts.op[start], reads.op[row])
         more = details(context, int(reads.call[row]), value=reads.value[row])
@@ -247,6 +247,27 @@ def sessions_of(reads: Reads, starts: Starts) -> Ints:
     found = found[: len(reads.op)]
     is_same = (found != NOWHERE) & (np.append(starts.process, NOWHERE)[found] == reads.process)
     return np.where(is_same, found, NOWHERE)
+
+
+def _asked_at(operations: pa.Table, starts: Starts) -> Ints:
+    """Return when each consumer asked where to begin: its last fetch since it began before.
+
+    Without one, when it began.
+    """
+    fetches = Answers(operations, ("fetch",))
+    answered = np.flatnonzero(fetches.is_ok)
+    process = np.concatenate((fetches.process[answered], starts.process))
+    op = np.concatenate((fetches.op[answered], starts.op))
+    call = np.concatenate((fetches.call[answered], starts.call))
+    order = np.lexsort((op, process))
+    is_fetch = order < len(answered)
+    asked = call[order]
+    follows = np.zeros(len(order), dtype=np.bool_)
+    follows[1:] = is_fetch[:-1] & ~is_fetch[1:] & (process[order][1:] == process[order][:-1])
+    asked[1:] = np.where(follows[1:], asked[:-1], asked[1:])
+    at = np.empty(len(order), dtype=np.int64)
+    at[order] = asked
+    return at[len(answered) :]
 
 
 def _least_committed(commits: Answers, times: Ints) -> tuple[Ints, Ints]:

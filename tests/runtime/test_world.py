@@ -15,10 +15,10 @@ from harness.errors import HarnessError
 from harness.network.proxy import ProxyNetwork
 from harness.plugins import UNTOUCHED, Address, NodeLayout
 from harness.runtime import ports
+from harness.runtime.disks import Member
 from harness.runtime.ledger import Lines
 from harness.runtime.nodes import NodeProcess
 from harness.runtime.observer import SilentObserver
-from harness.runtime.disks import Member
 from harness.runtime.world import ProcessWorld, wait_until
 
 pytestmark = pytest.mark.e2e

@@ -23,7 +23,7 @@ RULES = (LOST, AGAIN, OUT_OF_ORDER, "poll-skip", *BACK)
 def group_history(rng: Random, size: int, *, breaks: bool):
     """Return what producers and consumers of one queue see; with `breaks` it may lie anywhere."""
     queue, rows, at = [], [], 0
-    committed, position = 0, {}
+    committed, position, asked = 0, {}, {}
     busy = dict.fromkeys(range(5), 0)
     for n in range(size):
         process = rng.randrange(5)
@@ -32,9 +32,9 @@ def group_history(rng: Random, size: int, *, breaks: bool):
         at = max(at, call)
         end = at + rng.randint(0, 3)
         busy[process] = end + 1
-        f = "send" if process < 2 else rng.choice(("poll", "poll", "poll", "commit", "assign"))
+        f = "send" if process < 2 else rng.choice(("poll",) * 4 + ("commit", "fetch", "assign"))
         if process >= 2 and process not in position:
-            f = "assign"
+            f = rng.choice(("fetch", "assign"))
         row = op(n, f, call, end, process=process)
         if f == "send":
             row.update(input=100 + n, offset=len(queue))
@@ -45,10 +45,12 @@ def group_history(rng: Random, size: int, *, breaks: bool):
                     queue.pop()
                 row["process"] = 100 + n
         elif f == "assign":
-            position[process] = committed
+            position[process] = asked.pop(process, committed)
             if breaks and rng.random() < 0.2:
                 position[process] = rng.randint(0, len(queue))
             row.update(offset=position[process], call_ns=at, return_ns=at)
+        elif f == "fetch":
+            row["output"] = asked[process] = committed
         elif f == "commit":
             committed = position[process]
             row["input"] = committed
@@ -96,7 +98,7 @@ def by_definition(rows):
             found[BACK[place > 0]] += offset <= last[process]
             found["poll-skip"] += place == 0 and any(last[process] < o < offset for o in standing)
             last[process] = offset
-            found[AGAIN] += offset < least_committed(rows, start["call_ns"])
+            found[AGAIN] += offset < least_committed(rows, asked_at(rows, start))
             told = sender[value]
             before = newest[process].get(told["process"], -1)
             found[OUT_OF_ORDER] += told["op"] < before
@@ -108,6 +110,13 @@ def session(rows, poll):
     """Return where the poll's consumer began."""
     mine = [r for r in rows if r["process"] == poll["process"] and r["op"] < poll["op"]]
     return [r for r in mine if r["f"] == "assign"][-1]
+
+
+def asked_at(rows, start):
+    """Return when the consumer that begins there asked where."""
+    mine = [r for r in rows if r["process"] == start["process"] and r["op"] < start["op"]]
+    told = [r for r in mine if r["f"] in ("assign", "fetch")]
+    return told[-1]["call_ns"] if told and told[-1]["f"] == "fetch" else start["call_ns"]
 
 
 def stood(rows, poll):

@@ -1,0 +1,133 @@
+"""Masters and slaves of the native modes: who is what, also when a disk is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from harness import campaign as campaigns
+from harness import discovery
+from harness.abilities import LosesDisks, NamesBrokers
+from harness.campaign import Campaign
+from harness.errors import UsageError
+from harness.plugins import Address, NodeLayout, NodeStatus
+from harness.targets import native_brokers
+from system.native.config import BrokerRole
+from system.node.config import parse
+
+MODES = ("async-replication", "multi-master", "sync-double-write")
+
+
+def fresh(name: str) -> native_brokers.NativeTarget:
+    known = discovery.get("targets", name)
+    return native_brokers.NativeTarget(
+        name, known._role, known.promises, has_slaves=known._has_slaves
+    )
+
+
+def laid_out(folder: Path, size: int) -> dict[str, NodeLayout]:
+    nodes = [f"n{number}" for number in range(size)]
+    layouts = {}
+    for number, node in enumerate(nodes):
+        (folder / node).mkdir()
+        layouts[node] = NodeLayout(
+            node,
+            folder / node,
+            Address("127.0.0.1", 1000 + number),
+            Address("127.0.0.1", 1100 + number),
+            {other: Address("127.0.0.1", 1200 + 10 * number + n)
+             for n, other in enumerate(nodes) if other != node},
+            name_servers=(Address("127.0.0.1", 2000),),
+        )  # fmt: skip
+    return layouts
+
+
+def settings(layouts: dict[str, NodeLayout]) -> dict[str, tuple]:
+    found = {}
+    for node, layout in layouts.items():
+        native = parse((layout.directory / "broker.conf").read_text()).native
+        assert native is not None
+        found[node] = (native.broker_name, native.config.role, native.broker_id, native.master)
+    return found
+
+
+def test_every_mode_offers_what_the_queue_workload_and_lost_disks_need() -> None:
+    for name in MODES:
+        target = discovery.get("targets", name)
+        assert isinstance(target, NamesBrokers)
+        assert isinstance(target, LosesDisks)
+        assert target.promises.documented
+
+
+def test_all_are_masters_or_the_first_ones_with_slaves_in_turn(tmp_path: Path) -> None:
+    for name, masters in (("multi-master", 4), ("sync-double-write", 2)):
+        folder = tmp_path / name
+        folder.mkdir()
+        layouts, target = laid_out(folder, 4), fresh(name)
+        for layout in layouts.values():
+            target.prepare(layout)
+        found = settings(layouts)
+        for number, node in enumerate(layouts):
+            broker, role, broker_id, master = found[node]
+            assert broker == f"broker-{number % masters}"
+            assert (role is BrokerRole.SLAVE) == (number >= masters) == (broker_id > 0)
+            if number >= masters:  # by the link that can be cut
+                assert master == ("127.0.0.1", 1200 + 10 * number + number - masters)
+
+
+def test_the_slave_that_has_most_goes_on_as_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layouts, target = laid_out(tmp_path, 3), fresh("sync-double-write")
+    for layout in layouts.values():
+        target.prepare(layout)
+    ends = {"n1": 100, "n2": 250}
+
+    async def status(layout: NodeLayout, timeout_s: float) -> NodeStatus:
+        await trio.lowlevel.checkpoint()
+        end = ends[layout.node]
+        return NodeStatus(layout.node, "follower", 0, None, end, end)
+
+    monkeypatch.setattr(target, "status", status)
+    assert target.why_not_now("n0", ["n1"]) == "n1 is not back yet"
+    assert target.why_not_now("n0", []) is None
+    launches = trio.run(target.renew, layouts, "n0", {"n0": 1})
+    assert list(launches) == ["n2", "n1", "n0"], "the new master first"
+    found = settings(layouts)
+    assert found["n2"][1:] == (BrokerRole.SYNC_MASTER, 0, None)
+    assert found["n0"][1:] == (BrokerRole.SLAVE, 1, ("127.0.0.1", 1202))
+    assert found["n1"][1:] == (BrokerRole.SLAVE, 2, ("127.0.0.1", 1212))
+    assert list(trio.run(target.renew, layouts, "n1", {"n0": 1, "n1": 1})) == ["n1"]
+    assert settings(layouts) == found
+
+
+def test_a_master_alone_comes_back_with_nothing(tmp_path: Path) -> None:
+    layouts, target = laid_out(tmp_path, 2), fresh("multi-master")
+    for layout in layouts.values():
+        target.prepare(layout)
+    before = settings(layouts)
+    assert target.why_not_now("n0", ["n1"]) is None
+    assert list(trio.run(target.renew, layouts, "n0", {"n0": 1})) == ["n0"]
+    assert settings(layouts) == before
+
+
+def test_promises_are_raised_by_hand_and_kept_in_the_campaign() -> None:
+    campaign = Campaign(target="async-replication", promise="dledger", faults=("wipe",))
+    target = discovery.get("targets", "async-replication")
+    raised = campaigns.promises_of(campaign, target)
+    assert raised is not None
+    assert "wipe" in raised.durable_under - target.promises.durable_under
+    assert "offset-went-back" in raised.excludes - target.promises.excludes
+    assert (raised.copies, raised.committed_prefix) == (1, False), "how it is built stays"
+    assert raised.note.startswith("Raised by hand to what dledger promises.")
+    assert campaigns.loads(campaigns.to_toml(campaign), "x") == campaign
+    assert campaigns.promises_of(Campaign(target="async-replication"), target) is None
+    with pytest.raises(UsageError, match="unknown target 'dleger'; did you mean 'dledger'"):
+        campaigns.resolve(Campaign(promise="dleger"))
+
+
+def test_the_queue_workload_says_what_it_cannot_have() -> None:
+    with pytest.raises(UsageError, match="workload queue needs world process"):
+        campaigns.resolve(Campaign(workload="queue", world="sim"))
