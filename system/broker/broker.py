@@ -175,6 +175,11 @@ class Broker:
         self._reads.drop(connection)
         self._groups.gone(connection)
 
+    def leave(self, now_ms: float) -> None:
+        """The process is about to end: a leader hands over, and appends are refused meanwhile."""
+        self._append_built(now_ms)
+        self.core.leave(now_ms)
+
     def disk_full(self, is_full: bool, now_ms: float) -> None:
         """The disk refused a write for want of room, or took it at last.
 

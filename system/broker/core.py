@@ -79,6 +79,9 @@ class Core(Protocol):
     def transfer(self, target: str, now_ms: float) -> None:
         """Hand the leadership over. Raises NotLeaderError, TransferError."""
 
+    def leave(self, now_ms: float) -> None:
+        """Hand the leadership over, if there is one and somebody to take it."""
+
     def compact(self, snapshot: Snapshot) -> None:
         """Let a snapshot stand for the entries up to its end."""
 

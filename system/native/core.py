@@ -143,6 +143,9 @@ class NativeCore:
         """Refuse. Raises TransferError."""
         raise TransferError(f"a master cannot hand over to {target}: there is no group")
 
+    def leave(self, now_ms: float) -> None:
+        """Nobody takes a master's place."""
+
     def compact(self, snapshot: Snapshot) -> None:
         """Let the log begin at `snapshot.end`, the begin of a file."""
         self.ledger.compact(snapshot)

@@ -26,7 +26,7 @@ from system.node.machine import Machine, in_disk_thread
 from system.node.node import Node
 from system.node.open_file_limit import clients_within, raise_open_file_limit
 from system.node.real_disk import RealDisk
-from system.node.serving import PortInUseError, cancel_on_signal, flat
+from system.node.serving import PortInUseError, end_on_signal, flat
 from system.node.store_lock import StoreInUseError, lock_store
 from system.node.volatile_disk import VolatileDisk
 from system.raft.protocol import InvariantError
@@ -83,8 +83,9 @@ def _serve(node: Node) -> int:
 
 async def _run(node: Node) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(cancel_on_signal, nursery.cancel_scope, log)
+        nursery.start_soon(end_on_signal, node.end, nursery.cancel_scope, log)
         await node.run()
+        nursery.cancel_scope.cancel()
     await node.stop()
 
 

@@ -12,6 +12,7 @@ import trio
 from system.broker.broker import Broker
 from system.broker.expiry import DataFile
 from system.node.checkpointer import Checkpointer
+from system.node.clock import sleep
 from system.node.config import NodeConfig
 from system.node.link import Link
 from system.node.machine import Machine
@@ -20,6 +21,7 @@ from system.node.reception import Reception
 from system.node.recorder import Recorder
 from system.node.registration import Registration, Standing
 from system.node.serving import guarded, listen, write_until_broken
+from system.raft.protocol import Role
 from system.remoting.command import Command
 from system.remoting.frame import Frame
 from system.remoting.register_bodies import TopicConfig
@@ -33,6 +35,7 @@ CLIENT_OUT_BYTES_MAX = 64 << 20
 PEER_CONNECTIONS_MAX = 200
 STRANGERS_MAX = 16
 DISK_MEASURE_INTERVAL_MS = 1000.0
+HAND_OVER_POLL_MS = 10.0
 
 log = logging.getLogger("shaketable.node")
 
@@ -67,6 +70,7 @@ class Node:
         self._clients: dict[int, Link] = {}
         self._numbers = count(1)
         self._dirty = trio.Event()
+        self._told_to_end = trio.Event()
         self._timer_changed = trio.Event()
         self._timer_due_ms = 0.0
         self._measure = trio.Event()
@@ -80,7 +84,10 @@ class Node:
         )
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises PortInUseError, StoreError or InvariantError."""
+        """Serve until cancelled or told to `end`.
+
+        Raises PortInUseError, StoreError or InvariantError.
+        """
         config = self._config
         await self._replication.open()
         client_listeners = await listen(config.host, config.listen_port, "clients")
@@ -95,12 +102,28 @@ class Node:
             nursery.start_soon(self._pump)
             nursery.start_soon(self._timer)
             nursery.start_soon(self._reception.run)
+            nursery.start_soon(self._end_when_told, nursery.cancel_scope)
             if self._registration is not None:
                 nursery.start_soon(self._registration.run)
             await trio.serve_listeners(
                 guarded(self._serve_client, config.client_connections_max),
                 client_listeners,
             )
+
+    def end(self) -> None:
+        """Let `run` end in order: a leader hands over before, where somebody can take over."""
+        self._told_to_end.set()
+
+    async def _end_when_told(self, scope: trio.CancelScope) -> None:
+        await self._told_to_end.wait()
+        core = self.broker.core
+        self.broker.leave(self._clock.now_ms())
+        self._touch()
+        while core.role is Role.LEADER and core.transferee is not None:  # for so long at most
+            await sleep(self._clock, HAND_OVER_POLL_MS)
+        self._touch()
+        await sleep(self._clock, HAND_OVER_POLL_MS)  # what is known by now is answered
+        scope.cancel()
 
     async def stop(self) -> None:
         """Leave the disk in order behind a `run` that was cancelled. Raises StoreError."""

@@ -47,6 +47,7 @@ INPUTS = (
     "tick",
     "synced",
     "gone",
+    "leave",
     "disk_full",
     "disk_usage",
     "take",

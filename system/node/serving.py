@@ -71,6 +71,20 @@ async def write_until_broken(link: Link) -> None:
         link.close()
 
 
+async def end_on_signal(
+    end: Callable[[], None], scope: trio.CancelScope, log: logging.Logger
+) -> None:
+    """Call `end` at the first SIGTERM or SIGINT; cancel at the second, for who cannot wait."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            log.info("event=stopping signal=%s", signal.Signals(number).name)
+            end()
+            break
+        async for _ in signals:
+            scope.cancel()
+            return
+
+
 async def cancel_on_signal(scope: trio.CancelScope, log: logging.Logger) -> None:
     """Cancel at the first SIGTERM or SIGINT, which is to end the process in order."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

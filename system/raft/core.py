@@ -192,6 +192,17 @@ class RaftCore(MemberState):
             raise NotLeaderError(self.leader)
         self._leadership.hand_over(target, now_ms)
 
+    def leave(self, now_ms: float) -> None:
+        """This process is about to end: a leader hands over to the voter that is closest behind.
+
+        It takes no appends any more, has everything committed and only then urges the other, so
+        that clients of a group that is restarted node by node learn every outcome. Nothing
+        happens where this member does not lead or nobody could take over (`transferee` is None).
+        """
+        self._now_ms = now_ms
+        if self._leadership is not None and self._leadership.is_ready:
+            self._leadership.leave(now_ms)
+
     def compact(self, snapshot: Snapshot) -> None:
         """Let `snapshot` stand for the entries up to its end, which are committed."""
         self.ledger.compact(snapshot)

@@ -217,6 +217,12 @@ class Leadership:
         self.reads.drop_lease()
         self.urge_target()
 
+    def leave(self, now_ms: float) -> None:
+        """Begin to hand over to whoever would take over soonest, if a transfer may begin."""
+        best = self.transfer.best(self.voting, self._ledger.log.end_index, now_ms)
+        if best is not None and self.transfer.target is None:
+            self.hand_over(best.peer, now_ms)
+
     def go_on_handing_over(self, now_ms: float, *, must_leave: bool) -> None:
         """At each heartbeat: urge a target again, give it up, or begin by ourselves.
 

@@ -318,3 +318,24 @@ def test_two_nodes_acknowledge_together_and_cannot_fail_over(pair: NodeGroup) ->
             await assert_serves_what_the_leader_has(pair, name, "t")
 
     pair.tell(story)
+
+
+def test_a_leader_that_is_told_to_end_hands_over_first(group: NodeGroup) -> None:
+    """Rolling restarts: its clients learn every outcome, and nobody waits for an election."""
+
+    async def story() -> None:
+        group.start("n0", "n1", "n2")
+        writer = Writer(group.client())
+        await writer.send_some("t", 10)
+        for _ in range(2):
+            leader = await group.leader()
+            await trio.to_thread.run_sync(group.stop, leader)
+            said = group.log(leader)
+            stopping, follower = said.rindex("event=stopping"), said.rindex("role=follower")
+            assert stopping < follower, "it led until it was gone"
+            group.start(leader)
+            await writer.send_some("t", 10)
+            await group.caught_up(leader)
+        writer.assert_held("t", await contents(group.client(), "t"))
+
+    group.tell(story)

@@ -132,6 +132,9 @@ class Interpreter:
     def do_transfer(self, name: str, target: str) -> list[str]:
         return self._try(lambda: self.group.transfer(name, target))
 
+    def do_leave(self, name: str) -> list[str]:
+        return self._try(lambda: self.group.leave(name))
+
     def do_compact(self, name: str, index: str) -> list[str]:
         self.group.compact(name, int(index))
         return self.do_status()

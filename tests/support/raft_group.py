@@ -308,6 +308,10 @@ class Group:
         self.cores[name].transfer(target, self.now_ms)
         self.pump(name)
 
+    def leave(self, name: str) -> None:
+        self.cores[name].leave(self.now_ms)
+        self.pump(name)
+
     def compact(self, name: str, index: int, state: bytes = b"") -> None:
         """Let a snapshot stand for a member's entries up to `index`."""
         core = self.cores[name]

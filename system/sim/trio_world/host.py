@@ -65,7 +65,6 @@ class Host:
         self._crash_draw = world.draws.stream(f"crash/{name}")
         self._watch: Watch | None = None
         self._work: TimedDiskWork | None = None
-        self._stop = trio.CancelScope()
         self._scope = trio.CancelScope()
 
     # ---- what the world may ask -------------------------------------------------------
@@ -101,7 +100,7 @@ class Host:
         process = self.process = Process(self.name, self.address, self.incarnation)
         self._watch = Watch(self.name, self.world.invariants, self)
         self._work = TimedDiskWork(self.world.clock, self, process, self._lost_power)
-        self._scope, self._stop = trio.CancelScope(), trio.CancelScope()
+        self._scope = trio.CancelScope()
         self.world.network.power_up(self.name)
         self.world.spawn(self._run, process, self.disk, self._watch, self._work)
 
@@ -131,7 +130,8 @@ class Host:
 
     def stop(self) -> None:
         """Tell the node to end in order, as by SIGTERM."""
-        self._stop.cancel()
+        if self.node is not None:
+            self.node.end()
 
     def pause(self) -> None:
         """Let the process stand still (SIGSTOP)."""
@@ -167,8 +167,7 @@ class Host:
         self.node = node
         watch.started(self.core, self.log)
         self.world.node_started(self)
-        with self._stop:
-            await node.run()
+        await node.run()
         await node.stop()
 
     def _lost_power(self) -> None:
