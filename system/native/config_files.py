@@ -36,8 +36,6 @@ def encode_tables(name: str, tables: BrokerTables, wall_ms: int) -> bytes:
     queue_id = TOPIC_QUEUE if name == TOPICS else OFFSET_QUEUE
     counter = tables.versions[queue_id]
     version = {"counter": counter, "stateVersion": 0, "timestamp": wall_ms}
-    offsets = tables.offsets.state()
-    done = offsets.pop(_DELIVERY_KEY, {})
     table: object
     if name == TOPICS:
         key, table = "topicConfigTable", {one.topic_name: one.to_wire() for one in tables.topics}
@@ -46,10 +44,23 @@ def encode_tables(name: str, tables: BrokerTables, wall_ms: int) -> bytes:
         found: dict[str, object] = {group: group_config(group) for group in names}
         key, table = "subscriptionGroupTable", found | tables.groups
     elif name == OFFSETS:
+        offsets = tables.offsets.state()
+        offsets.pop(_DELIVERY_KEY, None)
         key, table = "offsetTable", offsets
     else:
-        key, table = "offsetTable", {level + 1: offset for level, offset in sorted(done.items())}
+        key, table = "offsetTable", deliveries(tables)
     return dumps({"dataVersion": version, key: table}, unquoted_integer_keys=True)
+
+
+def deliveries(tables: BrokerTables) -> dict[int, int]:
+    """Return how far the delivery of delayed messages is, by level from 1 on."""
+    topic = SCHEDULE_TOPIC.decode()
+    found = {}
+    for level in range(LEVELS_MAX):
+        offset = tables.offsets.get(DELIVERY_GROUP, topic, level)
+        if offset is not None:
+            found[level + 1] = offset
+    return found
 
 
 def load_tables(name: str, data: bytes | memoryview, tables: BrokerTables) -> None:

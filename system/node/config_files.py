@@ -13,11 +13,20 @@ from contextlib import suppress
 from functools import partial
 
 from system.broker.broker_tables import BrokerTables
-from system.native.config_files import DELAYS, GROUPS, OFFSETS, TOPICS, encode_tables, load_tables
+from system.native.config_files import (
+    DELAYS,
+    GROUPS,
+    OFFSETS,
+    TOPICS,
+    deliveries,
+    encode_tables,
+    load_tables,
+)
 from system.node.clock import sleep
 from system.node.machine import Machine
 from system.remoting.command import CommandError
 from system.store.disk import DiskFull, StoreError, read_file, replace_file
+from system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 
 LOOK_INTERVAL_MS = 500.0
 INTERVALS_MS = {TOPICS: 0.0, OFFSETS: 5_000.0, DELAYS: 10_000.0, GROUPS: 10_000.0}
@@ -96,9 +105,12 @@ class ConfigFiles:
         return f"{self._folder}/{name}.json"
 
     def _state(self, name: str) -> object:
-        """Return what a file would say, for comparison."""
+        """Return what differs where a file would say something else."""
+        tables = self._tables
         if name == TOPICS:
-            return self._tables.topics.state()
+            return tables.versions[TOPIC_QUEUE]
+        if name == OFFSETS:
+            return tables.versions[OFFSET_QUEUE]
         if name == GROUPS:
-            return self._tables.offsets.groups(), dict(self._tables.groups)
-        return self._tables.offsets.state()
+            return tables.offsets.groups(), dict(tables.groups)
+        return deliveries(tables)
