@@ -100,7 +100,7 @@ class KernelPoll:
         if number is None or self._sockets.get(number) is not sock:
             return
         del self._sockets[number]
-        if sock.fileno() == number:
+        if sock.fileno() == number and not self._epoll.closed:
             self._epoll.unregister(number)
 
     async def wait(self) -> list[trio.socket.SocketType]:

@@ -140,6 +140,26 @@ def test_a_number_that_another_socket_took_over_stays_watched() -> None:
     run(story)
 
 
+def test_everything_may_end_at_once() -> None:
+    """A node that stops cancels who reads and who is served, in any order."""
+
+    pairs: list[tuple[Link, socket.socket]] = []
+
+    async def story(reception: Reception, nursery: trio.Nursery) -> None:
+        pairs[:] = [linked() for _ in range(16)]
+        for link, _ in pairs:
+            nursery.start_soon(reception.read, link, lambda frames: None)
+        await trio.sleep(0.01)
+
+    for _ in range(5):  # trio draws the order in which tasks are cancelled
+        try:
+            run(story)
+        finally:
+            for link, theirs in pairs:
+                link.close()
+                theirs.close()
+
+
 def test_a_broken_connection_is_said_by_the_writer() -> None:
     async def story(_: Reception, nursery: trio.Nursery) -> None:
         link, theirs = linked()
