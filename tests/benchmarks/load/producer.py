@@ -1,4 +1,4 @@
-"""A load client for any RocketMQ broker: many messages in flight, one task a connection.
+"""A load client for any RocketMQ broker: many messages in flight, one task for all connections.
 
 It writes the frames that Apache's Java producer writes (SEND_MESSAGE_V2, JSON headers, a
 UNIQ_KEY a message) and reads each answer, so that two brokers can be asked the same.
@@ -8,7 +8,6 @@ THROUGHPUT.md rule 1: a task a message would measure the client.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from array import array
 from dataclasses import dataclass, field
@@ -16,8 +15,12 @@ from dataclasses import dataclass, field
 import msgspec
 import trio
 
-from system.remoting.frame import FrameBuffer
+from system.node.direct_socket import KernelPoll
+from system.node.link import Link
+from system.node.reception import Reception
+from system.remoting.frame import Frame
 
+OUT_BYTES_MAX = 64 << 20
 QUEUES = 4
 BODIES = 64
 TOPIC = "TopicTest"
@@ -90,16 +93,16 @@ class Producer:
         self._broker = broker
         self._opaque = 0
         self._sent_at: dict[int, float] = {}
-        self._sockets: list[trio.socket.SocketType] = []
+        self._links: list[Link] = []
         self._is_measured = False
         self.load = Load()
 
     async def run(self, window: int, warm_s: float, seconds: float) -> Load:
         """Keep `window` messages in flight on each connection; measure behind the warm-up."""
         async with trio.open_nursery() as nursery:
-            for _ in range(self._count):
-                sock = await self._connect()
-                nursery.start_soon(self._closed_loop, sock, window)
+            await self._connect(nursery, is_closed_loop=True)
+            for link in self._links:
+                link.send(self._frames(window))
             await self._measure(warm_s, seconds)
             nursery.cancel_scope.cancel()
         return self._end()
@@ -107,9 +110,7 @@ class Producer:
     async def run_paced(self, rate: int, warm_s: float, seconds: float) -> Load:
         """Send so many a second, however slow the answers: latency counts from when it was due."""
         async with trio.open_nursery() as nursery:
-            for _ in range(self._count):
-                self._sockets.append(await self._connect())
-                nursery.start_soon(self._read, self._sockets[-1])
+            await self._connect(nursery, is_closed_loop=False)
             nursery.start_soon(self._pace, rate)
             await self._measure(warm_s, seconds)
             nursery.cancel_scope.cancel()
@@ -132,15 +133,30 @@ class Producer:
         """Called where what is measured ends."""
 
     def _end(self) -> Load:
-        for sock in self._sockets:
-            sock.close()
+        for link in self._links:
+            link.close()
         self.load.refuse_repeated_places()
         return self.load
 
-    async def _connect(self) -> trio.socket.SocketType:
-        stream = await trio.open_tcp_stream(*self._address)
-        stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return stream.socket
+    async def _connect(self, nursery: trio.Nursery, *, is_closed_loop: bool) -> None:
+        """Connect and read; in a closed loop as many are sent as were answered."""
+        reception = Reception(KernelPoll())
+        nursery.start_soon(reception.run)
+
+        async def serve(link: Link) -> None:
+            def on_frames(frames: list[Frame]) -> None:
+                self._take(frames)
+                if is_closed_loop:
+                    link.send(self._frames(len(frames)))
+
+            await reception.read(link, on_frames)
+            raise Refused("the broker closed a connection")
+
+        for _ in range(self._count):
+            stream = await trio.open_tcp_stream(*self._address)
+            self._links.append(link := Link(stream.socket, OUT_BYTES_MAX))
+            nursery.start_soon(link.write)
+            nursery.start_soon(serve, link)
 
     def _frames(self, count: int, at: float | None = None) -> bytes:
         """Return that many requests; `at` is when they were due, now without it."""
@@ -162,25 +178,8 @@ class Producer:
         self._opaque = opaque
         return b"".join(parts)
 
-    async def _closed_loop(self, sock: trio.socket.SocketType, window: int) -> None:
-        buffer = FrameBuffer()
-        await _send_all(sock, self._frames(window))
-        while count := await sock.recv_into(buffer.writable()):
-            buffer.received(count)
-            if answered := self._take(buffer):
-                await _send_all(sock, self._frames(answered))
-        raise Refused("the broker closed a connection")
-
-    async def _read(self, sock: trio.socket.SocketType) -> None:
-        buffer = FrameBuffer()
-        while count := await sock.recv_into(buffer.writable()):
-            buffer.received(count)
-            self._take(buffer)
-        raise Refused("the broker closed a connection")
-
-    def _take(self, buffer: FrameBuffer) -> int:
+    def _take(self, frames: list[Frame]) -> None:
         now = time.perf_counter()
-        frames = buffer.frames()
         for frame in frames:
             answer = _decode(frame.header)
             sent_at = self._sent_at.pop(answer.opaque)
@@ -190,7 +189,6 @@ class Producer:
             self.load.places.append(fields.queueOffset * QUEUES + fields.queueId)
             if self._is_measured:
                 self.load.latencies.append(now - sent_at)
-        return len(frames)
 
     async def _pace(self, rate: int) -> None:
         """Send what is due, in a step for each connection in turn."""
@@ -200,12 +198,6 @@ class Producer:
             if due > sent:
                 # Half way between the first and the last of the step.
                 at = start + (sent + due) / 2 / rate
-                await _send_all(self._sockets[turn % self._count], self._frames(due - sent, at))
+                self._links[turn % self._count].send(self._frames(due - sent, at))
                 sent, turn = due, turn + 1
             await trio.sleep(_PACER_STEP_S)
-
-
-async def _send_all(sock: trio.socket.SocketType, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[await sock.send(view) :]
