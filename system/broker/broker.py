@@ -74,7 +74,7 @@ class Broker:
             native,
             log_format=mode.format,
         )
-        self._outbox = Outbox(core)
+        self._outbox = Outbox(core, mode.not_leader)
         self._appender = Appender(core, self._reput, config, mode.format, mode.to_take_over)
         self._pending = mode.pending(core, self._outbox)
         self._groups = GroupRequests(

@@ -14,7 +14,7 @@ from system.broker.core import Core
 from system.broker.event_log import EventLog
 from system.broker.limits import BrokerConfig
 from system.broker.log_format import DLEDGER_FORMAT, LogFormat
-from system.broker.outbox import Outbox
+from system.broker.outbox import NOT_LEADER, Outbox
 from system.broker.pending import PendingAppends
 from system.broker.queries import ANYWHERE_CODES
 from system.broker.reput import Reput
@@ -41,7 +41,8 @@ class Mode:
 
     `topic_events` and `offset_events` take what is said about topics and offsets: in a group the
     same, entries of its log. `status` is what operators are told of the broker beside the rest,
-    `anywhere_codes` which queries are answered by whoever is asked, pulls apart.
+    `anywhere_codes` which queries are answered by whoever is asked, pulls apart,
+    `not_leader` why somebody refuses what others do.
     `to_take_over` is what a group's log is to have of topics and offsets from before it
     (`taken_over.bodies_of`).
     """
@@ -52,6 +53,7 @@ class Mode:
     topic_events: NewEvents = EventLog
     offset_events: NewEvents | None = None
     status: Callable[[], dict[str, str]] = dict
+    not_leader: str = NOT_LEADER
     anywhere_codes: frozenset[RequestCode] = ANYWHERE_CODES
     to_take_over: tuple[bytes, ...] = ()
 

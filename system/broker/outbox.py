@@ -9,6 +9,8 @@ from system.broker.effects import Connection
 from system.remoting.codes import ResponseCode
 from system.remoting.responses import response
 
+NOT_LEADER = "not the leader"
+
 
 class Asked(Protocol):
     """What a reply has to know of its request."""
@@ -29,8 +31,9 @@ class Asked(Protocol):
 class Outbox:
     """Collects replies by connection until the shell takes them."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, not_leader: str = NOT_LEADER) -> None:
         self._core = core
+        self._not_leader = not_leader
         self._replies: dict[Connection, list[bytes]] = {}
 
     def take(self) -> dict[Connection, list[bytes]]:
@@ -78,5 +81,5 @@ class Outbox:
         if leader == self._core.member:
             remark = "[505] the leader has not yet applied what was committed before its term"
         else:
-            remark = f"[404] not the leader; leaderId={leader or ''}"
+            remark = f"[404] {self._not_leader}; leaderId={leader or ''}"
         self.refuse(connection, request, ResponseCode.SERVICE_NOT_AVAILABLE, remark)

@@ -43,5 +43,6 @@ def native_mode(core: NativeCore, config: BrokerConfig) -> Mode:
         TableEvents,
         OffsetEvents,
         status=core.status,
+        not_leader="a slave takes nothing from clients, its master does",
         anywhere_codes=QUERY_CODES,
     )

@@ -161,6 +161,10 @@ def test_a_slave_serves_what_it_has_and_takes_no_sends() -> None:
     assert bodies(slave, 20) == bodies(master, 20)
     (refused,) = slave.ask(send("t", 0, b"x"))
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    slave.core.follow("10.0.0.1:10911")
+    (refused,) = slave.ask(send("t", 0, b"x"))
+    says = "[404] a slave takes nothing from clients, its master does; leaderId=10.0.0.1:10911"
+    assert refused.remark == says
     (refused,) = slave.ask(create_topic("u"))
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
     (reply,) = slave.ask(max_offset("t", 0))
