@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -26,7 +26,12 @@ def linked() -> tuple[Link, socket.socket]:
     return Link(trio.socket.from_stdlib_socket(ours), OUT_BYTES_MAX), theirs
 
 
-def run(story: Callable[[Reception, trio.Nursery], Any]) -> None:
+def run(
+    story: Callable[[Reception, trio.Nursery], Any],
+    pairs: Sequence[tuple[Link, socket.socket]] = (),
+) -> None:
+    """Tell a story beside a reception, and close `pairs` behind it."""
+
     async def main() -> None:
         with trio.fail_after(WAIT_S):
             async with trio.open_nursery() as nursery:
@@ -34,6 +39,9 @@ def run(story: Callable[[Reception, trio.Nursery], Any]) -> None:
                 nursery.start_soon(reception.run)
                 await story(reception, nursery)
                 nursery.cancel_scope.cancel()
+        for link, theirs in pairs:
+            link.close()
+            theirs.close()
 
     trio.run(main)
 
@@ -152,12 +160,7 @@ def test_everything_may_end_at_once() -> None:
         await trio.sleep(0.01)
 
     for _ in range(5):  # trio draws the order in which tasks are cancelled
-        try:
-            run(story)
-        finally:
-            for link, theirs in pairs:
-                link.close()
-                theirs.close()
+        run(story, pairs)
 
 
 def test_a_broken_connection_is_said_by_the_writer() -> None:
