@@ -83,7 +83,9 @@ def build_view(folder_path: Path) -> RunView:
         promises=_promises(results.get("promises") or _fact(files, "promises")),
         duration_ns=end_ns,
         outcomes=_outcomes(files.operations),
-        leader_changes=timeline.leader_changes(lanes) if lanes else None,
+        leader_changes=(
+            timeline.leader_changes(lanes) if any(span.term for span in lanes) else None
+        ),
         notes=tuple(notes),
         faults=_faults(files, windows, lanes, len(nodes)),
         phases=timeline.phase_spans(files.run.get("phases"), end_ns),

@@ -5,7 +5,12 @@ from __future__ import annotations
 from harness.plugins import Promises
 from harness.targets.native_brokers import DELIVERY, KEPT_BY_THE_MACHINE, NativeTarget
 
-PLUGIN = NativeTarget(
+
+class AsyncReplication(NativeTarget):
+    """Masters whose slaves copy from them a little later."""
+
+
+PLUGIN = AsyncReplication(
     "async-replication",
     "ASYNC_MASTER",
     Promises(

@@ -5,7 +5,12 @@ from __future__ import annotations
 from harness.plugins import Promises
 from harness.targets.native_brokers import DELIVERY, KEPT_BY_THE_MACHINE, NativeTarget
 
-PLUGIN = NativeTarget(
+
+class MultiMaster(NativeTarget):
+    """Brokers that are all masters, each with queues of its own."""
+
+
+PLUGIN = MultiMaster(
     "multi-master",
     "ASYNC_MASTER",
     Promises(

@@ -5,7 +5,12 @@ from __future__ import annotations
 from harness.plugins import Promises
 from harness.targets.native_brokers import DELIVERY, KEPT_BY_THE_MACHINE, NativeTarget
 
-PLUGIN = NativeTarget(
+
+class SyncDoubleWrite(NativeTarget):
+    """Masters that wait for a slave before they acknowledge."""
+
+
+PLUGIN = SyncDoubleWrite(
     "sync-double-write",
     "SYNC_MASTER",
     Promises(
