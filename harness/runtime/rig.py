@@ -293,7 +293,10 @@ def _lay_out(
 
 def needs_name_server(campaign: Campaign) -> bool:
     """Whether the clients of a campaign find its nodes by a name server."""
-    return isinstance(discovery.get("workloads", campaign.workload), GroupWorkload)
+    if isinstance(discovery.get("workloads", campaign.workload), GroupWorkload):
+        return True
+    target = discovery.get("targets", campaign.target)
+    return isinstance(target, NamesBrokers) and target.needs_name_server
 
 
 def _name_server(

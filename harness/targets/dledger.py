@@ -92,6 +92,7 @@ class DLedgerTarget:
     """Three or more `python -m system.node` processes that keep one replicated log."""
 
     name = "dledger"
+    needs_name_server = False
     promises = Promises(
         durable_under=frozenset({"kill", "pause", "partition", "transfer", "wipe"}),
         linearizable=frozenset({"append", "read", "end"}),

@@ -50,6 +50,8 @@ MASTER, SLAVE = "master", "slave"
 class NativeTarget:
     """One of the modes: `role` is what a master's brokerRole is."""
 
+    needs_name_server = True
+
     def __init__(self, name: str, role: str, promises: Promises, *, has_slaves: bool) -> None:
         self.name = name
         self.promises = promises
