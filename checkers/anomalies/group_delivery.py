@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from checkers.anomalies.aborted_read import aborted_reads
 from checkers.anomalies.answers import Answers
+from checkers.anomalies.consumer_steps import running_greatest
 from checkers.anomalies.duplicate import duplicates
 from checkers.anomalies.inconsistent_offsets import inconsistent_offsets
 from checkers.anomalies.log_rules import (
@@ -100,22 +101,26 @@ PLUGIN = GroupDelivery()
 def lost_messages(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
     """Add a finding for each acknowledged message that no poll brought though it should have.
 
-    It should have if a poll brought what stands at its offset or behind it: a consumer was past
-    it; or if one that stood at or before its offset was told, after the acknowledgement, that
-    nothing more is there. Messages whose sends have no known outcome may be missing.
+    It should have if a poll that was not over before the send brought what stands at its offset
+    or behind it: a consumer was past it. Or if, after the acknowledgement, a consumer began behind
+    it, or one that stood at or before its offset was told that nothing more is there. Messages
+    whose sends have no known outcome may be missing.
     """
-    sends, reads = log.sends, log.reads
+    sends, reads, starts = log.sends, log.reads, log.starts
     acked = np.flatnonzero(sends.is_ok & (sends.offset >= 0) & ~np.isin(sends.value, log.repeated))
     missing = acked[~np.isin(sends.value[acked], reads.value[reads.is_poll])]
     polls = np.flatnonzero(reads.is_poll)
-    order = polls[np.argsort(reads.offset[polls], kind="stable")]
-    at = np.searchsorted(reads.offset[order], sends.offset[missing], side="left")
-    passed = np.append(order, NOWHERE)[at]
+    places = sends.offset[missing]
+    passed = _latest_from(polls, reads.offset[polls], reads.end[polls], places)
+    passed = np.where(np.append(reads.end, NOWHERE)[passed] > sends.call[missing], passed, NOWHERE)
+    known = np.flatnonzero(starts.offset != NOWHERE)
+    begun = _latest_from(known, starts.offset[known], starts.call[known], places + 1)
+    begun = np.where(np.append(starts.call, NOWHERE)[begun] > sends.end[missing], begun, NOWHERE)
     blank = blank_behind(log, missing)
-    lost = np.flatnonzero((passed != NOWHERE) | (blank != NOWHERE))
+    lost = np.flatnonzero((passed != NOWHERE) | (begun != NOWHERE) | (blank != NOWHERE))
 
     def describe(n: int) -> Finding:
-        row, read, none = int(missing[n]), int(passed[n]), int(blank[n])
+        row, read, start, none = int(missing[n]), int(passed[n]), int(begun[n]), int(blank[n])
         if read != NOWHERE:
             place = int(reads.offset[read])
             what = (
@@ -124,12 +129,18 @@ def lost_messages(log: Log, findings: Findings, context: CheckContext) -> dict[s
                 else f"{told_read(reads, read)} had come to offset {place}"
             )
             other = reads.op[read]
-        else:
+        elif none != NOWHERE:
             what = (
                 f"the poll by process {log.blanks.process[none]} (op {log.blanks.op[none]}), called"
                 " after it was acknowledged, found nothing there or behind"
             )
             other = log.blanks.op[none]
+        else:
+            what = (
+                f"process {starts.process[start]} (op {starts.op[start]}) went on at offset"
+                f" {starts.offset[start]} after it was acknowledged"
+            )
+            other = starts.op[start]
         message = f"{told_send(log, row)} was never delivered, although {what}"
         more = details(context, int(sends.end[row]), value=sends.value[row])
         return finding(LOST, log, int(sends.offset[row]), (sends.op[row], other), message, more)
@@ -141,6 +152,14 @@ def lost_messages(log: Log, findings: Findings, context: CheckContext) -> dict[s
             np.isin(sends.value[~sends.is_ok & ~sends.is_failed], reads.value[reads.is_poll]).sum()
         ),
     }
+
+
+def _latest_from(rows: Ints, offsets: Ints, times: Ints, places: Ints) -> Ints:
+    """Return for each place the latest of the rows whose offset is there or behind, or NOWHERE."""
+    order = np.argsort(offsets, kind="stable")
+    latest = len(order) - 1 - running_greatest(times[order][::-1])[::-1]
+    at = np.searchsorted(offsets[order], places, side="left")
+    return np.append(rows[order[latest]], NOWHERE)[at]
 
 
 def out_of_order(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:

@@ -78,7 +78,14 @@ def by_definition(rows):
     for send in sends:
         if send["outcome"] == "ok" and send["input"] not in values:
             offset = send["offset"]
-            is_passed = any(o >= offset for _, o, _ in brought)
+            is_passed = any(
+                o >= offset and poll["return_ns"] > send["call_ns"] for poll, o, _ in brought
+            ) or any(
+                row["f"] == "assign"
+                and row["offset"] > offset
+                and row["call_ns"] > send["return_ns"]
+                for row in rows
+            )
             is_gone = any(
                 not json.loads(poll["extra"])["output"]
                 and poll["call_ns"] > send["return_ns"]
