@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -106,18 +107,17 @@ def test_ours_copies_apaches_master(nodes: NativeNodes, apache: Apache) -> None:
 
 
 def test_apaches_slave_copies_ours(nodes: NativeNodes, apache: Apache, java: Java) -> None:
-    """Our SYNC_MASTER acknowledges what Apache's slave reports."""
+    """Our SYNC_MASTER acknowledges what Apache's slave reports; ours goes on with its files."""
 
     async def story() -> None:
         nodes.start("master", brokerName="ours", brokerRole="SYNC_MASTER")
         await nodes.metadata("master")
         await make_topic(nodes.client_address("master"), "CopiedByApache")
+        as_slave = "brokerRole=SLAVE\nbrokerId=1\n"  # it asks name servers every 10 s
         slave = await trio.to_thread.run_sync(
-            lambda: start_broker(
-                java, apache.name_server, name="ours", more="brokerRole=SLAVE\nbrokerId=1\n"
-            )
+            lambda: start_broker(java, apache.name_server, name="ours", more=as_slave)
         )
-        await send_some(apache.name_server, "CopiedByApache", "ours", MESSAGES)
+        sent = await send_some(apache.name_server, "CopiedByApache", "ours", MESSAGES)
         folder = slave.store / "commitlog"
         ours = log_of(nodes.store("master") / "commitlog")
 
@@ -125,5 +125,15 @@ def test_apaches_slave_copies_ours(nodes: NativeNodes, apache: Apache, java: Jav
             return log_of(folder) == ours
 
         await until(has_all, "Apache's slave has our log byte for byte")
+        nodes.kill("master")
+        assert slave.broker is not None
+        slave.broker.process.terminate()
+        slave.broker.wait(SECONDS_MAX)
+        shutil.copytree(slave.store, nodes.store("heir"))
+        nodes.start("heir", brokerName="ours", brokerRole="ASYNC_MASTER")
+        await nodes.metadata("heir")
+        assert set(sent) <= set(await held(nodes, "heir", "CopiedByApache"))
+        await nodes.client("heir").send("CopiedByApache", 0, b"one more")
+        assert b"one more" in await held(nodes, "heir", "CopiedByApache")
 
     nodes.tell(story)
