@@ -66,7 +66,8 @@ class Node:
         )
         self._data_files = parts.data_files
         self._replication = parts.new_replication(self._touch)
-        self._reception = Reception(machine.new_poll())
+        self._reception = Reception(machine.new_poll(), self._carry_out)
+        self._has_effects = self._is_carrying_out = False
         self._clients: dict[int, Link] = {}
         self._numbers = count(1)
         self._dirty = trio.Event()
@@ -144,40 +145,63 @@ class Node:
     # ---- time and effects -------------------------------------------------------------
 
     def _touch(self) -> None:
-        self._dirty.set()
+        """Have effects carried out, at the latest in the next turn of the scheduler."""
+        self._has_effects = True
+        if not self._reception.is_reading:
+            self._dirty.set()
 
     async def _pump(self) -> None:
         """Carry out effects once for all that happened in a turn of the scheduler."""
         while True:
             await self._dirty.wait()
             self._dirty = trio.Event()
-            effects = self.broker.take(self._clock.now_ms(), self._clock.wall_ms())
-            if effects.installed is not None:
-                self._checkpointer.forget()
-            if effects.writes:
-                self._flusher.add(effects.writes, effects.write_seq)
-            for peer, message in effects.messages:
-                self._replication.send(peer, message)
-            for number, replies in effects.replies.items():
-                self._reply(number, replies)
-            for change in effects.role_changes:
-                log.info(
-                    "event=role role=%s term=%d leader=%s",
-                    change.role.value,
-                    change.term,
-                    change.leader or "-",
-                )
-            if effects.membership is not None:
-                self._replication.follow(effects.membership)
-            self._replication.notice()
-            if self._registration is not None:
-                self._registration.notice()
-            if effects.is_behind:
-                self._touch()
-            if effects.is_checkpoint_due:
-                self._checkpointer.hasten()
-            if self.broker.core.deadline_ms < self._timer_due_ms:
-                self._timer_changed.set()
+            self._carry_out()
+
+    def _carry_out(self) -> None:
+        """Carry out effects, if there may be any.
+
+        Behind what clients sent and behind a flush at once: each turn of the scheduler between
+        a request and its reply costs as much as ten messages.
+        """
+        if self._is_carrying_out:  # by what it calls: the pump takes the rest
+            self._dirty.set()
+            return
+        if not self._has_effects:
+            return
+        self._has_effects, self._is_carrying_out = False, True
+        try:
+            self._take_effects()
+        finally:
+            self._is_carrying_out = False
+
+    def _take_effects(self) -> None:
+        effects = self.broker.take(self._clock.now_ms(), self._clock.wall_ms())
+        if effects.installed is not None:
+            self._checkpointer.forget()
+        if effects.writes:
+            self._flusher.add(effects.writes, effects.write_seq)
+        for peer, message in effects.messages:
+            self._replication.send(peer, message)
+        for number, replies in effects.replies.items():
+            self._reply(number, replies)
+        for change in effects.role_changes:
+            log.info(
+                "event=role role=%s term=%d leader=%s",
+                change.role.value,
+                change.term,
+                change.leader or "-",
+            )
+        if effects.membership is not None:
+            self._replication.follow(effects.membership)
+        self._replication.notice()
+        if self._registration is not None:
+            self._registration.notice()
+        if effects.is_behind:
+            self._touch()
+        if effects.is_checkpoint_due:
+            self._checkpointer.hasten()
+        if self.broker.core.deadline_ms < self._timer_due_ms:
+            self._timer_changed.set()
 
     async def _timer(self) -> None:
         while True:
@@ -194,7 +218,8 @@ class Node:
 
     def _on_synced(self, write_seq: int) -> None:
         self.broker.synced(write_seq, self._clock.now_ms())
-        self._touch()
+        self._has_effects = True
+        self._carry_out()
 
     def _on_disk_full(self, is_full: bool) -> None:
         log.warning("event=disk_full is_full=%s", is_full)

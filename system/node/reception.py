@@ -16,10 +16,16 @@ from system.remoting.frame import Frame, FrameBuffer
 
 
 class Reception:
-    """Reads links for the tasks that serve them. `run` is to run beside those tasks."""
+    """Reads links for the tasks that serve them. `run` is to run beside those tasks.
 
-    def __init__(self, poll: Poll) -> None:
+    `after_each` is called when all that were found readable have been read.
+    """
+
+    def __init__(self, poll: Poll, after_each: Callable[[], None] | None = None) -> None:
+        self.is_reading = False
+        """True while links are being read: `after_each` comes in the same turn."""
         self._poll = poll
+        self._after_each = after_each
         self._guests: dict[trio.socket.SocketType, _Guest] = {}
 
     async def run(self) -> None:
@@ -27,10 +33,15 @@ class Reception:
         guests = self._guests
         try:
             while True:
-                for sock in await self._poll.wait():
+                found = await self._poll.wait()
+                self.is_reading = True
+                for sock in found:
                     guest = guests.get(sock)
                     if guest is not None and not guest.over.is_set():
                         guest.read()
+                self.is_reading = False
+                if self._after_each is not None:
+                    self._after_each()
         finally:
             self._poll.close()
 

@@ -402,7 +402,8 @@ def test_a_disk_above_the_full_ratio_refuses_sends_definitely_until_it_has_room(
 
 
 def test_a_pull_between_a_snapshots_arrival_and_its_use_is_told_to_come_again() -> None:
-    group = BrokerGroup(3, config=expiring())
+    at_once = RaftConfig(full_push_bytes=1)  # a disk that is slow answers nothing
+    group = BrokerGroup(3, config=expiring(), raft=at_once)
     leader, follower = group.lead(), group.members["n2"]
     follower.is_slow_disk = True
     fill(leader, "t", 3)
