@@ -36,6 +36,10 @@ EXIT_USAGE = 2
 EXIT_INVARIANT = 70
 EXIT_DISK = 74
 
+SWITCH_INTERVAL_S = 0.001
+"""How long a thread that saves a checkpoint may keep the interpreter from the node's own (Python's
+default is 5 ms, once for each reply)."""
+
 log = logging.getLogger("shaketable.node")
 
 
@@ -69,6 +73,7 @@ def _serve(node: Node) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 50, 50)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     code = 0
     try:
         trio.run(_run, node)
