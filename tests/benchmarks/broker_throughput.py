@@ -97,7 +97,7 @@ def _result(system: System, load: str, done: Load, times: CpuTimes) -> Result:
 def tell(result: Result) -> None:
     parts = " ".join(f"{name} {cost:.1f}" for name, cost in result.cpu_us.items())
     say(
-        f"{result.system:<16}{result.load:<8}{result.rate:8,.0f}/s  p50 {result.p50_ms:6.1f}  "
+        f"{result.system:<18}{result.load:<8}{result.rate:8,.0f}/s  p50 {result.p50_ms:6.1f}  "
         f"p99 {result.p99_ms:6.1f}  worst {result.worst_ms:7.1f} ms  "
         f"CPU {result.total_cpu_us:5.1f} us ({parts})  foreign {result.foreign_cpus:.2f} CPU  "
         f"fsync p50 {result.fsync_p50_ms:.1f} p99 {result.fsync_p99_ms:.1f} ms"
@@ -107,13 +107,13 @@ def tell(result: Result) -> None:
 def summarise(results: list[Result]) -> None:
     """Print the medians, and each system beside Apache's group."""
     say("")
-    say(f"{'median of the runs':<24}{'messages/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'CPU us':>8}")
+    say(f"{'median of the runs':<26}{'messages/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'CPU us':>8}")
     rates: dict[tuple[str, str], float] = {}
     for key in dict.fromkeys((result.system, result.load) for result in results):
         runs = [result for result in results if (result.system, result.load) == key]
         rates[key] = statistics.median(run.rate for run in runs)
         say(
-            f"{key[0]:<16}{key[1]:<8}{rates[key]:>12,.0f}"
+            f"{key[0]:<18}{key[1]:<8}{rates[key]:>12,.0f}"
             f"{statistics.median(run.p50_ms for run in runs):>9.1f}"
             f"{statistics.median(run.p99_ms for run in runs):>9.1f}"
             f"{statistics.median(run.total_cpu_us for run in runs):>8.1f}"
@@ -147,7 +147,7 @@ def main() -> None:
                         results.append(load_once(system, load, options))
                         tell(results[-1])
                     except* Refused as error:
-                        say(f"{name:<16}{load:<8}refused: {error.exceptions[0]}")
+                        say(f"{name:<18}{load:<8}refused: {error.exceptions[0]}")
     if results:
         summarise(results)
     if options.json:
