@@ -86,10 +86,12 @@ class KernelPoll:
         self._sockets: dict[int, trio.socket.SocketType] = {}
 
     def add(self, sock: trio.socket.SocketType) -> None:
-        """Watch a socket from now on."""
-        number = self._numbers[sock] = sock.fileno()
+        """Watch a socket from now on; once closed, whoever is still let in has nothing to read."""
+        number = sock.fileno()
+        if not self._epoll.closed:
+            self._epoll.register(number, select.EPOLLIN)
+        self._numbers[sock] = number
         self._sockets[number] = sock
-        self._epoll.register(number, select.EPOLLIN)
 
     def remove(self, sock: trio.socket.SocketType) -> None:
         """Watch it no longer.

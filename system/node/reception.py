@@ -54,8 +54,8 @@ class Reception:
         sock = link.sock
         guest = self._guests[sock] = _Guest(link, on_frames)
         link.on_close = guest.over.set
-        self._poll.add(sock)
         try:
+            self._poll.add(sock)
             await guest.over.wait()
         finally:
             del self._guests[sock]

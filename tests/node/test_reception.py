@@ -121,6 +121,25 @@ def test_each_link_gets_its_own_frames_and_its_own_end() -> None:
     run(story)
 
 
+def test_a_client_that_comes_while_the_node_ends_is_no_error() -> None:
+    """It was accepted in the very turn in which the reception ended: it waits to be cancelled."""
+
+    async def main() -> None:
+        link, theirs = linked()
+        reception = Reception(KernelPoll())
+        with trio.fail_after(WAIT_S):
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await reception.run()
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await reception.read(link, lambda _: None)
+        link.close()
+        theirs.close()
+
+    trio.run(main)
+
+
 def test_a_number_that_another_socket_took_over_stays_watched() -> None:
     """The kernel gives a closed socket's number to the next one, before we forget the first."""
 
