@@ -46,7 +46,8 @@ class Appender:
     `next_offset` is the offset of each queue's next message, where this term's entries have
     moved it; for the others it is the end of the consume queue, once everything from before
     the term is applied (`is_ready`). Invariant: what `builder` holds follows the core's log.
-    `voided` are called when the core refused what was built, and at a term's end.
+    `voided` are called when the core refused what was built, and at a term's end, with the last
+    entry that this member has built and that stands: -1 at a term's end.
     `to_take_over` are bodies of entries (`taken_over`) that the group's log is to have.
     """
 
@@ -59,7 +60,7 @@ class Appender:
         to_take_over: tuple[bytes, ...] = (),
     ) -> None:
         self.next_offset: dict[Queue, int] = {}
-        self.voided: list[Callable[[], None]] = []
+        self.voided: list[Callable[[int], None]] = []
         self._core = core
         self._reput = reput
         self._config = config
@@ -159,7 +160,7 @@ class Appender:
         self.next_offset.clear()
         if self._term != -1:
             self._term = -1
-            self._void()
+            self._void(-1)
 
     def append(self, now_ms: float) -> Refusal | None:
         """Hand what was built to the core; where it refuses, all of it is as never built."""
@@ -184,7 +185,7 @@ class Appender:
             for queue, offset, *_ in reversed(taken_back):
                 self.next_offset[queue] = offset
         self._builder = None
-        self._void()
+        self._void(self._core.log.end_index)
         return refusal
 
     def append_membership(
@@ -228,6 +229,6 @@ class Appender:
         )
         self.next_offset[queue] = offset + 1
 
-    def _void(self) -> None:
+    def _void(self, stands_to: int) -> None:
         for forget in self.voided:
-            forget()
+            forget(stands_to)

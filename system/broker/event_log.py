@@ -146,6 +146,9 @@ class EventLog:
             )
         )
 
-    def when_void(self, forget: Callable[[], None]) -> None:
-        """Call `forget` when what was built may never have been: refused, or the term is over."""
+    def when_void(self, forget: Callable[[int], None]) -> None:
+        """Call `forget` when what was built may never have been: refused, or the term is over.
+
+        It is told up to which entry what was built stands in this member's log all the same.
+        """
         self._appender.voided.append(forget)

@@ -39,7 +39,7 @@ class OffsetCommits:
         self._written: dict[tuple[str, int], int] = {}  # since this member leads, newest
         self._written_index = -1  # the entry that wrote the newest of them
         self._wall_ms = 0
-        events.when_void(self._written.clear)
+        events.when_void(lambda _: self._written.clear())
 
     def update(self, connection: Connection, command: Command, wall_ms: int) -> None:
         """Take UPDATE_CONSUMER_OFFSET. Raises CommandError for one that is no good."""

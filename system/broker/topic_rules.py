@@ -7,6 +7,7 @@ PullMessageProcessor.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -47,7 +48,7 @@ class Topics:
         self._events = events
         self._queues = queues
         self._building: dict[str, TopicConfig | None] = {}
-        self._building_index = -1  # the entry of the newest of them
+        self._built: deque[tuple[int, str, TopicConfig | None]] = deque()  # by entry, not applied
         events.when_void(self._forget_building)
 
     def get(self, name: str) -> TopicConfig | None:
@@ -84,7 +85,9 @@ class Topics:
         name = config.topic_name
         if problem := name_problem(name):
             return ResponseCode.MESSAGE_ILLEGAL, problem
-        if self._events.applied_index >= self._building_index:
+        while self._built and self._built[0][0] <= self._events.applied_index:
+            self._built.popleft()
+        if not self._built:
             self._building.clear()  # the table has them
         is_new = not self.table.is_known(name) and name not in self._building
         if is_new and len(self.table) + len(self._building) >= TOPICS_MAX:
@@ -141,10 +144,17 @@ class Topics:
         body = msgspec.json.encode(TopicEvent(name, config))
         self._events.write(TOPIC_QUEUE, TOPIC_PROPERTIES, body, wall_ms)
         self._building[name] = config
-        self._building_index = self._events.end_index
+        self._built.append((self._events.end_index, name, config))
         self.table.allow(name, config)
 
-    def _forget_building(self) -> None:
-        if self._building:
-            self._building.clear()
-            self.table.forget_building()
+    def _forget_building(self, stands_to: int) -> None:
+        """Forget what was built behind that entry; the others are still on their way."""
+        built = self._built
+        if not built or built[-1][0] <= stands_to:
+            return
+        while built and built[-1][0] > stands_to:
+            built.pop()
+        self._building = {name: config for _, name, config in built}
+        self.table.forget_building()
+        for name, config in self._building.items():
+            self.table.allow(name, config)

@@ -54,7 +54,7 @@ class TableEvents(EventLog):
             )
             self._outbox.put(connection, reply)
 
-    def when_void(self, forget: Callable[[], None]) -> None:
+    def when_void(self, forget: Callable[[int], None]) -> None:
         """Do nothing: what is written is never taken back."""
 
 

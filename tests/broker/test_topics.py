@@ -60,6 +60,33 @@ def test_sends_of_one_turn_make_a_topic_once() -> None:
     assert leader.log.end.index == end + 6
 
 
+def test_a_topic_on_its_way_outlives_the_refusal_of_what_came_behind_it() -> None:
+    """Else a send would make it anew, after the default one, over what the operator said."""
+    group = BrokerGroup(1)
+    leader = group.lead()
+    leader.is_slow_disk = True
+    leader.ask(create_topic("t", read_queue_nums=9, write_queue_nums=1))
+    leader.ask(create_topic("u", perm=4))
+    leader.pump()
+    leader.broker.disk_full(True, group.now_ms)
+    leader.ask(create_topic("t", write_queue_nums=5), send("t", 0, b"x"), send("v", 0, b"x"))
+    leader.pump()
+    refused = leader.replies.pop(1)
+    assert [reply.code for reply in refused] == [ResponseCode.SYSTEM_BUSY] * 3
+    leader.broker.disk_full(False, group.now_ms)
+    leader.ask(send("t", 0, b"x", 11), send("t", 1, b"x", 12), send("u", 0, b"x", 13))
+    leader.pump()
+    leader.is_slow_disk = False
+    leader.sync()
+    codes = {reply.opaque: reply.code for reply in leader.replies.pop(1)}
+    assert codes[11] == 0
+    assert (codes[12], codes[13]) == (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION)
+    made = topic_of(leader, "t")
+    assert made is not None
+    assert (made.read_queue_nums, made.write_queue_nums) == (9, 1)
+    assert topic_of(leader, "v") is None
+
+
 def test_without_automatic_topics_a_send_is_refused_until_one_is_made() -> None:
     leader = BrokerGroup(1, config=config(auto_create_topics=False)).lead()
     end = leader.log.end.index
