@@ -230,7 +230,8 @@ class GroupRequests:
         body = _lock_body(command)
 
         def answer(then_ms: float) -> None:
-            self._answer_lock(connection, command, body, then_ms)
+            if not self._events.refuse_not_ready(connection, command):
+                self._answer_lock(connection, command, body, then_ms)
 
         self._proofs.ask(connection, command, answer, now_ms)
 
@@ -246,12 +247,17 @@ class GroupRequests:
         answer = msgspec.json.encode({"lockOKMQSet": named})
         self._outbox.answer(connection, command, body=answer)
 
-    def _unlock(self, connection: Connection, command: Command, _: float, __: int) -> None:
+    def _unlock(self, connection: Connection, command: Command, now_ms: float, _: int) -> None:
+        """Give locks up, behind what was asked before: a renewal may still wait for its proof."""
         body = _lock_body(command)
-        if not self._events.refuse_not_ready(connection, command):
-            locks = self._current_locks()
-            locks.unlock(body.consumer_group, body.client_id, _queues(body))
-            self._outbox.answer(connection, command)
+
+        def answer(_: float) -> None:
+            if not self._events.refuse_not_ready(connection, command):
+                locks = self._current_locks()
+                locks.unlock(body.consumer_group, body.client_id, _queues(body))
+                self._outbox.answer(connection, command)
+
+        self._proofs.ask(connection, command, answer, now_ms)
 
     def _current_locks(self) -> QueueLocks:
         """The locks of the term that this member leads: of another one nothing is known."""

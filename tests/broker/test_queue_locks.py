@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from broker_group import BrokerGroup, Member, about
+from broker_group import FILE_BYTES, HOST, BrokerGroup, Member, about, send
 from group_requests import lock
 from hypothesis import given
 from hypothesis import strategies as st
 
+from system.broker.limits import BrokerConfig
 from system.broker.queue_locks import LEASE_MS, LockedQueue, QueueLocks
+from system.raft.protocol import PushResponse
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command
 
@@ -73,6 +75,36 @@ def test_only_a_leader_that_still_leads_locks() -> None:
     group.pass_time(3000)
     replies += leader.replies.pop(1, [])
     assert [reply.code for reply in replies] == [ResponseCode.SERVICE_NOT_AVAILABLE]
+
+
+def test_a_lock_that_is_given_up_while_it_is_being_renewed_is_free() -> None:
+    """The renewal waits for the group's word, and what comes behind it must not overtake it."""
+    leader = BrokerGroup(3).lead()
+    assert locked(leader, "a", 0) == [0]
+    replies = leader.answer(lock(LOCK, "g", "a", 0, opaque=1), lock(UNLOCK, "g", "a", 0, opaque=2))
+    assert [(reply.opaque, reply.code) for reply in replies] == [(1, 0), (2, 0)]
+    assert locked(leader, "b", 0) == [0]
+
+
+def test_who_leads_no_more_when_all_is_applied_locks_nothing() -> None:
+    config = BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST, apply_bytes_max=1)
+    group = BrokerGroup(1, config=config)
+    leader = group.lead()
+    leader.is_slow_disk = True
+    for number in range(5):
+        leader.ask(send("t", 0, b"x", number))
+        leader.pump()
+    leader._write()  # all of it is committed, and applied step by step
+    leader.ask(lock(LOCK, "g", "a", 0, opaque=9))
+    leader.pump(to_quiet=False)
+    leader.pump(to_quiet=False)
+    assert leader.core.ledger.commit_index > leader.broker.applied_index
+    assert all(reply.opaque != 9 for reply in leader.replies[1])
+    higher = PushResponse(leader.core.term + 1, "n1", False, -1, 0)
+    leader.broker.receive(higher, group.now_ms)
+    leader.pump()
+    (code,) = [reply.code for reply in leader.replies[1] if reply.opaque == 9]
+    assert code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 def test_what_was_locked_in_an_older_term_is_forgotten() -> None:
