@@ -64,6 +64,7 @@ class NativeCore:
         self._effects = Effects()
         self._slaves: dict[int, int] = {}
         self._slaves_position = 0
+        self._sent_position = log.end_position
 
     # ---- what the broker asks ---------------------------------------------------------
 
@@ -196,6 +197,18 @@ class NativeCore:
     def slave_connected(self, connection: int) -> None:
         """A slave has come."""
         self._slaves[connection] = 0
+
+    @property
+    def sent_position(self) -> int:
+        """Up to where slaves can have this log: what it recovered, and what any was sent since.
+
+        A slave that has more of it has another log, whatever its length.
+        """
+        return self._sent_position
+
+    def slave_sent(self, position: int) -> None:
+        """A slave is sent the log up to `position`."""
+        self._sent_position = max(self._sent_position, position)
 
     def slave_reported(self, connection: int, position: int) -> None:
         """A slave says up to where it has the log."""

@@ -62,11 +62,11 @@ class SlaveConnection:
         if not whole:
             return
         if self._next is None:
-            self._next = self._begin(*REPORT.unpack_from(self._buffer))
+            (first,) = REPORT.unpack_from(self._buffer)
+            self._check(first, self._core.sent_position)
+            self._next = self._begin(first)
         (position,) = REPORT.unpack_from(self._buffer, whole - REPORT.size)
-        end_position = self._core.written_position
-        if not 0 <= position <= end_position:
-            raise HAError(f"the slave has the log up to {position}, this master to {end_position}")
+        self._check(position, self._next)
         self._buffer = self._buffer[whole:]
         self._core.slave_reported(self._number, position)
 
@@ -87,11 +87,20 @@ class SlaveConnection:
             return None
         self._sent_ms = now_ms
         self._next = position + len(data)
+        self._core.slave_sent(self._next)
         return HEADER.pack(position, len(data)) + data
 
     def closed(self) -> None:
         """The connection is gone."""
         self._core.slave_gone(self._number)
+
+    def _check(self, position: int, sent_position: int) -> None:
+        """Raise HAError for what no slave of this log can have: it would count as a copy."""
+        if not 0 <= position <= sent_position:
+            raise HAError(
+                f"the slave has the log up to {position}, and this master, at"
+                f" {self._core.written_position}, never sent that"
+            )
 
     def _begin(self, position: int) -> int:
         """Return from where a slave is sent the log that asks for it from `position` on."""

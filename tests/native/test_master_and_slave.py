@@ -212,9 +212,47 @@ def test_logs_that_differ_are_told_and_left_alone() -> None:
         HALink(lost, slave).settle()
     lost.ask(*[send("t", 0, b"bbb%d" % number) for number in range(9)])
     before = slave.held()
+    with pytest.raises(HAError, match="never sent that"):
+        HALink(lost, slave).settle()
+    lost = lost.restarted(loses_unsynced=False)  # it has forgotten what it sent
     with pytest.raises(HAError, match=r"no message of this log|goes on at"):
         HALink(lost, slave).settle()
     assert slave.held() == before
+
+
+def test_what_a_slave_has_of_another_life_of_its_master_is_no_copy() -> None:
+    """The master lost what it had not flushed, and its new messages are as long as the lost."""
+    master, slave, link = pair()
+    link.settle()
+    assert master.ask(send("t", 0, b"old")) == []
+    link.settle()
+    assert codes(master.take_replies()) == [OK]
+    lost = NativeBroker("SYNC_MASTER")
+    held = HALink(lost, NativeBroker("SLAVE"))
+    held.settle()
+    assert lost.ask(send("t", 0, b"new")) == []
+    before = slave.held()
+    with pytest.raises(HAError, match="never sent that"):
+        HALink(lost, slave).settle()
+    assert lost.take_replies() == [], "no slave has it"
+    assert slave.held() == before
+    held.settle()
+    assert codes(lost.take_replies()) == [OK]
+    assert lost.core.slaves_position == lost.core.written_position
+
+
+@pytest.mark.parametrize("reports", [(0, 1), (1,), (0, 0, 1)])
+def test_a_slave_that_reports_what_it_was_not_sent_is_dropped(reports: tuple[int, ...]) -> None:
+    """With `reports` of the written position (1) or of nothing (0), in one piece."""
+    master = NativeBroker("SYNC_MASTER")
+    connection = SlaveConnection(master.core, 1, FILE_BYTES, 0.0)
+    assert master.ask(send("t", 0, b"a")) == []
+    written = master.core.written_position
+    with pytest.raises(HAError, match="never sent that"):
+        connection.received(b"".join(REPORT.pack(one * written) for one in reports), 0.0)
+    assert master.core.slaves_position == 0
+    master.pump()
+    assert master.take_replies() == []
 
 
 def test_who_says_nothing_for_long_is_dropped_and_heartbeats_hold_the_rest() -> None:
