@@ -87,7 +87,7 @@ def build_view(folder_path: Path) -> RunView:
             timeline.leader_changes(lanes) if any(span.term for span in lanes) else None
         ),
         notes=tuple(notes),
-        faults=_faults(files, windows, lanes, len(nodes)),
+        faults=_faults(files, windows, lanes, len(nodes), elects=_elects(results, files)),
         phases=timeline.phase_spans(files.run.get("phases"), end_ns),
         lanes=lanes,
         checkers=checkers,
@@ -122,8 +122,19 @@ def _windows(files: RunFiles, end_ns: int, notes: list[str]) -> tuple[FaultWindo
         return ()
 
 
+def _elects(results: Mapping[str, Any], files: RunFiles) -> bool:
+    """Whether the target promises that others take over from a leader: the goals are for that."""
+    promises = _mapping(results.get("promises") or _fact(files, "promises"))
+    return bool(promises.get("committed_prefix", True))
+
+
 def _faults(
-    files: RunFiles, windows: Sequence[FaultWindow], lanes: Sequence[RoleSpan], nodes: int
+    files: RunFiles,
+    windows: Sequence[FaultWindow],
+    lanes: Sequence[RoleSpan],
+    nodes: int,
+    *,
+    elects: bool,
 ) -> tuple[FaultRow, ...]:
     """Join each fault with how the group recovered from it and who led after it."""
     plans = aimed_plans(files.nemesis)
@@ -132,7 +143,7 @@ def _faults(
     for window, recovery in zip(windows, recovery_times(files.operations, windows), strict=True):
         election = followed.get(window.fault)
         took_ns = None if election is None else election.took_ns
-        killed = kills_leader(window, plans.get(window.fault, {}), nodes)
+        killed = elects and kills_leader(window, plans.get(window.fault, {}), nodes)
         rows.append(FaultRow(window, recovery, election is not None, took_ns, killed))
     return tuple(rows)
 

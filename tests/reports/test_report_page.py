@@ -89,6 +89,19 @@ def test_a_clean_run_is_told_in_words(clean_run: Any) -> None:
     assert "up to the operation timeout for the answer of a silent node" in text
 
 
+def test_no_goals_stand_where_nobody_takes_over_from_a_master(
+    clean_run: Any, tmp_path: Path
+) -> None:
+    """The goals are for an election; a broker without a group promises none."""
+    folder = shutil.copytree(clean_run.folder, tmp_path / "run")
+    results = json.loads((folder / "results.json").read_text())
+    results["promises"] = {"durable_under": ["kill"], "committed_prefix": False}
+    (folder / "results.json").write_text(json.dumps(results))
+    view = build_view(folder)
+    assert view.failover is None
+    assert "(goal " not in html.render(view)
+
+
 def test_kills_of_the_leader_are_shown_next_to_the_goals(clean_run: Any) -> None:
     view = build_view(clean_run.folder)
     assert [row.killed_leader for row in view.faults] == [True, False, False, False]
