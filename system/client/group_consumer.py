@@ -58,7 +58,9 @@ class GroupConsumer:
         handler: takes a queue's messages in their order; they count as consumed when it
             returns. Raising ConsumeError brings a message again: later by the retry topic, in
             its place if `is_ordered`.
-        is_ordered: consume a queue under its lock, so that no two consumers ever overlap.
+        is_ordered: consume a queue under its lock, so that no two consumers overlap while its
+            broker's leader stays the same. A new leader knows no locks (RocketMQ's neither): who
+            loses a queue to another by it stops at the next renewal, after `lock_s` at most.
         on_assigned: told which queues belong to this consumer, whenever that changes.
     """
 
@@ -115,6 +117,7 @@ class GroupConsumer:
         finally:
             with trio.CancelScope(shield=True), trio.move_on_after(RELEASE_SECONDS_MAX):
                 await self._commit_all()
+                await self._unlock_all()
                 await self._membership.leave()
             self._source.close()
 
@@ -163,7 +166,7 @@ class GroupConsumer:
                 is_ordered=self._is_ordered,
                 wait_s=self._intervals.wait_s,
             )
-            reader.locked_until_s = self._lock_end_s()
+            reader.locked(self._lock_end_s())
             nursery.start_soon(reader.run)
         if self._on_assigned is not None and self.assigned != before:
             self._on_assigned(self.assigned)
@@ -184,31 +187,49 @@ class GroupConsumer:
             self._releasing.discard(queue)
 
     async def _commit_all(self) -> None:
-        for reader in list(self._readers.values()):
-            await reader.commit()
+        for queue, reader in list(self._readers.items()):
+            if self._readers.get(queue) is reader:  # others may have it by now
+                await reader.commit()
 
     def _lock_end_s(self) -> float:
         return trio.current_time() + LOCK_VALID_S if self._is_ordered else math.inf
 
     async def _renew_locks(self) -> None:
-        by_broker: dict[str, list[MessageQueue]] = {}
-        for queue in self._readers:
-            by_broker.setdefault(queue.broker_name, []).append(queue)
-        for queues in by_broker.values():
-            held = await self._lock(tuple(queues))
-            for queue in queues:
-                if queue in held and queue in self._readers:
-                    self._readers[queue].locked_until_s = self._lock_end_s()
+        for name in sorted({queue.broker_name for queue in self._readers}):
+            readers = self._readers_at(name)
+            held = await self._lock(tuple(readers)) if readers else None
+            if held is None:
+                continue
+            for queue, reader in readers.items():
+                if queue in held:
+                    reader.locked(self._lock_end_s())
+                else:
+                    reader.lost()
 
-    async def _lock(self, queues: tuple[MessageQueue, ...]) -> frozenset[MessageQueue]:
-        """Return which of these queues, all of one broker name, are locked for us now."""
+    async def _unlock_all(self) -> None:
+        """Give all locks back, so that others need not wait until they run out."""
+        if self._is_ordered:
+            for name in sorted({queue.broker_name for queue in self._readers}):
+                queues = tuple(self._readers_at(name))
+                await self._ask_locks(RequestCode.UNLOCK_BATCH_MQ, queues)
+
+    def _readers_at(self, broker_name: str) -> dict[MessageQueue, QueueReader]:
+        """Return the readers of a broker name's queues, in order."""
+        readers = sorted(self._readers.items())
+        return {queue: reader for queue, reader in readers if queue.broker_name == broker_name}
+
+    async def _lock(self, queues: tuple[MessageQueue, ...]) -> frozenset[MessageQueue] | None:
+        """Return which of these queues, all of one broker name, are locked for us now.
+
+        None where the broker did not say.
+        """
         answer = await self._ask_locks(RequestCode.LOCK_BATCH_MQ, queues)
         if answer is None or answer.code != ResponseCode.SUCCESS:
-            return frozenset()
+            return None
         try:
             locked = decode_locked(answer.body)
         except CommandError:
-            return frozenset()
+            return None
         return frozenset(MessageQueue(*name) for name in locked)
 
     async def _ask_locks(

@@ -25,6 +25,9 @@ RETRY_AFTER_S: Final = 0.2
 SUSPEND_S: Final = 1.0
 """How long an ordered queue rests behind a message that was not consumed."""
 LOCK_LOOK_S: Final = 0.1
+LOCK_GRACE_S: Final = 20.0
+"""So long behind the end of its lock a handler may still be at work: nothing new is handed over,
+and the broker, which keeps locks twice as long as they are trusted, gives it to nobody yet."""
 
 
 class ConsumeError(Exception):
@@ -43,7 +46,6 @@ class QueueReader:
 
     Attributes:
         ended: set when `run` has ended.
-        locked_until_s: until when, by trio's clock, the queue may be consumed.
     """
 
     def __init__(
@@ -67,8 +69,23 @@ class QueueReader:
         self._offset: int | None = None  # what is in front of it is consumed
         self._committed: int | None = None
         self._scope = trio.CancelScope()
+        self._handling = trio.CancelScope()
+        self._locked_until_s = math.inf
+        self._is_lost = False  # since the last turn began
         self.ended = trio.Event()
-        self.locked_until_s = math.inf
+
+    def locked(self, until_s: float) -> None:
+        """Say until when, by trio's clock, the queue may be consumed."""
+        self._locked_until_s = until_s
+        self._handling.deadline = until_s + LOCK_GRACE_S
+
+    def lost(self) -> None:
+        """Somebody else has the queue: stop at once.
+
+        Should it come back, the group goes on where the other one committed.
+        """
+        self._is_lost = True
+        self.locked(-math.inf)
 
     async def run(self) -> None:
         """Read until `stop`, or until cancelled."""
@@ -86,7 +103,7 @@ class QueueReader:
     async def commit(self) -> None:
         """Let the group go on behind what was consumed; where that fails it is tried later."""
         offset = self._offset
-        if offset is None or offset == self._committed:
+        if offset is None or offset == self._committed or self._is_lost:
             return
         try:
             await self._source.commit(self._queue, offset)
@@ -96,7 +113,9 @@ class QueueReader:
 
     async def _turn(self) -> None:
         """Pull once, and hand over what came."""
-        if trio.current_time() >= self.locked_until_s:
+        if self._is_lost:
+            self._is_lost, self._offset = False, None
+        if not self._is_locked():
             await trio.sleep(LOCK_LOOK_S)
             return
         try:
@@ -108,9 +127,14 @@ class QueueReader:
         except (RefusedError, OutcomeUnknownError):
             await trio.sleep(RETRY_AFTER_S)
             return
+        if self._is_lost or not self._is_locked():
+            return  # it ran out during the pull
         wanted = [message for message in pulled.messages if self._is_wanted(message)]
         if not wanted or await self._consume(wanted):
             self._offset = pulled.next_offset
+
+    def _is_locked(self) -> bool:
+        return trio.current_time() < self._locked_until_s
 
     async def _begin(self) -> int:
         """Where the group goes on: what it committed, else the first message that is retained."""
@@ -123,8 +147,12 @@ class QueueReader:
 
     async def _consume(self, messages: list[Message]) -> bool:
         """Hand messages over; True if all of them need not come here again."""
+        deadline_s = self._locked_until_s + LOCK_GRACE_S
         try:
-            await self._handler(self._queue, messages)
+            with trio.CancelScope(deadline=deadline_s) as self._handling:
+                await self._handler(self._queue, messages)
+            if self._handling.cancelled_caught:
+                return False
         except ConsumeError as error:
             left = messages[error.consumed :]
             if not self._is_ordered and await self._send_back(left):
