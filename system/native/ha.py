@@ -52,7 +52,17 @@ class SlaveConnection:
     @property
     def due_ms(self) -> float:
         """When `next_frame` has something to do although nothing has happened."""
-        return min(self._sent_ms + HEARTBEAT_INTERVAL_MS, self._heard_ms + SILENCE_MAX_MS)
+        return min(self._sent_ms + HEARTBEAT_INTERVAL_MS, self.silent_ms)
+
+    @property
+    def silent_ms(self) -> float:
+        """When the slave has said nothing for too long, if it says nothing until then."""
+        return self._heard_ms + SILENCE_MAX_MS
+
+    def check_silence(self, now_ms: float) -> None:
+        """Raise HAError where the slave has said nothing for too long."""
+        if now_ms >= self.silent_ms:
+            raise HAError(f"the slave has said nothing for {SILENCE_MAX_MS:g} ms")
 
     def received(self, data: bytes, now_ms: float) -> None:
         """Take bytes of the slave's. Raises HAError."""
@@ -72,8 +82,7 @@ class SlaveConnection:
 
     def next_frame(self, now_ms: float) -> bytes | None:
         """Return what is to be sent now, None where that is nothing. Raises HAError."""
-        if now_ms >= self._heard_ms + SILENCE_MAX_MS:
-            raise HAError(f"the slave has said nothing for {SILENCE_MAX_MS:g} ms")
+        self.check_silence(now_ms)
         position = self._next
         if position is None:
             return None

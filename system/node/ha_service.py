@@ -138,6 +138,7 @@ class HAService:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read_slave, stream, slave, nursery.cancel_scope)
+                nursery.start_soon(self._watch_slave, slave)
                 await self._write_slave(stream, slave)
         except* HAError as group:
             why = _first(group)
@@ -168,6 +169,12 @@ class HAService:
                 continue
             with self._clock.move_on_at(slave.due_ms):
                 await advanced.wait()
+
+    async def _watch_slave(self, slave: SlaveConnection) -> None:
+        """Raise HAError for a silent slave, also while a send waits for one that reads nothing."""
+        while True:
+            await sleep(self._clock, max(0.0, slave.silent_ms - self._clock.now_ms()))
+            slave.check_silence(self._clock.now_ms())
 
     # ---- a slave's side ---------------------------------------------------------------
 
