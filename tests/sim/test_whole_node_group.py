@@ -121,6 +121,21 @@ def test_a_stopped_node_leaves_its_disk_in_order_and_refuses_connections():
     assert "aborted=False" in [line for line in lines if "event=recovered" in line][-1]
 
 
+def test_a_node_that_stands_still_learns_later_that_it_is_to_end():
+    async def course(group: SimulatedGroup) -> None:
+        leader = await leader_of(group)
+        core = group._host(leader).core
+        incarnation = group.pause(leader)
+        group.stop(leader)
+        await trio.sleep(0.01)
+        assert core.transferee is None, "SIGTERM waits for SIGCONT"
+        group.resume(leader, incarnation)
+        await trio.sleep(2)
+        assert not group.is_alive(leader, incarnation)
+
+    run_group(course, seed=7)
+
+
 def test_what_the_course_raises_gets_out_and_violations_are_noted():
     async def course(group: SimulatedGroup) -> None:
         client = client_of(group)

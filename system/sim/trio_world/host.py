@@ -130,8 +130,9 @@ class Host:
 
     def stop(self) -> None:
         """Tell the node to end in order, as by SIGTERM."""
-        if self.node is not None:
-            self.node.end()
+        process = self.process
+        if self.node is not None and process is not None:
+            process.when_running(self.node.end)
 
     def pause(self) -> None:
         """Let the process stand still (SIGSTOP)."""
