@@ -14,6 +14,8 @@ ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 VALUES_MAX = 20_000
 VALUE_BYTES_MAX = 64 << 10
 NAME_BYTES_MAX = 1024
+BYTES_MAX = 8 << 20
+"""All of it as JSON: a namespace, which answers bring whole, fits a frame of 16 MiB."""
 
 
 class DamagedKvConfig(ValueError):  # noqa: N818 - a finding about the bytes
@@ -30,6 +32,7 @@ class KvConfig:
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, str]] = {}
         self._count = 0
+        self._bytes = 0
         self.version = 0
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -43,17 +46,25 @@ class KvConfig:
                 raise CommandError(f"a namespace and a key have 1..{NAME_BYTES_MAX} bytes")
         if len(value.encode()) > VALUE_BYTES_MAX:
             raise CommandError(f"a value has at most {VALUE_BYTES_MAX} bytes")
-        is_new = self.get(namespace, key) is None
-        if is_new and self._count >= VALUES_MAX:
+        before = self.get(namespace, key)
+        more = _bytes_of(namespace, key, value) - _bytes_of(namespace, key, before)
+        if before is None and self._count >= VALUES_MAX:
             raise CommandError(f"{VALUES_MAX} values are kept: delete some")
+        if more > 0 and self._bytes + more > BYTES_MAX:
+            raise CommandError(f"values of {BYTES_MAX} bytes are kept: delete some")
+        if namespace not in self._tables and len(self._tables) >= VALUES_MAX:
+            self._tables = {name: table for name, table in self._tables.items() if table}
         self._tables.setdefault(namespace, {})[key] = value
-        self._count += is_new
+        self._count += before is None
+        self._bytes += more
         self.version += 1
 
     def delete(self, namespace: str, key: str) -> None:
         """Remove a value, if it is there."""
-        if self._tables.get(namespace, {}).pop(key, None) is not None:
+        value = self._tables.get(namespace, {}).pop(key, None)
+        if value is not None:
             self._count -= 1
+            self._bytes -= _bytes_of(namespace, key, value)
             self.version += 1
 
     def table(self, namespace: str) -> bytes | None:
@@ -70,7 +81,17 @@ class KvConfig:
         """Take what `kept` returned, or RocketMQ's own file. Raises DamagedKvConfig."""
         try:
             kept = msgspec.json.decode(data, type=_Kept)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DamagedKvConfig(str(error)) from None
         self._tables = kept.config_table
         self._count = sum(map(len, self._tables.values()))
+        self._bytes = sum(
+            _bytes_of(namespace, key, value)
+            for namespace, table in self._tables.items()
+            for key, value in table.items()
+        )
+
+
+def _bytes_of(namespace: str, key: str, value: str | None) -> int:
+    """Return what a value counts: as long as it is in JSON, with its names; 0 for none."""
+    return 0 if value is None else len(msgspec.json.encode((namespace, key, value)))
