@@ -213,15 +213,21 @@ class Leadership:
         if dispatcher is None or dispatcher not in self.voting:
             raise TransferError(f"{target} is no other voter of the group")
         self.transfer.require(dispatcher, self._ledger.log.end_index, now_ms)
+        self._begin_transfer(target, now_ms, must_leave=must_leave)
+
+    def leave(self, now_ms: float) -> None:
+        """Begin to hand over to whoever would take over soonest, if a transfer may begin.
+
+        However far behind: under load all are, until no more is appended.
+        """
+        nearest = self.transfer.nearest(self.voting, now_ms)
+        if nearest is not None and self.transfer.target is None:
+            self._begin_transfer(nearest.peer, now_ms, must_leave=False)
+
+    def _begin_transfer(self, target: str, now_ms: float, *, must_leave: bool) -> None:
         self.transfer.begin(target, now_ms, must_leave=must_leave)
         self.reads.drop_lease()
         self.urge_target()
-
-    def leave(self, now_ms: float) -> None:
-        """Begin to hand over to whoever would take over soonest, if a transfer may begin."""
-        best = self.transfer.best(self.voting, self._ledger.log.end_index, now_ms)
-        if best is not None and self.transfer.target is None:
-            self.hand_over(best.peer, now_ms)
 
     def go_on_handing_over(self, now_ms: float, *, must_leave: bool) -> None:
         """At each heartbeat: urge a target again, give it up, or begin by ourselves.

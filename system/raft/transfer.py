@@ -60,6 +60,19 @@ class Transfer:
         if silent_ms > self._config.election_timeout_min_ms:
             raise TransferError(f"{dispatcher.peer} has been silent for {silent_ms:.0f} ms")
 
+    def nearest(self, voting: Iterable[EntryDispatcher], now_ms: float) -> EntryDispatcher | None:
+        """Return the voter that is heard and closest behind, None if none is heard.
+
+        One to which a transfer failed lately is the last choice.
+        """
+        oldest_ms = now_ms - self._config.election_timeout_min_ms
+        heard = [voter for voter in voting if voter.heard_ms >= oldest_ms]
+        return max(
+            heard,
+            key=lambda voter: (not self._has_failed(voter, now_ms), voter.match_index),
+            default=None,
+        )
+
     def best(
         self, voting: Iterable[EntryDispatcher], end_index: int, now_ms: float
     ) -> EntryDispatcher | None:
@@ -87,11 +100,14 @@ class Transfer:
         return None
 
     def _may_ask(self, voter: EntryDispatcher, end_index: int, now_ms: float) -> bool:
-        failed_ms = self._failed_ms.get(voter.peer)
-        if failed_ms is not None and now_ms - failed_ms < self._config.transfer_retry_ms:
+        if self._has_failed(voter, now_ms):
             return False
         try:
             self.require(voter, end_index, now_ms)
         except TransferError:
             return False
         return True
+
+    def _has_failed(self, voter: EntryDispatcher, now_ms: float) -> bool:
+        failed_ms = self._failed_ms.get(voter.peer)
+        return failed_ms is not None and now_ms - failed_ms < self._config.transfer_retry_ms
