@@ -4,7 +4,8 @@ Each delivery is one entry, the message itself under its real topic, and says by
 which place of the schedule it was made (`delay_levels.delivered`). How far the delivery is
 follows from the committed entries alone, so a new leader goes on exactly behind what is in the
 log, and within its term behind what it has appended: nothing is delivered twice or left out.
-Source: RocketMQ's ScheduleMessageService, where the progress is a file of its own (E25).
+Source: RocketMQ's ScheduleMessageService, where the progress is a file of its own (E25). Where such
+a file counts, it may know of messages that the log has lost: then it goes back to the queue's end.
 """
 
 from __future__ import annotations
@@ -80,9 +81,13 @@ class DelayDelivery:
         queue: Queue = (SCHEDULE_TOPIC, level)
         queues = self._reput.queues
         end = queues.end(queue)
+        offsets = self._reput.tables.offsets
+        done = offsets.get(DELIVERY_GROUP, _SCHEDULE_TOPIC, level) or 0
+        if done > end and self._reput.may_lose_entries:
+            offsets.set_back(DELIVERY_GROUP, _SCHEDULE_TOPIC, level, end)
+            done = end
         if not end:
             return 0, 0
-        done = self._reput.tables.offsets.get(DELIVERY_GROUP, _SCHEDULE_TOPIC, level) or 0
         offset = max(done, self._next.get(level, 0), queues.begin(queue))
         latest_ms = wall_ms + self._config.delay_ms(level)
         count = size = 0

@@ -61,6 +61,10 @@ class OffsetTable:
         self.count += queue_id not in offsets
         offsets[queue_id] = max(offset, offsets.get(queue_id, 0))
 
+    def set_back(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Let an offset be `offset` again; for what nobody agreed on."""
+        self._offsets[key_of(group, topic)][queue_id] = offset
+
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: what groups committed in it goes with it."""
         prefix = f"{topic}@"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
+from typing import ClassVar
 
 from system.broker.broker_state import decode_state, encode_state
 from system.broker.broker_tables import BrokerTables
@@ -36,6 +37,9 @@ class Reput:
     before the group; they are dispatched first where no checkpoint has them. It is walked
     twice, since queues of which the first messages have expired do not begin at 0.
     """
+
+    may_lose_entries: ClassVar[bool] = False
+    """Whether the tables may know of entries that the log has lost."""
 
     def __init__(
         self,

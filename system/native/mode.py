@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from system.broker.broker_state import encode_state
 from system.broker.core import Core
@@ -24,6 +25,8 @@ NATIVE_FORMAT = LogFormat(NativeBuilder, iter_native_dispatches, may_skip=True)
 
 class NativeReput(Reput):
     """Dispatches a native log's messages; topics and offsets are none of the log's business."""
+
+    may_lose_entries: ClassVar[bool] = True
 
     def install(self, snapshot: Snapshot) -> None:
         """Begin where the log begins now, with the topics and offsets that are known."""

@@ -374,6 +374,25 @@ def test_delayed_messages_come_once_and_only_from_a_master() -> None:
     assert bodies(again) == [b"late"], "the log says that it was delivered"
 
 
+def test_delays_that_the_file_says_done_and_the_log_lost_hold_up_no_new_ones() -> None:
+    """The file is durable at once, with ASYNC_FLUSH the log is not (DeliverDelayedMessageTimerTask,
+    which goes back to the queue's end)."""
+    before = NativeBroker()
+    for number in range(3):
+        before.ask(send_with("t", 0, b"lost%d" % number, {"DELAY": "1"}))
+    before.pass_time(1001)
+    says = encode_tables(DELAYS, before.broker.tables, 1)
+    master = NativeBroker()
+    load_tables(DELAYS, says, master.broker.tables)
+    master.pass_time(100)  # a node has them before its first look
+    for number in range(5):
+        master.ask(send_with("t", 0, b"new%d" % number, {"DELAY": "1"}))
+    master.pass_time(1001)
+    assert bodies(master) == [b"new%d" % number for number in range(5)]
+    master.pass_time(100_000)
+    assert len(bodies(master)) == 5
+
+
 def test_old_files_go_and_queues_begin_behind_them() -> None:
     master = NativeBroker()
     for number in range(60):
