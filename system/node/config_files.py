@@ -45,6 +45,7 @@ class ConfigFiles:
         self._tables = tables
         self._due_ms = {name: machine.clock.now_ms() + ms for name, ms in INTERVALS_MS.items()}
         self._saved: dict[str, object] = {}
+        self._unreadable: set[str] = set()
 
     def load(self) -> None:
         """Take what the files say, or where one cannot be read, what it said before.
@@ -82,9 +83,10 @@ class ConfigFiles:
 
     def _replace(self, name: str, data: bytes) -> None:
         path = self._path(name)
-        if self._disk.exists(path):
+        if self._disk.exists(path) and path not in self._unreadable:
             replace_file(self._disk, f"{path}.bak", read_file(self._disk, path))
         replace_file(self._disk, path, data)
+        self._unreadable.discard(path)
 
     def _load(self, name: str) -> None:
         path, problem = self._path(name), ""
@@ -95,6 +97,7 @@ class ConfigFiles:
                 load_tables(name, read_file(self._disk, candidate), self._tables)
             except CommandError as error:
                 problem = f"{candidate}: {error}"
+                self._unreadable.add(candidate)
                 log.warning("event=config_file_unreadable path=%s error=%s", candidate, error)
             else:
                 return

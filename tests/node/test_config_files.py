@@ -1,0 +1,68 @@
+"""The files in config/ when the process dies between two of its steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from native_brokers import NativeBroker
+
+from system.broker.broker_tables import BrokerTables
+from system.node.clock import SystemClock
+from system.node.config_files import ConfigFiles
+from system.node.real_disk import RealDisk
+from system.store.disk import DiskFailed
+
+
+class Dying(RealDisk):
+    """The process dies where the file itself would get its new text."""
+
+    __slots__ = ()
+
+    def rename(self, source: str, target: str) -> None:
+        if target.endswith(".json"):
+            raise DiskFailed("it died here")
+        super().rename(source, target)
+
+
+async def at_once(work: Any) -> None:
+    work()
+
+
+def files_of(folder: Path, disk: RealDisk) -> tuple[ConfigFiles, BrokerTables]:
+    tables = NativeBroker().broker.tables
+    machine: Any = SimpleNamespace(disk=disk, clock=SystemClock(), run_disk_work=at_once)
+    files = ConfigFiles(str(folder), machine, tables)
+    files.load()
+    return files, tables
+
+
+def test_a_damaged_file_never_takes_the_place_of_what_it_said_before(tmp_path: Path) -> None:
+    files, tables = files_of(tmp_path, RealDisk())
+    for offset in (5, 6):
+        tables.offsets.advance("g", "t", 0, offset)
+        for queue_id in tables.versions:
+            tables.versions[queue_id] += 1
+        trio.run(files.save)
+    (tmp_path / "consumerOffset.json").write_bytes(bytes(40))
+    files, tables = files_of(tmp_path, Dying())
+    assert tables.offsets.get("g", "t", 0) == 5
+    for queue_id in tables.versions:
+        tables.versions[queue_id] += 1
+    with pytest.raises(DiskFailed):
+        trio.run(files.save)
+    files, tables = files_of(tmp_path, RealDisk())
+    assert tables.offsets.get("g", "t", 0) == 5
+    tables.offsets.advance("g", "t", 0, 7)
+    for queue_id in tables.versions:
+        tables.versions[queue_id] += 1
+    for _ in range(2):
+        trio.run(files.save)
+    _, tables = files_of(tmp_path, RealDisk())
+    assert tables.offsets.get("g", "t", 0) == 7
+    (tmp_path / "consumerOffset.json").unlink()
+    _, tables = files_of(tmp_path, RealDisk())
+    assert tables.offsets.get("g", "t", 0) == 5
