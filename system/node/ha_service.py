@@ -15,6 +15,7 @@ import trio
 from system.native.core import NativeCore
 from system.native.ha import HAError, MasterConnection, SlaveConnection
 from system.node.clock import Clock, sleep
+from system.node.conf_values import is_number
 from system.node.config import NodeConfig
 from system.node.config_files import ConfigFiles
 from system.node.native_keys import NativeSettings
@@ -247,6 +248,6 @@ def _first(group: BaseExceptionGroup[BaseException]) -> str:
 
 def _address(text: str) -> Address | None:
     host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+    if not host or not is_number(port) or not 0 < int(port) < 1 << 16:
         return None
     return host, int(port)

@@ -31,6 +31,9 @@ ASKED = (
     (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GROUPS),
 )
 
+_FAILURES = (OSError, UnicodeError, trio.BrokenResourceError, FrameError, CommandError)
+"""A name that no host can have is a UnicodeError."""
+
 log = logging.getLogger("shaketable.node")
 
 
@@ -52,7 +55,7 @@ class SlaveSynchronize:
             if self.master is not None:
                 try:
                     await self._synchronize(*self.master)
-                except (OSError, trio.BrokenResourceError, FrameError, CommandError) as error:
+                except _FAILURES as error:
                     why = f"{self.master[0]}:{self.master[1]}: {error}"
                     if why != said:  # and not each time that it is still so
                         log.warning("event=not_synchronized why=%r", why)
@@ -62,7 +65,7 @@ class SlaveSynchronize:
             await sleep(self._clock, pause_ms)
 
     async def _synchronize(self, host: str, port: int) -> None:
-        """Ask once. Raises OSError, BrokenResourceError, FrameError or CommandError."""
+        """Ask once. Raises one of `_FAILURES`."""
         with self._clock.move_on_at(self._clock.now_ms() + ANSWER_TIMEOUT_MS) as asking:
             stream = await trio.open_tcp_stream(host, port)
             async with stream:
