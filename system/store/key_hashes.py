@@ -19,6 +19,8 @@ KeyItem = tuple[bytes, bytes, int, int]
 """A message that may have keys: topic, properties, position in the log, store time in ms."""
 
 _KEYS_MARK = b"KEYS"
+_BYTES_AT_ONCE = 1 << 18
+"""Of keys that are hashed in one step, which takes some ten times as much memory."""
 
 
 class HashedKeys(NamedTuple):
@@ -68,10 +70,13 @@ def _hashes(topics: list[bytes], keys: list[bytes]) -> NDArray[np.int32]:
     codes = np.fromiter((fronts[topic] for topic in topics), np.uint32, len(keys))
     for length in np.unique(lengths).tolist():
         of_length = np.flatnonzero(lengths == length)
-        text = b"".join([keys[number] for number in of_length.tolist()])
         powers = _powers(length)
-        units = np.frombuffer(text, np.uint8).reshape(-1, length).astype(np.uint32)
-        codes[of_length] = codes[of_length] * powers[0] + units @ powers[1:]
+        at_once = max(1, _BYTES_AT_ONCE // length)
+        for first in range(0, len(of_length), at_once):
+            part = of_length[first : first + at_once]
+            text = b"".join([keys[number] for number in part.tolist()])
+            units = np.frombuffer(text, np.uint8).reshape(-1, length).astype(np.uint32)
+            codes[part] = codes[part] * powers[0] + units @ powers[1:]
     hashes = np.abs(codes.view(np.int32))
     hashes[hashes < 0] = 0  # as Math.abs(Integer.MIN_VALUE)
     for number, key in enumerate(keys):

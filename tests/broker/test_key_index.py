@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from random import Random
@@ -17,7 +18,7 @@ from system.sim.disk import PowerLoss, SimDisk
 from system.store import key_index
 from system.store.disk import DiskFailed, DiskFull
 from system.store.key_file import Sizes
-from system.store.key_hashes import key_hash
+from system.store.key_hashes import hashed_keys, key_hash
 from system.store.key_index import KeyFile, KeyIndex, file_name, has_key
 from system.store.message_properties import keys_in
 
@@ -397,3 +398,18 @@ def test_an_error_of_the_disk_is_not_taken_for_a_deleted_file() -> None:
     disk.platter.is_failing = True
     with pytest.raises(DiskFailed):
         query(index, b"t", b"k", 64, *EVER)
+
+
+def test_hashing_long_keys_takes_little_memory_at_once() -> None:
+    """A checkpoint may bring a hundred thousand keys, and each may have 32,000 characters."""
+    properties = b"KEYS\x01" + b"k" * 20_000 + b"\x02"
+    items = [(b"t", properties, number, number) for number in range(500)]
+    whole = hashed_keys(items[:1]).hashes[0]
+    tracemalloc.start()
+    try:
+        hashes = hashed_keys(items).hashes
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (hashes == whole).all()
+    assert peak_bytes < 500 * 20_000 + (8 << 20), "the keys themselves, and a bound beside them"
