@@ -143,6 +143,7 @@ def test_a_node_behind_the_retained_log_catches_up_by_a_snapshot(group: Group) -
         leader = (await AdminClient(client).membership()).member
         behind, others = "n0" if leader == "n2" else "n2", {"n0", "n1", "n2"}
         others.discard(behind)
+        await until(client, behind, lambda said: said.applied_index >= 0)  # it may start still
         group.end(behind)
         for number in range(40):
             await client.send("t", 0, b"%d" % number + bytes(600))
