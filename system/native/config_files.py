@@ -8,7 +8,7 @@ SubscriptionGroupManager (ConfigManager.encode, decode); DLEDGER.md B.2.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -29,6 +29,8 @@ GROUPS = "subscriptionGroup"
 FILE_BYTES_MAX = 64 << 20
 _DELIVERY_KEY = key_of(DELIVERY_GROUP, SCHEDULE_TOPIC.decode())
 _I64_MAX = (1 << 63) - 1
+_I64 = Annotated[int, msgspec.Meta(ge=-_I64_MAX - 1, le=_I64_MAX)]
+"""A larger one fits no state of the broker, and no answer."""
 
 
 def encode_tables(name: str, tables: BrokerTables, wall_ms: int) -> bytes:
@@ -142,6 +144,6 @@ def _counter(body: dict[str, Any]) -> int:
 def _numbers(table: Any) -> dict[int, int]:
     """Read a map from numbers to offsets."""
     try:
-        return msgspec.convert(table, dict[int, int], strict=False)
+        return msgspec.convert(table, dict[_I64, _I64], strict=False)
     except msgspec.ValidationError as error:
         raise CommandError(f"offsets: {error}") from None

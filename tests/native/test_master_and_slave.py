@@ -348,7 +348,18 @@ def test_config_files_bring_back_what_they_held() -> None:
     assert again.broker.tables.state({}) == master.broker.tables.state({})
 
 
-@given(st.binary(max_size=60) | st.sampled_from([b'{"offsetTable":{"a":{0:"x"}}}', b"[]"]))
+@given(
+    st.binary(max_size=60)
+    | st.sampled_from(
+        [
+            b'{"offsetTable":{"a":{0:"x"}}}',
+            b'{"offsetTable":{"a":{0:9223372036854775808}}}',
+            b'{"offsetTable":{"a":{0:"999999999999999999999999"}}}',
+            b'{"offsetTable":{"a":{9223372036854775808:1}}}',
+            b"[]",
+        ]
+    )
+)
 def test_config_files_that_are_none_are_refused(data) -> None:
     broker = NativeBroker()
     before = broker.broker.tables.state({})
