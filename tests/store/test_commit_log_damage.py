@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from itertools import pairwise
 from unittest.mock import patch
 
@@ -304,7 +303,7 @@ def test_a_reader_beside_the_flusher_sees_whole_entries_or_a_typed_refusal(tmp_p
                     begin = log.log_end_at(max(log.begin.index, log.end.index - 30))
                     log.compact(Snapshot(begin, Membership(("n0",)), -1, b""))
                 if number % 31 == 30:
-                    far = replace(log.end, index=log.end.index + 5, position=log.end.position + 50)
+                    far = log.end._replace(index=log.end.index + 5, position=log.end.position + 50)
                     log.install(Snapshot(far, Membership(("n0",)), -1, b""))
         finally:
             is_done.set()

@@ -103,8 +103,8 @@ class Script:
         self.compact(self.log.end.index - 2)
         self.truncate(self.log.begin.index)
         self.append(1, 9)
-        inside = replace(self.log.end, index=self.log.end.index + 3, chain_crc=7, term=9)
-        self.install(replace(inside, position=inside.position + 200))  # in the file that is there
+        inside = self.log.end._replace(index=self.log.end.index + 3, chain_crc=7, term=9)
+        self.install(inside._replace(position=inside.position + 200))  # in the file that is there
         self.append(4, 9, body_bytes=100)
 
     def open(self) -> None:
