@@ -48,6 +48,8 @@ class Result:
     foreign_cpus: float
     fsync_p50_ms: float
     fsync_p99_ms: float
+    refused: int
+    why_refused: str
 
     @property
     def total_cpu_us(self) -> float:
@@ -91,6 +93,8 @@ def _result(system: System, load: str, done: Load, times: CpuTimes) -> Result:
         times.foreign_cpus,
         fsync[len(fsync) // 2],
         fsync[int(len(fsync) * 0.99)],
+        done.refused,
+        done.why_refused,
     )
 
 
@@ -102,6 +106,8 @@ def tell(result: Result) -> None:
         f"CPU {result.total_cpu_us:5.1f} us ({parts})  foreign {result.foreign_cpus:.2f} CPU  "
         f"fsync p50 {result.fsync_p50_ms:.1f} p99 {result.fsync_p99_ms:.1f} ms"
     )
+    if result.refused:
+        say(f"    beside these {result.refused:,} refused, e.g. {result.why_refused}")
 
 
 def summarise(results: list[Result]) -> None:
@@ -146,8 +152,8 @@ def main() -> None:
                     try:
                         results.append(load_once(system, load, options))
                         tell(results[-1])
-                    except* Refused as error:
-                        say(f"{name:<18}{load:<8}refused: {error.exceptions[0]}")
+                    except Refused as error:
+                        say(f"{name:<18}{load:<8}{error}")
     if results:
         summarise(results)
     if options.json:

@@ -57,6 +57,8 @@ class Load:
     """What was sent and answered while it was measured; times in seconds."""
 
     seconds: float = 0.0
+    refused: int = 0
+    why_refused: str = ""
     latencies: array[float] = field(default_factory=lambda: array("d"))
     places: array[int] = field(default_factory=lambda: array("q"))
 
@@ -135,6 +137,8 @@ class Producer:
     def _end(self) -> Load:
         for link in self._links:
             link.close()
+        if not self.load.acknowledged:
+            raise Refused(self.load.why_refused or "nothing was answered")
         self.load.refuse_repeated_places()
         return self.load
 
@@ -185,10 +189,16 @@ class Producer:
             sent_at = self._sent_at.pop(answer.opaque)
             fields = answer.extFields
             if answer.code or fields is None:
-                raise Refused(f"code {answer.code}: {answer.remark}")
+                self._note_refusal(answer)
+                continue
             self.load.places.append(fields.queueOffset * QUEUES + fields.queueId)
             if self._is_measured:
                 self.load.latencies.append(now - sent_at)
+
+    def _note_refusal(self, answer: _Answer) -> None:
+        """Count a refusal; a broker whose queue is full says so of a part of what comes."""
+        self.load.why_refused = f"code {answer.code}: {answer.remark}"
+        self.load.refused += self._is_measured
 
     async def _pace(self, rate: int) -> None:
         """Send what is due, in a step for each connection in turn."""
