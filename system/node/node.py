@@ -36,6 +36,8 @@ PEER_CONNECTIONS_MAX = 200
 STRANGERS_MAX = 16
 DISK_MEASURE_INTERVAL_MS = 1000.0
 HAND_OVER_POLL_MS = 10.0
+LAST_WRITES_MS = 2000.0
+"""How long a node that ends waits for its disk; without that the next start replays more."""
 
 log = logging.getLogger("shaketable.node")
 
@@ -124,6 +126,8 @@ class Node:
             await sleep(self._clock, HAND_OVER_POLL_MS)
         self._touch()
         await sleep(self._clock, HAND_OVER_POLL_MS)  # what is known by now is answered
+        with self._clock.move_on_at(self._clock.now_ms() + LAST_WRITES_MS):
+            await self._flusher.until_durable()  # so that `stop` can save a checkpoint
         scope.cancel()
 
     async def stop(self) -> None:

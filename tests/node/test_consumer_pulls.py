@@ -89,6 +89,7 @@ def test_slaves_serve_while_nobody_leads(group: NodeGroup) -> None:
         sent = await client.send("t", 0, b"first")
         leader = client.answered_by
         follower, other = [name for name in ("n0", "n1", "n2") if name != leader]
+        await group.caught_up(follower)
         connection = await connect(group, follower)
         assert [m.body for m in await messages_of(connection, pull_of("t", 0, 0))] == [b"first"]
         group.kill(str(leader), other)
