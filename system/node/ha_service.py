@@ -18,6 +18,7 @@ from system.node.clock import Clock, sleep
 from system.node.conf_values import is_number
 from system.node.config import NodeConfig
 from system.node.config_files import ConfigFiles
+from system.node.dial import dial
 from system.node.native_keys import NativeSettings
 from system.node.serving import listen
 from system.node.slave_synchronize import SlaveSynchronize
@@ -195,7 +196,7 @@ class HAService:
     async def _copy_from(self, host: str, port: int) -> str:
         """Take the master's log until the connection ends; return why. Raises OSError."""
         with self._clock.move_on_at(self._clock.now_ms() + CONNECT_TIMEOUT_MS) as connecting:
-            stream = await trio.open_tcp_stream(host, port)
+            stream = await dial(host, port)
         if connecting.cancelled_caught:
             return f"no connection to {host}:{port} within {CONNECT_TIMEOUT_MS:g} ms"
         master = MasterConnection(self._core, self._config.data_file_bytes, self._clock.now_ms())

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import trio
 
 from system.node.clock import Clock, sleep
+from system.node.dial import dial
 from system.node.link import Link
 
 PEER_OUT_BYTES_MAX = 32 << 20
@@ -83,7 +84,7 @@ class Peers:
     async def _serve_connection(self, peer: str, address: Address) -> bool:
         """Connect and send until the connection breaks; True if it was ever open."""
         with self._clock.move_on_at(self._clock.now_ms() + CONNECT_TIMEOUT_MS) as connecting:
-            stream = await trio.open_tcp_stream(*address)
+            stream = await dial(*address)
         if connecting.cancelled_caught:
             return False
         link = Link(stream.socket, PEER_OUT_BYTES_MAX)

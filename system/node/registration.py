@@ -17,6 +17,7 @@ import trio
 
 from system.node.clock import Clock, sleep
 from system.node.config import NodeConfig
+from system.node.dial import dial
 from system.node.link import Link
 from system.node.serving import write_until_broken
 from system.remoting.codes import RequestCode, ResponseCode
@@ -179,7 +180,7 @@ class _Talk:
         Where it is cancelled, the broker unregisters.
         """
         with self._within(CONNECT_TIMEOUT_MS) as connecting:
-            stream = await trio.open_tcp_stream(*self._address)
+            stream = await dial(*self._address)
         if connecting.cancelled_caught:
             return f"no connection within {CONNECT_TIMEOUT_MS:g} ms"
         link = Link(stream.socket, OUT_BYTES_MAX)

@@ -15,6 +15,7 @@ import trio
 from system.broker.broker_tables import BrokerTables
 from system.native.config_files import DELAYS, GROUPS, OFFSETS, TOPICS, load_tables
 from system.node.clock import Clock, sleep
+from system.node.dial import dial
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command, CommandError, decode_command, encode_command
 from system.remoting.frame import FrameBuffer, FrameError
@@ -67,7 +68,7 @@ class SlaveSynchronize:
     async def _synchronize(self, host: str, port: int) -> None:
         """Ask once. Raises one of `_FAILURES`."""
         with self._clock.move_on_at(self._clock.now_ms() + ANSWER_TIMEOUT_MS) as asking:
-            stream = await trio.open_tcp_stream(host, port)
+            stream = await dial(host, port)
             async with stream:
                 buffer = FrameBuffer()
                 for code, name in ASKED:
