@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from harness import discovery
 from harness.campaign import Campaign, fault_options, node_names
 from harness.errors import UsageError
-from harness.plugins import Fault, Target
+from harness.plugins import Fault, Json, Target
+from harness.runtime import offers
+from harness.words import needs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ def choose(campaign: Campaign) -> Choice:
     unavailable: dict[str, str] = {}
     for name in campaign.faults:
         fault: Fault = discovery.get("faults", name).configured(options)
-        why = _beyond(fault, campaign.world) or fault.unavailable(target, nodes)
+        why = lacking(fault, campaign.world, target, options)
+        why = why if why is not None else fault.unavailable(target, nodes)
         if why is None:
             faults[name] = fault
         else:
@@ -48,10 +51,13 @@ def choose(campaign: Campaign) -> Choice:
     return Choice(faults, unavailable)
 
 
-def _beyond(fault: Fault, world: str) -> str | None:
-    """Say that a world lacks what a fault needs: only some faults say what that is (`worlds`)."""
-    worlds = getattr(fault, "worlds", (world,))
-    return None if world in worlds else f"world {world} cannot do it"
+def lacking(fault: Fault, world: str, target: Target, options: Json) -> str | None:
+    """Say which word a fault needs that its world cannot do, and why; None if there is none."""
+    for word in sorted(needs_of(fault)):
+        why = offers.why_not(world, word, target, options)
+        if why is not None:
+            return why
+    return None
 
 
 def tell(unavailable: Mapping[str, str]) -> list[str]:

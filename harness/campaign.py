@@ -276,7 +276,7 @@ def workload_options(campaign: Campaign) -> dict[str, Any]:
 
 def fault_options(campaign: Campaign) -> dict[str, Any]:
     """Return what the faults are configured by."""
-    return {"victims": list(campaign.victims)}
+    return {"victims": list(campaign.victims), "disk": campaign.disk, "world": campaign.world}
 
 
 def to_toml(campaign: Campaign) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from harness import words
 from harness.faults.incarnations import (
     VICTIMS,
     apply_to_each,
@@ -22,6 +23,7 @@ from harness.faults.incarnations import (
     plan_victims,
 )
 from harness.plugins import Evidence, Fault, Json, Target, World
+from harness.words import Word
 
 VARIANTS = VICTIMS
 
@@ -30,6 +32,8 @@ class Kill:
     """Kill node processes (SIGKILL) and start them again: the leader, one, a minority or all."""
 
     name = "kill"
+    family = words.PROCESS
+    needs = frozenset({Word.KILL})
 
     def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
         self._variants = tuple(variants)

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from harness import words
 from harness.faults import grudges
 from harness.plugins import Evidence, Fault, Json, Target, World
+from harness.words import Word
 
 SHAPES = (
     "isolate-leader",
@@ -36,6 +38,8 @@ class Partition:
     """Cut links between nodes: leader or one isolated, halves, ring, bridge, one-way."""
 
     name = "partition"
+    family = words.NETWORK
+    needs = frozenset({Word.CUT})
 
     def configured(self, options: Json) -> Fault:
         """Return itself: it has no options."""

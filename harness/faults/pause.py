@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from harness import words
 from harness.faults.incarnations import (
     apply_to_each,
     choose_variants,
@@ -20,6 +21,7 @@ from harness.faults.incarnations import (
     plan_victims,
 )
 from harness.plugins import Evidence, Fault, Json, Target, World
+from harness.words import Word
 
 VARIANTS = ("leader", "one", "minority")
 
@@ -28,6 +30,8 @@ class Pause:
     """Stop node processes (SIGSTOP) for a while: the leader, one or a minority."""
 
     name = "pause"
+    family = words.PROCESS
+    needs = frozenset({Word.PAUSE})
 
     def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
         self._variants = tuple(variants)

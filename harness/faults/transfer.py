@@ -14,8 +14,10 @@ from random import Random
 
 import trio
 
+from harness import words
 from harness.abilities import TransfersLeadership
 from harness.plugins import Evidence, Fault, Json, Target, World
+from harness.words import Word
 
 NODES_MIN = 2
 
@@ -24,6 +26,8 @@ class Transfer:
     """Ask the leader to hand leadership to another node, drawn at random."""
 
     name = "transfer"
+    family = words.PROCESS
+    needs = frozenset({Word.TRANSFER})
 
     def configured(self, options: Json) -> Fault:
         """Return itself: it has no options."""

@@ -14,6 +14,7 @@ from random import Random
 
 import trio
 
+from harness import words
 from harness.abilities import LosesDisks
 from harness.faults.incarnations import (
     UNDO_TIMEOUT_S,
@@ -23,6 +24,7 @@ from harness.faults.incarnations import (
     plan_victims,
 )
 from harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
+from harness.words import Word
 
 VARIANTS = ("leader", "one")
 SILENT_MIN_S, SILENT_MAX_S = 0.2, 0.6
@@ -33,7 +35,8 @@ class Wipe:
     """Kill a node, delete its store, and start it with an empty disk: the leader, or any one."""
 
     name = "wipe"
-    worlds = ("process",)
+    family = words.DISK
+    needs = frozenset({Word.KILL, Word.CUT, Word.WIPE})
 
     def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
         self._variants = tuple(variants)

@@ -1,0 +1,398 @@
+"""The words of worlds: what a world can do to nodes, and how faults say what they need.
+
+A fault names the words that it needs (`needs`) and the family that it belongs to (`family`); a
+world that lacks one of them says why (`harness.runtime.offers`), and the fault is skipped with
+that reason. The oldest words are methods of `harness.plugins.World`; behind each of the others
+stands one of the small protocols here, so that a world implements what it has, and a fault that
+was chosen may rely on it.
+
+Source: DESIGN.md decisions 8, 10 and 11; jepsen.net, jepsen.nemesis.time, lazyfs, charybdefs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Final, Literal, Protocol, runtime_checkable
+
+from harness.plugins import Json, World
+
+Link = tuple[str, str]
+"""An ordered pair of nodes (a, b): everything that flows from a to b."""
+
+
+class Word(StrEnum):
+    """One thing that a world can do to nodes."""
+
+    KILL = "kill"
+    PAUSE = "pause"
+    CUT = "cut"
+    TRANSFER = "transfer"
+    WIPE = "wipe"
+    # links (`ShapesLinks`)
+    DELAY = "delay"
+    LOSS = "loss"
+    RATE = "rate"
+    RESET = "reset"
+    HALF_OPEN = "half-open"
+    DUPLICATE = "duplicate"
+    REORDER = "reorder"
+    CORRUPT = "corrupt"
+    # clocks (`SkewsClocks`)
+    CLOCK = "clock"
+    # disks (`HurtsDisks`)
+    DISK_ERRORS = "disk-errors"
+    DISK_FULL = "disk-full"
+    DISK_SLOW = "disk-slow"
+    POWER = "power"
+    DAMAGE = "damage"
+    ROLLBACK = "rollback"
+    # resources (`TakesResources`)
+    CPU = "cpu"
+    MEMORY = "memory"
+    DESCRIPTORS = "descriptors"
+    # membership (`MovesMembers`)
+    MEMBERS = "members"
+
+
+PROCESS: Final = "process"
+NETWORK: Final = "network"
+CLOCK: Final = "clock"
+DISK: Final = "disk"
+ROLLBACK: Final = "rollback"
+MEMBERSHIP: Final = "membership"
+RESOURCES: Final = "resources"
+OTHER: Final = "other"
+FAMILIES: Final = (PROCESS, NETWORK, CLOCK, DISK, ROLLBACK, MEMBERSHIP, RESOURCES, OTHER)
+"""The families of faults; `rollback` is outside Raft's model and judged apart."""
+
+
+def needs_of(fault: object) -> frozenset[Word]:
+    """The words that a fault needs: its `needs`, none if it does not say."""
+    return frozenset(getattr(fault, "needs", ()))
+
+
+def family_of(fault: object) -> str:
+    """The family of a fault: its `family`, `OTHER` if it does not say."""
+    return str(getattr(fault, "family", OTHER))
+
+
+# ---- what a fault may have besides what every fault has ----------------------------------
+
+
+@runtime_checkable
+class Acts(Protocol):
+    """A fault that goes on doing something for as long as it holds (a wave of restarts).
+
+    The nemesis calls `act` once, after `apply`, and cancels it when the fault's time is over; a
+    fault whose `act` returns before that is over then. `note` writes a grown undo into the ledger:
+    call it before the step that the new undo undoes. `undo` is the one that `apply` returned; what
+    `act` changes in it (in place) is what `probe` and `undo` are given.
+    """
+
+    async def act(self, plan: Json, undo: Json, world: World, note: Callable[[Json], None]) -> None:
+        """Do what there is to do until cancelled, or until it is done."""
+        ...
+
+    def least_s(self, nodes: Sequence[str]) -> float:
+        """How long such a fault must hold at least to do what it is for, in seconds."""
+        ...
+
+
+@runtime_checkable
+class TakesOut(Protocol):
+    """A fault that takes nodes out of the group while it holds: it counts for the budget."""
+
+    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
+        """The nodes that an aimed plan stops, or parts from the majority."""
+        ...
+
+    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
+        """Return the plan without those nodes in `spare`; None if nothing would be left of it."""
+        ...
+
+
+# ---- links -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkShape:
+    """What becomes of what flows over a link. Shares are of packets (or chunks), 0 to 1.
+
+    Attributes:
+        delay_ms, jitter_ms: each is late by `delay_ms`, give or take `jitter_ms` at most.
+        loss, duplicate, reorder, corrupt: the share that is lost, comes twice, overtakes, or
+            arrives with a bit changed.
+        rate_bytes_s: bytes a second that get through; 0: all.
+        reset_every_ms: the mean time after which all connections are reset; 0: never.
+        half_open: one side's connections end without the other being told.
+        seed: what is drawn, is drawn from it.
+    """
+
+    delay_ms: float = 0.0
+    jitter_ms: float = 0.0
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    corrupt: float = 0.0
+    rate_bytes_s: float = 0.0
+    reset_every_ms: float = 0.0
+    half_open: bool = False
+    seed: str = ""
+
+    @property
+    def words(self) -> frozenset[Word]:
+        """The words that it takes to do this."""
+        asked = {
+            Word.DELAY: self.delay_ms or self.jitter_ms,
+            Word.LOSS: self.loss,
+            Word.DUPLICATE: self.duplicate,
+            Word.REORDER: self.reorder,
+            Word.CORRUPT: self.corrupt,
+            Word.RATE: self.rate_bytes_s,
+            Word.RESET: self.reset_every_ms,
+            Word.HALF_OPEN: self.half_open,
+        }
+        return frozenset(word for word, much in asked.items() if much)
+
+    def to_json(self) -> Json:
+        """For a plan; `LinkShape(**json)` reads it back."""
+        return asdict(self)
+
+
+@runtime_checkable
+class ShapesLinks(Protocol):
+    """A world whose links can be made worse than they are."""
+
+    async def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
+        """Shape these links; return an id. Shapes of one link add up."""
+        ...
+
+    async def unshape(self, shape: str) -> None:
+        """Take that shape away (idempotent); no other is touched."""
+        ...
+
+    def shaped(self, shape: str) -> Json:
+        """What that shape did so far; also after it was taken away.
+
+        {"bytes", "packets" or "chunks", "delayed", "delay_ms_mean", "dropped", "duplicated",
+        "reordered", "corrupted", "resets", "refused"}: what does not apply is missing or 0.
+        """
+        ...
+
+
+# ---- clocks ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockChange:
+    """What becomes of one process's clocks: an offset in ms, and a rate (0: frozen)."""
+
+    offset_ms: float = 0.0
+    rate: float = 1.0
+    which: Literal["wall", "monotonic", "both"] = "both"
+
+    def to_json(self) -> Json:
+        """For a plan; `ClockChange(**json)` reads it back."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockReading:
+    """A node's clocks as measured of the node, against those of the harness.
+
+    Attributes:
+        offset_ms: its wall clock is ahead by so much.
+        monotonic_offset_ms: its monotonic clock is ahead by so much since it started.
+        rate: how fast its monotonic clock goes: 1.0 as ours.
+    """
+
+    offset_ms: float
+    monotonic_offset_ms: float
+    rate: float
+
+
+@runtime_checkable
+class SkewsClocks(Protocol):
+    """A world in which each process's clocks can be changed, and nobody else's."""
+
+    async def skew(self, node: str, change: ClockChange) -> Json:
+        """Change a node's clocks; return what `unskew` needs (also by another process)."""
+        ...
+
+    async def unskew(self, node: str, undo: Json) -> None:
+        """Undo exactly that change (idempotent)."""
+        ...
+
+    async def read_clock(self, node: str) -> ClockReading:
+        """Measure a node's clocks.
+
+        Raises:
+            IndefiniteError: it does not answer.
+        """
+        ...
+
+
+# ---- disks -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskHarm:
+    """What becomes of a node's calls to its disk.
+
+    Attributes:
+        op: which calls.
+        error: the errno that they fail with ("EIO", "ENOSPC"); "": none.
+        nth: from the nth call on (counted from 1); 0: all.
+        times: so many calls; 0: until healed.
+        delay_ms: each takes longer by so much.
+        stall: they do not return before it is healed.
+    """
+
+    op: Literal["read", "write", "sync", "any"] = "any"
+    error: str = ""
+    nth: int = 0
+    times: int = 0
+    delay_ms: float = 0.0
+    stall: bool = False
+
+    def to_json(self) -> Json:
+        """For a plan; `DiskHarm(**json)` reads it back."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """What becomes of the files of a dead node.
+
+    Attributes:
+        how: a bit flipped, a file cut short, or the whole store rolled back to a copy.
+        file: which file of the store (a pattern as of `fnmatch`); "": drawn.
+        bytes_: how much is cut off, or how many bits are flipped.
+        copy: the id that `copy_store` returned, for a rollback.
+        seed: what is drawn, is drawn from it.
+    """
+
+    how: Literal["flip", "truncate", "rollback"]
+    file: str = ""
+    bytes_: int = 1
+    copy: str = ""
+    seed: str = ""
+
+    def to_json(self) -> Json:
+        """For a plan; `Damage(**json)` reads it back."""
+        return asdict(self)
+
+
+@runtime_checkable
+class HurtsDisks(Protocol):
+    """A world in which each node's disk can be made to fail, and nobody else's."""
+
+    async def hurt_disk(self, node: str, harm: DiskHarm) -> str:
+        """Do that to a node's disk from now on; return an id."""
+        ...
+
+    async def heal_disk(self, harm: str) -> None:
+        """End exactly that harm (idempotent)."""
+        ...
+
+    def disk_harm(self, harm: str) -> Json:
+        """What it did so far, as the node itself counted; also after it was healed."""
+        ...
+
+    async def damage(self, node: str, damage: Damage) -> Json:
+        """Edit the files of a dead node; return what was changed, where."""
+        ...
+
+    async def copy_store(self, node: str) -> str:
+        """Copy what the node has stored, for a later rollback; return an id."""
+        ...
+
+
+@runtime_checkable
+class CountsEffects(Protocol):
+    """A world whose nodes count what they do: for faults that strike at the N-th of something."""
+
+    def effects(self, node: str) -> Mapping[str, int]:
+        """How often what happened in that node so far: {"sync": n, "write": n, "message": n}.
+
+        The counts of its incarnations add up; names are those of the events of a script
+        ("sync:100").
+        """
+        ...
+
+
+# ---- resources ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What is taken from a process. What is None (or 1.0) is left to it.
+
+    Attributes:
+        cpu_share: the share of the time in which it may run at all, in slices of `slice_ms`.
+        memory_spare_bytes: how much more memory (address space) it may take than it has now.
+        descriptors_spare: how many more files and connections it may open than it has now.
+    """
+
+    cpu_share: float = 1.0
+    slice_ms: float = 50.0
+    memory_spare_bytes: int | None = None
+    descriptors_spare: int | None = None
+
+    def to_json(self) -> Json:
+        """For a plan; `Resources(**json)` reads it back."""
+        return asdict(self)
+
+
+@runtime_checkable
+class TakesResources(Protocol):
+    """A world that can take processor time, memory and descriptors from a node's process.
+
+    An incarnation that ends for want of them while they are taken ended by that fault, and not
+    by itself; `give_back` starts the node again.
+    """
+
+    async def take(self, node: str, resources: Resources) -> str:
+        """Take that from the node's process that runs now; return an id ("" if none runs)."""
+        ...
+
+    async def give_back(self, taken: str) -> None:
+        """Give exactly that back, and start what ended for want of it (idempotent)."""
+        ...
+
+    def taken(self, taken: str) -> Json:
+        """What that did so far, as measured from outside; also after it was given back.
+
+        Always "node" and "ended" (how its process ended for want of it; None if it did not). Of
+        the processor: "stopped_ms", "stops", "cpu_ms" (time it ran), "wall_ms", and
+        "cpu_share_before". Of memory: "limit_bytes", "had_bytes", "refused" (lines in its log
+        that say so). Of descriptors: "limit", "open" (the most seen), "unaccepted" (connections
+        that waited at its door with none free, the most seen), "refused".
+        """
+        ...
+
+
+# ---- membership --------------------------------------------------------------------------
+
+
+@runtime_checkable
+class MovesMembers(Protocol):
+    """A world in which the membership of the group can be changed (target: `ChangesMembers`)."""
+
+    async def remove_member(self, node: str) -> Json:
+        """Ask whoever leads to remove the node from its group, and wait until that holds.
+
+        Returns {"node", "took_ms" (None if it was not seen to be removed), "members": the
+        members as the leader names them then, "error": what the leader answered or None}.
+        """
+        ...
+
+    async def add_member(self, node: str) -> Json:
+        """Have the node in its group again (idempotent); the same answer as `remove_member`.
+
+        Raises:
+            IndefiniteError: it is not a full member in time.
+        """
+        ...
