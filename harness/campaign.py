@@ -77,7 +77,7 @@ class Campaign(
             heal, drain and check (Jepsen's --time-limit).
         steady_s: how much of that passes before the first fault may begin.
         faults: names of the faults to draw from; () for none.
-        victims: which nodes the faults on processes strike (leader, one, minority, all); ()
+        victims: which nodes the faults of nodes strike (`harness.faults.victims`, or names); ()
             for whatever each of them draws from.
         nemesis_interval_s: mean quiet time between the end of one fault and the next.
         fault_duration_min_s, fault_duration_max_s: how long a fault holds.
@@ -276,7 +276,12 @@ def workload_options(campaign: Campaign) -> dict[str, Any]:
 
 def fault_options(campaign: Campaign) -> dict[str, Any]:
     """Return what the faults are configured by."""
-    return {"victims": list(campaign.victims), "disk": campaign.disk, "world": campaign.world}
+    return {
+        "victims": list(campaign.victims),
+        "nodes": list(node_names(campaign)),
+        "disk": campaign.disk,
+        "world": campaign.world,
+    }
 
 
 def to_toml(campaign: Campaign) -> str:

@@ -9,27 +9,26 @@ Source: jepsen.nemesis.combined `db-package` (node specs one, minority, all, pri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 
 from harness import words
-from harness.faults.incarnations import (
-    VICTIMS,
-    apply_to_each,
+from harness.faults.incarnations import apply_to_each, in_effect
+from harness.faults.victims import (
     choose_variants,
     describe_victims,
-    in_effect,
     pick_victims,
     plan_victims,
+    without,
 )
 from harness.plugins import Evidence, Fault, Json, Target, World
 from harness.words import Word
 
-VARIANTS = VICTIMS
+VARIANTS = ("leader", "one", "minority", "all")
 
 
 class Kill:
-    """Kill node processes (SIGKILL) and start them again: the leader, one, a minority or all."""
+    """Kill node processes (SIGKILL), start them again: the leader, one, a minority, all, named."""
 
     name = "kill"
     family = words.PROCESS
@@ -57,6 +56,14 @@ class Kill:
     def describe(self, plan: Json) -> str:
         """Say "kill leader n1"."""
         return describe_victims("kill", plan)
+
+    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
+        """The victims; see `harness.words.TakesOut`."""
+        return list(plan["victims"])
+
+    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
+        """Spare some of the victims."""
+        return without(plan, spare)
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Kill each victim; return the incarnations that died."""

@@ -8,17 +8,17 @@ Source: jepsen.nemesis.combined `db-package`; etcd's robustness track record (#2
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 
 from harness import words
-from harness.faults.incarnations import (
-    apply_to_each,
+from harness.faults.incarnations import apply_to_each, in_effect
+from harness.faults.victims import (
     choose_variants,
     describe_victims,
-    in_effect,
     pick_victims,
     plan_victims,
+    without,
 )
 from harness.plugins import Evidence, Fault, Json, Target, World
 from harness.words import Word
@@ -55,6 +55,14 @@ class Pause:
     def describe(self, plan: Json) -> str:
         """Say "pause leader n1"."""
         return describe_victims("pause", plan)
+
+    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
+        """The victims; see `harness.words.TakesOut`."""
+        return list(plan["victims"])
+
+    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
+        """Spare some of the victims."""
+        return without(plan, spare)
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Stop each victim; return the incarnations that stopped."""

@@ -9,19 +9,21 @@ Source: DESIGN.md decisions 2 and 10; the disk of a failed machine in RocketMQ's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 
 import trio
 
 from harness import words
 from harness.abilities import LosesDisks
-from harness.faults.incarnations import (
-    UNDO_TIMEOUT_S,
+from harness.faults.incarnations import UNDO_TIMEOUT_S
+from harness.faults.victims import (
+    SINGLE,
     choose_variants,
     describe_victims,
     pick_victims,
     plan_victims,
+    without,
 )
 from harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
 from harness.words import Word
@@ -43,7 +45,7 @@ class Wipe:
 
     def configured(self, options: Json) -> Fault:
         """Return this fault on options["victims"] alone, as far as it can strike them."""
-        return Wipe(choose_variants(self.name, VARIANTS, options))
+        return Wipe(choose_variants(self.name, VARIANTS, options, can=SINGLE))
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
         """Needs a target that says how a node without its disk comes back."""
@@ -63,6 +65,14 @@ class Wipe:
     def describe(self, plan: Json) -> str:
         """Say "wipe leader n1"."""
         return describe_victims("wipe", plan)
+
+    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
+        """The victim; see `harness.words.TakesOut`."""
+        return list(plan["victims"])
+
+    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
+        """It has only one victim, and strikes it or nobody."""
+        return without(plan, spare)
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Silence the victim, kill it, delete what it stored; return what was lost."""

@@ -56,7 +56,7 @@ class RunOptions:
         target: System under test (`list targets`).
         nodes: Size of the group; the nodes are n0, n1, ...
         faults: Comma-separated faults (`list faults`), or none, or all.
-        victims: Which nodes kill and pause strike: leader (or masters), one, minority, all.
+        victims: Nodes that faults strike: leader, followers, one, minority, majority, all, n1 ...
         nemesis_interval: Mean quiet time between the end of a fault and the next, in seconds.
         fault_duration_min: Shortest time that a fault holds, in seconds.
         fault_duration_max: Longest time that a fault holds, in seconds.

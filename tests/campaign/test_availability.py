@@ -77,7 +77,9 @@ def test_victims_say_whom_faults_on_processes_strike(fault: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "victims", "line"),
     [
-        ("pause", ("all",), "victims all: pause can strike: leader, one, minority"),
+        ("wipe", ("all",), "victims all: wipe can strike: leader, one"),
+        ("wipe", ("n0+n1",), r"victims n0\+n1: wipe can strike: leader, one"),
+        ("kill", ("n7",), "unknown victim 'n7'"),
         ("kill", ("ledaer",), r"unknown victim 'ledaer'; did you mean 'leader'\?"),
         ("kill", ("leader", "no"), "unknown victim 'no'"),
     ],
