@@ -16,6 +16,7 @@ from system.broker.admin import ADMIN_CODES, Admin
 from system.broker.appender import Appender
 from system.broker.broker_state import encode_state, snapshot_ranges
 from system.broker.broker_tables import BrokerTables
+from system.broker.conditional_sends import ConditionalSends
 from system.broker.consume_queue import ConsumeQueues, UnitReader
 from system.broker.core import Core
 from system.broker.delay_delivery import DelayDelivery
@@ -82,6 +83,7 @@ class Broker:
         )
         topics = self._groups.topics
         self._sends = Sends(self._appender, self._pending, self._outbox, config, topics)
+        self._conditional = ConditionalSends(self._sends, self._appender, self._outbox)
         consumers = self._groups.heartbeats.groups
         codes = mode.anywhere_codes
         self._reads = Reads(core, self._reput, self._outbox, config, consumers, codes)
@@ -300,12 +302,8 @@ class Broker:
                 self._reads.ask(connection, command, now_ms)
         elif self._groups.serves(command.code):
             self._groups.handle(connection, command, now_ms, wall_ms)
-        elif command.code == RequestCode.SEND_BATCH_MESSAGE:
-            if self._appender.is_ready:
-                send = batch_request(command)
-                self._sends.send_batch(connection, born_host, send, now_ms, wall_ms)
-            else:
-                self._outbox.refuse_not_leader(connection, command)
+        elif command.code in (RequestCode.SEND_BATCH_MESSAGE, RequestCode.APPEND_AT):
+            self._append(connection, born_host, command, now_ms, wall_ms)
         elif command.code == RequestCode.PULL_COMMITTED:
             self._reads.serve_committed(connection, command)
         elif command.code == RequestCode.DLEDGER_METADATA:
@@ -319,6 +317,23 @@ class Broker:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 f"request code {command.code} is not supported",
             )
+
+    def _append(
+        self,
+        connection: Connection,
+        born_host: bytes,
+        command: Command,
+        now_ms: float,
+        wall_ms: int,
+    ) -> None:
+        """Build what a batch, or an append on a condition, is to store."""
+        if not self._appender.is_ready:
+            self._outbox.refuse_not_leader(connection, command)
+        elif command.code == RequestCode.APPEND_AT:
+            self._conditional.append_at(connection, born_host, command, now_ms, wall_ms)
+        else:
+            send = batch_request(command)
+            self._sends.send_batch(connection, born_host, send, now_ms, wall_ms)
 
     def _append_built(self, now_ms: float) -> None:
         """Hand over what this turn's requests built; refuse them where the core takes nothing."""

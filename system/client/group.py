@@ -29,6 +29,7 @@ from system.remoting.batch_body import BatchMessage, encode_batch
 from system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from system.remoting.command import Command, CommandError
 from system.remoting.requests import (
+    ExpectedOffset,
     MemberRequest,
     MetadataResponse,
     PullMessage,
@@ -54,6 +55,7 @@ _LASTING_REFUSALS = frozenset(
         ResponseCode.MESSAGE_ILLEGAL,
         ResponseCode.NO_PERMISSION,
         ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.QUEUE_END_MOVED,
     )
 )
 """Every member would say the same again, until somebody changes what is asked about."""
@@ -96,6 +98,33 @@ class BrokerGroupClient:
 
         async def attempt(connection: Connection, timeout_s: float) -> SendResult:
             request = Command(RequestCode.SEND_MESSAGE_V2, ext=fields.to_ext(), body=body)
+            response = SendMessageResponse.from_ext(
+                (await _call(connection, request, timeout_s)).ext
+            )
+            return SendResult(response.msg_id, response.queue_id, response.queue_offset)
+
+        return await self._at_leader(attempt)
+
+    async def send_at(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        expected_offset: int,
+        *,
+        properties: str = "",
+        group: str = "client",
+    ) -> SendResult:
+        """Append a message to a queue if it gets this offset there: compare-and-set on a log.
+
+        Raises RefusedError, with code QUEUE_END_MOVED if the queue's next message gets another
+        offset (certainly not stored); OutcomeUnknownError.
+        """
+        fields = SendMessageV2(group, topic, queue_id, properties=properties)
+        ext = fields.to_ext() | ExpectedOffset(expected_offset).to_ext()
+
+        async def attempt(connection: Connection, timeout_s: float) -> SendResult:
+            request = Command(RequestCode.APPEND_AT, ext=dict(ext), body=body)
             response = SendMessageResponse.from_ext(
                 (await _call(connection, request, timeout_s)).ext
             )

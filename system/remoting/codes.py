@@ -79,6 +79,9 @@ class RequestCode(IntEnum):
     """ext `member`: take a voter or learner out; answered when the change is committed."""
     PULL_COMMITTED = 58004
     """PULL_MESSAGE's fields, served by any member from what it knows to be committed."""
+    APPEND_AT = 58005
+    """SEND_MESSAGE_V2's fields and `expectedOffset`: a send that gets this offset, or is refused
+    with QUEUE_END_MOVED and appended nowhere."""
 
 
 class ResponseCode(IntEnum):
@@ -109,6 +112,8 @@ class ResponseCode(IntEnum):
     CONSUMER_NOT_ONLINE = 206
     FLOW_CONTROL = 215
     GO_AWAY = 1500
+    # Ours: the refusal of an APPEND_AT whose message would get another offset.
+    QUEUE_END_MOVED = 58101
 
 
 _OUTCOMES: dict[int, Outcome] = {
@@ -137,6 +142,8 @@ _OUTCOMES: dict[int, Outcome] = {
     ResponseCode.NO_PERMISSION: "fail",
     ResponseCode.TOPIC_NOT_EXIST: "fail",
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: "fail",
+    # Refused before the append: the queue does not end where the sender says.
+    ResponseCode.QUEUE_END_MOVED: "fail",
     # SYSTEM_ERROR is absent with a purpose: a quorum that did not answer in time (DLedger's 502),
     # a change of term while waiting (501) and a transfer that nobody took up (418) arrive as 1,
     # and may yet take effect.

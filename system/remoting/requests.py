@@ -89,6 +89,12 @@ class SendMessageV2(
     broker_name: str | None = None
 
 
+class ExpectedOffset(Fields, gc=False, rename="camel"):
+    """What APPEND_AT (58005) has beside the fields of SEND_MESSAGE_V2."""
+
+    expected_offset: I64
+
+
 class SendMessageResponse(Fields, gc=False, rename="camel"):
     """The answer to a send: msgId, queueId, queueOffset, transactionId."""
 
