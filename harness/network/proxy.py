@@ -8,39 +8,38 @@ has read stays in its one buffer, the rest waits in the kernel, and the sender f
 back-pressure. News of an end (EOF, reset, refusal) flows in a direction too and does not
 cross a cut either. New connections are accepted and connected on when the way is open.
 
+A link can also be shaped (`harness.network.shapes`): what crosses it is late, or waits for a slow
+link, but comes whole and in order; its connections are reset now and then; or one side of each is
+closed and the other not told (half-open).
+
 Source: DESIGN.md decisions 8 and 10; HARNESSES.md section 5 (own task a link, peer-aware);
 toxiproxy's toxics for the vocabulary.
 """
 
 from __future__ import annotations
 
-import array
-import fcntl
 import itertools
 import socket
-import struct
-import termios
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
+from random import Random
 
 import trio
 
 from harness.errors import HarnessError
-from harness.network.gates import Gates, Link, Waiter
-from harness.plugins import Address
+from harness.network.connection import Connection, prepare
+from harness.network.gates import Gates, Link
+from harness.network.shapes import Applied, Shapes
+from harness.plugins import Address, Json
+from harness.words import LinkShape, Word
 
-BUFFER_BYTES = 64 * 1024
 CONNECTIONS_PER_LINK_MAX = 256
 LISTEN_BACKLOG = 128
-CONNECT_TIMEOUT_S = 10.0
 ACCEPT_RETRY_S = 0.1
 """How long to wait after a failed accept (no file descriptor left) before the next one."""
-RESET_GRACE_S = 1.0
-"""How long what a peer sent before it vanished may still be delivered."""
 MEND_MODES = ("deliver", "reset")
-
-_LINGER_ZERO = struct.pack("ii", 1, 0)
+PACKET_WORDS = frozenset({Word.LOSS, Word.DUPLICATE, Word.REORDER, Word.CORRUPT})
+"""What has no meaning for a stream."""
 
 
 class ProxyNetwork:
@@ -57,7 +56,10 @@ class ProxyNetwork:
     def __init__(self, upstreams: Mapping[str, Address], host: str = "127.0.0.1") -> None:
         self._upstreams = dict(upstreams)
         self._gates = Gates(self._upstreams)
-        self._connections: set[_Connection] = set()
+        self._shapes = Shapes(self._upstreams)
+        self._resets: dict[str, trio.CancelScope] = {}  # of shapes that reset now and then
+        self._nursery: trio.Nursery | None = None
+        self._connections: set[Connection] = set()
         self._numbers = itertools.count()
         self._listeners: dict[Link, socket.socket] = {}
         try:
@@ -79,10 +81,12 @@ class ProxyNetwork:
         """Forward bytes until cancelled; then close every socket."""
         try:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 for link, listener in self._listeners.items():
                     nursery.start_soon(self._accept, link, listener, nursery)
                 task_status.started()
         finally:
+            self._nursery = None
             self.close()
 
     def close(self) -> None:
@@ -124,6 +128,61 @@ class ProxyNetwork:
         """What that cut has held so far: {"bytes": n, "connections": n}."""
         return self._gates.held(cut)
 
+    def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
+        """Shape these links; see `harness.words.ShapesLinks`. `a` of a half-open link is not told.
+
+        Raises:
+            KeyError: a link names an unknown node.
+            ValueError: the shape is one of packets.
+        """
+        if lacking := shape.words & PACKET_WORDS:
+            raise ValueError(f"shape: a stream has no {', '.join(sorted(lacking))}")
+        applied = self._shapes.add(links, shape)
+        if shape.half_open:
+            self._open_half(applied)
+        if shape.reset_every_ms and self._nursery is not None:
+            self._resets[applied.name] = trio.CancelScope()
+            self._nursery.start_soon(self._reset_now_and_then, applied)
+        return applied.name
+
+    def unshape(self, shape: str) -> None:
+        """Take a shape away (idempotent): what is late goes on, half-open connections are reset."""
+        self._shapes.remove(shape)
+        if shape in self._resets:
+            self._resets.pop(shape).cancel()
+        for connection in self._connections:
+            connection.tell_half(shape)
+
+    def shaped(self, shape: str) -> Json:
+        """What that shape did so far: `ShapesLinks.shaped`, with "half_open" and "unread" bytes."""
+        return self._shapes.shaped(shape)
+
+    def open_shapes(self) -> tuple[str, ...]:
+        """The shapes in force."""
+        return self._shapes.open_shapes()
+
+    def _open_half(self, applied: Applied) -> None:
+        """Close the far side of what crosses these links; count what near sides go on writing."""
+        halves = [
+            connection
+            for connection in self._connections
+            for near, _ in applied.links
+            if connection.open_half(applied.name, near, set(applied.links))
+        ]
+        applied.account.half_open = len(halves)
+        applied.account.unread = partial(_most, halves)
+
+    async def _reset_now_and_then(self, applied: Applied) -> None:
+        dice = Random(f"{applied.shape.seed}/resets")
+        links = set(applied.links)
+        with self._resets[applied.name]:
+            while True:
+                for connection in self._connections:
+                    if connection.is_whole and not links.isdisjoint(connection.directions):
+                        connection.reset()
+                        applied.account.resets += 1
+                await trio.sleep(applied.shape.reset_every_ms / 1e3 * dice.uniform(0.5, 1.5))
+
     def forwarded_bytes(self, a: str, b: str) -> int:
         """How many bytes crossed from a to b so far."""
         return self._gates.forwarded_bytes((a, b))
@@ -143,116 +202,18 @@ class ProxyNetwork:
                 room.release()
                 await trio.sleep(ACCEPT_RETRY_S)
                 continue
-            _prepare(down)
-            connection = _Connection(next(self._numbers), link, down, self._gates)
+            prepare(down)
+            connection = Connection(next(self._numbers), link, down, self._gates, self._shapes)
             self._connections.add(connection)
             nursery.start_soon(self._serve, connection, room)
 
-    async def _serve(self, connection: _Connection, room: trio.Semaphore) -> None:
+    async def _serve(self, connection: Connection, room: trio.Semaphore) -> None:
         try:
             await connection.run(self._upstreams[connection.directions[0][1]])
         finally:
             self._connections.discard(connection)
             connection.close()
             room.release()
-
-
-class _Connection:
-    """One connection of a to b: two sockets, two pumps.
-
-    `directions` are (a, b) and (b, a). `down` is the socket towards a, `up` towards b.
-    """
-
-    def __init__(self, number: int, link: Link, down: socket.socket, gates: Gates) -> None:
-        self.directions = (link, (link[1], link[0]))
-        self._number = number
-        self._gates = gates
-        self._down = down
-        self._up: socket.socket | None = None
-        self._scope = trio.CancelScope()
-        self._is_reset = False
-        self._broken: set[Link] = set()  # directions whose source turned out to be gone
-        self._ended = {direction: trio.Event() for direction in self.directions}
-
-    async def run(self, upstream: Address) -> None:
-        """Connect on and forward until both sides are done, or one is reset."""
-        onward, back = self.directions
-        with self._scope:
-            await self._pass(onward)
-            self._up = await _connect(upstream)
-            if self._up is None:
-                await self._pass(back)  # the refusal is news from b
-                return
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._pump, self._down, self._up, onward, back)
-                nursery.start_soon(self._pump, self._up, self._down, back, onward)
-        if self._is_reset:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._reset_side, self._down, back)
-                nursery.start_soon(self._reset_side, self._up, onward)
-
-    def reset(self) -> None:
-        """End the connection: each side sees a reset once news can reach it."""
-        self._is_reset = True
-        self._scope.cancel()
-
-    def close(self) -> None:
-        """Close both sockets."""
-        self._down.close()
-        if self._up is not None:
-            self._up.close()
-
-    async def _pump(
-        self, source: socket.socket, sink: socket.socket, onward: Link, back: Link
-    ) -> None:
-        """Carry one direction of the connection until its end."""
-        buffer = memoryview(bytearray(BUFFER_BYTES))
-        while size := await _receive(source, buffer):
-            if not await self._forward(source, sink, buffer[:size], onward):
-                # The sink is gone, which is news in the other direction; what it sent
-                # before goes first.
-                self._broken.add(back)
-                await self._pass(back)
-                with trio.move_on_after(RESET_GRACE_S):
-                    await self._ended[back].wait()
-                self.reset()
-                return
-        await self._pass(onward)
-        if size is None or onward in self._broken:
-            self.reset()
-            return
-        with suppress(OSError):  # the other side is gone: nobody to tell
-            sink.shutdown(socket.SHUT_WR)
-        self._ended[onward].set()
-
-    async def _forward(
-        self, source: socket.socket, sink: socket.socket, data: memoryview, link: Link
-    ) -> bool:
-        """Write `data` through the gate; False if the sink is gone."""
-        while data:
-            if not self._gates.is_open(link):
-                waiter = Waiter(self._number, len(data), partial(_unread_bytes, source))
-                await self._gates.pass_through(link, waiter)
-            try:
-                sent = sink.send(data)
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(sink)
-                continue
-            except OSError:
-                return False
-            self._gates.count(link, sent)
-            data = data[sent:]
-        return True
-
-    async def _pass(self, link: Link) -> None:
-        await self._gates.pass_through(link, Waiter(self._number, 0, _nothing))
-
-    async def _reset_side(self, side: socket.socket | None, towards: Link) -> None:
-        await self._pass(towards)
-        if side is not None:
-            with suppress(OSError):
-                side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
-            side.close()
 
 
 def _listen(host: str) -> socket.socket:
@@ -267,55 +228,5 @@ def _listen(host: str) -> socket.socket:
     return listener
 
 
-def _prepare(connection: socket.socket) -> None:
-    connection.setblocking(False)
-    with suppress(OSError):  # the peer is gone already: the first read will say so
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-async def _connect(address: Address) -> socket.socket | None:
-    """Connect; None if refused or not done in `CONNECT_TIMEOUT_S`."""
-    try:
-        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:  # no descriptor is left: as good as refused
-        return None
-    _prepare(connection)
-    is_connected = False
-    try:
-        with trio.move_on_after(CONNECT_TIMEOUT_S):
-            with suppress(BlockingIOError):
-                connection.connect((address.host, address.port))
-            await trio.lowlevel.wait_writable(connection)
-            is_connected = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
-    except OSError:
-        return None
-    finally:
-        if not is_connected:
-            connection.close()
-    return connection if is_connected else None
-
-
-async def _receive(source: socket.socket, buffer: memoryview) -> int | None:
-    """Read what there is, at least a byte; 0 at the end, None if the peer reset."""
-    while True:
-        await trio.lowlevel.wait_readable(source)
-        try:
-            return source.recv_into(buffer)
-        except BlockingIOError:
-            continue
-        except OSError:
-            return None
-
-
-def _unread_bytes(source: socket.socket) -> int:
-    """How many bytes the kernel holds for this socket."""
-    count = array.array("i", [0])
-    try:
-        fcntl.ioctl(source, termios.FIONREAD, count)
-    except (OSError, ValueError):  # closed meanwhile
-        return 0
-    return count[0]
-
-
-def _nothing() -> int:
-    return 0
+def _most(halves: Sequence[Connection]) -> int:
+    return sum(connection.unread_bytes() for connection in halves)

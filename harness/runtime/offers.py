@@ -25,7 +25,7 @@ _EVERYWHERE: Mapping[Word, Offer] = dict.fromkeys((Word.KILL, Word.PAUSE, Word.C
 
 PROCESS: Mapping[Word, Offer] = {
     **_EVERYWHERE,
-    Word.WIPE: None,
+    **dict.fromkeys((Word.WIPE, Word.DELAY, Word.RATE, Word.RESET, Word.HALF_OPEN)),
     Word.LOSS: STREAM_LOSES_NOTHING,
     Word.DUPLICATE: STREAM_LOSES_NOTHING,
     Word.REORDER: STREAM_LOSES_NOTHING,

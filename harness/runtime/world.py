@@ -14,7 +14,7 @@ import trio
 
 from harness.abilities import TransfersLeadership
 from harness.errors import DefiniteError, HarnessError, IndefiniteError
-from harness.network.proxy import ProxyNetwork
+from harness.network.links import Network
 from harness.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
 from harness.runtime import ports
 from harness.runtime.disks import Disks, Member
@@ -22,6 +22,7 @@ from harness.runtime.ledger import Lines
 from harness.runtime.nodes import Exit, NodeProcess
 from harness.runtime.observer import Observer
 from harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standing
+from harness.words import Link, LinkShape
 
 STOP_GRACE_S = 5.0
 TRANSFER_TIMEOUT_S = 3.0
@@ -47,7 +48,7 @@ class ProcessWorld:
         self,
         target: Target,
         members: Mapping[str, Member],
-        network: ProxyNetwork,
+        network: Network,
         status_log: Lines,
         observer: Observer,
         start_ns: int,
@@ -136,6 +137,20 @@ class ProcessWorld:
         """What that cut has held so far: {"bytes": n, "connections": n}."""
         return self._network.held(cut)
 
+    async def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
+        """Shape these links; see `harness.words.ShapesLinks`."""
+        await trio.lowlevel.checkpoint()
+        return self._network.shape(links, shape)
+
+    async def unshape(self, shape: str) -> None:
+        """Take that shape away (idempotent)."""
+        await trio.lowlevel.checkpoint()
+        self._network.unshape(shape)
+
+    def shaped(self, shape: str) -> Json:
+        """What that shape did so far."""
+        return self._network.shaped(shape)
+
     def why_not_wiped(self, node: str) -> str | None:
         """Say why the node's disk must not be lost now; see `World.why_not_wiped`."""
         return self._disks.why_not_wiped(node)
@@ -198,6 +213,9 @@ class ProcessWorld:
         found = [f"{cut} was not mended" for cut in self._network.open_cuts()]
         for cut in self._network.open_cuts():
             self._network.mend(cut, "deliver")
+        found += [f"{shape} was still in force" for shape in self._network.open_shapes()]
+        for shape in self._network.open_shapes():
+            self._network.unshape(shape)
         for node in self.nodes:
             if self.is_paused(node):
                 self._members[node].process.resume()
