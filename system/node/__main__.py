@@ -19,7 +19,7 @@ from random import Random, SystemRandom
 import trio
 
 from system.node.assembly import assemble
-from system.node.clock import SystemClock
+from system.node.clock import Clock, SystemClock
 from system.node.conf_values import ConfigError
 from system.node.config import NodeConfig, load
 from system.node.machine import Machine, in_disk_thread
@@ -27,6 +27,7 @@ from system.node.node import Node
 from system.node.open_file_limit import clients_within, raise_open_file_limit
 from system.node.real_disk import RealDisk
 from system.node.serving import PortInUseError, end_on_signal, flat
+from system.node.steering import Steering
 from system.node.store_lock import StoreInUseError, lock_store
 from system.node.volatile_disk import VolatileDisk
 from system.raft.protocol import InvariantError
@@ -57,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = _within_file_limit(load(arguments.config))
         lock_store(config.store_root)
-        node = assemble(config, _machine(config))
+        steering = _steering(config)
+        node = assemble(config, _machine(config, steering))
     except (ConfigError, StoreInUseError) as error:
         return _fail(EXIT_USAGE, error)
     except (StoreError, OSError) as error:
@@ -66,17 +68,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(EXIT_INVARIANT, error)
     if config.unused:
         log.info("event=keys_without_meaning_yet keys=%s", ",".join(sorted(config.unused)))
-    return _serve(node)
+    return _serve(node, steering)
 
 
-def _serve(node: Node) -> int:
+def _serve(node: Node, steering: Steering | None) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 50, 50)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     code = 0
     try:
-        trio.run(_run, node)
+        trio.run(_run, node, steering)
     except* PortInUseError as group:
         code = _fail(EXIT_USAGE, next(iter(flat(group))))
     except* StoreError as group:
@@ -86,9 +88,11 @@ def _serve(node: Node) -> int:
     return code
 
 
-async def _run(node: Node) -> None:
+async def _run(node: Node, steering: Steering | None) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(end_on_signal, node.end, nursery.cancel_scope, log)
+        if steering is not None:
+            nursery.start_soon(steering.steer)
         await node.run()
         nursery.cancel_scope.cancel()
     await node.stop()
@@ -103,14 +107,31 @@ def _within_file_limit(config: NodeConfig) -> NodeConfig:
     return replace(config, client_connections_max=clients_max)
 
 
-def _machine(config: NodeConfig) -> Machine:
-    disk: Disk = VolatileDisk(RealDisk()) if config.disk == "volatile" else RealDisk()
+def _steering(config: NodeConfig) -> Steering | None:
+    """Open the folder from which the node is steered, if it is. Raises ConfigError, OSError."""
+    if config.steering is None:
+        return None
+    try:
+        steering = Steering(config.steering)
+    except ValueError as error:
+        raise ConfigError(f"shaketableSteering {config.steering}: {error}") from None
+    steering.start()
+    return steering
+
+
+def _machine(config: NodeConfig, steering: Steering | None) -> Machine:
+    on_held = None if steering is None else steering.unsynced
+    disk: Disk = VolatileDisk(RealDisk(), on_held) if config.disk == "volatile" else RealDisk()
+    clock: Clock = SystemClock()
+    if steering is not None:
+        disk, clock = steering.disk(disk), steering.clock
 
     def dice(purpose: str) -> Random:
         """Seeded where the configuration has a seed, so that a test can repeat it."""
         return Random(f"{config.seed}/{purpose}") if config.seed else SystemRandom()
 
-    return Machine(disk, SystemClock(), dice, in_disk_thread)
+    on_message = None if steering is None else steering.on_message
+    return Machine(disk, clock, dice, in_disk_thread, on_message=on_message)
 
 
 def _fail(code: int, error: BaseException) -> int:

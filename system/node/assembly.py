@@ -25,7 +25,8 @@ from system.node.machine import Machine
 from system.node.members import Members
 from system.node.native_assembly import assemble_native
 from system.node.node import Node
-from system.node.node_parts import NodeParts, WriteHooks
+from system.node.node_parts import NodeParts, Replication, WriteHooks
+from system.node.overheard import Overheard
 from system.node.recorder import CannotRecord, Recorder
 from system.node.taking_over import to_take_over
 from system.raft.membership import Membership
@@ -95,11 +96,15 @@ def _parts(
             hooks.before_install,
         )
 
+    def new_replication(touch: Callable[[], None]) -> Replication:
+        members = Members(config, machine.clock, broker, touch)
+        return Overheard(members, machine.on_message) if machine.on_message else members
+
     return NodeParts(
         commit_log,
         DataFiles(commit_log, config.data_file_bytes),
         new_flusher,
-        lambda touch: Members(config, machine.clock, broker, touch),
+        new_replication,
     )
 
 

@@ -5,6 +5,7 @@ Source: Java properties, as far as RocketMQ's own files use them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ Values = Mapping[str, str]
 
 NUMBER_DIGITS_MAX = 19
 NAME_LENGTH_MAX = 255
+_SHARE = re.compile(r"0(\.[0-9]{1,9})?")
 TRUTH = {"true": True, "false": False}
 
 
@@ -50,6 +52,16 @@ def read_number(values: Mapping[str, str], key: str, default: int, low: int, hig
     if not is_number(text) or not low <= int(text) <= high:
         raise ConfigError(f"{key} must be a number in {low}..{high}, not {text!r}")
     return int(text)
+
+
+def read_share(values: Mapping[str, str], key: str, default: float) -> float:
+    """Read a share, 0 or more and less than 1, as "0.1". Raises ConfigError."""
+    text = values.get(key)
+    if text is None:
+        return default
+    if not _SHARE.fullmatch(text):
+        raise ConfigError(f"{key} must be a share in 0.0..0.99, not {text!r}")
+    return float(text)
 
 
 def is_number(text: str) -> bool:

@@ -23,6 +23,7 @@ from system.node.conf_values import (
     read_name,
     read_number,
     read_properties,
+    read_share,
     read_units,
 )
 from system.node.native_keys import NATIVE_KEYS, NativeSettings, read_native
@@ -96,6 +97,8 @@ class NodeConfig:
     """How a broker without a group replicates; None for a member of one."""
     recording: Path | None = None
     """Where the broker's inputs are recorded (`system.node.recorder`), if they are."""
+    steering: Path | None = None
+    """From where the node is steered (`system.node.steering`), if it is."""
     unused: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -126,6 +129,7 @@ _OPTIONAL = (
     "namesrvAddr",
     "preferredLeaderIds",
     "registerNameServerPeriod",
+    "shaketableClockDriftMax",
     "shaketableDisk",
     "shaketableJoin",
     "shaketableLeaseMs",
@@ -134,6 +138,7 @@ _OPTIONAL = (
     "shaketableRecord",
     "shaketableReservedMs",
     "shaketableSeed",
+    "shaketableSteering",
     "shortPollingTimeMills",
     "slaveReadEnable",
     "storePathCommitLog",
@@ -184,9 +189,12 @@ def _member(values: Mapping[str, str]) -> NodeConfig:
     if self_id not in peers:
         raise ConfigError(f"dLegerSelfId {self_id} is not among dLegerPeers {', '.join(peers)}")
     lease_ms = read_number(values, "shaketableLeaseMs", 0, 0, 60_000)
+    drift_max = read_share(values, "shaketableClockDriftMax", RaftConfig().clock_drift_max)
     try:
         raft = RaftConfig(
-            lease_ms=float(lease_ms), preferred_leaders=_ids(values, "preferredLeaderIds")
+            lease_ms=float(lease_ms),
+            clock_drift_max=drift_max,
+            preferred_leaders=_ids(values, "preferredLeaderIds"),
         )
     except ValueError as error:
         raise ConfigError(f"shaketableLeaseMs: {error}") from None
@@ -256,6 +264,7 @@ def _any_node(values: Mapping[str, str], self_id: str) -> NodeConfig:
         default_topic_queues=read_number(values, "defaultTopicQueueNums", 16, 1, 1024),
         given=values,
         recording=Path(recording) if (recording := values.get("shaketableRecord")) else None,
+        steering=Path(steering) if (steering := values.get("shaketableSteering")) else None,
     )
 
 

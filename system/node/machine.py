@@ -15,6 +15,7 @@ import trio
 
 from system.node.clock import Clock
 from system.node.direct_socket import KernelPoll, Poll
+from system.raft.protocol import Message
 from system.store.disk import Disk
 
 Result = TypeVar("Result")
@@ -33,7 +34,8 @@ class Machine:
     """A node's surroundings.
 
     `dice` makes a stream of random numbers for a named purpose, `new_poll` what watches many
-    connections at once.
+    connections at once. `on_message`, if there is one, is told of each message to another member
+    before it goes.
     """
 
     disk: Disk
@@ -41,6 +43,7 @@ class Machine:
     dice: Callable[[str], Random]
     run_disk_work: DiskWork
     new_poll: Callable[[], Poll] = KernelPoll
+    on_message: Callable[[Message], None] | None = None
 
 
 async def in_disk_thread(work: Callable[[], Result]) -> Result:

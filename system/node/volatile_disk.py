@@ -8,7 +8,7 @@ synced under a name that was not synced is lost whole, as POSIX allows.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -76,6 +76,7 @@ class VolatileFile:
             self._content.pending.append(_Write(position, data))
             self._content.size = max(self._content.size, position + len(data))
             self._disk.unsynced_bytes += len(data)
+            self._disk.tell_held()
             is_too_much = self._disk.unsynced_bytes > UNSYNCED_BYTES_MAX
         if is_too_much:  # as a kernel that writes back on its own
             self.sync()
@@ -130,11 +131,15 @@ _Change = tuple[str, _Content | None]
 class VolatileDisk:
     """Holds back unsynced writes and names (implements `system.store.disk.Disk`).
 
-    One thread writes, syncs and changes names; others may read at the same time.
+    One thread writes, syncs and changes names; others may read at the same time. `on_held` is
+    told, whenever that changes, how many bytes a kill would certainly lose: what is on its way
+    to the real disk just then does not count.
     """
 
-    def __init__(self, disk: RealDisk) -> None:
+    def __init__(self, disk: RealDisk, on_held: Callable[[int], None] | None = None) -> None:
         self._disk = disk
+        self._on_held = on_held
+        self._passing_bytes = 0
         self.lock = threading.Lock()
         """Guards what is held back; never held while the real disk writes or syncs."""
         self.unsynced_bytes = 0
@@ -214,9 +219,12 @@ class VolatileDisk:
                 return
             assert not content.syncing, "one thread writes and syncs a file"
             content.syncing, content.pending = content.pending, []
+            self._passing_bytes = sum(len(write.data) for write in content.syncing)
+            self.tell_held()
         _write_through(content.real, content.syncing, content.size)
         content.real.sync()
         with self.lock:
+            self._passing_bytes = 0
             self._forget(content.syncing)
             content.syncing = []
 
@@ -241,8 +249,14 @@ class VolatileDisk:
             content.real, content.real_path, content.unnamed = real, path, []
             self._close_if_idle(content)
 
+    def tell_held(self) -> None:
+        """Tell how much a kill would certainly lose; call it with the lock held."""
+        if self._on_held is not None:
+            self._on_held(self.unsynced_bytes - self._passing_bytes)
+
     def _forget(self, writes: list[_Write]) -> None:
         self.unsynced_bytes -= sum(len(write.data) for write in writes)
+        self.tell_held()
 
     def _put(self, path: str, content: _Content | None) -> None:
         """Let `path` mean another file, or none."""
