@@ -96,7 +96,9 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def summary(plugin: Any) -> str:
-    """Return the first line of a plug-in's docstring, or of its module's: for `list`."""
+    """Return a plug-in's `summary`, or the first line of its docstring, or of its module's."""
+    if isinstance(said := getattr(plugin, "summary", None), str):
+        return said
     cls = plugin if inspect.isclass(plugin) else type(plugin)
     own = cls.__dict__.get("__doc__") or ""
     if not own or own.startswith(f"{cls.__name__}("):  # a dataclass without one gets its signature

@@ -6,6 +6,23 @@ Source: DESIGN.md decision 5.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
+
+FAULTS_OF_LINKS: Final = frozenset(
+    {
+        "partition",
+        "flap",
+        "delay",
+        "slow-link",
+        "reset",
+        "half-open",
+        "loss",
+        "duplicate",
+        "reorder",
+        "corrupt",
+    }
+)
+"""Faults of the network between nodes: who stands a partition promises to stand each of them."""
 
 
 @dataclass(frozen=True, slots=True)

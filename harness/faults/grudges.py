@@ -17,7 +17,25 @@ import networkx as nx
 
 Link = tuple[str, str]
 
+SHAPES = (
+    "isolate-leader",
+    "isolate-one",
+    "minority-with-leader",
+    "minority-third",
+    "primaries",
+    "shattered",
+    "halves",
+    "majorities-ring",
+    "bridge",
+    "leader-deaf",
+    "leader-mute",
+    "one-way",
+)
 BRIDGE_NODES_MIN = 3
+MINORITY_NODES_MIN = 5
+"""Below that a minority with the leader is the leader alone."""
+THIRD_NODES_MIN = 4
+"""Of three nodes less than a third is nobody."""
 RING_NODES_MIN = 4
 """With three nodes each majority ring is the complete graph: nothing would be cut."""
 
@@ -62,6 +80,22 @@ def majorities_ring(nodes: Sequence[str], ring: Sequence[str]) -> tuple[Link, ..
     return grudge(nodes, named.to_directed())
 
 
+def each_alone(nodes: Sequence[str], alone: Sequence[str]) -> tuple[Link, ...]:
+    """Part each of `alone` from everybody, and leave the others together."""
+    rest = [node for node in nodes if node not in alone]
+    return components(nodes, [*([node] for node in alone), rest])
+
+
+def parted(nodes: Sequence[str], cut: Sequence[Link]) -> tuple[str, ...]:
+    """Return the nodes outside the largest part in which all still hear each other."""
+    allowed = nx.complete_graph(nodes, nx.DiGraph)
+    allowed.remove_edges_from(cut)
+    places = {node: place for place, node in enumerate(nodes)}
+    parts = nx.strongly_connected_components(allowed)
+    whole = max(parts, key=lambda part: (len(part), -min(places[node] for node in part)))
+    return tuple(node for node in nodes if node not in whole)
+
+
 def deaf(nodes: Sequence[str], node: str) -> tuple[Link, ...]:
     """Let `node` send to all and hear from none."""
     allowed = nx.complete_graph(nodes, nx.DiGraph)
@@ -74,3 +108,67 @@ def mute(nodes: Sequence[str], node: str) -> tuple[Link, ...]:
     allowed = nx.complete_graph(nodes, nx.DiGraph)
     allowed.remove_edges_from(list(allowed.out_edges(node)))
     return grudge(nodes, allowed)
+
+
+def shapes_for(node_count: int) -> list[str]:
+    """The shapes that cut something in a group of this size."""
+    needs = {
+        "minority-with-leader": MINORITY_NODES_MIN,
+        "halves": BRIDGE_NODES_MIN,
+        "minority-third": THIRD_NODES_MIN,
+        "shattered": BRIDGE_NODES_MIN,
+        "majorities-ring": RING_NODES_MIN,
+        "bridge": BRIDGE_NODES_MIN,
+    }
+    return [shape for shape in SHAPES if node_count >= needs.get(shape, 2)]
+
+
+def aim_shape(
+    shape: str, nodes: Sequence[str], order: list[str], target: str, role: str
+) -> tuple[str, tuple[Link, ...]]:
+    """Return what the shape does in words, and its grudge."""
+    others = [node for node in order if node != target]
+    match shape:
+        case "isolate-leader" | "isolate-one":
+            one, who = (target, role) if shape == "isolate-leader" else (order[0], order[0])
+            return f"isolate {who}", each_alone(nodes, [one])
+        case "minority-with-leader" | "halves" | "minority-third":
+            front = [target, *others] if shape == "minority-with-leader" else order
+            size = max(1, (len(nodes) - 1) // (3 if shape == "minority-third" else 2))
+            parts = front[:size], front[size:]
+            return f"partition {_names(parts)}", components(nodes, parts)
+        case "primaries":
+            return f"isolate each primary, {role} first", each_alone(nodes, [target])
+        case "shattered":
+            return "isolate all from all", each_alone(nodes, nodes)
+        case "majorities-ring":
+            return f"majorities ring {' '.join(order)}", majorities_ring(nodes, order)
+        case "bridge":
+            # Followers talk to the leader alone: with it in the middle nothing would be cut.
+            half = (len(order) - 1) // 2
+            if order[half] == target:
+                order = [order[half], *order[1:half], order[0], *order[half + 1 :]]
+            left, middle, right = order[:half], order[half], order[half + 1 :]
+            label = f"bridge {_names((left, [middle], right))}"
+            return label, bridge(nodes, left, middle, right)
+        case _:
+            return _aim_one_way(shape, nodes, order, target, role)
+
+
+def _aim_one_way(
+    shape: str, nodes: Sequence[str], order: list[str], target: str, role: str
+) -> tuple[str, tuple[Link, ...]]:
+    match shape:
+        case "leader-deaf":
+            return f"{role} deaf (can send, cannot hear)", deaf(nodes, target)
+        case "leader-mute":
+            return f"{role} mute (can hear, cannot send)", mute(nodes, target)
+        case "one-way":
+            # For the same reason the pair has the leader in it.
+            a, b = order[:2] if target in order[:2] else (order[0], target)
+            return f"one-way cut {a} -> {b}", ((a, b),)
+    raise ValueError(f"partition: unknown shape {shape!r}")
+
+
+def _names(parts: Sequence[Sequence[str]]) -> str:
+    return " | ".join(" ".join(part) for part in parts)

@@ -19,6 +19,7 @@ import trio
 
 from harness.errors import DefiniteError, IndefiniteError
 from harness.plugins import Address, Launch, NodeLayout, NodeStatus, Promises
+from harness.promises import FAULTS_OF_LINKS
 from harness.targets import dledger_ids as ids
 from harness.targets.dledger_members import readmit
 from harness.targets.group_operations import GroupOperations, is_name_server
@@ -94,7 +95,7 @@ class DLedgerTarget:
     name = "dledger"
     needs_name_server = False
     promises = Promises(
-        durable_under=frozenset({"kill", "pause", "partition", "transfer", "wipe"}),
+        durable_under=frozenset({"kill", "pause", "transfer", "wipe"}) | FAULTS_OF_LINKS,
         linearizable=frozenset({"append", "read", "end"}),
         committed_prefix=True,
         excludes=GROUP_PROMISES,

@@ -5,6 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.plugins import UNTOUCHED, Json
+from harness.words import LinkShape
+
+COUNTS = (
+    "bytes",
+    "packets",
+    "delayed",
+    "dropped",
+    "duplicated",
+    "reordered",
+    "corrupted",
+    "resets",
+    "half_open",
+    "unread",
+)
 
 
 class MemoryWorld:
@@ -19,6 +33,8 @@ class MemoryWorld:
         self.wiped: set[str] = set()
         self.cuts: dict[str, tuple[tuple[str, str], ...]] = {}
         self.mended: dict[str, str] = {}
+        self.shapes: dict[str, tuple[tuple[tuple[str, str], ...], LinkShape]] = {}
+        self.unshaped: set[str] = set()
         self.traffic = True
         self.log: list[str] = []
 
@@ -74,6 +90,23 @@ class MemoryWorld:
         open_cut = cut in self.cuts and self.traffic
         return {"bytes": 100 if open_cut else 0, "connections": 1 if open_cut else 0}
 
+    async def shape(self, links: Sequence[tuple[str, str]], shape: LinkShape) -> str:
+        assert all(a in self.nodes and b in self.nodes and a != b for a, b in links)
+        name = f"shape-{len(self.shapes)}"
+        self.shapes[name] = (tuple(links), shape)
+        self.log.append(name)
+        return name
+
+    async def unshape(self, shape: str) -> None:
+        if shape in self.shapes and shape not in self.unshaped:
+            self.log.append(f"un{shape}")
+            self.unshaped.add(shape)
+
+    def shaped(self, shape: str) -> Json:
+        if not self.traffic:
+            return dict.fromkeys(COUNTS, 0)
+        return {**dict.fromkeys(COUNTS, 9), "delay_ms_mean": self.shapes[shape][1].delay_ms}
+
     def why_not_wiped(self, node: str) -> str | None:
         others = sorted((self.dead | self.paused | self.wiped) - {node})
         return f"{', '.join(others)} is not back yet" if others else None
@@ -111,4 +144,5 @@ class MemoryWorld:
 
     @property
     def is_whole(self) -> bool:
-        return not (self.dead or self.paused or self.wiped or self.closed_links)
+        shaped = self.shapes.keys() - self.unshaped
+        return not (self.dead or self.paused or self.wiped or self.closed_links or shaped)

@@ -1,0 +1,161 @@
+"""Faults of links against a world in memory: what they draw, prove and undo."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_world import MemoryWorld
+
+from harness import availability, discovery
+from harness.campaign import Campaign
+from harness.errors import UsageError
+from harness.faults import flap, grudges, partition
+from harness.promises import FAULTS_OF_LINKS
+from harness.words import NETWORK, LinkShape, family_of
+
+SHAPED = sorted(FAULTS_OF_LINKS - {"partition", "flap"})
+PACKETS = {"loss", "duplicate", "reorder", "corrupt"}
+
+
+def group(size: int) -> tuple[str, ...]:
+    return tuple(f"n{number}" for number in range(size))
+
+
+def aimed(fault, seed: int, nodes: tuple[str, ...], turn: int = 0, leader: str | None = "n1"):
+    return fault.aim(json.loads(json.dumps(fault.plan(Random(seed), nodes, turn))), nodes, leader)
+
+
+def test_all_faults_of_links_are_of_one_family_and_promised_by_the_group():
+    found = {
+        name for name, fault in discovery.find("faults").items() if family_of(fault) == NETWORK
+    }
+    assert found == FAULTS_OF_LINKS
+    assert discovery.get("targets", "dledger").promises.durable_under >= found
+
+
+@pytest.mark.parametrize("name", SHAPED)
+@given(seed=st.integers(), size=st.integers(2, 7), turn=st.integers(0, 3))
+def test_a_shaped_link_bites_is_told_and_is_undone_once(name, seed, size, turn):
+    fault, nodes = discovery.get("faults", name), group(size)
+    plan = aimed(fault, seed, nodes, turn, nodes[-1])
+    assert fault.needs == LinkShape(**plan["link_shape"]).words
+    assert all(set(link) & set(plan["victims"]) for link in plan["links"])
+    assert plan["links"]
+    assert fault.describe(plan)
+
+    async def scenario() -> None:
+        world = MemoryWorld(nodes)
+        undo = json.loads(json.dumps(await fault.apply(plan, world)))
+        assert not world.is_whole
+        assert (await fault.probe(plan, undo, world)).bit
+        world.traffic = False
+        nothing = await fault.probe(plan, undo, world)
+        assert not nothing.bit
+        assert nothing.what
+        await fault.undo(undo, world)
+        assert world.is_whole
+        done = list(world.log)
+        await fault.undo(undo, world)
+        assert world.log == done
+
+    trio.run(scenario)
+
+
+def test_a_delay_far_below_what_was_asked_did_not_bite():
+    fault = discovery.get("faults", "delay")
+    shape = LinkShape(delay_ms=80)
+    felt = {"delayed": 5, "delay_ms_mean": 79.0, "chunks": 5, "bytes": 10}
+    assert fault.judge(shape, felt)[0]
+    assert not fault.judge(shape, {**felt, "delay_ms_mean": 9.0})[0]
+
+
+def test_half_open_connections_that_nobody_wrote_into_did_not_bite():
+    judge = discovery.get("faults", "half-open").judge
+    assert judge(LinkShape(), {"half_open": 2, "unread": 40})[0]
+    assert not judge(LinkShape(), {"half_open": 2, "unread": 0})[0]
+    assert not judge(LinkShape(), {"half_open": 0, "unread": 0})[0]
+
+
+def test_what_only_packets_have_is_lacking_among_streams_and_said_so():
+    choice = availability.choose(Campaign(faults=(*SHAPED, "flap", "partition")))
+    assert choice.unavailable.keys() == PACKETS
+    assert all("a TCP stream" in why for why in choice.unavailable.values())
+
+
+def test_a_flapping_link_is_down_again_and_again_and_up_at_the_end():
+    nodes = group(3)
+    plan = {**aimed(flap.PLUGIN, 1, nodes), "down_ms": 5, "up_ms": 5}
+    noted: list[int] = []
+
+    async def scenario() -> None:
+        world = MemoryWorld(nodes)
+        undo = await flap.PLUGIN.apply(plan, world)
+        once = await flap.PLUGIN.probe(plan, undo, world)
+        assert not once.bit, "once down is a partition"
+        with trio.move_on_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(
+                    flap.PLUGIN.act, plan, undo, world, lambda undo: noted.append(len(undo["cuts"]))
+                )
+                while len(world.cuts) < 4:
+                    await trio.sleep(0.001)
+                nursery.cancel_scope.cancel()
+        assert noted[:2] == [2, 3]
+        evidence = await flap.PLUGIN.probe(plan, undo, world)
+        assert evidence.bit
+        assert evidence.measures["flaps"] == len(world.cuts)
+        world.traffic = False
+        assert not (await flap.PLUGIN.probe(plan, undo, world)).bit
+        await flap.PLUGIN.undo(undo, world)
+        assert world.is_whole
+
+    trio.run(scenario)
+
+
+def test_victims_say_whom_a_partition_parts_from_the_others():
+    nodes = group(5)
+    fault = partition.PLUGIN.configured({"victims": ["minority"], "nodes": list(nodes)})
+    plan = aimed(fault, 3, nodes)
+    assert len({a for a, _ in plan["links"]}) == 5
+    assert sorted(fault.taken_out(plan, nodes)) == sorted(plan["order"][:2])
+    with pytest.raises(UsageError, match="partition can strike"):
+        partition.PLUGIN.configured({"victims": ["all"], "nodes": list(nodes)})
+
+
+def test_what_a_partition_takes_out_is_outside_of_the_largest_part_that_hears_itself():
+    nodes = group(5)
+    assert grudges.parted(nodes, []) == ()
+    assert grudges.parted(nodes, grudges.deaf(nodes, "n2")) == ("n2",)
+    assert grudges.parted(nodes, [("n0", "n1")]) == ()
+    halves = grudges.components(nodes, [["n0", "n4"], ["n1", "n2", "n3"]])
+    assert grudges.parted(nodes, halves) == ("n0", "n4")
+    assert grudges.parted(nodes, grudges.each_alone(nodes, nodes)) == ("n1", "n2", "n3", "n4")
+
+
+def test_a_partition_that_must_spare_a_node_leaves_its_links():
+    nodes = group(3)
+    plan = aimed(partition.PLUGIN, 1, nodes)  # isolates n1
+    assert partition.PLUGIN.narrowed(plan, nodes, ["n1"]) is None
+    less = partition.PLUGIN.narrowed(plan, nodes, ["n0"])
+    assert {tuple(link) for link in less["links"]} == {("n1", "n2"), ("n2", "n1")}
+
+
+def test_primaries_are_all_that_lead_a_group():
+    nodes = group(4)
+
+    class TwoGroups(MemoryWorld):
+        async def leader(self, order=()):
+            return next((node for node in order if node in ("n0", "n2")), "n2")
+
+    async def scenario() -> None:
+        world = TwoGroups(nodes)
+        plan = {"shape": "primaries", "order": list(nodes), "mend": "reset"}
+        await partition.PLUGIN.apply(partition.PLUGIN.aim(plan, nodes, "n2"), world)
+        assert sorted(world.closed_links) == sorted(grudges.each_alone(nodes, ["n0", "n2"]))
+
+    trio.run(scenario)
