@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness import discovery
-from harness.campaign import Campaign, fault_options, node_names
+from harness.campaign import Campaign, fault_options, faults_of, node_names
 from harness.errors import UsageError
 from harness.plugins import Fault, Json, Target
 from harness.runtime import offers
@@ -37,7 +37,7 @@ def choose(campaign: Campaign) -> Choice:
     nodes, options = node_names(campaign), fault_options(campaign)
     faults: dict[str, Fault] = {}
     unavailable: dict[str, str] = {}
-    for name in campaign.faults:
+    for name in faults_of(campaign):
         fault: Fault = discovery.get("faults", name).configured(options)
         why = lacking(fault, campaign.world, target, options)
         why = why if why is not None else fault.unavailable(target, nodes)

@@ -24,6 +24,8 @@ from harness.draw import new_seed
 from harness.errors import UsageError
 from harness.groups import GroupWorkload
 from harness.plugins import Promises, Target
+from harness.scripts import Step, check_event, read_steps, write_steps
+from harness.toml_text import toml_key, toml_value
 
 BUILT_IN = Path(__file__).parent.parent / "workloads" / "campaigns" / "quick.toml"
 """The campaign that `run` without an argument runs."""
@@ -39,6 +41,9 @@ INDEX_UNIT_BYTES = 32
 FAULT_DURATION_MIN_S = 0.5
 """No fault is shorter, squeezed or not: no follower would notice it."""
 FILE_BYTES_MIN = 4096
+LANES_MAX = 8
+FILE_ONLY = frozenset({"script"})
+"""Keys that only a campaign file has: they are too long for a command line."""
 
 
 class Campaign(
@@ -79,6 +84,13 @@ class Campaign(
         faults: names of the faults to draw from; () for none.
         victims: which nodes the faults of nodes strike (`harness.faults.victims`, or names); ()
             for whatever each of them draws from.
+        nemesis_schedule: how the faults follow each other: drawn, with drawn times; drawn, at
+            regular times; or in the order in which they are named.
+        faults_at_once: so many lanes of faults there are, each as if it were alone.
+        budget: what faults together may take out of the group: never so many nodes that no
+            quorum is left, or any (none).
+        script: faults named one by one, at a time or on an event (`harness.scripts`), beside
+            those that are drawn; with a script and no `faults` none are drawn.
         nemesis_interval_s: mean quiet time between the end of one fault and the next.
         fault_duration_min_s, fault_duration_max_s: how long a fault holds.
         disk: how nodes write: to the real disk, or keeping unsynced writes in memory, so
@@ -108,6 +120,9 @@ class Campaign(
     steady_s: float = 5.0
     faults: tuple[str, ...] = ("kill", "pause", "partition")
     victims: tuple[str, ...] = ()
+    nemesis_schedule: Literal["random", "periodic", "sequence"] = "random"
+    faults_at_once: int = 1
+    budget: Literal["none", "quorum"] = "none"
     nemesis_interval_s: float = 3.0
     fault_duration_min_s: float = 1.5
     fault_duration_max_s: float = 3.5
@@ -119,6 +134,7 @@ class Campaign(
     store: str = "store"
     spark_master: str = "local[*]"
     spark_remote: str | None = None
+    script: tuple[Step, ...] = ()
 
     @property
     def spark(self) -> str:
@@ -142,6 +158,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "op_timeout": (0.05, 600),
     "time_limit": (1, TIME_LIMIT_MAX_S),
     "steady": (0, TIME_LIMIT_MAX_S),
+    "faults_at_once": (1, LANES_MAX),
     "nemesis_interval": (0, TIME_LIMIT_MAX_S),
     "fault_duration_min": (FAULT_DURATION_MIN_S, TIME_LIMIT_MAX_S),
     "fault_duration_max": (FAULT_DURATION_MIN_S, TIME_LIMIT_MAX_S),
@@ -195,9 +212,12 @@ def resolve(campaign: Campaign) -> Campaign:
     if isinstance(workload, GroupWorkload):
         _check_groups(campaign, target)
     known = discovery.find("faults")
-    for fault in campaign.faults:
+    for fault in faults_of(campaign):
         if fault not in known:
             raise UsageError(unknown("fault", fault, known))
+    for number, step in enumerate(campaign.script, 1):
+        if step.on is not None:
+            check_event(step.on, known, f"script {number}")
     if campaign.world == "sim" and campaign.record != "none":
         raise UsageError(f"record {campaign.record}: in world sim the seed alone repeats a run")
     seed = campaign.seed if campaign.seed is not None else new_seed()
@@ -274,6 +294,12 @@ def workload_options(campaign: Campaign) -> dict[str, Any]:
     return {"queues": campaign.queues}
 
 
+def faults_of(campaign: Campaign) -> tuple[str, ...]:
+    """Return the names of all faults asked for: to be drawn, and those of the script."""
+    scripted = (step.fault for step in campaign.script)
+    return tuple(dict.fromkeys((*campaign.faults, *scripted)))
+
+
 def fault_options(campaign: Campaign) -> dict[str, Any]:
     """Return what the faults are configured by."""
     return {
@@ -288,10 +314,13 @@ def to_toml(campaign: Campaign) -> str:
     """Write a campaign as TOML that `loads` reads back as an equal one."""
     lines = ["# A shaketable campaign. Keys are the options of `shaketable run`.\n"]
     lines += [
-        f"{key} = {_toml_value(value)}\n"
+        f"{key} = {toml_value(value)}\n"
         for key, value in msgspec.to_builtins(campaign).items()
-        if value is not None
+        if value is not None and key not in FILE_ONLY
     ]
+    for table in write_steps(campaign.script):
+        lines.append("\n[[script]]\n")
+        lines += [f"{toml_key(key)} = {toml_value(value)}\n" for key, value in table.items()]
     return "".join(lines)
 
 
@@ -301,6 +330,9 @@ def _convert(given: Mapping[str, Any], where: str) -> Campaign:
         if key not in KEYS:
             raise UsageError(f"{where}: {unknown('key', key, KEYS)}")
     plain = {key: _plain(key, value) for key, value in given.items() if value is not None}
+    if "script" in plain:
+        plain["script"] = read_steps(plain["script"], where)
+        plain.setdefault("faults", ())
     try:
         return msgspec.convert(plain, Campaign)
     except msgspec.ValidationError as error:
@@ -349,12 +381,3 @@ def _check_numbers(campaign: Campaign) -> None:
             f"index_file_size {campaign.index_file_bytes}: not a multiple of {INDEX_UNIT_BYTES}"
         )
     clients(campaign)
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, str):  # JSON's escapes are TOML's, but for DEL
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml_value(item) for item in value)}]"
-    assert isinstance(value, int | float), f"no TOML for {value!r}"
-    return repr(value)

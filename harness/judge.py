@@ -20,7 +20,7 @@ from checkers.engine.spark import SparkEngine
 from harness import campaign as campaigns
 from harness import discovery, results
 from harness.abilities import SegmentedLog
-from harness.campaign import Campaign
+from harness.campaign import Campaign, faults_of
 from harness.course import judge_course
 from harness.errors import HarnessError, UsageError
 from harness.history.export import Exported, export, export_events, load_operations
@@ -207,7 +207,7 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
         committed=committed_indexes(folder),
         promises=campaigns.promises_of(campaign, target) or target.promises,
         windows=exported.windows,
-        faults_asked=tuple(name for name in campaign.faults if name not in unavailable),
+        faults_asked=tuple(name for name in faults_of(campaign) if name not in unavailable),
         incomplete=exported.incomplete,
     )
     return CheckJob(

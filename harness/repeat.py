@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from harness.campaign import Campaign
+from harness.campaign import FILE_ONLY, Campaign
 
 OPTIONS_TYPED_MAX: Final = 10
 """A command line with more options than these is not typed again by anyone."""
@@ -31,7 +31,7 @@ def repeat_command(campaign: Campaign, folder: Path) -> str:
         for key, value in values.items()
         if value != defaults[key] and key not in NO_PART_OF_IT
     ]
-    if len(unlike) > OPTIONS_TYPED_MAX:
+    if len(unlike) > OPTIONS_TYPED_MAX or FILE_ONLY & {key for key, _ in unlike}:
         return shlex.join([*words, str(folder / "campaign.toml")])
     for key, value in unlike:
         words += [f"--{key.replace('_', '-')}", _word(value)]

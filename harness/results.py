@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from harness.campaign import Campaign
+from harness.campaign import Campaign, faults_of
 from harness.history.run_folder import RunFolder, write_atomically
 from harness.plugins import FaultWindow, Promises
 from harness.verdict import Finding, Outcome, Verdict, join
@@ -63,7 +63,7 @@ def to_json(results: Results) -> dict[str, Any]:
         "target": campaign.target,
         "mutant": campaign.mutant,
         "workload": campaign.workload,
-        "faults_asked": list(campaign.faults),
+        "faults_asked": list(faults_of(campaign)),
         "faults": {
             "applied": len(results.windows),
             "bit": sum(window.bit for window in results.windows),

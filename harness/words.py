@@ -48,7 +48,7 @@ class Word(StrEnum):
     POWER = "power"
     DAMAGE = "damage"
     ROLLBACK = "rollback"
-    # resources (`TakesResources`)
+    # resources (`harness.resources.TakesResources`)
     CPU = "cpu"
     MEMORY = "memory"
     DESCRIPTORS = "descriptors"
@@ -187,11 +187,16 @@ class ShapesLinks(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockChange:
-    """What becomes of one process's clocks: an offset in ms, and a rate (0: frozen)."""
+    """What becomes of one process's clocks: an offset in ms, and a rate (0: frozen).
+
+    With `strobe_ms` they show the offset and the right time by turns, for so long each. A
+    monotonic clock never goes back: it keeps what an offset or a rate has put it ahead by.
+    """
 
     offset_ms: float = 0.0
     rate: float = 1.0
     which: Literal["wall", "monotonic", "both"] = "both"
+    strobe_ms: float = 0.0
 
     def to_json(self) -> Json:
         """For a plan; `ClockChange(**json)` reads it back."""
@@ -306,7 +311,36 @@ class HurtsDisks(Protocol):
         ...
 
     async def copy_store(self, node: str) -> str:
-        """Copy what the node has stored, for a later rollback; return an id."""
+        """Copy what a dead node has stored, for a later rollback; return an id."""
+        ...
+
+    async def tempt(self, node: str, incarnation: int) -> Json:
+        """Start a damaged node, whose dead incarnation that is, and see what it does.
+
+        Returns {"incarnation": of the process that was started, "refused": what it said when it
+        ended by itself, None if it serves}.
+        """
+        ...
+
+    async def revive(self, node: str, incarnation: int) -> None:
+        """Give a node that refused its store an empty disk, and what it needs from its group.
+
+        `incarnation` is the one that refused. Nothing is done twice, or to a node that runs.
+        """
+        ...
+
+
+@runtime_checkable
+class LosesPower(Protocol):
+    """A world in which a node can lose what it had not synced, and it is known how much."""
+
+    async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
+        """Let nodes lose power, all at once; `restart` starts them again.
+
+        With `on` ("sync:3", "message:PushRequest") each at its third such event from now on, or
+        when it does not come to that in time. Returns {"incarnations": as of `World.kill`,
+        "lost_bytes": by node, what was certainly not synced}.
+        """
         ...
 
 
@@ -319,57 +353,6 @@ class CountsEffects(Protocol):
 
         The counts of its incarnations add up; names are those of the events of a script
         ("sync:100").
-        """
-        ...
-
-
-# ---- resources ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    """What is taken from a process. What is None (or 1.0) is left to it.
-
-    Attributes:
-        cpu_share: the share of the time in which it may run at all, in slices of `slice_ms`.
-        memory_spare_bytes: how much more memory (address space) it may take than it has now.
-        descriptors_spare: how many more files and connections it may open than it has now.
-    """
-
-    cpu_share: float = 1.0
-    slice_ms: float = 50.0
-    memory_spare_bytes: int | None = None
-    descriptors_spare: int | None = None
-
-    def to_json(self) -> Json:
-        """For a plan; `Resources(**json)` reads it back."""
-        return asdict(self)
-
-
-@runtime_checkable
-class TakesResources(Protocol):
-    """A world that can take processor time, memory and descriptors from a node's process.
-
-    An incarnation that ends for want of them while they are taken ended by that fault, and not
-    by itself; `give_back` starts the node again.
-    """
-
-    async def take(self, node: str, resources: Resources) -> str:
-        """Take that from the node's process that runs now; return an id ("" if none runs)."""
-        ...
-
-    async def give_back(self, taken: str) -> None:
-        """Give exactly that back, and start what ended for want of it (idempotent)."""
-        ...
-
-    def taken(self, taken: str) -> Json:
-        """What that did so far, as measured from outside; also after it was given back.
-
-        Always "node" and "ended" (how its process ended for want of it; None if it did not). Of
-        the processor: "stopped_ms", "stops", "cpu_ms" (time it ran), "wall_ms", and
-        "cpu_share_before". Of memory: "limit_bytes", "had_bytes", "refused" (lines in its log
-        that say so). Of descriptors: "limit", "open" (the most seen), "unaccepted" (connections
-        that waited at its door with none free, the most seen), "refused".
         """
         ...
 

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from harness.campaign import Campaign, node_names
+from harness.campaign import Campaign, faults_of, node_names
 from harness.history.run_folder import write_atomically
 from harness.plugins import Json, Promises
 
@@ -65,7 +65,7 @@ def describe(campaign: Campaign, promises: Promises, command: Sequence[str]) -> 
         "mutant": campaign.mutant,
         "workload": campaign.workload,
         "nodes": list(node_names(campaign)),
-        "faults": list(campaign.faults),
+        "faults": list(faults_of(campaign)),
         "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "command": " ".join(command),
         "versions": versions(),

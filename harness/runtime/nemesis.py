@@ -9,15 +9,21 @@ history whose operations are `info` twice); DESIGN.md decisions 10 to 12.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
 from harness.plugins import Evidence, Fault, Json, World
+from harness.runtime.budget import Budget
+from harness.runtime.happenings import Happenings
 from harness.runtime.ledger import Ledger
 from harness.runtime.observer import Observer
 from harness.schedule import Planned
+from harness.scripts import counted
+from harness.words import Acts, CountsEffects
 
 LEADER_WAIT_S = 2.0
 """How long a fault waits for somebody to lead before it aims at whoever was drawn first."""
@@ -38,6 +44,7 @@ class Tally:
     bit: int = 0
     failed: int = 0
     stuck: int = 0
+    left_out: int = 0
 
 
 class Nemesis:
@@ -50,6 +57,11 @@ class Nemesis:
         record: takes a nemesis event (f, value) into the history.
         observer: who is told.
         now_ns: the time since the run's start.
+        budget: what faults may take out of the group together; None: anything.
+
+    Attributes:
+        tally: what became of the faults so far.
+        happenings: told of elections, so that faults of a script can wait for them.
     """
 
     def __init__(
@@ -60,8 +72,11 @@ class Nemesis:
         record: Callable[[str, Json], None],
         observer: Observer,
         now_ns: Callable[[], int],
+        budget: Budget | None = None,
     ) -> None:
         self.tally = Tally()
+        self.happenings = Happenings()
+        self._budget = budget or Budget(world.nodes, keeps_quorum=False)
         self._faults = faults
         self._world = world
         self._ledger = ledger
@@ -69,41 +84,103 @@ class Nemesis:
         self._observer = observer
         self._now_ns = now_ns
 
-    async def run(self, schedule: Sequence[Planned]) -> None:
-        """Do all faults of a schedule, whose times count from now; return when all are undone."""
+    async def run(self, schedule: Sequence[Planned], room_s: float = math.inf) -> None:
+        """Do all faults of a schedule, whose times count from now; return when all are undone.
+
+        A fault that waits for an event, or for its turn under the budget, begins within `room_s`
+        or not at all.
+        """
         began = trio.current_time()
+        since = self.happenings.mark(self._world)
         async with trio.open_nursery() as nursery:
             for planned in schedule:
-                nursery.start_soon(self._perform, planned, began)
+                nursery.start_soon(self._perform, planned, began, began + room_s, since)
 
-    async def _perform(self, planned: Planned, began: float) -> None:
-        """One fault from its time on: aim, apply, hold, probe, undo."""
+    async def _perform(
+        self, planned: Planned, began: float, end: float, since: Mapping[str, int]
+    ) -> None:
+        """One fault from its time on: wait, aim, apply, hold, probe, undo."""
         fault = self._faults[planned.fault]
-        await trio.sleep_until(began + planned.start_s)
-        plan = fault.aim(
-            planned.plan,
-            self._world.nodes,
-            await self._find_leader(planned.plan.get("order", ())),
-        )
-        event: Json = {
-            "fault": planned.number,
-            "plan": plan,
-            "description": fault.describe(plan),
-        }
-        self._ledger.applying(planned.number, fault.name, plan)
+        if planned.on is None:
+            await trio.sleep_until(began + planned.start_s)
+        elif not await self._await_event(planned, planned.on, end, since):
+            await self._leave_out(fault, planned, f"{planned.on} did not happen in time")
+            return
+        start = trio.current_time() if planned.on is not None else began + planned.start_s
+        try:
+            plan = await self._aim(fault, planned, min(end, start + planned.duration_s))
+            if plan is None:
+                why = f"the budget keeps a quorum, and {self._budget}"
+                await self._leave_out(fault, planned, why)
+                return
+            await self._strike(fault, planned, plan, start + planned.duration_s)
+        finally:
+            self._budget.give_back(planned.number)
+
+    async def _await_event(
+        self, planned: Planned, event: str, end: float, since: Mapping[str, int]
+    ) -> bool:
+        """Wait for the event of a fault, and what passes after it; False if it does not come."""
+        if counted(event) is not None and not isinstance(self._world, CountsEffects):
+            self._observer.note(f"fault {planned.number}: nobody counts {event} in this world")
+            return False
+        latest = end - planned.after_s - planned.duration_s
+        with trio.move_on_at(max(latest, trio.current_time())) as waited:
+            await self.happenings.wait(event, planned.nth, since, self._world)
+        if waited.cancelled_caught:
+            return False
+        await trio.sleep(planned.after_s)
+        return True
+
+    async def _aim(self, fault: Fault, planned: Planned, latest: float) -> Json | None:
+        """Name the victims, as many as the budget has room for; None if it has none in time."""
+        while True:
+            leader = await self._find_leader(planned.plan.get("order", ()))
+            aimed = fault.aim(planned.plan, self._world.nodes, leader)
+            plan = self._budget.take(planned.number, fault, aimed)
+            if plan is not None:
+                return plan
+            with trio.move_on_at(latest) as waited:
+                await self._budget.changed()
+            if waited.cancelled_caught:
+                return None
+
+    async def _strike(self, fault: Fault, planned: Planned, plan: Json, stop: float) -> None:
+        number = planned.number
+        event: Json = {"fault": number, "plan": plan, "description": fault.describe(plan)}
+        self._ledger.applying(number, fault.name, plan)
         event["began_ns"] = self._now_ns()
-        undo = await self._apply(fault, planned.number, plan, event)
+        undo = await self._apply(fault, number, plan, event)
         if undo is None:
             return
-        stop = max(
-            began + planned.start_s + planned.duration_s,
-            trio.current_time() + planned.duration_s * HELD_SHARE_MIN,
-        )
+        stop = max(stop, trio.current_time() + planned.duration_s * HELD_SHARE_MIN)
         try:
-            self._begin(fault, planned.number, undo, event)
-            await trio.sleep_until(stop)
+            self._begin(fault, number, undo, event)
+            await self._hold(fault, number, plan, undo, stop)
         finally:
-            await self._end(fault, planned.number, undo, event)
+            await self._end(fault, number, undo, event)
+
+    async def _hold(self, fault: Fault, number: int, plan: Json, undo: Json, stop: float) -> None:
+        """Let the fault be in force; one that acts is over when it has done what it wanted."""
+        with trio.move_on_at(stop):
+            if not isinstance(fault, Acts):
+                await trio.sleep_forever()
+            try:
+                await fault.act(plan, undo, self._world, partial(self._ledger.applied, number))
+            except Exception as failure:
+                what = f"{fault.describe(plan)}: {type(failure).__name__}: {failure}"
+                self._observer.note(f"fault {number}, {what}")
+                undo["failure"] = what
+
+    async def _leave_out(self, fault: Fault, planned: Planned, why: str) -> None:
+        """Tell of a fault that did not begin, in the history too."""
+        self.tally.left_out += 1
+        what = fault.describe(planned.plan)
+        event: Json = {"fault": planned.number, "plan": planned.plan, "description": what}
+        self._record(fault.name, {**event, "phase": "start"})
+        stopped = {"bit": False, "evidence": f"not begun: {why}", "measures": {}}
+        self._record(fault.name, {**event, "phase": "stop", **stopped})
+        self._observer.note(f"fault {planned.number}, {what}, did not begin: {why}")
 
     async def _find_leader(self, order: Sequence[str]) -> str | None:
         """Who leads; waits a little for somebody to. Of several, the first in `order`."""
@@ -134,6 +211,7 @@ class Nemesis:
         self._ledger.applied(number, undo)
         self._record(fault.name, {**event, "phase": "start"})
         self.tally.applied += 1
+        self.happenings.fault_began(fault.name)
         self._observer.fault_started(number, fault.name, event["description"], self._now_ns())
 
     async def _end(self, fault: Fault, number: int, undo: Json, event: Json) -> None:
@@ -142,6 +220,7 @@ class Nemesis:
         what = evidence.what
         if error is None:
             self._ledger.undone(number)
+            self.happenings.fault_healed(fault.name)
         else:
             self.tally.stuck += 1
             self._ledger.stuck(number, error)

@@ -86,8 +86,9 @@ async def steady(rig: Rig, began: float) -> None:
 async def chaos(rig: Rig, began: float) -> None:
     """Do the faults of the schedule until the clients' time is over and all are undone."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.nemesis.run, rig.schedule)
-        await trio.sleep_until(began + rig.campaign.time_limit_s)
+        end = began + rig.campaign.time_limit_s
+        nursery.start_soon(rig.nemesis.run, rig.schedule, end - trio.current_time())
+        await trio.sleep_until(end)
 
 
 async def heal(rig: Rig) -> tuple[str, ...]:

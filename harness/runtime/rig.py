@@ -9,7 +9,7 @@ from typing import Protocol
 
 from harness import availability, discovery
 from harness.abilities import NamesBrokers
-from harness.campaign import Campaign, node_names, promises_of
+from harness.campaign import Campaign, faults_of, node_names, promises_of
 from harness.errors import HarnessError
 from harness.groups import GroupWorkload
 from harness.history.recorder import Recorder
@@ -17,6 +17,7 @@ from harness.history.run_folder import RunFolder, write_atomically
 from harness.network.proxy import ProxyNetwork
 from harness.plugins import Address, Fault, Json, NodeLayout, Target, World
 from harness.runtime import ports
+from harness.runtime.budget import Budget
 from harness.runtime.disks import Member
 from harness.runtime.facts import RunFacts, describe
 from harness.runtime.ledger import Ledger, Lines
@@ -182,9 +183,7 @@ def build(
         workers=WorkerGroup(plan_workers(campaign, folder, clients, start_ns)),
         services=(network.run, world.run),
         collect=_nothing,
-        nemesis=Nemesis(
-            records.faults, world, records.ledger, records.recorder.nemesis, observer, now_ns
-        ),
+        nemesis=make_nemesis(campaign, records, world, observer, now_ns),
         schedule=records.schedule,
         recorder=records.recorder,
         ledger=records.ledger,
@@ -243,6 +242,21 @@ def open_records(
     )
 
 
+def make_nemesis(
+    campaign: Campaign,
+    records: Records,
+    world: RunWorld,
+    observer: Observer,
+    now_ns: Callable[[], int],
+) -> Nemesis:
+    """Return the nemesis of a run, which is told of elections."""
+    budget = Budget(world.nodes, keeps_quorum=campaign.budget == "quorum")
+    record = records.recorder.nemesis
+    nemesis = Nemesis(records.faults, world, records.ledger, record, observer, now_ns, budget)
+    world.standing.on_elected = nemesis.happenings.leader_elected
+    return nemesis
+
+
 def _nothing() -> None:
     """The nodes of processes write into the run's folder themselves."""
 
@@ -254,7 +268,7 @@ def node_options(campaign: Campaign) -> Json:
         "seed": campaign.seed,
         "disk": campaign.disk,
         "record": campaign.record,
-        "spares": "wipe" in campaign.faults,
+        "spares": "wipe" in faults_of(campaign),
         "data_file_bytes": campaign.data_file_bytes,
         "index_file_bytes": campaign.index_file_bytes,
     }

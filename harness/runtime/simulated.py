@@ -14,9 +14,8 @@ from harness.campaign import Campaign, clients, node_names, workload_options
 from harness.errors import HarnessError, UsageError
 from harness.history.run_folder import RunFolder
 from harness.plugins import Target
-from harness.runtime.nemesis import Nemesis
 from harness.runtime.observer import Observer
-from harness.runtime.rig import Rig, node_options, open_records
+from harness.runtime.rig import Rig, make_nemesis, node_options, open_records
 from harness.runtime.sim_workers import SimulatedWorkers
 from harness.runtime.sim_world import SimulatedWorld
 from harness.runtime.supervisor import RunResult, run_rig
@@ -100,9 +99,7 @@ def _build(
         workers=workers,
         services=(world.run, workers.run),
         collect=collect,
-        nemesis=Nemesis(
-            records.faults, world, records.ledger, records.recorder.nemesis, observer, group.now_ns
-        ),
+        nemesis=make_nemesis(campaign, records, world, observer, group.now_ns),
         schedule=records.schedule,
         recorder=records.recorder,
         ledger=records.ledger,

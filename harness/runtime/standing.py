@@ -60,6 +60,8 @@ class Standing:
         self.leader_changes = 0
         self.is_ending = False
         """Set when the nodes are told to end: no news from then on."""
+        self.on_elected: Callable[[], None] = _nobody
+        """Called when somebody comes to lead a new term."""
         self._nodes = nodes
         self._ask = ask
         self._status_log = status_log
@@ -110,6 +112,7 @@ class Standing:
             if led[0] is not None and (led[0], led[1]) != self._last_leader:
                 self.leader_changes += self._last_leader is not None
                 self._last_leader = (led[0], led[1])
+                self.on_elected()
             self._observer.leader_changed(*led, self._now_ns())
 
     def leading(self) -> tuple[str | None, int]:
@@ -195,3 +198,7 @@ class Standing:
         for name in ("role", "term", "leader", "committed_index", "end_index"):
             row[name] = None if status is None else getattr(status, name)
         return row
+
+
+def _nobody() -> None:
+    """Nobody is told."""

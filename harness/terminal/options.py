@@ -57,6 +57,9 @@ class RunOptions:
         nodes: Size of the group; the nodes are n0, n1, ...
         faults: Comma-separated faults (`list faults`), or none, or all.
         victims: Nodes that faults strike: leader, followers, one, minority, majority, all, n1 ...
+        nemesis_schedule: How faults follow each other: random, periodic or sequence (as named).
+        faults_at_once: Lanes of faults, each as if it were alone.
+        budget: What faults may take out of the group together: quorum (one is left), or none.
         nemesis_interval: Mean quiet time between the end of a fault and the next, in seconds.
         fault_duration_min: Shortest time that a fault holds, in seconds.
         fault_duration_max: Longest time that a fault holds, in seconds.
@@ -90,6 +93,9 @@ class RunOptions:
         None
     )
     victims: Annotated[str | None, _option("victims", SHAKING, "NAMES", default=False)] = None
+    nemesis_schedule: Annotated[str | None, _option("nemesis_schedule", SHAKING, "KIND")] = None
+    faults_at_once: Annotated[int | None, _option("faults_at_once", SHAKING, "N")] = None
+    budget: Annotated[str | None, _option("budget", SHAKING, "KIND")] = None
     nemesis_interval: Annotated[float | None, _option("nemesis_interval", SHAKING, "S")] = None
     fault_duration_min: Annotated[float | None, _option("fault_duration_min", SHAKING, "S")] = None
     fault_duration_max: Annotated[float | None, _option("fault_duration_max", SHAKING, "S")] = None

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from harness import availability, discovery, judge
 from harness import campaign as campaigns
-from harness.campaign import Campaign
+from harness.campaign import Campaign, faults_of
 from harness.history import run_folder
 from harness.history.run_folder import RunFolder
 from harness.repeat import repeat_command
@@ -188,7 +188,7 @@ def _heading(campaign: Campaign) -> Text:
     facts = [
         f"{campaign.nodes} nodes of {campaign.target}",
         campaign.workload,
-        ", ".join(campaign.faults) or "no faults",
+        ", ".join(faults_of(campaign)) or "no faults",
         *([f"mutant {campaign.mutant}"] if campaign.mutant else []),
         f"seed {campaign.seed}",
     ]

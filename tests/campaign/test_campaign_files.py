@@ -13,11 +13,25 @@ from harness import campaign as campaigns
 from harness import discovery
 from harness.campaign import BUILT_IN, Campaign, clients, load, loads, parse_faults, to_toml
 from harness.errors import UsageError
+from harness.scripts import Step
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 FLOATS = st.floats(0, 1e9)
+SECONDS = st.floats(0.1, 1e5)
+STEPS = st.builds(
+    Step,
+    fault=TEXTS,
+    at=SECONDS,
+    duration=SECONDS,
+    victims=st.lists(TEXTS, max_size=2).map(tuple),
+    plan=st.dictionaries(
+        st.sampled_from(("order", "a b", "\x7f")),
+        st.booleans() | TEXTS | FLOATS | st.lists(TEXTS, max_size=2),
+    ),
+) | st.builds(Step, fault=TEXTS, on=TEXTS, after=SECONDS, times=st.integers(1, 9))
 CAMPAIGNS = st.builds(
     Campaign,
+    script=st.lists(STEPS, max_size=2).map(tuple),
     name=TEXTS,
     target=TEXTS,
     mutant=st.none() | TEXTS,
@@ -161,3 +175,23 @@ def test_faults_of_the_command_line() -> None:
     assert parse_faults("kill, pause,kill", ()) == ("kill", "pause")
     assert parse_faults("none", ("kill",)) == ()
     assert parse_faults("all", ("pause", "kill")) == ("kill", "pause")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("script = 3", r"f: script: expected \[\[script\]\] tables, 1000 at most"),
+        ("[[script]]\nat = 1", "f: script 1: expected a table with a fault's name as `fault`"),
+        ('[[script]]\nfault = "kill"', "f: script 1: expected `at` .* or `on` .*, one of them"),
+        ('[[script]]\nfault = "kill"\nat = "1"', r"f: script 1: Expected float .* at \$.at"),
+        ('[[script]]\nfault = "kill"\nat = nan', "f: script 1: at nan: expected 0 or more"),
+        ('[[script]]\nfault = "kill"\nat = 1\ntimes = 2', "f: script 1: `times` is for events"),
+        ('[[script]]\nfault = "kil"\nat = 1', "unknown fault 'kil'; did you mean 'kill'"),
+        ('[[script]]\nfault = "kill"\non = "leader"', "unknown event 'leader'"),
+        ('[[script]]\nfault = "kill"\non = "sync:0"', "unknown event 'sync:0'"),
+        ('[[script]]\nfault = "kill"\non = "healed:x"', "on 'healed:x': unknown fault 'x'"),
+    ],
+)
+def test_what_a_script_cannot_say_is_told_in_one_line(text, line) -> None:
+    with pytest.raises(UsageError, match=line):
+        campaigns.resolve(loads(text, "f"))

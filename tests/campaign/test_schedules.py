@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.campaign import FAULT_DURATION_MIN_S, Campaign
+from harness.campaign import FAULT_DURATION_MIN_S, Campaign, loads
+from harness.discovery import find
 from harness.draw import draw, new_seed
 from harness.errors import HarnessError, UsageError
 from harness.schedule import decode_schedule, encode_schedule, schedule
@@ -159,6 +160,94 @@ def test_a_run_too_short_for_its_faults_is_refused() -> None:
         short = msgspec.structs.replace(CAMPAIGN, time_limit_s=limit_s)
         with pytest.raises(UsageError, match=r"too little to try each of 3 once: give \d+ s"):
             schedule(short, FAULTS)
+
+
+# ---- other schedules ---------------------------------------------------------------------
+
+
+def changed(**fields) -> Campaign:
+    return msgspec.structs.replace(CAMPAIGN, **fields)
+
+
+def test_a_sequence_goes_round_in_the_order_in_which_faults_are_named() -> None:
+    named = ("pause", "kill", "disk")
+    planned = schedule(changed(nemesis_schedule="sequence", faults=named), FAULTS)
+    assert len(planned) > 6
+    for one in planned:
+        assert one.fault == named[one.number % 3]
+        assert one.plan["turn"] == one.number // 3
+
+
+def test_a_periodic_schedule_keeps_regular_times() -> None:
+    planned = schedule(changed(nemesis_schedule="periodic", nemesis_interval_s=4.0), FAULTS)
+    assert [one.start_s for one in planned[:3]] == [0.0, 6.5, 13.0]
+    assert {one.duration_s for one in planned} == {2.5}
+    assert len({one.fault for one in planned[:3]}) == 3
+
+
+def test_each_lane_is_drawn_for_itself_and_the_first_as_if_it_were_alone() -> None:
+    alone, three = schedule(CAMPAIGN, FAULTS), schedule(changed(faults_at_once=3), FAULTS)
+    assert [one.number for one in three] == list(range(len(three)))
+    assert [one.start_s for one in three] == sorted(one.start_s for one in three)
+    places = {(one.fault, one.start_s, str(one.plan)) for one in three}
+    assert {(one.fault, one.start_s, str(one.plan)) for one in alone} <= places
+    assert len(places) == len(three) > 2 * len(alone)
+    at_once = max(
+        sum(other.start_s <= one.start_s < other.start_s + other.duration_s for other in three)
+        for one in three
+    )
+    assert at_once == 3
+
+
+def test_a_fault_that_needs_its_time_gets_it_where_there_is_room() -> None:
+    class Long(FakeFault):
+        def least_s(self, nodes):
+            return 4.0 * len(nodes)
+
+        async def act(self, plan, undo, world, note):
+            raise NotImplementedError
+
+    faults = {**FAULTS, "kill": Long("kill")}
+    planned = schedule(CAMPAIGN, faults)
+    assert {one.duration_s for one in planned if one.fault == "kill"} == {12.0}
+    assert max(one.duration_s for one in planned if one.fault != "kill") <= 3.5
+
+
+SCRIPT = """
+seed = 7
+[[script]]
+fault = "kill"
+on = "leader-elected"
+after = 0.5
+times = 2
+victims = "n1"
+[[script]]
+fault = "pause"
+at = 12.5
+duration = 1
+order = ["n2", "n0", "n1"]
+"""
+
+
+def test_a_script_is_all_there_is_unless_faults_are_asked_for() -> None:
+    campaign = loads(SCRIPT, "file")
+    first, second, third = schedule(campaign, find("faults"))
+    assert (first.on, first.nth, first.after_s, second.nth) == ("leader-elected", 1, 0.5, 2)
+    assert first.plan["variant"] == second.plan["variant"] == "n1"
+    assert (third.start_s, third.duration_s, third.on) == (12.5, 1.0, None)
+    assert third.plan["order"] == ["n2", "n0", "n1"]
+    assert decode_schedule(encode_schedule([first, third]), "schedule.json") == [first, third]
+    both = loads('faults = "partition"\n' + SCRIPT, "file")
+    planned = schedule(both, find("faults"))
+    assert {one.fault for one in planned[:-3]} == {"partition"}
+    assert [one.number for one in planned] == list(range(len(planned)))
+    assert [one.plan for one in planned[-3:]] == [first.plan, second.plan, third.plan]
+
+
+def test_a_script_that_sets_what_no_plan_has_is_refused() -> None:
+    campaign = loads(SCRIPT + "lenght = 3", "file")
+    with pytest.raises(UsageError, match=r"script 2: 'lenght' is neither .* pause \(there are: o"):
+        schedule(campaign, find("faults"))
 
 
 def test_no_faults_is_an_empty_schedule() -> None:

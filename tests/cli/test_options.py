@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.campaign import Campaign, resolve
+from harness import discovery
+from harness.campaign import FILE_ONLY, Campaign, loads, resolve
 from harness.errors import UsageError
 from harness.repeat import OPTIONS_TYPED_MAX, repeat_command
 from harness.terminal.commands import app
@@ -29,7 +30,7 @@ def campaign(line: str) -> Campaign:
 def test_every_key_of_a_campaign_file_is_an_option() -> None:
     keys = set(msgspec.to_builtins(Campaign()))
     options = {field.name for field in dataclasses.fields(RunOptions)}
-    assert options - OUTSIDE_CAMPAIGN == keys
+    assert options - OUTSIDE_CAMPAIGN == keys - FILE_ONLY
 
 
 def test_nothing_given_says_nothing() -> None:
@@ -43,8 +44,12 @@ def test_the_field_s_own_names() -> None:
 
 
 def test_all_faults_are_those_that_there_are() -> None:
-    there_are = ("kill", "partition", "pause", "transfer", "wipe")
-    assert campaign("run --faults all").faults == there_are
+    assert campaign("run --faults all").faults == tuple(sorted(discovery.find("faults")))
+
+
+def test_a_script_is_repeated_by_its_file() -> None:
+    asked = loads('[[script]]\nfault = "kill"\nat = 3', "x.toml")
+    assert repeat_command(asked, Path("a b")) == "./shaketable run 'a b/campaign.toml'"
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -11,6 +13,7 @@ from memory_world import MemoryWorld
 
 from harness.faults import kill, partition, pause
 from harness.plugins import Evidence
+from harness.runtime.budget import Budget
 from harness.runtime.ledger import Ledger, open_faults
 from harness.runtime.nemesis import APPLY_TIMEOUT_S, LEADER_WAIT_S, UNDO_ATTEMPTS_MAX, Nemesis
 from harness.runtime.observer import SilentObserver
@@ -31,6 +34,7 @@ class Stage:
     )  # fmt: skip
     notes: list = field(default_factory=list)
     now_ns: object = field(default=lambda: 0)
+    budget: object = None
 
     def nemesis(self) -> Nemesis:
         stage = self
@@ -44,13 +48,16 @@ class Stage:
 
         self.began = trio.current_time()
         self.ledger = Ledger(self.path, lambda: 0)
-        return Nemesis(self.faults, self.world, self.ledger, record, Notes(), self.now_ns)
+        notes = Notes()
+        return Nemesis(
+            self.faults, self.world, self.ledger, record, notes, self.now_ns, self.budget
+        )
 
-    def run(self, planned, until=None):
+    def run(self, planned, until=None, room_s=math.inf):
         async def main():
-            nemesis = self.nemesis()
+            nemesis = self.made = self.nemesis()
             with trio.move_on_after(until if until is not None else 1e9):
-                await nemesis.run(planned)
+                await nemesis.run(planned, room_s)
             self.ended = trio.current_time() - self.began
             self.ledger.close()
             return nemesis.tally
@@ -218,3 +225,148 @@ def test_events_say_when_a_fault_began_to_be_applied(stage):
         (1.25, 1_000_000_000),
         (2.0, 1_000_000_000),
     ]
+
+
+# ---- events, acts, the budget -----------------------------------------------------------
+
+
+def on_event(number, fault, event, nth=1, after_s=0.0, duration_s=1.0):
+    base = planned(number, fault, 0, duration_s)
+    return msgspec.structs.replace(base, on=event, nth=nth, after_s=after_s)
+
+
+def test_a_fault_begins_on_each_event_it_waits_for_and_not_on_those_before(stage):
+    class Elections(kill.Kill):
+        """Somebody else leads when this fault is undone."""
+
+        async def undo(self, undo, world):
+            await super().undo(undo, world)
+            stage.made.happenings.leader_elected()
+
+    stage.faults["kill"] = Elections()
+    tally = stage.run(
+        [
+            planned(0, "kill", 1, 2),
+            on_event(1, "pause", "leader-elected", after_s=0.5),
+            on_event(2, "partition", "fault:pause"),
+            on_event(3, "partition", "healed:partition"),
+            on_event(4, "pause", "leader-elected", nth=2),
+        ],
+        room_s=20,
+    )
+    assert [told for told in stage.told() if told[3] == "start"] == [
+        (1, "kill", 0, "start"),
+        (3.5, "pause", 1, "start"),
+        (3.5, "partition", 2, "start"),
+        (4.5, "partition", 3, "start"),
+        (19, "pause", 4, "start"),
+    ]
+    assert (tally.applied, tally.bit, tally.left_out) == (4, 4, 1)
+    last = stage.events[-1][2]
+    assert last["bit"] is False
+    assert last["evidence"] == "not begun: leader-elected did not happen in time"
+    assert open_faults(stage.path) == ()
+
+
+def test_the_nth_call_of_a_node_is_an_event_where_the_world_counts_them(stage):
+    started_s = []
+
+    class Counting(MemoryWorld):
+        def effects(self, node):
+            began = started_s[0] if started_s else started_s.append(trio.current_time())
+            done = 0 if began is None else int(10 * (trio.current_time() - began))
+            return {"sync": 1_000 + done} if node == "n1" else {}
+
+    stage.world = Counting(NODES, "n0")
+    stage.run([on_event(0, "kill", "sync:20"), on_event(1, "pause", "sync:20", nth=2)], room_s=20)
+    starts = [told[0] for told in stage.told() if told[3] == "start"]
+    assert starts == [pytest.approx(2, abs=0.05), pytest.approx(4, abs=0.05)]
+
+
+def test_a_world_that_counts_nothing_says_so(stage):
+    tally = stage.run([on_event(0, "kill", "sync:20")], room_s=20)
+    assert (tally.applied, tally.left_out) == (0, 1)
+    assert stage.notes[0] == "fault 0: nobody counts sync:20 in this world"
+
+
+class Wave(kill.Kill):
+    """Kills one node after the other; `stage` is set by its user."""
+
+    name = "kill"
+    failure = None
+
+    async def apply(self, plan, world):
+        return {"incarnations": {}}
+
+    def least_s(self, nodes):
+        return 3.0
+
+    async def act(self, plan, undo, world, note):
+        for node in NODES[: self.count]:
+            undo["incarnations"][node] = world.incarnations[node]
+            note(undo)
+            await world.kill(node)
+            await trio.sleep(1)
+            if self.failure is not None:
+                raise self.failure
+            await world.restart(node, undo["incarnations"][node])
+
+
+@pytest.mark.parametrize(("count", "ended"), [(2, 3), (3, 3.5)])
+def test_a_fault_that_acts_is_over_when_it_is_done_or_its_time_is(stage, count, ended):
+    wave = Wave()
+    wave.count = count
+    stage.faults["kill"] = wave
+    tally = stage.run([planned(0, "kill", 1, 2.5)])
+    assert stage.told() == [(1, "kill", 0, "start"), (ended, "kill", 0, "stop")]
+    assert tally.bit == 1
+    assert stage.world.is_whole
+    assert stage.world.log.count("restart n1") == 1
+    assert open_faults(stage.path) == ()
+
+
+def test_what_an_act_does_is_in_the_ledger_before_it_is_done(stage):
+    wave = Wave()
+    wave.count = 1
+    stage.faults["kill"] = wave
+    seen = []
+    kill_ = stage.world.kill
+
+    async def looks(node):
+        seen.append(open_faults(stage.path)[0].undo)
+        return await kill_(node)
+
+    stage.world.kill = looks
+    stage.run([planned(0, "kill", 1, 2.5)])
+    assert seen == [{"incarnations": {"n0": 1}}]
+
+
+def test_an_act_that_fails_is_told_and_its_fault_is_undone(stage):
+    wave = Wave()
+    wave.count, wave.failure = 1, OSError("no more")
+    stage.faults["kill"] = wave
+    stage.run([planned(0, "kill", 1, 2.5)])
+    assert stage.world.is_whole
+    assert stage.notes == ["fault 0, kill leader n0: OSError: no more"]
+
+
+def test_faults_share_a_budget_and_wait_for_their_turn(stage):
+    stage.budget = Budget(NODES, keeps_quorum=True)
+    everybody = planned(0, "kill", 1, 2, variant="all")
+    waits = planned(1, "kill", 2, 2, variant="one", order=["n2", "n1", "n0"])
+    too_late = planned(2, "pause", 2.5, 0.2, variant="one", order=["n1", "n2", "n0"])
+    tally = stage.run([everybody, waits, too_late], room_s=10)
+    assert stage.told() == [
+        (1, "kill", 0, "start"),
+        (2.7, "pause", 2, "start"),
+        (2.7, "pause", 2, "stop"),
+        (3, "kill", 0, "stop"),
+        (3, "kill", 1, "start"),
+        (4, "kill", 1, "stop"),
+    ]
+    assert stage.events[0][2]["plan"]["victims"] == ["n0"]
+    assert stage.events[2][2]["evidence"] == (
+        "not begun: the budget keeps a quorum, and n0 of 3 is out"
+    )
+    assert (tally.applied, tally.bit, tally.left_out) == (2, 2, 1)
+    assert stage.world.is_whole

@@ -1,0 +1,68 @@
+"""The budget of faults: how much they may take out of a group together.
+
+Under the budget "quorum" the nodes that faults in force have stopped, or parted from the others,
+are never more than the (n - 1) / 2 without which a quorum is left. A fault that would take more
+strikes fewer nodes, or waits until others are undone.
+
+Source: Chaos Mesh and TigerBeetle's liveness mode (a core that is always left to work).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from harness.plugins import Fault, Json
+from harness.words import TakesOut
+
+
+class Budget:
+    """Keeps the account of one run.
+
+    Args:
+        nodes: of the group.
+        keeps_quorum: False: whatever is asked for is granted.
+    """
+
+    def __init__(self, nodes: Sequence[str], keeps_quorum: bool) -> None:
+        self._nodes = tuple(nodes)
+        self._keeps_quorum = keeps_quorum
+        self._out: dict[int, frozenset[str]] = {}
+        self._changed = trio.Event()
+
+    @property
+    def out(self) -> frozenset[str]:
+        """The nodes that faults in force have taken out."""
+        return frozenset().union(*self._out.values())
+
+    def take(self, number: int, fault: Fault, plan: Json) -> Json | None:
+        """Take what an aimed plan takes out of the group, on the account of fault `number`.
+
+        Returns the plan as it may be applied (with fewer victims, if all would be too many);
+        None if there is no room for any of it now.
+        """
+        if not isinstance(fault, TakesOut):
+            return plan
+        asked = [node for node in fault.taken_out(plan, self._nodes) if node not in self.out]
+        room = (len(self._nodes) - 1) // 2 - len(self.out)
+        if self._keeps_quorum and len(asked) > room:
+            narrowed = fault.narrowed(plan, self._nodes, (*self.out, *asked[max(room, 0) :]))
+            if room <= 0 or narrowed is None:
+                return None
+            plan = narrowed
+        self._out[number] = frozenset(fault.taken_out(plan, self._nodes))
+        return plan
+
+    def give_back(self, number: int) -> None:
+        """Close the account of fault `number` (idempotent)."""
+        if self._out.pop(number, None) is not None:
+            self._changed.set()
+            self._changed = trio.Event()
+
+    async def changed(self) -> None:
+        """Wait until something was given back."""
+        await self._changed.wait()
+
+    def __str__(self) -> str:
+        return f"{', '.join(sorted(self.out)) or 'nobody'} of {len(self._nodes)} is out"
