@@ -1,0 +1,181 @@
+"""The network namespaces of a run's nodes, and the wires among them.
+
+Each node has a namespace with two interfaces: `peers`, a wire into the switch's own namespace, over
+which it reaches the other nodes; and `clients`, a wire into the harness's namespace, which nothing
+disturbs. Addresses:
+
+    peers    10.77.0.<k>  of node k (counted from 1), 02:77:00:00:00:<k>; no ARP: all is known
+    clients  10.77.<k>.2  of node k, 10.77.<k>.1 of the harness
+    harness  10.77.255.1  for what runs beside the nodes (name servers)
+
+Namespaces are held by open files of this process, and end with it and with the nodes in them. What
+is sent over `peers` is segmented and has its checksums before it leaves (`_without_offloads`): else
+a switch would see frames of 64 KiB whose checksums are yet to be made.
+
+Source: veth(4), packet(7), ethtool's ETHTOOL_STSO and others (linux/ethtool.h).
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from pyroute2 import IPRoute
+
+from harness.network import enter
+
+NETWORK: Final = "10.77"
+HARNESS: Final = f"{NETWORK}.255.1"
+NODES_MAX: Final = 200
+MTU_BYTES: Final = 1500
+RECEIVE_BUFFER_BYTES: Final = 8 << 20
+"""Room for the frames that wait until the switch has time for them."""
+_ETH_P_ALL: Final = 3
+_PACKET_IGNORE_OUTGOING: Final = 23
+_SO_RCVBUFFORCE: Final = 33
+_SIOCETHTOOL: Final = 0x8946
+_OFFLOADS: Final = (0x17, 0x19, 0x1F, 0x24, 0x2C)  # tx checksums, scatter-gather, TSO, GSO, GRO
+_PERMANENT: Final = 0x80
+
+
+def peer_address(number: int) -> str:
+    """Where the other nodes reach the node of that number (from 0)."""
+    return f"{NETWORK}.0.{number + 1}"
+
+
+def client_address(number: int) -> str:
+    """Where clients reach the node of that number."""
+    return f"{NETWORK}.{number + 1}.2"
+
+
+def hardware_address(number: int) -> str:
+    """The address of the node's interface towards the other nodes."""
+    return f"02:77:00:00:00:{number + 1:02x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A node's wire at the switch: its namespace (an open file), and a socket of frames."""
+
+    node: str
+    namespace: int
+    socket: socket.socket
+
+
+def build(nodes: Sequence[str]) -> list[Port]:
+    """Make the namespaces of those nodes and wire them, from within the harness's namespace.
+
+    This process is in it again afterwards. What fails leaves nothing: it ends with this process.
+
+    Raises:
+        OSError: the kernel refuses.
+        pyroute2.NetlinkError: likewise.
+    """
+    assert len(nodes) <= NODES_MAX
+    home = _namespace()
+    with _in_new() as own, IPRoute() as switch:
+        enter.setns(home)
+        with IPRoute() as harness:
+            harness.addr("add", index=_index(harness, "lo"), address=HARNESS, prefixlen=32)
+            spaces = [_wire(number, len(nodes), switch, harness) for number in range(len(nodes))]
+        enter.setns(own)
+        ports = [
+            Port(node, space, _frames_of(f"s{number}"))
+            for number, (node, space) in enumerate(zip(nodes, spaces, strict=True))
+        ]
+    enter.setns(home)
+    os.close(home)
+    return ports
+
+
+def _wire(number: int, count: int, switch: IPRoute, harness: IPRoute) -> int:
+    """Make one node's namespace and both its wires; return the namespace's open file."""
+    here = _namespace()
+    with _in_new() as space, IPRoute() as node:
+        node.link("set", index=_index(node, "lo"), state="up")
+        _pair(switch, f"s{number}", "peers", space, hardware_address(number))
+        _pair(harness, f"c{number}", "clients", space)
+        _without_offloads("peers")
+        peers, clients = _index(node, "peers"), _index(node, "clients")
+        node.addr("add", index=peers, address=peer_address(number), prefixlen=24)
+        node.addr("add", index=clients, address=client_address(number), prefixlen=24)
+        for index in (peers, clients):
+            node.link("set", index=index, state="up")
+        for other in range(count):
+            if other != number:
+                node.neigh(
+                    "add",
+                    dst=peer_address(other),
+                    lladdr=hardware_address(other),
+                    ifindex=peers,
+                    state=_PERMANENT,
+                )
+        host = f"{NETWORK}.{number + 1}.1"
+        harness.addr("add", index=_index(harness, f"c{number}"), address=host, prefixlen=24)
+        node.route("add", dst="default", gateway=host)
+        kept = os.dup(space)
+    enter.setns(here)
+    os.close(here)
+    return kept
+
+
+def _pair(at: IPRoute, name: str, peer: str, space: int, hardware: str | None = None) -> None:
+    """Put a wire between a namespace and another, which an open file names."""
+    far: dict[str, object] = {"ifname": peer, "net_ns_fd": f"/proc/self/fd/{space}"}
+    if hardware is not None:
+        far["address"] = hardware
+    at.link("add", ifname=name, kind="veth", mtu=MTU_BYTES, peer=far)
+    at.link("set", index=_index(at, name), state="up")
+
+
+def _frames_of(interface: str) -> socket.socket:
+    """Open a socket of all frames that come in by an interface of this namespace."""
+    _without_offloads(interface)
+    frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    frames.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+    try:
+        frames.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
+    except PermissionError:
+        frames.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+    frames.bind((interface, _ETH_P_ALL))
+    frames.setblocking(False)
+    return frames
+
+
+_SOL_PACKET: Final = 263
+
+
+def _without_offloads(interface: str) -> None:
+    """Let an interface of this namespace send what it is given: whole frames, with checksums."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for offload in _OFFLOADS:
+            value = array.array("I", [offload, 0])
+            request = struct.pack("16sP16x", interface.encode(), value.buffer_info()[0])
+            fcntl.ioctl(control, _SIOCETHTOOL, request)
+
+
+def _index(at: IPRoute, name: str) -> int:
+    index: int = at.link_lookup(ifname=name)[0]
+    return index
+
+
+def _namespace() -> int:
+    return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+@contextmanager
+def _in_new() -> Iterator[int]:
+    """Go into a new namespace for the body of `with`; gives its open file."""
+    enter.unshare(enter.CLONE_NEWNET)
+    space = _namespace()
+    try:
+        yield space
+    finally:
+        os.close(space)

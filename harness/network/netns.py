@@ -1,0 +1,168 @@
+"""Links among nodes in network namespaces: what the harness says to the switch that carries them.
+
+The same words as of `harness.network.proxy`, for packets: a cut drops them, and so may a shape.
+
+Source: DESIGN.md decision 8; `harness.network.switch`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from harness.errors import HarnessError
+from harness.network import enter
+from harness.plugins import Json
+from harness.runtime import guard
+from harness.words import Link, LinkShape
+
+READY_TIMEOUT_S: Final = 20.0
+ANSWER_TIMEOUT_S: Final = 5.0
+"""A switch answers in less than a millisecond; on a machine that is held up, later."""
+END_TIMEOUT_S: Final = 5.0
+MESSAGE_BYTES_MAX: Final = 64 * 1024
+
+
+class PacketNetwork:
+    """The links among nodes, each in a namespace of its own. Starts the switch at once.
+
+    Must be made in the main thread, from within the harness's own namespace
+    (`harness.network.enter`): the switch ends with this thread's process.
+
+    Args:
+        nodes: their ids.
+        log: where the switch writes what goes wrong.
+
+    Raises:
+        HarnessError: the kernel refuses, or the switch does not start.
+    """
+
+    def __init__(self, nodes: Sequence[str], log: Path) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = (sys.executable, "-m", "harness.network.switch", str(theirs.fileno()), *nodes)
+        self._control = ours
+        try:
+            with theirs, log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    guard.command(program, os.getpid()),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            self._spaces: Mapping[str, int] = self._hear(READY_TIMEOUT_S)
+        except OSError as error:
+            ours.close()
+            raise HarnessError(f"network: cannot start the switch: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def entered(self, node: str) -> tuple[str, ...]:
+        """What stands before a command so that it runs in the node's namespace."""
+        path = f"/proc/{self._process.pid}/fd/{self._spaces[node]}"
+        return tuple(enter.into(path))
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Watch the switch until cancelled, then end it.
+
+        Raises:
+            HarnessError: it ended by itself.
+        """
+        try:
+            pidfd = os.pidfd_open(self._process.pid)
+            try:
+                task_status.started()
+                await trio.lowlevel.wait_readable(pidfd)
+            finally:
+                os.close(pidfd)
+            raise HarnessError(f"network: the switch ended (status {self._process.wait()})")
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the switch (idempotent); its namespaces end with it and the nodes."""
+        self._control.close()
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def cut(self, links: Sequence[Link]) -> str:
+        """Drop all packets from a to b, for each (a, b); return the cut's id."""
+        name: str = self._ask("cut", links=links)
+        return name
+
+    def mend(self, cut: str, how: str) -> None:
+        """Mend one cut (idempotent); "reset" ends the connections whose packets it dropped.
+
+        There is nothing to "deliver": TCP sends again what was dropped.
+        """
+        self._ask("mend", name=cut, how=how)
+
+    def open_cuts(self) -> tuple[str, ...]:
+        """The cuts that are not mended."""
+        return tuple(self._ask("open_cuts"))
+
+    def held(self, cut: str) -> Json:
+        """What that cut dropped so far: {"bytes", "packets", "connections"}."""
+        found: Json = self._ask("held", name=cut)
+        return found
+
+    def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
+        """Shape these links; see `harness.words.ShapesLinks`."""
+        name: str = self._ask("shape", links=links, shape=shape.to_json())
+        return name
+
+    def unshape(self, shape: str) -> None:
+        """Take one shape away (idempotent)."""
+        self._ask("unshape", name=shape)
+
+    def shaped(self, shape: str) -> Json:
+        """What that shape did so far; also after it was taken away."""
+        found: Json = self._ask("shaped", name=shape)
+        return found
+
+    def open_shapes(self) -> tuple[str, ...]:
+        """The shapes in force."""
+        return tuple(self._ask("open_shapes"))
+
+    def counts(self) -> Json:
+        """What the switch carried: {"sent", "unsent", "unread"} frames."""
+        found: Json = self._ask("counts")
+        return found
+
+    def _ask(self, what: str, **more: object) -> Any:
+        """Ask the switch; it answers at once, so nothing else need go on meanwhile."""
+        try:
+            self._control.settimeout(ANSWER_TIMEOUT_S)
+            self._control.send(json.dumps({"ask": what, **more}).encode())
+        except OSError as error:
+            raise HarnessError(f"network: the switch is gone: {error}") from error
+        return self._hear(ANSWER_TIMEOUT_S)
+
+    def _hear(self, timeout_s: float) -> Any:
+        self._control.settimeout(timeout_s)
+        try:
+            message = self._control.recv(MESSAGE_BYTES_MAX)
+        except TimeoutError as error:
+            raise HarnessError(f"network: the switch is silent for {timeout_s:g} s") from error
+        except OSError as error:
+            raise HarnessError(f"network: the switch is gone: {error}") from error
+        if not message:
+            raise HarnessError("network: the switch ended before it answered")
+        answer = json.loads(message)
+        if "error" in answer:
+            raise HarnessError(f"network: {answer['error']}")
+        return answer["answer"]

@@ -1,0 +1,269 @@
+"""What a switch does with packets between nodes: pass, drop, delay, double, damage. Pure.
+
+Frames go in with the time and come out when they are due. Cuts and shapes are counted by id, as in
+`gates` and `shapes`; here nothing is held back for later: what a cut or a loss takes is gone, and
+TCP's to send again.
+
+Source: tc-netem(8), tc-tbf(8); DESIGN.md decision 10 (loss and reordering belong to packets).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from harness.network.frames import with_bit_flipped
+from harness.network.packet_accounts import Account, CutAccount
+from harness.network.packet_flows import Flows
+from harness.plugins import Json
+from harness.words import Link, LinkShape
+
+LATE_PACKETS_MAX: Final = 20_000
+"""What all links hold back together: 30 MB of full frames. What comes then is dropped."""
+RATE_QUEUE_S: Final = 1.0
+"""A slow link drops what would wait longer than this, as a full queue does."""
+OVERTAKEN_S: Final = 0.02
+"""A packet that others overtake is late by this to twice this."""
+
+
+@dataclass(slots=True, eq=False)
+class Applied:
+    """One shape in force."""
+
+    name: str
+    links: tuple[Link, ...]
+    shape: LinkShape
+    account: Account
+    dice: Random
+    free_s: dict[Link, float] = field(default_factory=dict)
+    resets_at_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Way:
+    """One direction: what is in force, and how far its packets are."""
+
+    link: Link
+    cuts: dict[str, CutAccount] = field(default_factory=dict)
+    shapes: list[Applied] = field(default_factory=list)
+    last_due_s: float = 0.0
+    taken: int = 0
+    delivered: int = -1
+    late: int = 0
+
+
+@dataclass(slots=True, order=True)
+class _Late:
+    due_s: float
+    number: int
+    way: _Way = field(compare=False)
+    frame: bytes = field(compare=False)
+    came_s: float = field(compare=False)
+    place: int = field(compare=False)
+    shapes: tuple[Applied, ...] = field(compare=False)
+
+
+class PacketLinks:
+    """All directions among nodes, which are named by their addresses (4 bytes each).
+
+    Args:
+        addresses: the IPv4 address of each node.
+    """
+
+    def __init__(self, addresses: dict[str, bytes]) -> None:
+        self._ways = {link: _Way(link) for link in itertools.permutations(addresses, 2)}
+        self._flows = Flows(addresses)
+        self._cuts: dict[str, tuple[tuple[Link, ...], CutAccount]] = {}
+        self._mended: set[str] = set()
+        self._shapes: dict[str, Applied] = {}
+        self._accounts: dict[str, Account] = {}
+        self._late: list[_Late] = []
+        self._numbers = itertools.count()
+
+    # ---- packets -------------------------------------------------------------------------
+
+    def take(self, link: Link, frame: bytes, now_s: float) -> Sequence[bytes]:
+        """Take a frame from a to b; return what b gets of it at once. The rest is `due` later."""
+        way = self._ways[link]
+        flow = self._flows.note(frame)
+        if flow is not None and (ended := self._flows.ended(flow, frame)) is not None:
+            return self._into_nothing(way, ended, frame, now_s)
+        if way.cuts:
+            for account in way.cuts.values():
+                account.meet(frame, flow)
+            return ()
+        if not way.shapes and not way.late:
+            return (frame,)
+        self._shape(way, frame, now_s)
+        return ()
+
+    def due(self, now_s: float) -> Iterator[tuple[Link, bytes]]:
+        """Yield what is due by now, in the order in which it is."""
+        self._reset_again(now_s)
+        while self._late and self._late[0].due_s <= now_s:
+            late = heapq.heappop(self._late)
+            late.way.late -= 1
+            self._deliver(late, now_s)
+            yield late.way.link, late.frame
+
+    def next_s(self) -> float | None:
+        """When something is due next; None if nothing is under way."""
+        times = [late.due_s for late in self._late[:1]]
+        times += [one.resets_at_s for one in self._shapes.values() if one.shape.reset_every_ms]
+        return min(times, default=None)
+
+    # ---- cuts ----------------------------------------------------------------------------
+
+    def cut(self, links: Sequence[Link]) -> str:
+        """Drop everything on these links from now on; return an id.
+
+        Raises:
+            KeyError: a link names an unknown node.
+        """
+        ways = [self._ways[link] for link in links]
+        name = f"cut-{len(self._cuts)}"
+        account = CutAccount()
+        self._cuts[name] = (tuple(links), account)
+        for way in ways:
+            way.cuts[name] = account
+        return name
+
+    def mend(self, cut: str, how: str, now_s: float) -> None:
+        """Mend one cut (idempotent); "reset" ends the connections of which it dropped packets."""
+        if cut not in self._cuts or cut in self._mended:
+            return
+        links, account = self._cuts[cut]
+        self._mended.add(cut)
+        for link in links:
+            del self._ways[link].cuts[cut]
+        if how == "reset":
+            for flow in account.flows:
+                self._send_resets(self._flows.reset(flow), now_s)
+
+    def open_cuts(self) -> tuple[str, ...]:
+        """The cuts that are not mended."""
+        return tuple(name for name in self._cuts if name not in self._mended)
+
+    def held(self, cut: str) -> Json:
+        """What a cut dropped: {"bytes", "packets", "connections"}; zeros if unknown."""
+        return (self._cuts[cut][1] if cut in self._cuts else CutAccount()).to_json()
+
+    # ---- shapes --------------------------------------------------------------------------
+
+    def shape(self, links: Sequence[Link], shape: LinkShape, now_s: float) -> str:
+        """Shape these links from now on; return an id.
+
+        Raises:
+            KeyError: a link names an unknown node.
+        """
+        ways = [self._ways[link] for link in links]
+        name = f"shape-{len(self._accounts)}"
+        account = self._accounts[name] = Account()
+        dice = Random(f"{shape.seed}/{name}")
+        applied = Applied(name, tuple(links), shape, account, dice, resets_at_s=now_s)
+        self._shapes[name] = applied
+        for way in ways:
+            way.shapes.append(applied)
+        if shape.half_open:
+            for flow in self._flows.between(links):
+                account.half_open += 1
+                self._send_resets(self._flows.open_half(flow, name), now_s)
+        return name
+
+    def unshape(self, shape: str) -> None:
+        """Take one shape away (idempotent). What is under way comes when it is due."""
+        applied = self._shapes.pop(shape, None)
+        for link in () if applied is None else applied.links:
+            self._ways[link].shapes.remove(applied)  # type: ignore[arg-type]  # not None here
+        self._flows.tell_half(shape)
+
+    def open_shapes(self) -> tuple[str, ...]:
+        """The shapes in force."""
+        return tuple(self._shapes)
+
+    def shaped(self, shape: str) -> Json:
+        """What a shape did so far; zeros if it is unknown."""
+        return self._accounts.get(shape, Account()).to_json()
+
+    # ---- inside --------------------------------------------------------------------------
+
+    def _shape(self, way: _Way, frame: bytes, now_s: float) -> None:
+        """Lose, damage, double and delay one packet, as all shapes of the link together say."""
+        copies, late_s, overtaken_s = 1, 0.0, 0.0
+        for one in way.shapes:
+            shape, account, random = one.shape, one.account, one.dice.random
+            account.meet(frame)
+            if shape.loss and random() < shape.loss:
+                account.dropped += 1
+                return
+            if shape.corrupt and random() < shape.corrupt:
+                account.corrupted += 1
+                frame = with_bit_flipped(frame, random())
+            if shape.duplicate and random() < shape.duplicate:
+                account.duplicated += 1
+                copies += 1
+            if shape.delay_ms or shape.jitter_ms:
+                late_s += max(0.0, shape.delay_ms + shape.jitter_ms * (2 * random() - 1)) / 1e3
+            if shape.reorder and random() < shape.reorder:
+                overtaken_s += OVERTAKEN_S * (1 + random())
+        due_s = now_s + late_s + overtaken_s
+        if not overtaken_s:  # only what is to be overtaken is
+            due_s = way.last_due_s = max(due_s, way.last_due_s)
+        for _ in range(copies):
+            self._queue(way, frame, now_s, due_s)
+
+    def _queue(self, way: _Way, frame: bytes, now_s: float, due_s: float) -> None:
+        for one in way.shapes:
+            if rate := one.shape.rate_bytes_s:
+                begins_s = max(due_s, one.free_s.get(way.link, 0.0))
+                if begins_s - due_s > RATE_QUEUE_S:
+                    one.account.dropped += 1
+                    return
+                one.free_s[way.link] = due_s = begins_s + len(frame) / rate
+        if len(self._late) >= LATE_PACKETS_MAX:
+            for one in way.shapes:
+                one.account.dropped += 1
+            return
+        way.taken += 1
+        way.late += 1
+        late = _Late(due_s, next(self._numbers), way, frame, now_s, way.taken, tuple(way.shapes))
+        heapq.heappush(self._late, late)
+
+    def _deliver(self, late: _Late, now_s: float) -> None:
+        is_overtaken = late.place < late.way.delivered
+        late.way.delivered = max(late.way.delivered, late.place)
+        for one in late.shapes:
+            one.account.deliver(now_s - late.came_s, is_overtaken=is_overtaken)
+
+    def _into_nothing(
+        self, way: _Way, answer: tuple[str, bytes | None], frame: bytes, now_s: float
+    ) -> Sequence[bytes]:
+        """A packet of a connection that ended here: nobody gets it; its sender may be told."""
+        shape, reset = answer
+        if reset is not None:
+            self._send_resets([reset], now_s)
+        elif shape in self._accounts:
+            self._accounts[shape].unread += len(frame)
+        return ()
+
+    def _reset_again(self, now_s: float) -> None:
+        for one in self._shapes.values():
+            every_ms = one.shape.reset_every_ms
+            if every_ms and one.resets_at_s <= now_s:
+                one.resets_at_s = now_s + every_ms / 1e3 * one.dice.uniform(0.5, 1.5)
+                for flow in self._flows.between(one.links):
+                    one.account.resets += 1
+                    self._send_resets(self._flows.reset(flow), now_s)
+
+    def _send_resets(self, frames: Iterable[bytes], now_s: float) -> None:
+        """Send forged resets at once, past cuts and shapes: they are the harness's own."""
+        for frame in frames:
+            link = self._flows.link_of(frame)
+            if link is not None:
+                late = _Late(now_s, next(self._numbers), self._ways[link], frame, now_s, 0, ())
+                late.way.late += 1
+                heapq.heappush(self._late, late)
