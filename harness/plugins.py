@@ -318,7 +318,7 @@ class Fault(Protocol):
 class Operation:
     """One operation to invoke. `aim` in [0, 1) is where a read looks (see the workload).
 
-    `offset` is where, if that is known already.
+    `offset` is where, if that is known already; `expected` what a cas compares with.
     """
 
     f: str
@@ -326,6 +326,7 @@ class Operation:
     value: int | None = None
     aim: float | None = None
     offset: int | None = None
+    expected: int | None = None
 
 
 class Answer(NamedTuple):

@@ -54,10 +54,22 @@ class Recorder:
         *,
         value: int | None = None,
         offset: int | None = None,
+        expected: int | None = None,
     ) -> None:
         """Record that `process` is about to do this. Call before the operation is sent."""
-        now = self._now_ns()
-        self._writer.write_one(Event(now, process, "invoke", f, key, value, None, offset))
+        self._writer.write_one(
+            Event(
+                self._now_ns(),
+                process,
+                "invoke",
+                f,
+                key,
+                value,
+                None,
+                offset,
+                expected=expected,
+            )
+        )
 
     def complete(
         self,

@@ -13,10 +13,9 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from time import monotonic_ns
 from typing import Any, Final, Protocol
 
@@ -25,15 +24,17 @@ import trio
 from harness import discovery
 from harness.draw import draw
 from harness.errors import DefiniteError, IndefiniteError
+from harness.generators.generator import Ended, Generator
+from harness.generators.pace import rate, think_time
+from harness.generators.workload import final_generator_of, generator_of
 from harness.groups import GroupClient, GroupWorkload
 from harness.history.recorder import Recorder, next_process
 from harness.plugins import Address, Answer, Json, Operation, TargetClient, Workload
 from harness.runtime.guard import die_with_parent
+from harness.runtime.turns import Turns
 
 REPORT_INTERVAL_S: Final = 0.25
 """How often a worker tells the supervisor its counts."""
-CATCH_UP_MAX_S: Final = 1.0
-"""A client that was held up makes good for this much of its pace at most."""
 BACKOFF_FIRST_S: Final = 0.02
 BACKOFF_MAX_S: Final = 0.5
 """After failures in a row a client waits, twice as long each time, up to this."""
@@ -44,6 +45,7 @@ FINAL_ATTEMPTS_MAX: Final = 20
 """A final operation may fail so often; each try is an operation of its own."""
 NOTHING: Final = "nothing"
 """The outcome of an operation that there was nothing to do for."""
+NO_ANSWER: Final = Answer()
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,7 +57,8 @@ class WorkerPlan:
     Times are ns of CLOCK_MONOTONIC, which all processes of a machine share; `start_ns` is
     the run's start, the zero of the history. `slots` are the numbers of this worker's
     clients among `clients` in all; a client's first process id is its slot. `rate_hz` is
-    the rate of all clients together (0: closed loop). `segment` is the file to record
+    the rate of all clients together (0: closed loop), `think_time_s` the mean time that each
+    pauses between its operations. `segment` is the file to record
     into, `log` where to append log lines. `options` configure the workload.
     `client_factory` stands in for the target's `client` (tests).
     """
@@ -72,6 +75,7 @@ class WorkerPlan:
     start_ns: int
     segment: Path
     parent_pid: int
+    think_time_s: float = 0.0
     log: Path | None = None
     options: Json = field(default_factory=dict)
     client_factory: Callable[[Mapping[str, Address], float], TargetClient] | None = None
@@ -147,6 +151,7 @@ class Worker:
         self._plan = plan
         self._control = control
         self._clock_ns = clock_ns
+        self._patience_s = plan.op_timeout_s + ANSWER_GRACE_S
         self._stop = trio.Event()
         self._ended = {"ok": 0, "fail": 0, "info": 0}
         self._ends: dict[str, int] = {}
@@ -172,29 +177,32 @@ class Worker:
         self._control.send(("counts", *self._counts()))
         self._control.send(("closed", self._recorder.close()))
 
-    async def perform(self, client: Client, operation: Operation) -> str:
-        """Do one operation for a client, record it, return its outcome."""
-        workload, plan, key = self._workload, self._plan, operation.key
+    async def perform(self, client: Client, operation: Operation) -> tuple[str, Answer]:
+        """Do one operation for a client, record it, return its outcome and its answer."""
+        workload, key = self._workload, operation.key
         offset = workload.choose_offset(operation, self._ends.get(key, 0))
         self._recorder.invoke(
-            client.process, operation.f, key, value=operation.value, offset=offset
-        )
-        answer = Answer()
+            client.process, operation.f, key,
+            value=operation.value, offset=offset, expected=operation.expected,
+        )  # fmt: skip
+        answer = NO_ANSWER
         error: str | None = None
         node: str | None = None
-        patience_s = plan.op_timeout_s + ANSWER_GRACE_S
+        outcome = "info"
+        # Neither `fail_after` nor more scopes than one: this is done for each operation.
+        scope = trio.CancelScope(deadline=trio.current_time() + self._patience_s)
         try:
-            with trio.fail_after(patience_s):
+            with scope:
                 answer = await workload.invoke(operation, offset, client.connection)
-            outcome, node = "ok", client.connection.node
+                outcome, node = "ok", client.connection.node
+            if scope.cancelled_caught:
+                error = f"no answer within {self._patience_s:g} s"
         except DefiniteError as refused:
             outcome, error = "fail", str(refused) or "DefiniteError"
         except IndefiniteError as lost:
-            outcome, error = "info", str(lost) or "IndefiniteError"
-        except trio.TooSlowError:
-            outcome, error = "info", f"no answer within {patience_s:g} s"
+            error = str(lost) or "IndefiniteError"
         except Exception as unforeseen:
-            outcome, error = "info", f"{type(unforeseen).__name__}: {unforeseen}"
+            error = f"{type(unforeseen).__name__}: {unforeseen}"
             _LOG.exception("process=%d f=%s key=%s", client.process, operation.f, key)
         self._recorder.complete(
             client.process, outcome, operation.f, key,
@@ -205,7 +213,7 @@ class Worker:
         if outcome == "ok":
             shown = workload.end_shown(operation, answer.output, answer.offset)
             self._ends[key] = max(shown, self._ends.get(key, 0))
-        return outcome
+        return outcome, answer
 
     def connect(self) -> TargetClient:
         """Return a new client of the target."""
@@ -221,9 +229,15 @@ class Worker:
         return operation if groups is None else groups.choose(operation, client.connection)
 
     async def pause(self, until: float) -> bool:
-        """Sleep until trio's time `until`, or less if generation stops; True if it goes on."""
-        with trio.move_on_at(until):
-            await self._stop.wait()
+        """Sleep until trio's time `until`, or less if generation stops; True if it goes on.
+
+        Gives way to the other clients in any case, however quick a target is.
+        """
+        if until <= trio.current_time():
+            await trio.lowlevel.checkpoint()
+        else:
+            with trio.CancelScope(deadline=until):
+                await self._stop.wait()
         return not self._stop.is_set()
 
     async def _obey(self, nursery: trio.Nursery) -> None:
@@ -241,20 +255,32 @@ class Worker:
 
     async def _generate(self, until_ns: int | None) -> None:
         end = trio.CancelScope() if until_ns is None else trio.move_on_at(self._trio_time(until_ns))
+        turns = Turns(self._paced(), self._plan.slots)
         async with trio.open_nursery() as nursery:
             for client in self._clients:
-                nursery.start_soon(client.generate, self._workload)
+                nursery.start_soon(client.generate, turns)
             with end:
                 await self._stop.wait()
             self._stop.set()  # clients end the operation at hand, and no more
+            turns.stop()
         self._control.send(("generated",))
 
+    def _paced(self) -> Generator:
+        """What these clients do, at their share of the rate."""
+        plan = self._plan
+        work = generator_of(self._workload, plan.seed, plan.clients)
+        share_hz = plan.rate_hz * len(plan.slots) / plan.clients
+        thinking = think_time(plan.think_time_s, work, seed=plan.seed)
+        return rate(share_hz, thinking, seed=f"{plan.seed}/{plan.slots[0]}")
+
     async def _finals(self, until_ns: int) -> None:
+        plan, keys = self._plan, tuple(self._ends)
+        work = final_generator_of(self._workload, plan.seed, plan.clients, keys)
         with trio.move_on_at(self._trio_time(until_ns)):
+            turns = Turns(work, plan.slots)
             async with trio.open_nursery() as nursery:
                 for client in self._clients:
-                    operations = self._workload.final_operations(client.slot, self._plan.clients)
-                    nursery.start_soon(client.finish, operations)
+                    nursery.start_soon(client.finish, turns)
         self._control.send(("finals", sum(not client.finished for client in self._clients)))
 
     async def _report(self) -> None:
@@ -283,46 +309,44 @@ class Client:
         self._failures = 0
         self.connection = worker.connect()
 
-    async def generate(self, workload: Workload) -> None:
-        """Do drawn operations, at the drawn pace or in a closed loop, until told to stop."""
-        plan = self._plan
-        pace = _pace(draw(plan.seed, "pace", self.slot), plan.rate_hz / plan.clients)
-        due = trio.current_time() + next(pace)
-        for operation in workload.operations(plan.seed, self.slot, plan.clients):
-            if not await self._worker.pause(due):
+    async def generate(self, turns: Turns) -> None:
+        """Do what is this client's turn, when it is due, until told to stop."""
+        while (due := await turns.next(self.slot)) is not None:
+            if not await self._worker.pause(turns.trio_time(due.at_ns)):
                 return
-            await self.step(operation)
-            due = max(due + next(pace), trio.current_time() - CATCH_UP_MAX_S)
+            outcome, answer = await self.step(due.operation)
+            turns.update(Ended(self.slot, due.operation, outcome, answer, turns.now_ns()))
             if self._failures:
-                due = max(due, trio.current_time() + self._backoff_s())
+                await self._worker.pause(trio.current_time() + self._backoff_s())
 
-    async def finish(self, operations: Iterator[Operation]) -> None:
-        """Do the final operations, each until it succeeds or failed often enough."""
+    async def finish(self, turns: Turns) -> None:
+        """Do final operations, each until it succeeds or failed often enough."""
         done = NOTHING if self._worker.is_stepped else "ok"
         missed = 0
-        for operation in operations:
-            failed = 0
-            while (outcome := await self.step(operation)) != done:
+        while (due := await turns.next(self.slot)) is not None:
+            operation, failed = due.operation, 0
+            while (outcome := (await self.step(operation))[0]) != done:
                 failed += outcome != "ok"
                 if failed >= FINAL_ATTEMPTS_MAX:
                     missed += 1
                     break
                 if outcome != "ok":
                     await trio.sleep(self._backoff_s())
+            turns.update(Ended(self.slot, operation, "ok", NO_ANSWER, turns.now_ns()))
         self.finished = missed == 0
 
-    async def step(self, operation: Operation) -> str:
+    async def step(self, operation: Operation) -> tuple[str, Answer]:
         """Do one operation; after `info` go on as another process on a new connection."""
         chosen = self._worker.choose(self, operation)
         if chosen is None:
-            return NOTHING
-        outcome = await self._worker.perform(self, chosen)
+            return NOTHING, NO_ANSWER
+        outcome, answer = await self._worker.perform(self, chosen)
         self._failures = 0 if outcome == "ok" else self._failures + 1
         if outcome == "info":
             self.process = next_process(self.process, self._plan.clients)
             await self.aclose()
             self.connection = self._worker.connect()
-        return outcome
+        return outcome, answer
 
     async def aclose(self) -> None:
         """Close the connection, whatever its state; never longer than CLOSE_TIMEOUT_S."""
@@ -335,12 +359,6 @@ class Client:
     def _backoff_s(self) -> float:
         longest_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(self._failures, 16))
         return longest_s * self._backoff.uniform(0.5, 1.0)
-
-
-def _pace(rng: Random, rate_hz: float) -> Iterator[float]:
-    """Draw the seconds between operations: uniform around the mean, as jepsen's `stagger`."""
-    while True:
-        yield rng.uniform(0, 2 / rate_hz) if rate_hz else 0.0
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -1,0 +1,196 @@
+"""Who: each client its own, some clients only, groups of clients with keys of their own.
+
+Source: jepsen.generator (each-thread, on-threads, reserve), jepsen.independent
+(concurrent-generator).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from harness.generators.choices import any_of
+from harness.generators.generator import (
+    NOTHING_NOW,
+    Context,
+    Due,
+    Ended,
+    Generator,
+    Given,
+    Wait,
+    sooner,
+)
+
+Held = Mapping[int, Generator | None]
+"""Generators by client, or by the first client of a group; None: it has no more."""
+
+
+def each_client(make: Callable[[int], Generator]) -> Generator:
+    """Give each client what its own generator gives: `make` is called with its number."""
+    return _Each(make, {})
+
+
+def on_clients(belongs: Callable[[int], bool], generator: Generator) -> Generator:
+    """Give a generator's operations to some of the clients alone."""
+    return _OnClients(belongs, generator)
+
+
+def reserve(counts: Mapping[int, Generator], default: Generator) -> Generator:
+    """Give the clients with the lowest numbers generators of their own, the others the default.
+
+    Args:
+        counts: up to which number (exclusive) clients have which generator, in rising order.
+        default: what all others have.
+    """
+    bounds = list(counts)
+    assert bounds == sorted(set(bounds)), "bounds rise"
+    low, parts = 0, []
+    for high, generator in counts.items():
+        parts.append(on_clients(_Between(low, high), generator))
+        low = high
+    return any_of(*parts, on_clients(_Between(low, None), default))
+
+
+def per_key(width: int, clients: int, make: Callable[[int], Generator]) -> Generator:
+    """Let groups of clients work on keys of their own, one key after another.
+
+    The clients of a worker form groups of `width`, the last of what is left. Each group does what
+    `make` gives for its first key, then for its next one, without end. Keys are numbers; no two
+    groups have the same, in whichever worker.
+
+    Args:
+        width: how many clients work on a key at a time.
+        clients: how many there are in all workers.
+        make: returns what is done with the key of that number, which has to come to an end.
+    """
+    assert width > 0, "somebody has to work on a key"
+    return _PerKey(width, clients, make, {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    low: int
+    high: int | None
+
+    def __call__(self, client: int) -> bool:
+        return client >= self.low and (self.high is None or client < self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class _Each:
+    make: Callable[[int], Generator]
+    held: Held
+
+    def ask(self, context: Context) -> Given:
+        now_ns, held = context.now_ns, self.held
+        changed: dict[int, Generator | None] = {}
+        best: tuple[Due, Generator] | None = None
+        wait: Wait | None = None
+        for client in context.free:
+            mine = held[client] if client in held else self.make(client)
+            if mine is None:
+                continue
+            given = mine.ask(Context(now_ns, (client,), (client,)))
+            if given is None:
+                changed[client] = None
+                continue
+            step, after = given
+            if isinstance(step, Wait):
+                wait = sooner(step, wait)
+                changed[client] = after
+            elif best is None or step.at_ns < best[0].at_ns:
+                best = step, after
+        if best is not None:
+            due, after = best
+            return due, _Each(self.make, {**held, **changed, due.client: after})
+        held = {**held, **changed}
+        if all(client in held and held[client] is None for client in context.clients):
+            return None
+        return wait or NOTHING_NOW, _Each(self.make, held)
+
+    def update(self, ended: Ended) -> Generator:
+        mine = self.held.get(ended.client)
+        if mine is None:
+            return self
+        after = mine.update(ended)
+        if after is mine:
+            return self
+        return _Each(self.make, {**self.held, ended.client: after})
+
+
+@dataclass(frozen=True, slots=True)
+class _OnClients:
+    belongs: Callable[[int], bool]
+    inner: Generator
+
+    def ask(self, context: Context) -> Given:
+        free = tuple(filter(self.belongs, context.free))
+        clients = tuple(filter(self.belongs, context.clients))
+        if not clients:
+            return None  # none of them is in this worker
+        if not free:
+            return NOTHING_NOW, self
+        given = self.inner.ask(Context(context.now_ns, free, clients))
+        return None if given is None else (given[0], _OnClients(self.belongs, given[1]))
+
+    def update(self, ended: Ended) -> Generator:
+        if not self.belongs(ended.client):
+            return self
+        inner = self.inner.update(ended)
+        return self if inner is self.inner else _OnClients(self.belongs, inner)
+
+
+KEYS_TRIED_MAX: Final = 1000
+"""So many keys in a row may turn out to have nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PerKey:
+    width: int
+    clients: int
+    make: Callable[[int], Generator]
+    groups: Mapping[tuple[int, ...], tuple[int, Generator]]  # its members: its key, what it does
+
+    def ask(self, context: Context) -> Given:
+        wait: Wait | None = None
+        groups = dict(self.groups)
+        for members in self._groups_of(context):
+            free = tuple(client for client in context.free if client in members)
+            step, key, after = self._ask(members, Context(context.now_ns, free, members))
+            groups[members] = key, after
+            if isinstance(step, Due):
+                return step, _PerKey(self.width, self.clients, self.make, groups)
+            wait = sooner(step, wait)
+        return wait or NOTHING_NOW, _PerKey(self.width, self.clients, self.make, groups)
+
+    def update(self, ended: Ended) -> Generator:
+        for members, (key, generator) in self.groups.items():
+            if ended.client in members:
+                after = generator.update(ended)
+                if after is generator:
+                    return self
+                groups = {**self.groups, members: (key, after)}
+                return _PerKey(self.width, self.clients, self.make, groups)
+        return self
+
+    def _ask(self, members: tuple[int, ...], context: Context) -> tuple[Due | Wait, int, Generator]:
+        """Ask a group's generator, or that of its next key where one is done."""
+        key, generator = self.groups.get(members) or (members[0], self.make(members[0]))
+        for _ in range(KEYS_TRIED_MAX):
+            given = generator.ask(context)
+            if given is not None:
+                return given[0], key, given[1]
+            key += self.clients
+            generator = self.make(key)
+        raise ValueError(f"per_key: {KEYS_TRIED_MAX} keys before key {key} have nothing to do")
+
+    def _groups_of(self, context: Context) -> list[tuple[int, ...]]:
+        """Return the groups that have a free client, the one that waited longest first."""
+        found = []
+        for client in context.free:
+            at = context.clients.index(client) // self.width * self.width
+            group = context.clients[at : at + self.width]
+            if group not in found:
+                found.append(group)
+        return found
