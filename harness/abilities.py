@@ -8,6 +8,7 @@ Source: jepsen.db (`Pause`, `Primary`), optional protocols of a database.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -114,5 +115,72 @@ class SegmentedLog(Protocol):
 
         Raises:
             OSError: the files cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
+class TunesReplication(Protocol):
+    """A target that lets a campaign choose when it acknowledges, and whether it trusts clocks.
+
+    The choices are the options "ack" ("fsync", "page-cache") and "leases_ms" (0: none; at most
+    `lease_max_ms`) of a node.
+    """
+
+    lease_max_ms: int
+
+
+class NodeSteering(Protocol):
+    """The orders of one node, and what it counted of them (docs/faults.md)."""
+
+    def order(
+        self,
+        clocks: Sequence[Mapping[str, object]] = (),
+        harms: Sequence[Mapping[str, object]] = (),
+        trips: Sequence[Mapping[str, object]] = (),
+    ) -> int:
+        """Let these be all orders in force from now on; return their version.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        ...
+
+    def effects(self) -> Mapping[str, int]:
+        """What the node counted, by name; empty if it never did."""
+        ...
+
+    def harm(self, number: int) -> Mapping[str, int]:
+        """What the node counted of one harm; empty if it never knew of it."""
+        ...
+
+
+@runtime_checkable
+class SteersNodes(Protocol):
+    """A target whose nodes obey orders about their clocks and disks, and count what they do."""
+
+    def steering(self, layout: NodeLayout) -> NodeSteering:
+        """Return where the orders of a node go; it obeys if it has the option "steering"."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Vital:
+    """Bytes [start, behind) of a file that a node must not lose without noticing."""
+
+    path: Path
+    start: int
+    behind: int
+
+
+@runtime_checkable
+class NoticesDamage(Protocol):
+    """A target that says which parts of a node's files are on its disk for certain."""
+
+    def vital(self, layout: NodeLayout) -> Sequence[Vital]:
+        """Return the parts of a dead node's files that it has promised to keep.
+
+        Raises:
+            OSError: they cannot be read.
         """
         ...

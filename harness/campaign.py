@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from harness import discovery
-from harness.abilities import NamesBrokers
+from harness.abilities import NamesBrokers, TunesReplication
 from harness.discovery import unknown
 from harness.draw import new_seed
 from harness.errors import UsageError
@@ -42,6 +42,7 @@ FAULT_DURATION_MIN_S = 0.5
 """No fault is shorter, squeezed or not: no follower would notice it."""
 FILE_BYTES_MIN = 4096
 LANES_MAX = 8
+LEASES_MAX_MS = 60_000
 FILE_ONLY = frozenset({"script"})
 """Keys that only a campaign file has: they are too long for a command line."""
 
@@ -95,6 +96,8 @@ class Campaign(
         fault_duration_min_s, fault_duration_max_s: how long a fault holds.
         disk: how nodes write: to the real disk, or keeping unsynced writes in memory, so
             that a kill loses them as a power cut would.
+        ack: what an acknowledgement stands for: copies on disks, or in page caches.
+        leases_ms: how long a leader answers reads by its clock; 0: it asks the others.
         record: what each node records of itself: its inputs, for `replay`, or nothing.
         data_file_bytes, index_file_bytes: sizes of the log's files; small, so that a
             short run crosses many file ends.
@@ -127,6 +130,8 @@ class Campaign(
     fault_duration_min_s: float = 1.5
     fault_duration_max_s: float = 3.5
     disk: Literal["real", "volatile"] = "volatile"
+    ack: Literal["fsync", "page-cache"] = "fsync"
+    leases_ms: int = 0
     record: Literal["none", "inputs"] = "none"
     data_file_bytes: int = 1 << 20
     index_file_bytes: int = 1 << 18
@@ -159,6 +164,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "time_limit": (1, TIME_LIMIT_MAX_S),
     "steady": (0, TIME_LIMIT_MAX_S),
     "faults_at_once": (1, LANES_MAX),
+    "leases_ms": (0, LEASES_MAX_MS),
     "nemesis_interval": (0, TIME_LIMIT_MAX_S),
     "fault_duration_min": (FAULT_DURATION_MIN_S, TIME_LIMIT_MAX_S),
     "fault_duration_max": (FAULT_DURATION_MIN_S, TIME_LIMIT_MAX_S),
@@ -205,6 +211,7 @@ def resolve(campaign: Campaign) -> Campaign:
     target = discovery.get("targets", campaign.target)
     if campaign.mutant is not None and campaign.mutant not in target.mutants:
         raise UsageError(unknown(f"mutant of {target.name}", campaign.mutant, target.mutants))
+    _check_choices(campaign, target)
     promises_of(campaign, target)
     require_remote(campaign.spark_remote)
     workload = discovery.get("workloads", campaign.workload)
@@ -234,6 +241,15 @@ def promises_of(campaign: Campaign, target: Target) -> Promises | None:
         return None
     other: Target = discovery.get("targets", campaign.promise)
     return target.promises.raised_to(other.promises, other.name)
+
+
+def _check_choices(campaign: Campaign, target: Target) -> None:
+    """Refuse choices about replication that the target does not leave to anybody."""
+    if campaign.ack != "fsync" and not isinstance(target, TunesReplication):
+        raise UsageError(f"ack {campaign.ack}: {target.name} acknowledges in its own way")
+    most_ms = target.lease_max_ms if isinstance(target, TunesReplication) else 0
+    if campaign.leases_ms > most_ms:
+        raise UsageError(f"leases_ms {campaign.leases_ms}: {target.name} takes {most_ms} at most")
 
 
 def _check_groups(campaign: Campaign, target: Target) -> None:

@@ -23,6 +23,11 @@ FAULTS_OF_LINKS: Final = frozenset(
     }
 )
 """Faults of the network between nodes: who stands a partition promises to stand each of them."""
+FAULTS_OF_CLOCKS: Final = frozenset({"clock"})
+FAULTS_OF_DISKS: Final = frozenset(
+    {"power", "disk-errors", "disk-full", "disk-slow", "disk-stall", "damage"}
+)
+"""Faults of one node's disk, and of many at once; `rollback` is none that anybody stands."""
 
 
 @dataclass(frozen=True, slots=True)

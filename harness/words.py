@@ -56,6 +56,17 @@ class Word(StrEnum):
     MEMBERS = "members"
 
 
+STEERED: Final = frozenset(
+    {
+        Word.CLOCK,
+        Word.DISK_ERRORS,
+        Word.DISK_FULL,
+        Word.DISK_SLOW,
+        Word.POWER,
+    }
+)
+"""Words for which each node has to obey orders (`harness.abilities.SteersNodes`)."""
+
 PROCESS: Final = "process"
 NETWORK: Final = "network"
 CLOCK: Final = "clock"

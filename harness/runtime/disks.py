@@ -10,6 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -74,6 +75,14 @@ class Disks:
         self._lost[node] += 1
         store = self._known().store(layout)
         return await trio.to_thread.run_sync(_delete, self._target, layout, store)
+
+    async def give_up(self, node: str) -> None:
+        """Delete all that a dead node stored, which it refused (idempotent)."""
+        layout = self._members[node].layout
+        self.awaited.add(node)
+        self._lost[node] += 1
+        store = self._known().store(layout)
+        await trio.to_thread.run_sync(partial(shutil.rmtree, store, ignore_errors=True))
 
     async def renew(self, node: str) -> None:
         """Start a node without its disk in its new part, and others whose part changes."""

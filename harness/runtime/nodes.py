@@ -40,7 +40,7 @@ class Exit:
     node: str
     incarnation: int
     returncode: int
-    asked: bool  # by us: a kill, a stop
+    asked: bool  # by us: a kill, a stop, a fault that ends processes
     last_line: str
     at_ns: int
 
@@ -79,6 +79,8 @@ class NodeProcess:
         self._start_ns = start_ns
         self._process: subprocess.Popen[bytes] | None = None
         self._asked: set[int] = set()  # incarnations that we ended, or tried to
+        self._excuses = 0
+        self._excused: set[int] = set()  # incarnations that a fault has ended, or will
 
     @property
     def pid(self) -> int | None:
@@ -95,6 +97,26 @@ class NodeProcess:
         """True if the kernel reports the process as stopped (state T)."""
         pid = self.pid
         return pid is not None and _state(pid) in ("T", "t")
+
+    @property
+    def has_fallen(self) -> bool:
+        """True if it does not run, and ended by a fault that excuses it (`excuse`)."""
+        number = self.incarnation
+        return (
+            not self.is_running
+            and number not in self._asked
+            and (self._excuses > 0 or number in self._excused)
+        )
+
+    def excuse(self) -> None:
+        """From now on a fault may make it end: an end is the fault's, not its own."""
+        self._excuses += 1
+
+    def excuse_no_more(self, *, but_this_one: bool = False) -> None:
+        """Take one excuse back; `but_this_one`: the incarnation that runs now may still end."""
+        self._excuses -= 1
+        if but_this_one:
+            self._excused.add(self.incarnation)
 
     def start(self) -> int:
         """Start the next incarnation; return its number.
@@ -140,7 +162,7 @@ class NodeProcess:
             self.node,
             incarnation,
             process.wait(),
-            incarnation in self._asked,
+            incarnation in self._asked or self._excuses > 0 or incarnation in self._excused,
             last_line(self._log),
             at_ns,
         )

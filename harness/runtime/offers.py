@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from harness.abilities import LosesDisks, SteersNodes
 from harness.plugins import Json, Target
 from harness.words import Word
 
@@ -23,8 +24,39 @@ NOT_SIMULATED = "a simulated process has none of its own"
 _EVERYWHERE: Mapping[Word, Offer] = dict.fromkeys((Word.KILL, Word.PAUSE, Word.CUT, Word.TRANSFER))
 """The methods that `World` itself has, in each world."""
 
+
+def _steered(target: Target, _options: Json) -> str | None:
+    """Whether a target's nodes obey orders."""
+    if isinstance(target, SteersNodes):
+        return None
+    return f"nodes of {target.name} take no orders about their clocks and disks"
+
+
+def _power(target: Target, options: Json) -> str | None:
+    """Whether a kill of a target's node is a power loss, and what is lost is known."""
+    if options.get("disk") != "volatile":
+        return "disk real: what a killed process wrote stays in the page cache"
+    return _steered(target, options)
+
+
+def _stored(target: Target, _options: Json) -> str | None:
+    """Whether a target says where its nodes keep what they store."""
+    if isinstance(target, LosesDisks):
+        return None
+    return f"{target.name} does not say where its nodes keep their store"
+
+
+_CLOCKS_AND_DISKS: Mapping[Word, Offer] = {
+    **dict.fromkeys((Word.CLOCK, Word.DISK_ERRORS, Word.DISK_FULL, Word.DISK_SLOW), _steered),
+    Word.POWER: _power,
+    Word.DAMAGE: _stored,
+    Word.ROLLBACK: _stored,
+}
+
+
 PROCESS: Mapping[Word, Offer] = {
     **_EVERYWHERE,
+    **_CLOCKS_AND_DISKS,
     **dict.fromkeys((Word.WIPE, Word.DELAY, Word.RATE, Word.RESET, Word.HALF_OPEN)),
     Word.LOSS: STREAM_LOSES_NOTHING,
     Word.DUPLICATE: STREAM_LOSES_NOTHING,
@@ -37,7 +69,7 @@ SIM: Mapping[Word, Offer] = {
     Word.MEMORY: NOT_SIMULATED,
     Word.DESCRIPTORS: NOT_SIMULATED,
 }
-NETNS: Mapping[Word, Offer] = {**_EVERYWHERE, Word.WIPE: None}
+NETNS: Mapping[Word, Offer] = {**_EVERYWHERE, **_CLOCKS_AND_DISKS, Word.WIPE: None}
 
 WORLDS: Mapping[str, Mapping[Word, Offer]] = {"process": PROCESS, "netns": NETNS, "sim": SIM}
 

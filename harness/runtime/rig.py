@@ -28,6 +28,8 @@ from harness.runtime.standing import Standing
 from harness.runtime.workers import WorkerGroup, plan_workers
 from harness.runtime.world import ProcessWorld
 from harness.schedule import Planned, encode_schedule, schedule
+from harness.scripts import counted
+from harness.words import STEERED, Word, needs_of
 
 
 class RunWorld(World, Protocol):
@@ -263,12 +265,18 @@ def _nothing() -> None:
 
 def node_options(campaign: Campaign) -> Json:
     """What a target is told about its nodes (`NodeLayout.options`)."""
+    faults = (discovery.get("faults", name) for name in faults_of(campaign))
+    words = {word for fault in faults for word in needs_of(fault)}
     return {
         "mutant": campaign.mutant,
         "seed": campaign.seed,
         "disk": campaign.disk,
         "record": campaign.record,
-        "spares": "wipe" in faults_of(campaign),
+        "ack": campaign.ack,
+        "leases_ms": campaign.leases_ms,
+        "spares": bool(words & {Word.WIPE}),
+        "steering": bool(words & STEERED)
+        or any(counted(step.on or "") for step in campaign.script),
         "data_file_bytes": campaign.data_file_bytes,
         "index_file_bytes": campaign.index_file_bytes,
     }

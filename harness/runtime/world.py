@@ -17,12 +17,14 @@ from harness.errors import DefiniteError, HarnessError, IndefiniteError
 from harness.network.links import Network
 from harness.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
 from harness.runtime import ports
+from harness.runtime.damages import Damages
 from harness.runtime.disks import Disks, Member
 from harness.runtime.ledger import Lines
 from harness.runtime.nodes import Exit, NodeProcess
 from harness.runtime.observer import Observer
 from harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standing
-from harness.words import Link, LinkShape
+from harness.runtime.steered import SteeredNodes
+from harness.words import ClockChange, ClockReading, Damage, DiskHarm, Link, LinkShape
 
 STOP_GRACE_S = 5.0
 TRANSFER_TIMEOUT_S = 3.0
@@ -63,6 +65,8 @@ class ProcessWorld:
         self._members = dict(members)
         self._helpers = tuple(helpers)
         self._disks = Disks(target, self._members, self)
+        self._steered = SteeredNodes(target, self._members, self)
+        self._damages = Damages(target, self._members, self._answers)
         self._network = network
         self._observer = observer
         self._nursery: trio.Nursery | None = None
@@ -178,6 +182,68 @@ class ProcessWorld:
 
         return await transfer(self.standing, ask, to)
 
+    # ---- clocks and disks (harness.words.SkewsClocks, HurtsDisks, LosesPower) ----------
+
+    async def skew(self, node: str, change: ClockChange) -> Json:
+        """Change a node's clocks; see `SkewsClocks.skew`."""
+        return await self._steered.skew(node, change)
+
+    async def unskew(self, node: str, undo: Json) -> None:
+        """Undo exactly that change (idempotent)."""
+        await self._steered.unskew(node, undo)
+
+    async def read_clock(self, node: str) -> ClockReading:
+        """Measure a node's clocks; see `SkewsClocks.read_clock`."""
+        return await self._steered.read_clock(node)
+
+    async def hurt_disk(self, node: str, harm: DiskHarm) -> str:
+        """Do that to a node's disk; see `HurtsDisks.hurt_disk`."""
+        return await self._steered.hurt_disk(node, harm)
+
+    async def heal_disk(self, harm: str) -> None:
+        """End exactly that harm (idempotent), and start the node that ended of it."""
+        await self._steered.heal_disk(harm)
+
+    def disk_harm(self, harm: str) -> Json:
+        """What it did so far, as the node itself counted; see `HurtsDisks.disk_harm`."""
+        return self._steered.disk_harm(harm)
+
+    def effects(self, node: str) -> Mapping[str, int]:
+        """How often what happened in that node so far; see `CountsEffects.effects`."""
+        return self._steered.effects(node)
+
+    async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
+        """Let nodes lose power, all at once; see `LosesPower.lose_power`."""
+        return await self._steered.lose_power(nodes, on)
+
+    async def damage(self, node: str, damage: Damage) -> Json:
+        """Edit the files of a dead node; see `HurtsDisks.damage`."""
+        return await self._damages.damage(node, damage)
+
+    async def copy_store(self, node: str) -> str:
+        """Copy what a dead node has stored; return an id."""
+        return await self._damages.copy(node)
+
+    async def tempt(self, node: str, incarnation: int) -> Json:
+        """Start a damaged node, and see what it does; see `HurtsDisks.tempt`."""
+        process = self._members[node].process
+        process.excuse()
+        try:
+            await self.restart(node, incarnation)
+            refused = await self._damages.watch(node)
+        finally:
+            process.excuse_no_more(but_this_one=True)
+        return {"incarnation": process.incarnation, "refused": refused}
+
+    async def revive(self, node: str, incarnation: int) -> None:
+        """Give a node that refused its store an empty disk; see `HurtsDisks.revive`."""
+        process = self._members[node].process
+        if process.incarnation == incarnation:
+            if process.is_running:  # it took what it found
+                return
+            await self._disks.give_up(node)
+        await self.replace(node, incarnation)
+
     # ---- what the supervisor needs besides ---------------------------------------------
 
     def start(self, node: str) -> None:
@@ -247,6 +313,9 @@ class ProcessWorld:
     def explain(self, ended: Exit) -> str:
         """Say in one line how a node ended by itself, and where to read more."""
         return f"node {ended} (see nodes/{ended.node}/node.log)"
+
+    def _answers(self, node: str) -> bool:
+        return self.standing.statuses()[node] is not None
 
     async def _for_each(self, act: Callable[[NodeProcess], Awaitable[None]]) -> None:
         async with trio.open_nursery() as nursery:

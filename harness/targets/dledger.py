@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from harness.abilities import Vital
 from harness.errors import DefiniteError, IndefiniteError
 from harness.plugins import Address, Launch, NodeLayout, NodeStatus, Promises
-from harness.promises import FAULTS_OF_LINKS
+from harness.promises import FAULTS_OF_CLOCKS, FAULTS_OF_DISKS, FAULTS_OF_LINKS
 from harness.targets import dledger_ids as ids
+from harness.targets.dledger_damage import synced_parts
 from harness.targets.dledger_members import readmit
 from harness.targets.group_operations import GroupOperations, is_name_server
+from harness.targets.steering_files import SteeringFiles
 from system.client import (
     BrokerGroupClient,
     DamagedResponseError,
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
 GROUP = "shaketable"
 BROKER_NAME = "broker-0"
 QUORUM_NODES_MIN = 3
+_FLUSH = {"fsync": "SYNC_FLUSH", "page-cache": "ASYNC_FLUSH"}
+STEERING = "steering"
+"""Where in its folder a node finds its orders, if it is to obey any."""
 RECORDING = "inputs.recording"
 """Where in its folder a node records its inputs, if it is told to."""
 NOBODYS_VALUE = -1
@@ -94,8 +100,12 @@ class DLedgerTarget:
 
     name = "dledger"
     needs_name_server = False
+    lease_max_ms = 249
     promises = Promises(
-        durable_under=frozenset({"kill", "pause", "transfer", "wipe"}) | FAULTS_OF_LINKS,
+        durable_under=frozenset({"kill", "pause", "transfer", "wipe"})
+        | FAULTS_OF_LINKS
+        | FAULTS_OF_CLOCKS
+        | FAULTS_OF_DISKS,
         linearizable=frozenset({"append", "read", "end"}),
         committed_prefix=True,
         excludes=GROUP_PROMISES,
@@ -140,7 +150,12 @@ class DLedgerTarget:
             "shaketableDisk": options.get("disk", "real"),
             "shaketableSeed": options.get("seed") or "",
             "shaketableMutant": options.get("mutant") or "",
+            "flushDiskType": _FLUSH[options.get("ack", "fsync")],
         }
+        if options.get("leases_ms"):
+            lines["shaketableLeaseMs"] = options["leases_ms"]
+        if options.get("steering"):
+            lines["shaketableSteering"] = layout.directory / STEERING
         if options.get("spares"):
             lines["shaketableReach"] = ids.reach(layout)
         if member != layout.node:
@@ -152,6 +167,14 @@ class DLedgerTarget:
         path = layout.directory / "broker.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         return Launch((sys.executable, "-m", "system.node", "-c", str(path)))
+
+    def steering(self, layout: NodeLayout) -> SteeringFiles:
+        """Return where the orders of a node go."""
+        return SteeringFiles(layout.directory / STEERING)
+
+    def vital(self, layout: NodeLayout) -> Sequence[Vital]:
+        """Return the synced parts of a dead node's log: it must notice if they are damaged."""
+        return synced_parts(self.store(layout))
 
     def name_server(self, address: Address) -> Launch:
         """Start one of the system's own name servers."""

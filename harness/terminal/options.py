@@ -82,6 +82,8 @@ class RunOptions:
         spark_remote: Spark Connect server that checks it instead: sc://HOST:PORT.
         base_port: First of the loopback ports to use, instead of free ones.
         disk: How nodes write: real, or volatile, where a kill loses what was not synced.
+        ack: What an acknowledgement stands for: fsync, or page-cache.
+        leases_ms: Leases for reads at the leader, which trust clocks, in milliseconds; 0: none.
         record: What nodes record of themselves: none, or inputs, for `replay`.
         data_file_size: Bytes in a file of the log; small, so that a short run crosses many ends.
         index_file_size: Bytes in a file of the log's index.
@@ -121,6 +123,8 @@ class RunOptions:
     base_port: Annotated[int | None, Parameter(group=RUNS, metavar="PORT")] = None
 
     disk: Annotated[str | None, _option("disk", GROUP, "KIND")] = None
+    ack: Annotated[str | None, _option("ack", GROUP, "KIND")] = None
+    leases_ms: Annotated[int | None, _option("leases_ms", GROUP, "MS")] = None
     record: Annotated[str | None, _option("record", GROUP, "KIND")] = None
     data_file_size: Annotated[int | None, _option("data_file_size", GROUP, "BYTES")] = None
     index_file_size: Annotated[int | None, _option("index_file_size", GROUP, "BYTES")] = None

@@ -65,7 +65,8 @@ from harness.draw import draw
 from harness.schedule import encode_schedule, schedule
 from workloads.log import LogWorkload
 faults = find("faults")
-planned = schedule(Campaign(seed="s\\u00e4", nodes=5, faults=tuple(faults)), faults)
+everything = Campaign(seed="s\\u00e4", nodes=5, faults=tuple(faults), time_limit_s=600)
+planned = schedule(everything, faults)
 operations = itertools.islice(LogWorkload(3).operations("7", 2, 5), 200)
 text = encode_schedule(planned).decode()
 print(json.dumps([draw("s", "x", 1).random(), str(list(operations)), text]))

@@ -1,0 +1,200 @@
+"""Change the clocks of nodes, of each process by itself: offset, drift, strobe, standing still.
+
+The host's clock is never touched. What the fault did is measured of the node: its clocks beside
+the machine's, at two instants.
+
+Source: jepsen.nemesis.time (bump, strobe, reset); libfaketime (rate); DESIGN.md decision 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
+
+import trio
+
+from harness import words
+from harness.errors import IndefiniteError
+from harness.faults.victims import choose_variants, describe_victims, pick_victims, plan_victims
+from harness.plugins import Evidence, Fault, Json, Target, World
+from harness.words import ClockChange, ClockReading, SkewsClocks, Word
+
+VARIANTS = ("leader", "one", "minority", "majority", "followers", "all")
+KINDS = ("drift", "offset", "frozen", "strobe")
+"""They come in this order, so that a campaign of four has each."""
+RATES = (0.1, 0.5, 0.8, 1.2, 2.0, 5.0)
+WALL_OFFSETS_MS = (-3_600_000.0, -30_000.0, -400.0, 400.0, 30_000.0, 3_600_000.0)
+MONOTONIC_OFFSETS_MS = (100.0, 600.0, 5_000.0)
+STROBES_MS = (20.0, 60.0, 200.0)
+STROBE_OFFSETS_MS = (150.0, 600.0)
+UNDO_TIMEOUT_S = 10.0
+READINGS_OF_STROBE = 8
+NEAR_SHARE = 0.2
+"""A reading that far from what was asked is what was asked."""
+NEAR_MS = 30.0
+
+
+class Clock:
+    """Change nodes' clocks (offset, strobe, drift, frozen), wall and monotonic; healed after."""
+
+    name = "clock"
+    family = words.CLOCK
+    needs = frozenset({Word.CLOCK})
+
+    def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
+        self._variants = tuple(variants)
+
+    def configured(self, options: Json) -> Fault:
+        """Return this fault on options["victims"] alone, where there are any."""
+        return Clock(choose_variants(self.name, VARIANTS, options))
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Every node has clocks; whether they can be changed a world says."""
+        return None
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw whose clocks, and what becomes of them."""
+        plan = plan_victims(rng, nodes, self._variants, turn)
+        kind = KINDS[turn % len(KINDS)]
+        return {**plan, "kind": kind, "change": _draw(kind, rng)}
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Name the victims."""
+        return pick_victims(plan, nodes, leader)
+
+    def describe(self, plan: Json) -> str:
+        """Say "clock at rate 0.5 (both) of leader n1"."""
+        return describe_victims(f"{_tell(ClockChange(**plan['change']))} of", plan)
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Change each victim's clocks; return what undoes that, and what they showed before."""
+        assert isinstance(world, SkewsClocks), "the fault was not available"
+        change = ClockChange(**plan["change"])
+        before = await _read_all(plan["victims"], 1, world)
+        undo: Json = {
+            "changes": {},
+            "before": {
+                node: _as_json(found[0]) if found else None for node, found in before.items()
+            },
+        }
+        try:
+            for node in plan["victims"]:
+                undo["changes"][node] = await world.skew(node, change)
+        except BaseException:  # also when cancelled: nobody else knows what was changed so far
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
+                await self.undo(undo, world)
+            raise
+        return undo
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Bit if the clocks of a victim were measured to be as wrong as they should."""
+        assert isinstance(world, SkewsClocks), "the fault was not available"
+        change = ClockChange(**plan["change"])
+        readings = await _read_all(list(undo["changes"]), _readings(change), world)
+        told, skewed = [], 0
+        most: dict[str, int | float] = {}
+        for node, found in readings.items():
+            if not found:
+                told.append(f"{node} shows no clock")
+                continue
+            last = found[-1]
+            if is_as_asked(change, undo["before"][node], found):
+                skewed += 1
+                most = {"offset_ms": round(last.offset_ms, 1), "rate": round(last.rate, 3)}
+            told.append(f"{node} {_tell_reading(last)}")
+        return Evidence(skewed > 0, "measured: " + ", ".join(told), {"skewed": skewed, **most})
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Let the clocks be right again."""
+        assert isinstance(world, SkewsClocks), "the fault was not available"
+        for node, change in undo["changes"].items():
+            await world.unskew(node, change)
+
+
+def is_as_asked(change: ClockChange, before: Json | None, found: Sequence[ClockReading]) -> bool:
+    """Whether measured clocks are as wrong as a change asks for."""
+    last = found[-1]
+    if change.strobe_ms:
+        rates = [reading.rate for reading in found]
+        if change.which == "monotonic":
+            return max(rates) - min(rates) > NEAR_SHARE
+        wall = [reading.offset_ms for reading in found]
+        return max(wall) - min(wall) > abs(change.offset_ms) / 2
+    if change.rate != 1.0:
+        asked = change.rate if change.which != "wall" else 1.0
+        if change.which == "wall":
+            return abs(last.offset_ms) > NEAR_MS
+        return abs(last.rate - asked) <= NEAR_SHARE * abs(1 - asked)
+    was = before or {"offset_ms": 0.0, "monotonic_offset_ms": 0.0}
+    moved = (
+        last.monotonic_offset_ms - was["monotonic_offset_ms"]
+        if change.which == "monotonic"
+        else last.offset_ms - was["offset_ms"]
+    )
+    return bool(abs(moved - change.offset_ms) <= NEAR_MS + NEAR_SHARE * abs(change.offset_ms))
+
+
+def _draw(kind: str, rng: Random) -> Json:
+    match kind:
+        case "drift":
+            return {"rate": rng.choice(RATES), "which": "both"}
+        case "frozen":
+            return {"rate": 0.0, "which": "both"}
+        case "strobe":
+            return {
+                "offset_ms": rng.choice(STROBE_OFFSETS_MS),
+                "strobe_ms": rng.choice(STROBES_MS),
+                "which": "both",
+            }
+    which = rng.choice(("wall", "monotonic"))
+    offsets = WALL_OFFSETS_MS if which == "wall" else MONOTONIC_OFFSETS_MS
+    return {"offset_ms": rng.choice(offsets), "which": which}
+
+
+def _tell(change: ClockChange) -> str:
+    if change.strobe_ms:
+        what = f"clock strobing by {change.offset_ms:g} ms every {change.strobe_ms:g} ms"
+    elif change.rate == 0.0:
+        what = "clock frozen"
+    elif change.rate != 1.0:
+        what = f"clock at rate {change.rate:g}"
+    else:
+        what = f"clock {change.offset_ms:+g} ms"
+    return f"{what} ({change.which})"
+
+
+def _tell_reading(reading: ClockReading) -> str:
+    wall, monotonic = reading.offset_ms, reading.monotonic_offset_ms
+    return f"wall {wall:+.0f} ms, monotonic {monotonic:+.0f} ms, rate {reading.rate:.2f}"
+
+
+def _readings(change: ClockChange) -> int:
+    return READINGS_OF_STROBE if change.strobe_ms else 1
+
+
+def _as_json(reading: ClockReading) -> Json:
+    return {
+        "offset_ms": reading.offset_ms,
+        "monotonic_offset_ms": reading.monotonic_offset_ms,
+    }
+
+
+async def _read_all(
+    nodes: Sequence[str], times: int, world: SkewsClocks
+) -> dict[str, list[ClockReading]]:
+    """Measure the clocks of nodes, all at the same time; what does not answer has no reading."""
+    found: dict[str, list[ClockReading]] = {node: [] for node in nodes}
+
+    async def read(node: str) -> None:
+        with suppress(IndefiniteError):
+            for _ in range(times):
+                found[node].append(await world.read_clock(node))
+
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            nursery.start_soon(read, node)
+    return found
+
+
+PLUGIN = Clock()

@@ -1,0 +1,139 @@
+"""Files of dead nodes, edited: bits that flip, files that end too soon, a store of yesterday.
+
+Source: Jepsen's corrupt-file nemesis (bitflip, truncate, copy, restore); DESIGN.md decision 2.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import trio
+
+from harness.abilities import LosesDisks, NoticesDamage, Vital
+from harness.draw import draw
+from harness.errors import HarnessError
+from harness.plugins import Json, Target
+from harness.runtime.disks import Member
+from harness.words import Damage
+
+COPIES: Final = "copies"
+"""Where, in a node's folder, copies of its store are kept until they are put back."""
+SERVES_TIMEOUT_S: Final = 5.0
+"""How long a damaged node is watched before it is said to serve."""
+POLL_S: Final = 0.01
+DRAWS_MAX: Final = 1_000
+
+
+class Damages:
+    """What is done to the files of a world's nodes."""
+
+    def __init__(
+        self,
+        target: Target,
+        members: Mapping[str, Member],
+        answers: Callable[[str], bool],
+    ) -> None:
+        """`answers` says whether a node that runs answers by now."""
+        self._target = target
+        self._members = members
+        self._answers = answers
+        self._copies: dict[str, Path] = {}
+
+    async def damage(self, node: str, damage: Damage) -> Json:
+        """Edit the files of a dead node; see `HurtsDisks.damage`."""
+        assert not self._members[node].process.is_running, "files of a running node are its own"
+        return await trio.to_thread.run_sync(self._damage, node, damage)
+
+    async def copy(self, node: str) -> str:
+        """Copy what a dead node has stored; see `HurtsDisks.copy_store`."""
+        assert not self._members[node].process.is_running, "a running node's files change"
+        name = f"copy-{len(self._copies) + 1}"
+        folder = self._members[node].layout.directory / COPIES / name
+        await trio.to_thread.run_sync(shutil.copytree, self._store(node), folder)
+        self._copies[name] = folder
+        return name
+
+    async def watch(self, node: str) -> str | None:
+        """See what a node does that was just started: what it said when it ended; None: it serves.
+
+        Call with its end excused.
+        """
+        process = self._members[node].process
+        with trio.move_on_after(SERVES_TIMEOUT_S):
+            while process.is_running and not self._answers(node):  # noqa: ASYNC110 - no event
+                await trio.sleep(POLL_S)
+        return None if process.is_running else process.last_line() or "it said nothing"
+
+    def _store(self, node: str) -> Path:
+        assert isinstance(self._target, LosesDisks), "the fault was not available"
+        return self._target.store(self._members[node].layout)
+
+    def _damage(self, node: str, damage: Damage) -> Json:
+        rng = draw(damage.seed, "damage", node)
+        try:
+            if damage.how == "rollback":
+                return self._roll_back(node, damage.copy)
+            part = self._part(node, damage, rng)
+            if damage.how == "flip":
+                return _flip(part, damage.bytes_, rng)
+            return _cut(part, rng)
+        except OSError as error:
+            raise HarnessError(f"cannot damage what {node} stored: {error}") from error
+
+    def _part(self, node: str, damage: Damage, rng: Random) -> Vital:
+        """Draw what is damaged, of what the node must keep. Raises HarnessError: nothing yet."""
+        layout = self._members[node].layout
+        assert isinstance(self._target, NoticesDamage), "the fault was not available"
+        store = self._store(node)
+        parts = [
+            part
+            for part in self._target.vital(layout)
+            if fnmatch(str(part.path.relative_to(store)), damage.file or "*")
+        ]
+        if not parts:
+            raise HarnessError(f"{node} has nothing on its disk yet that it must keep")
+        return rng.choices(parts, [part.behind - part.start for part in parts])[0]
+
+    def _roll_back(self, node: str, copy: str) -> Json:
+        """Put a copy in the place of the store; say how many messages went with that."""
+        store, folder = self._store(node), self._copies.pop(copy)
+        layout = self._members[node].layout
+        before = self._messages(layout.directory, node)
+        shutil.rmtree(store)
+        folder.rename(store)
+        after = self._messages(layout.directory, node)
+        return {"file": ".", "bytes": 0, "entries": max(0, before - after)}
+
+    def _messages(self, directory: Path, node: str) -> int:
+        return sum(batch.num_rows for batch in self._target.read_log(directory, node))
+
+
+def _flip(part: Vital, bits: int, rng: Random) -> Json:
+    """Flip bits of bytes that are not zero: what was never written says nothing."""
+    places: list[int] = []
+    with part.path.open("r+b") as file:
+        for _ in range(DRAWS_MAX):
+            at = rng.randrange(part.start, part.behind)
+            file.seek(at)
+            byte = file.read(1)
+            if at in places or not byte or byte == b"\0":
+                continue
+            file.seek(at)
+            file.write(bytes([byte[0] ^ (1 << rng.randrange(8))]))
+            places.append(at)
+            if len(places) >= bits:
+                break
+    return {"file": part.path.name, "at": min(places, default=-1), "bytes": len(places)}
+
+
+def _cut(part: Vital, rng: Random) -> Json:
+    """Let a file end within what was synced."""
+    size = rng.randrange(part.start, part.behind)
+    with part.path.open("r+b") as file:
+        file.truncate(size)
+    return {"file": part.path.name, "at": size, "bytes": part.behind - size}
