@@ -21,6 +21,8 @@ Ranges = Mapping[Queue, tuple[int, int]]
 UnitRuns = Mapping[Queue, tuple[int, bytes]]
 """Of each queue the offset of the first unit and the encoded units from there on."""
 
+Buffer = bytes | bytearray | memoryview
+
 UNIT_BYTES = 20
 TAIL_UNITS_MAX = 1024
 """Units of a queue that stay in memory although the files have them."""
@@ -99,15 +101,27 @@ class ConsumeQueues:
             tail = self._queues[queue] = _Tail(0, 0)
         if offset != tail.end:
             if not self._may_skip:
-                raise InvariantError(
-                    f"queue {queue[0].decode(errors='replace')}/{queue[1]} goes on at {offset},"
-                    f" not {tail.end}"
-                )
+                raise _gap(queue, offset, tail.end)
             if offset < tail.end:
                 return
             tail.begin_anew(offset)
         tail.units += _PACK(position, size, tags_code)
         tail.end = offset + 1
+        if tail.is_quiet:
+            self._note(queue, tail)
+
+    def append_run(self, queue: Queue, first_offset: int, count: int, units: Buffer) -> None:
+        """Dispatch committed messages of one queue, whose units are encoded as on disk.
+
+        Raises InvariantError where they do not follow: for queues that may not skip.
+        """
+        tail = self._queues.get(queue)
+        if tail is None:
+            tail = self._queues[queue] = _Tail(0, 0)
+        if first_offset != tail.end:
+            raise _gap(queue, first_offset, tail.end)
+        tail.units += units
+        tail.end += count
         if tail.is_quiet:
             self._note(queue, tail)
 
@@ -265,3 +279,8 @@ class ConsumeQueues:
     def _position(self, queue: Queue, tail: _Tail, offset: int) -> int:
         position: int = _POSITION(self._units(queue, tail, offset, 1))[0]
         return position
+
+
+def _gap(queue: Queue, offset: int, end: int) -> InvariantError:
+    name = queue[0].decode(errors="replace")
+    return InvariantError(f"queue {name}/{queue[1]} goes on at {offset}, not {end}")

@@ -27,6 +27,8 @@ class KeyItems:
         self._items: list[KeyItem] = []
         self.append: Callable[[KeyItem], None] = self._items.append
         """Dispatch one committed message that has properties."""
+        self.extend: Callable[[Sequence[KeyItem]], None] = self._items.extend
+        """Dispatch several."""
 
     def since_checkpoint(self) -> list[KeyItem]:
         """Return what no checkpoint has saved yet."""

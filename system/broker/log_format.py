@@ -11,6 +11,7 @@ from system.raft.batch import Batch, LogEnd
 from system.raft.membership import Membership
 from system.store.entry import iter_dispatches
 from system.store.entry_builder import EntryBuilder
+from system.store.entry_table import MessageTable, message_table
 
 Dispatch = tuple[Queue, int, int, int, int, int, bytes]
 """Queue, offset, message position and size, tags code, store time in ms, properties."""
@@ -45,19 +46,26 @@ class Builder(Protocol):
         """Return what was added since the last call."""
 
 
+def no_table(data: bytes, position: int, count: int) -> MessageTable | None:
+    """Return nothing: these messages are walked one by one."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class LogFormat:
     """Writes and walks a log's messages.
 
     `new_builder` is given the log's end, the term, the data files' size and the store host;
-    `dispatches` walks verified bytes from a position on. `may_skip` says that a queue's messages
+    `dispatches` walks verified bytes from a position on; `table` gives `count` messages of these by
+    columns, where that is any use. `may_skip` says that a queue's messages
     need not begin at 0, nor follow each other: nobody agreed on them.
     """
 
     new_builder: Callable[[LogEnd, int, int, bytes], Builder]
     dispatches: Callable[[bytes, int], Iterator[Dispatch]]
     may_skip: bool = False
+    table: Callable[[bytes, int, int], MessageTable | None] = no_table
 
 
-DLEDGER_FORMAT = LogFormat(EntryBuilder, iter_dispatches)
+DLEDGER_FORMAT = LogFormat(EntryBuilder, iter_dispatches, table=message_table)
 """Entries, each with a header; queues without gaps, since all is agreed on."""

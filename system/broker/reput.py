@@ -17,6 +17,7 @@ from system.broker.delay_levels import DELIVERED_MARK, SCHEDULE_TOPIC, delivered
 from system.broker.key_items import KeyItems, KeyReader
 from system.broker.limits import BrokerConfig
 from system.broker.log_format import DLEDGER_FORMAT, Dispatch, LogFormat
+from system.raft.batch import Batch
 from system.raft.ledger import Ledger
 from system.raft.protocol import Snapshot
 from system.store.broker_checkpoint import BrokerCheckpoint
@@ -24,6 +25,9 @@ from system.store.group_events import EVENT_TOPIC, body_at
 
 NATIVE_MESSAGES_A_STEP = 10_000
 """How many messages of a native commit log are dispatched in one step."""
+
+_TO_LOOK_AT = frozenset({EVENT_TOPIC, SCHEDULE_TOPIC})
+"""Topics whose messages mean something to the broker itself."""
 
 _A_KEY = b"KEY"
 """Stands in the names of both properties that the key index knows, KEYS and UNIQ_KEY."""
@@ -62,6 +66,7 @@ class Reput:
             state = snapshot.state if snapshot and self._native is None else b""
         decoded = decode_state(state)
         self._iter_dispatches = log_format.dispatches
+        self._table = log_format.table
         self._may_skip = log_format.may_skip
         self.queues = ConsumeQueues(decoded.ranges, reader, may_skip=self._may_skip)
         self.tables = BrokerTables(config, decoded)
@@ -178,7 +183,9 @@ class Reput:
         while self.applied_index < index and left > 0 and not self.is_held_up:
             for batch in self._ledger.log.batches_from(self.applied_index + 1, left):
                 part = batch if batch.last_index <= index else batch.until(index)
-                if self._config.key_items_max:
+                if self._dispatch_table(part):
+                    pass
+                elif self._config.key_items_max:
                     self._dispatch_keys(part.data, part.position)
                 else:
                     self._dispatch(part.data, part.position)
@@ -187,6 +194,26 @@ class Reput:
                 left -= len(part.data)
                 if part.last_index == index:
                     break
+
+    def _dispatch_table(self, batch: Batch) -> bool:
+        """Dispatch all of a batch at once; False, and nothing is done, where it is not that easy.
+
+        Events and delayed messages are taken one by one.
+        """
+        table = self._table(batch.data, batch.position, batch.count)
+        if table is None or table.topic in _TO_LOOK_AT:
+            return False
+        runs = table.runs()
+        if runs is None or any(DELIVERED_MARK in properties for properties in table.properties):
+            return False
+        for run in runs:
+            self.queues.append_run(*run)
+        if self._config.key_items_max:
+            items = table.key_items(_A_KEY)
+            self.keys.extend(items)
+            self._key_count += len(items)
+        self._store_ms = int(table.store_ms[-1])
+        return True
 
     def _dispatch(self, data: bytes, position: int) -> None:
         append = self.queues.append

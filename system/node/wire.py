@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 
 from system.raft.batch import Batch, LogEnd
+from system.raft.membership import Membership
 from system.raft.protocol import (
     LeadershipTransfer,
     Message,
@@ -34,6 +35,7 @@ from system.remoting.command import (
 )
 from system.remoting.requests import Fields
 from system.store.entry import DamagedEntry, verify_batch
+from system.store.entry_table import is_sound
 from system.store.group_events import (
     DamagedMembership,
     decode_membership,
@@ -283,8 +285,7 @@ def _decode_push(fields: _PushRequest, data: bytes) -> PushRequest:
         first = fields.prev_index + 1
         batch = Batch(first, fields.count, fields.entry_term, fields.position, data)
         try:
-            verify_batch(batch, None)
-            memberships = memberships_in(data)
+            memberships = () if is_sound(batch) else _examine(batch)
         except (DamagedEntry, DamagedMembership) as error:
             raise CommandError(f"damaged entries from {fields.leader}: {error}") from None
         if memberships:
@@ -300,6 +301,12 @@ def _decode_push(fields: _PushRequest, data: bytes) -> PushRequest:
         batches,
         fields.prev_position,
     )
+
+
+def _examine(batch: Batch) -> tuple[tuple[int, Membership], ...]:
+    """Check a batch entry by entry; return its memberships. Raises what says what is wrong."""
+    verify_batch(batch, None)
+    return memberships_in(batch.data)
 
 
 def _decode_snapshot(fields: _SnapshotRequest, state: bytes) -> SnapshotRequest:

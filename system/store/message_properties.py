@@ -60,6 +60,11 @@ def tags_code(data: bytes, start: int, behind: int) -> int:
     return _cached_hash(tags) if tags else 0
 
 
+def tags_in(properties: bytes) -> int:
+    """Return the tags code of a message with these properties."""
+    return tags_code(properties, 0, len(properties)) if b"TAGS" in properties else 0
+
+
 def keys_in(properties: bytes) -> list[bytes]:
     """Return what a message is found by: its UNIQ_KEY, then each of its KEYS."""
     unique = find_property(properties, UNIQ_KEY)
