@@ -22,6 +22,7 @@ from system.node.assembly import assemble
 from system.node.clock import Clock, SystemClock
 from system.node.conf_values import ConfigError
 from system.node.config import NodeConfig, load
+from system.node.heap import keep_memory
 from system.node.machine import Machine, in_disk_thread
 from system.node.node import Node
 from system.node.open_file_limit import clients_within, raise_open_file_limit
@@ -76,6 +77,7 @@ def _serve(node: Node, steering: Steering | None) -> int:
     gc.freeze()
     gc.set_threshold(200_000, 50, 50)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    keep_memory()
     code = 0
     try:
         trio.run(_run, node, steering)
@@ -121,7 +123,8 @@ def _steering(config: NodeConfig) -> Steering | None:
 
 def _machine(config: NodeConfig, steering: Steering | None) -> Machine:
     on_held = None if steering is None else steering.unsynced
-    disk: Disk = VolatileDisk(RealDisk(), on_held) if config.disk == "volatile" else RealDisk()
+    real = RealDisk(_log_folder(config) if config.ack_policy == "fsync" else None)
+    disk: Disk = VolatileDisk(real, on_held) if config.disk == "volatile" else real
     clock: Clock = SystemClock()
     if steering is not None:
         disk, clock = steering.disk(disk), steering.clock
@@ -132,6 +135,13 @@ def _machine(config: NodeConfig, steering: Steering | None) -> Machine:
 
     on_message = None if steering is None else steering.on_message
     return Machine(disk, clock, dice, in_disk_thread, on_message=on_message)
+
+
+def _log_folder(config: NodeConfig) -> str:
+    """The folder of the files that the log is appended to."""
+    if config.native is not None:
+        return str(config.native.log_folder)
+    return f"{config.store_root}/dledger-{config.self_id}/data"
 
 
 def _fail(code: int, error: BaseException) -> int:

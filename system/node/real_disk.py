@@ -6,140 +6,67 @@ Source: Linux man pages; DESIGN.md decision 2 (an error of fsync is fatal, names
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from system.store.disk import Buffer, DiskFailed, DiskFull
-
-IO_BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
-"""Most buffers that one pwritev may take."""
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-_NO_FALLOCATE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
-
-
-class RealFile:
-    """A file of the operating system (implements `system.store.disk.File`)."""
-
-    __slots__ = ("_fd", "_path", "_reserve", "_size")
-
-    def __init__(self, path: str, fd: int, size: int, *, reserve: bool) -> None:
-        self._path = path
-        self._fd = fd
-        self._size = size
-        self._reserve = reserve
-
-    @property
-    def reserve(self) -> bool:
-        """Whether all its blocks are allotted."""
-        return self._reserve
-
-    @property
-    def size(self) -> int:
-        """Size of the file."""
-        return self._size
-
-    def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all buffers one behind the other from `position` on."""
-        with _errors_of("write", self._path):
-            pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
-            while pending:
-                written = os.pwritev(self._fd, pending[:IO_BUFFERS_MAX], position)
-                position += written
-                self._size = max(self._size, position)
-                pending = _behind(pending, written)
-
-    def pread(self, size: int, position: int) -> bytes:
-        """Read `size` bytes, fewer only at the end of the file."""
-        with _errors_of("read", self._path):
-            data = os.pread(self._fd, size, position)
-            while 0 < len(data) < size:
-                more = os.pread(self._fd, size - len(data), position + len(data))
-                if not more:
-                    break
-                data += more
-            return data
-
-    def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        """Return (start, behind) of what, from `position` on, may be other than zero, in order.
-
-        Blocks that are allotted and were never written are holes, until one reads them: so all
-        ranges are found before the caller reads any.
-        """
-        ranges = []
-        try:
-            while position < self._size:
-                start = os.lseek(self._fd, position, os.SEEK_DATA)
-                position = os.lseek(self._fd, start, os.SEEK_HOLE)
-                if start < position:  # else what was read there left the page cache meanwhile
-                    ranges.append((start, position))
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # a file system that knows no holes
-                ranges.append((position, self._size))
-        return ranges
-
-    def grow(self, size: int) -> None:
-        """Make the file at least `size` bytes long, with zeros."""
-        if size > self._size:
-            with _errors_of("extend", self._path):
-                _extend(self._fd, size, reserve=self._reserve)
-            self._size = size
-
-    def sync(self) -> None:
-        """Make what was written durable (fdatasync). Raises DiskFailed."""
-        try:
-            os.fdatasync(self._fd)
-        except OSError as error:  # also ENOSPC: the pages may be gone
-            raise DiskFailed(f"fdatasync of {self._path} failed: {error.strerror}") from error
-
-    def close(self) -> None:
-        """Give the handle back."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+from system.node.direct_file import DirectFile, WriteBuffer
+from system.node.real_file import RealFile, errors_of, extend
+from system.store.disk import DiskFailed
 
 
 class RealDisk:
-    """Files of the operating system (implements `system.store.disk.Disk`)."""
+    """Files of the operating system (implements `system.store.disk.Disk`).
 
-    __slots__ = ()
+    Files of `direct_folder` are written past the page cache, if their file system can do that.
+    """
+
+    __slots__ = ("_buffer", "_direct_folder")
+
+    def __init__(self, direct_folder: str | None = None) -> None:
+        self._direct_folder = direct_folder
+        self._buffer = WriteBuffer() if direct_folder is not None else None
 
     def create(self, path: str, size: int, *, reserve: bool = True) -> RealFile:
         """Create a file of `size` zeros, replacing an old one; `reserve` allots its blocks."""
-        with _errors_of("create", path):
+        with errors_of("create", path):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
-                _extend(fd, size, reserve=reserve)
+                extend(fd, size, reserve=reserve)
             except OSError:
                 os.close(fd)
                 Path(path).unlink()
                 raise
-        return RealFile(path, fd, size, reserve=reserve)
+        return self._file(path, fd, size, reserve=reserve, is_zero=True)
 
     def open(self, path: str) -> RealFile:
         """Open an existing file for reading and writing."""
-        with _errors_of("open", path):
+        with errors_of("open", path):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             facts = os.fstat(fd)
             reserve = facts.st_blocks * 512 >= facts.st_size
-            return RealFile(path, fd, facts.st_size, reserve=reserve)
+        return self._file(path, fd, facts.st_size, reserve=reserve, is_zero=False)
+
+    def _file(self, path: str, fd: int, size: int, *, reserve: bool, is_zero: bool) -> RealFile:
+        if self._buffer is not None and str(Path(path).parent) == self._direct_folder:
+            with contextlib.suppress(OSError):  # its file system, or the disk, cannot
+                return DirectFile(path, fd, size, self._buffer, reserve=reserve, is_zero=is_zero)
+        return RealFile(path, fd, size, reserve=reserve)
 
     def exists(self, path: str) -> bool:
         """Whether a file stands at `path`."""
-        with _errors_of("look for", path):
+        with errors_of("look for", path):
             return Path(path).exists()
 
     def names(self, folder: str) -> list[str]:
         """Names of the files in `folder`, sorted; none if there is no such folder."""
-        with _errors_of("list", folder):
+        with errors_of("list", folder):
             path = Path(folder)
             return sorted(file.name for file in path.iterdir()) if path.exists() else []
 
     def make_dirs(self, folder: str) -> None:
         """Create the folder and its parents, durable on return."""
         missing = []
-        with _errors_of("create folder", folder):
+        with errors_of("create folder", folder):
             path = Path(folder)
             while not path.exists():
                 missing.append(path)
@@ -150,12 +77,12 @@ class RealDisk:
 
     def rename(self, source: str, target: str) -> None:
         """Give the file another name in the same folder, replacing what stood there."""
-        with _errors_of("rename", source):
+        with errors_of("rename", source):
             Path(source).replace(target)
 
     def unlink(self, path: str) -> None:
         """Remove a file."""
-        with _errors_of("remove", path):
+        with errors_of("remove", path):
             Path(path).unlink()
 
     def sync_dir(self, folder: str) -> None:
@@ -171,39 +98,7 @@ class RealDisk:
 
     def used_ratio(self, folder: str) -> float:
         """Return the used part of the file system, as df counts it (root's reserve is used)."""
-        with _errors_of("ask the free space of", folder):
+        with errors_of("ask the free space of", folder):
             found = os.statvfs(folder)
         usable = found.f_blocks - found.f_bfree + found.f_bavail
         return 1.0 - found.f_bavail / usable if usable else 1.0
-
-
-@contextlib.contextmanager
-def _errors_of(doing: str, path: str) -> Iterator[None]:
-    """Turn the operating system's errors into the store's two."""
-    try:
-        yield
-    except OSError as error:
-        kind = DiskFull if error.errno in _NO_SPACE else DiskFailed
-        raise kind(f"cannot {doing} {path}: {error.strerror}") from error
-
-
-def _extend(fd: int, size: int, *, reserve: bool) -> None:
-    """Make the file `size` bytes long; with `reserve` allot the blocks where that is possible."""
-    if reserve and size:
-        try:
-            os.posix_fallocate(fd, 0, size)
-        except OSError as error:
-            if error.errno not in _NO_FALLOCATE:
-                raise
-        else:
-            return
-    os.ftruncate(fd, size)
-
-
-def _behind(buffers: list[memoryview], written: int) -> list[memoryview]:
-    """Return what of `buffers` is left after `written` bytes (a write may be short)."""
-    for number, buffer in enumerate(buffers):
-        if written < len(buffer):
-            return [buffer[written:], *buffers[number + 1 :]]
-        written -= len(buffer)
-    return []

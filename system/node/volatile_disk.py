@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from system.node.real_disk import RealDisk, RealFile
+from system.node.real_disk import RealDisk
+from system.node.real_file import RealFile
 from system.store.disk import Buffer, DiskFailed
 
 UNSYNCED_BYTES_MAX = 256 * 1024 * 1024

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from system.node.real_disk import IO_BUFFERS_MAX, RealDisk
+from system.node.real_disk import RealDisk
+from system.node.real_file import IO_BUFFERS_MAX
 from system.node.volatile_disk import VolatileDisk
 from system.raft.batch import LogEnd
 from system.store.commit_log import CommitLog

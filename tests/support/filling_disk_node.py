@@ -11,7 +11,8 @@ from pathlib import Path
 
 from system.node import __main__ as node_main
 from system.node.config import load
-from system.node.real_disk import RealDisk, RealFile
+from system.node.real_disk import RealDisk
+from system.node.real_file import RealFile
 from system.store.disk import DiskFull
 
 
@@ -20,7 +21,8 @@ class FillingDisk(RealDisk):
 
     __slots__ = ("full",)
 
-    def __init__(self, full: Path) -> None:
+    def __init__(self, full: Path, direct_folder: str | None) -> None:
+        super().__init__(direct_folder)
         self.full = full
 
     def create(self, path: str, size: int, *, reserve: bool = True) -> RealFile:
@@ -34,7 +36,11 @@ class FillingDisk(RealDisk):
 
 def main() -> int:
     root = load(Path(sys.argv[2])).store_root
-    node_main.RealDisk = lambda: FillingDisk(Path(f"{root}.full"))  # type: ignore[assignment, misc]
+
+    def filling(direct_folder: str | None = None) -> FillingDisk:
+        return FillingDisk(Path(f"{root}.full"), direct_folder)
+
+    node_main.RealDisk = filling  # type: ignore[assignment, misc]
     return node_main.main(sys.argv[1:])
 
 
