@@ -35,6 +35,38 @@ class TransfersLeadership(Protocol):
 
 
 @runtime_checkable
+class ChangesMembers(Protocol):
+    """A target whose group can be told to do without a member, and to take it back."""
+
+    def why_no_member_may_go(self, nodes: Sequence[str]) -> str | None:
+        """Say in a few words why no such group can do without a member; None if it can."""
+        ...
+
+    async def remove_member(
+        self, layouts: Mapping[str, NodeLayout], node: str, timeout_s: float
+    ) -> tuple[str, ...]:
+        """Take a node out of its group; return which nodes are members once that holds.
+
+        Raises:
+            DefiniteError: refused: the membership is as it was.
+            IndefiniteError: no answer: it may change yet.
+        """
+        ...
+
+    async def add_member(
+        self, layouts: Mapping[str, NodeLayout], node: str, timeout_s: float
+    ) -> tuple[str, ...]:
+        """Have a node in its group, with a vote; return which nodes are members then.
+
+        Doing it twice is doing it once.
+
+        Raises:
+            IndefiniteError: it has no vote in time.
+        """
+        ...
+
+
+@runtime_checkable
 class NamesBrokers(Protocol):
     """A target whose clients can find its nodes by name servers, and join consumer groups.
 

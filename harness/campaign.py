@@ -23,6 +23,7 @@ from harness.discovery import unknown
 from harness.draw import new_seed
 from harness.errors import UsageError
 from harness.groups import GroupWorkload
+from harness.limits import CLIENTS_MAX, check_numbers
 from harness.plugins import Promises, Target
 from harness.scripts import Step, check_event, read_steps, write_steps
 from harness.toml_text import toml_key, toml_value
@@ -30,19 +31,6 @@ from harness.toml_text import toml_key, toml_value
 BUILT_IN = Path(__file__).parent.parent / "workloads" / "campaigns" / "quick.toml"
 """The campaign that `run` without an argument runs."""
 
-NODES_MAX = 9
-CLIENTS_MAX = 1000
-WORKERS_MAX = 64
-QUEUES_MAX = 1000
-RATE_MAX_HZ = 1e6
-TIME_LIMIT_MAX_S = 7 * 86_400.0
-FILE_BYTES_MAX = 1 << 30
-INDEX_UNIT_BYTES = 32
-FAULT_DURATION_MIN_S = 0.5
-"""No fault is shorter, squeezed or not: no follower would notice it."""
-FILE_BYTES_MIN = 4096
-LANES_MAX = 8
-LEASES_MAX_MS = 60_000
 FILE_ONLY = frozenset({"script"})
 """Keys that only a campaign file has: they are too long for a command line."""
 
@@ -72,7 +60,8 @@ class Campaign(
         mutant: planted bug to run it with.
         promise: another target, of whose promises it is held to all, beside its own.
         nodes: size of the group; ids are n0, n1, ...
-        world: where it runs: as processes of this machine, or simulated, in virtual time.
+        world: where it runs: as processes of this machine, each in a network namespace of its
+            own (netns), or simulated, in virtual time.
         workload: what clients do.
         queues: queues that the workload uses.
         concurrency: clients in all: "10", or "3n" for three times the nodes.
@@ -112,7 +101,7 @@ class Campaign(
     mutant: str | None = None
     promise: str | None = None
     nodes: int = 3
-    world: Literal["process", "sim"] = "process"
+    world: Literal["process", "netns", "sim"] = "process"
     workload: str = "log"
     queues: int = 4
     concurrency: str = "4n"
@@ -155,22 +144,6 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     for field in msgspec.structs.fields(Campaign)
     if get_origin(field.type) is Literal
 }
-_RANGES: Mapping[str, tuple[float, float]] = {
-    "nodes": (1, NODES_MAX),
-    "queues": (1, QUEUES_MAX),
-    "workers": (1, WORKERS_MAX),
-    "rate": (0, RATE_MAX_HZ),
-    "op_timeout": (0.05, 600),
-    "time_limit": (1, TIME_LIMIT_MAX_S),
-    "steady": (0, TIME_LIMIT_MAX_S),
-    "faults_at_once": (1, LANES_MAX),
-    "leases_ms": (0, LEASES_MAX_MS),
-    "nemesis_interval": (0, TIME_LIMIT_MAX_S),
-    "fault_duration_min": (FAULT_DURATION_MIN_S, TIME_LIMIT_MAX_S),
-    "fault_duration_max": (FAULT_DURATION_MIN_S, TIME_LIMIT_MAX_S),
-    "data_file_size": (FILE_BYTES_MIN, FILE_BYTES_MAX),
-    "index_file_size": (FILE_BYTES_MIN, FILE_BYTES_MAX),
-}
 
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Campaign:
@@ -207,13 +180,16 @@ def resolve(campaign: Campaign) -> Campaign:
     Raises:
         UsageError: an unknown target, mutant, workload or fault, or a number that cannot be.
     """
-    _check_numbers(campaign)
+    check_numbers(msgspec.to_builtins(campaign))
+    clients(campaign)
     target = discovery.get("targets", campaign.target)
     if campaign.mutant is not None and campaign.mutant not in target.mutants:
         raise UsageError(unknown(f"mutant of {target.name}", campaign.mutant, target.mutants))
     _check_choices(campaign, target)
     promises_of(campaign, target)
     require_remote(campaign.spark_remote)
+    if campaign.world == "netns" and campaign.spark_remote is not None:
+        raise UsageError("--spark-remote: from inside world netns no server can be reached")
     workload = discovery.get("workloads", campaign.workload)
     workload.configured(workload_options(campaign))
     if isinstance(workload, GroupWorkload):
@@ -376,24 +352,3 @@ def _blame(error: msgspec.ValidationError, given: Mapping[str, Any]) -> str:
         return unknown(key, given[key], _CHOICES[key])
     stood = json.dumps(given.get(key), default=str, ensure_ascii=False)
     return f"{key}{inside}: {what.replace('`', '')}: {stood}"
-
-
-def _check_numbers(campaign: Campaign) -> None:
-    values = msgspec.to_builtins(campaign)
-    for key, (least, most) in _RANGES.items():
-        if not least <= values[key] <= most:  # also refuses NaN
-            raise UsageError(f"{key} {values[key]:g}: expected {least:g} to {most:g}")
-    if campaign.fault_duration_min_s > campaign.fault_duration_max_s:
-        raise UsageError(
-            f"fault_duration_min {campaign.fault_duration_min_s:g} is more than "
-            f"fault_duration_max {campaign.fault_duration_max_s:g}"
-        )
-    if campaign.steady_s > campaign.time_limit_s:
-        raise UsageError(
-            f"steady {campaign.steady_s:g} is more than time_limit {campaign.time_limit_s:g}"
-        )
-    if campaign.index_file_bytes % INDEX_UNIT_BYTES:
-        raise UsageError(
-            f"index_file_size {campaign.index_file_bytes}: not a multiple of {INDEX_UNIT_BYTES}"
-        )
-    clients(campaign)

@@ -23,6 +23,10 @@ FAULTS_OF_LINKS: Final = frozenset(
     }
 )
 """Faults of the network between nodes: who stands a partition promises to stand each of them."""
+FAULTS_OF_PROCESSES: Final = frozenset(
+    {"rolling-restart", "crash-loop", "members", "cpu", "memory", "descriptors"}
+)
+"""Who stands kills and pauses promises to stand these, which are made of them."""
 FAULTS_OF_CLOCKS: Final = frozenset({"clock"})
 FAULTS_OF_DISKS: Final = frozenset(
     {"power", "disk-errors", "disk-full", "disk-slow", "disk-stall", "damage"}

@@ -21,12 +21,15 @@ class Resources:
         cpu_share: the share of the time in which it may run at all, in slices of `slice_ms`.
         memory_spare_bytes: how much more memory (address space) it may take than it has now.
         descriptors_spare: how many more files and connections it may open than it has now.
+        callers: so many connections are asked for at its door meanwhile, and say nothing: what
+            a process does not want it does not miss.
     """
 
     cpu_share: float = 1.0
     slice_ms: float = 50.0
     memory_spare_bytes: int | None = None
     descriptors_spare: int | None = None
+    callers: int = 0
 
     def to_json(self) -> Json:
         """For a plan; `Resources(**json)` reads it back."""

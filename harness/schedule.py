@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
-from harness.campaign import FAULT_DURATION_MIN_S, Campaign, fault_options, node_names
+from harness.campaign import Campaign, fault_options, node_names
 from harness.draw import draw
 from harness.errors import HarnessError, UsageError
+from harness.limits import FAULT_DURATION_MIN_S
 from harness.plugins import Fault
 from harness.scripts import Step
 from harness.words import Acts

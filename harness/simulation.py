@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from harness.plugins import Address, Json, NodeStatus, TargetClient
+from harness.abilities import ChangesMembers
+from harness.plugins import Address, Json, NodeLayout, NodeStatus, TargetClient
 
 VIRTUAL_S_DEFAULT = 30.0
 
@@ -300,11 +301,15 @@ class SimulatedGroup(Protocol):
 
     Attributes:
         addresses: where clients reach the nodes.
+        layouts: where the nodes live, for its operator.
+        operator: who changes its members.
         ended: processes that ended by themselves, in order.
         remarks: what the world itself found wrong (a broken invariant), in order.
     """
 
     addresses: Mapping[str, Address]
+    layouts: Mapping[str, NodeLayout]
+    operator: ChangesMembers
     ended: list[Ended]
     remarks: list[str]
 

@@ -52,7 +52,8 @@ class Word(StrEnum):
     CPU = "cpu"
     MEMORY = "memory"
     DESCRIPTORS = "descriptors"
-    # membership (`MovesMembers`)
+    # what operators do (`harness.operators`)
+    STOP = "stop"
     MEMBERS = "members"
 
 
@@ -111,12 +112,16 @@ class Acts(Protocol):
         ...
 
 
+ANYBODY: Final = "anybody"
+"""What `TakesOut.taken_out` names beside, or in place of, nodes: one that may be any."""
+
+
 @runtime_checkable
 class TakesOut(Protocol):
     """A fault that takes nodes out of the group while it holds: it counts for the budget."""
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The nodes that an aimed plan stops, or parts from the majority."""
+        """The nodes that an aimed plan stops, or parts from the majority; see ANYBODY."""
         ...
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
@@ -364,29 +369,5 @@ class CountsEffects(Protocol):
 
         The counts of its incarnations add up; names are those of the events of a script
         ("sync:100").
-        """
-        ...
-
-
-# ---- membership --------------------------------------------------------------------------
-
-
-@runtime_checkable
-class MovesMembers(Protocol):
-    """A world in which the membership of the group can be changed (target: `ChangesMembers`)."""
-
-    async def remove_member(self, node: str) -> Json:
-        """Ask whoever leads to remove the node from its group, and wait until that holds.
-
-        Returns {"node", "took_ms" (None if it was not seen to be removed), "members": the
-        members as the leader names them then, "error": what the leader answered or None}.
-        """
-        ...
-
-    async def add_member(self, node: str) -> Json:
-        """Have the node in its group again (idempotent); the same answer as `remove_member`.
-
-        Raises:
-            IndefiniteError: it is not a full member in time.
         """
         ...

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
@@ -65,20 +65,31 @@ class NodeProcess:
         directory: its folder, which becomes its working directory.
         log: where its output goes; each incarnation is appended, with a mark.
         start_ns: the run's start on CLOCK_MONOTONIC, for the marks.
+        prefix: what stands before each command, so that it runs where the node lives.
     """
 
     def __init__(
-        self, node: str, launch: Launch, directory: Path, log: Path, start_ns: int
+        self,
+        node: str,
+        launch: Launch,
+        directory: Path,
+        log: Path,
+        start_ns: int,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.node = node
         self.incarnation = 0
         self.launch = launch
         """How the next incarnation is started."""
         self._directory = directory
-        self._log = log
+        self._prefix = tuple(prefix)
+        self.log = log
+        """What it and we write about it."""
         self._start_ns = start_ns
         self._process: subprocess.Popen[bytes] | None = None
         self._asked: set[int] = set()  # incarnations that we ended, or tried to
+        self._is_held = False  # by a pause
+        self._naps = 0  # slices of time that it is stopped for just now
         self._excuses = 0
         self._excused: set[int] = set()  # incarnations that a fault has ended, or will
 
@@ -94,7 +105,11 @@ class NodeProcess:
 
     @property
     def is_paused(self) -> bool:
-        """True if the kernel reports the process as stopped (state T)."""
+        """True if the kernel reports the process as stopped (state T), and not for a slice."""
+        return self._is_stopped and (self._is_held or not self._naps)
+
+    @property
+    def _is_stopped(self) -> bool:
         pid = self.pid
         return pid is not None and _state(pid) in ("T", "t")
 
@@ -128,9 +143,9 @@ class NodeProcess:
             raise HarnessError(f"node {self.node} runs already (pid {self.pid})")
         assert threading.current_thread() is threading.main_thread(), "nodes die with this thread"
         number = self.incarnation + 1
-        argv = guard.command(self.launch.argv, os.getpid())
+        argv = guard.command((*self._prefix, *self.launch.argv), os.getpid())
         try:
-            with self._log.open("ab", buffering=0) as log:
+            with self.log.open("ab", buffering=0) as log:
                 _mark(log, f"{self.node} incarnation {number} starts", self._start_ns)
                 process = subprocess.Popen(
                     argv,
@@ -144,6 +159,7 @@ class NodeProcess:
         except OSError as error:
             raise HarnessError(f"node {self.node}: cannot start: {error}") from error
         self._process = process
+        self._is_held = False
         self.incarnation = number
         return number
 
@@ -163,7 +179,7 @@ class NodeProcess:
             incarnation,
             process.wait(),
             incarnation in self._asked or self._excuses > 0 or incarnation in self._excused,
-            last_line(self._log),
+            last_line(self.log),
             at_ns,
         )
 
@@ -188,6 +204,7 @@ class NodeProcess:
         """Stop the process (SIGSTOP); True when the kernel reports it as stopped."""
         if not self.is_running or self._process is None:
             return False
+        self._is_held = True
         self._process.send_signal(signal.SIGSTOP)
         with trio.move_on_after(PAUSE_WAIT_S):
             while self.is_running and not self.is_paused:  # noqa: ASYNC110 - /proc has no events
@@ -197,13 +214,36 @@ class NodeProcess:
 
     def resume(self) -> None:
         """Let the process go on (SIGCONT); nothing if there is none."""
+        self._is_held = False
         if self.is_running and self._process is not None:
             self._mark("resumed")
             self._process.send_signal(signal.SIGCONT)
 
+    async def nap(self, seconds: float) -> float:
+        """Stop the process for so long, and let it go on; return for how long it was stopped.
+
+        0 if it did not run, was paused or did not stop. A pause that begins meanwhile stays: the
+        process goes on when that is over.
+        """
+        process = self._process
+        if process is None or not self.is_running or self._is_held:
+            await trio.sleep(seconds)
+            return 0.0
+        self._naps += 1
+        began = trio.current_time()
+        try:
+            process.send_signal(signal.SIGSTOP)
+            await trio.sleep(seconds)
+            was_stopped = process is self._process and self._is_stopped
+        finally:
+            self._naps -= 1
+            if process.poll() is None and not self._is_held and not self._naps:
+                process.send_signal(signal.SIGCONT)
+        return trio.current_time() - began if was_stopped else 0.0
+
     def last_line(self) -> str:
         """The last line that the node itself wrote, shortened; "" if none."""
-        return last_line(self._log)
+        return last_line(self.log)
 
     async def _end(self, signal_number: signal.Signals, wait_s: float, mark: str) -> None:
         if not self.is_running or self._process is None:
@@ -216,7 +256,7 @@ class NodeProcess:
             self._mark(f"incarnation {self.incarnation} {mark}")
 
     def _mark(self, what: str) -> None:
-        with self._log.open("ab", buffering=0) as log:
+        with self.log.open("ab", buffering=0) as log:
             _mark(log, f"{self.node} {what}", self._start_ns)
 
 

@@ -18,8 +18,8 @@ import trio
 from harness.errors import HarnessError
 from harness.history import watermark
 from harness.history.run_folder import write_atomically
+from harness.runtime.questions import wait_until
 from harness.runtime.rig import Rig
-from harness.runtime.world import wait_until
 
 READY_TIMEOUT_S = 30.0
 """How long the group may take to have a leader that all nodes know."""

@@ -11,11 +11,14 @@ from collections.abc import Callable, Sequence
 import trio
 
 from harness.plugins import UNTOUCHED, Json, NodeStatus
+from harness.resources import Resources
 from harness.runtime.ledger import Lines
 from harness.runtime.nodes import Exit
 from harness.runtime.observer import Observer
+from harness.runtime.questions import add_member, remove_member, transfer, wait_until
+from harness.runtime.sim_slices import Slices
 from harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standing
-from harness.runtime.world import STOP_GRACE_S, transfer, wait_until
+from harness.runtime.world import STOP_GRACE_S
 from harness.simulation import SimulatedGroup
 
 ENDED_STATUS = 1
@@ -40,6 +43,8 @@ class SimulatedWorld:
         self.standing = Standing(self.nodes, self, self._ask, status_log, observer, group.now_ns)
         self._group = group
         self._observer = observer
+        self._held: set[str] = set()  # nodes that a pause holds, and not a slice of time
+        self._slices = Slices(group, self.is_paused)
         self._cuts: dict[str, tuple[Sequence[tuple[str, str]], Callable[[str], None]]] = {}
         self._cut_count = 0
 
@@ -49,6 +54,7 @@ class SimulatedWorld:
             for node in self.nodes:
                 nursery.start_soon(self.standing.poll, node)
             nursery.start_soon(self._watch)
+            nursery.start_soon(self._slices.run)
             task_status.started()
 
     # ---- the vocabulary of faults ------------------------------------------------------
@@ -72,19 +78,21 @@ class SimulatedWorld:
 
     async def pause(self, node: str) -> Json:
         """Let the node's process stand still; see `World.pause`."""
-        if not self._group.is_running(node) or self._group.is_paused(node):
+        if not self._group.is_running(node) or self.is_paused(node):
             return {"incarnation": UNTOUCHED}
+        self._held.add(node)
         self._group.pause(node)
         return {"incarnation": self._group.incarnation(node)}
 
     async def resume(self, node: str, incarnation: int) -> None:
         """Let that incarnation go on; nothing if it is gone (idempotent)."""
         if self.is_alive(node, incarnation):
+            self._held.discard(node)
             self._group.resume(node)
 
     def is_paused(self, node: str) -> bool:
         """True while the node's process stands still."""
-        return self._group.is_paused(node)
+        return node in self._held and self._group.is_paused(node)
 
     def is_alive(self, node: str, incarnation: int) -> bool:
         """True if that incarnation of the node still runs (or is paused)."""
@@ -124,6 +132,43 @@ class SimulatedWorld:
         """Ask whoever leads to hand leadership to `to`; see `World.transfer`."""
         return await transfer(self.standing, self._group.transfer_leadership, to)
 
+    # ---- what operators do, and resources (harness.operators, harness.resources) -------
+
+    async def stop(self, node: str) -> Json:
+        """Ask the node to end in good order; see `StopsNodes.stop`."""
+        if not self._group.is_running(node):
+            return {"incarnation": UNTOUCHED}
+        await self.resume(node, self._group.incarnation(node))
+        self._group.stop(node)
+        if not await wait_until(lambda: not self._group.is_running(node), STOP_GRACE_S):
+            self._group.kill(node)
+        self.standing.learn(node, None)
+        return {"incarnation": self._group.incarnation(node)}
+
+    async def until_ready(self, timeout_s: float) -> bool:
+        """Wait until all nodes that run know one leader; see `StopsNodes.until_ready`."""
+        return await self.standing.until_ready(timeout_s)
+
+    async def remove_member(self, node: str) -> Json:
+        """Have the group do without the node; see `MovesMembers.remove_member`."""
+        return await remove_member(self._group.operator, self._group.layouts, node)
+
+    async def add_member(self, node: str) -> Json:
+        """Have the node in its group again; see `MovesMembers.add_member`."""
+        return await add_member(self._group.operator, self._group.layouts, node)
+
+    async def take(self, node: str, resources: Resources) -> str:
+        """Take processor time from the node; see `TakesResources.take`."""
+        return self._slices.take(node, resources)
+
+    async def give_back(self, taken: str) -> None:
+        """Give exactly that back (idempotent); see `TakesResources.give_back`."""
+        self._slices.give_back(taken)
+
+    def taken(self, taken: str) -> Json:
+        """What that did so far; see `TakesResources.taken`."""
+        return self._slices.taken(taken)
+
     # ---- what the phases need besides --------------------------------------------------
 
     def start_all(self) -> tuple[str, ...]:
@@ -139,8 +184,10 @@ class SimulatedWorld:
         for _, mend in self._cuts.values():
             mend("deliver")
         self._cuts.clear()
+        found += self._slices.give_up()
         for node in self.nodes:
             if self.is_paused(node):
+                self._held.discard(node)
                 self._group.resume(node)
                 found.append(f"node {node} was still paused")
         found += [f"node {node} was down: started again" for node in self.start_all()]

@@ -163,6 +163,15 @@ class Standing:
                 return False
         return bool(leaders)
 
+    async def until_ready(self, timeout_s: float) -> bool:
+        """Wait until the group is ready, by answers to questions from now on; False if not."""
+        since = trio.current_time()
+        with trio.move_on_after(timeout_s):
+            while not self.is_ready(since):  # noqa: ASYNC110 - a question, no event
+                await trio.sleep(STATUS_INTERVAL_S / 2)
+            return True
+        return False
+
     def is_settled(self, since: float) -> bool:
         """True if the group is ready and all has been committed everywhere, since then."""
         if not self.is_ready(since):

@@ -12,24 +12,23 @@ from time import monotonic_ns
 
 import trio
 
-from harness.abilities import TransfersLeadership
-from harness.errors import DefiniteError, HarnessError, IndefiniteError
+from harness.abilities import ChangesMembers, TransfersLeadership
+from harness.errors import HarnessError
 from harness.network.links import Network
 from harness.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
-from harness.runtime import ports
+from harness.resources import Resources
+from harness.runtime import ports, questions
 from harness.runtime.damages import Damages
 from harness.runtime.disks import Disks, Member
 from harness.runtime.ledger import Lines
 from harness.runtime.nodes import Exit, NodeProcess
 from harness.runtime.observer import Observer
-from harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standing
+from harness.runtime.standing import STATUS_TIMEOUT_S, Standing
 from harness.runtime.steered import SteeredNodes
+from harness.runtime.taking import Taking
 from harness.words import ClockChange, ClockReading, Damage, DiskHarm, Link, LinkShape
 
 STOP_GRACE_S = 5.0
-TRANSFER_TIMEOUT_S = 3.0
-"""How long a transfer of leadership is waited for."""
-TRANSFER_POLL_S = 0.01
 EXITS_KEPT_MAX = 1_000
 
 
@@ -66,6 +65,7 @@ class ProcessWorld:
         self._helpers = tuple(helpers)
         self._disks = Disks(target, self._members, self)
         self._steered = SteeredNodes(target, self._members, self)
+        self._taking = Taking(self._members, self)
         self._damages = Damages(target, self._members, self._answers)
         self._network = network
         self._observer = observer
@@ -180,7 +180,7 @@ class ProcessWorld:
         async def ask(leader: str, successor: str, timeout_s: float) -> None:
             await target.transfer_leadership(self._members[leader].layout, successor, timeout_s)
 
-        return await transfer(self.standing, ask, to)
+        return await questions.transfer(self.standing, ask, to)
 
     # ---- clocks and disks (harness.words.SkewsClocks, HurtsDisks, LosesPower) ----------
 
@@ -244,6 +244,43 @@ class ProcessWorld:
             await self._disks.give_up(node)
         await self.replace(node, incarnation)
 
+    # ---- what operators do, and resources (harness.operators, harness.resources) -------
+
+    async def stop(self, node: str) -> Json:
+        """Ask the node's process to end; see `StopsNodes.stop`."""
+        process = self._members[node].process
+        if not process.is_running:
+            return {"incarnation": UNTOUCHED}
+        await process.stop(STOP_GRACE_S)
+        return {"incarnation": process.incarnation}
+
+    async def until_ready(self, timeout_s: float) -> bool:
+        """Wait until all nodes that run know one leader; see `StopsNodes.until_ready`."""
+        return await self.standing.until_ready(timeout_s)
+
+    async def remove_member(self, node: str) -> Json:
+        """Have the group do without the node; see `MovesMembers.remove_member`."""
+        assert isinstance(self._target, ChangesMembers), "the fault was not available"
+        return await questions.remove_member(self._target, self._layouts(), node)
+
+    async def add_member(self, node: str) -> Json:
+        """Have the node in its group again; see `MovesMembers.add_member`."""
+        assert isinstance(self._target, ChangesMembers), "the fault was not available"
+        return await questions.add_member(self._target, self._layouts(), node)
+
+    async def take(self, node: str, resources: Resources) -> str:
+        """Take that from the node's process; see `TakesResources.take`."""
+        assert self._nursery is not None, "the world does not run"
+        return await self._taking.take(node, resources, self._nursery)
+
+    async def give_back(self, taken: str) -> None:
+        """Give exactly that back (idempotent); see `TakesResources.give_back`."""
+        await self._taking.give_back(taken)
+
+    def taken(self, taken: str) -> Json:
+        """What that did so far; see `TakesResources.taken`."""
+        return self._taking.taken(taken)
+
     # ---- what the supervisor needs besides ---------------------------------------------
 
     def start(self, node: str) -> None:
@@ -282,6 +319,7 @@ class ProcessWorld:
         found += [f"{shape} was still in force" for shape in self._network.open_shapes()]
         for shape in self._network.open_shapes():
             self._network.unshape(shape)
+        found += self._taking.give_up()
         for node in self.nodes:
             if self.is_paused(node):
                 self._members[node].process.resume()
@@ -313,6 +351,9 @@ class ProcessWorld:
     def explain(self, ended: Exit) -> str:
         """Say in one line how a node ended by itself, and where to read more."""
         return f"node {ended} (see nodes/{ended.node}/node.log)"
+
+    def _layouts(self) -> dict[str, NodeLayout]:
+        return {node: member.layout for node, member in self._members.items()}
 
     def _answers(self, node: str) -> bool:
         return self.standing.statuses()[node] is not None
@@ -353,44 +394,3 @@ class ProcessWorld:
 
     async def _ask(self, node: str) -> NodeStatus | None:
         return await self._target.status(self._members[node].layout, STATUS_TIMEOUT_S)
-
-
-async def wait_until(
-    is_so: Callable[[], bool], timeout_s: float, interval_s: float = STATUS_INTERVAL_S / 2
-) -> bool:
-    """Wait until `is_so()`; False if it is not within `timeout_s`. What it raises is raised."""
-    deadline = trio.current_time() + timeout_s
-    while not is_so():
-        if trio.current_time() >= deadline:
-            return False
-        await trio.sleep(interval_s)
-    return True
-
-
-async def transfer(
-    standing: Standing, ask: Callable[[str, str, float], Awaitable[None]], to: str
-) -> Json:
-    """Ask whoever leads to hand leadership to `to`; see `World.transfer`.
-
-    `ask(leader, to, timeout_s)` asks, and raises as the target's `transfer_leadership` does.
-    """
-    was, term = standing.leading()
-    answer: Json = {"from": was, "took_ms": None, "error": None}
-    if was is None or was == to:
-        return answer
-    asked_s = trio.current_time()
-    with trio.move_on_after(TRANSFER_TIMEOUT_S):
-        try:
-            await ask(was, to, TRANSFER_TIMEOUT_S)
-        except IndefiniteError as error:  # it may still be handed over
-            answer["error"] = str(error)
-        except DefiniteError as error:
-            return {**answer, "error": str(error)}
-        while not _leads_after(await standing.ask(to), term):  # noqa: ASYNC110 - a question, no event
-            await trio.sleep(TRANSFER_POLL_S)
-        answer["took_ms"] = round((trio.current_time() - asked_s) * 1e3, 1)
-    return answer
-
-
-def _leads_after(status: NodeStatus | None, term: int) -> bool:
-    return status is not None and status.role == "leader" and status.term > term

@@ -15,11 +15,12 @@ from typing import Any
 
 from harness.plugins import Address, Json, NodeLayout, NodeStatus
 from harness.simulation import Ended
-from harness.targets.dledger import DLedgerClient, DLedgerTarget
+from harness.targets.dledger import DLedgerTarget
+from harness.targets.dledger_client import DLedgerClient
 from system.sim.faults import Cut
 from system.sim.planted_bugs import HEALTHY, Mutant, planted_bug
 from system.sim.schedule import Schedule, Settings
-from system.sim.trio_world.host import STORE_ROOT, Host
+from system.sim.trio_world.host import PEER_PORT, STORE_ROOT, Host
 from system.sim.trio_world.process import CURRENT, Process
 from system.sim.trio_world.world import TrioWorld
 from system.sim.violation import Violated
@@ -98,6 +99,11 @@ class DLedgerGroup:
         self.addresses: Mapping[str, Address] = {
             name: Address(*at) for name, at in self._world.client_addresses().items()
         }
+        self.layouts: Mapping[str, NodeLayout] = {
+            name: NodeLayout(name, Path(STORE_ROOT), at, _peer_address(at), {}, options)
+            for name, at in self.addresses.items()
+        }
+        self.operator = self._target
         self.ended = self._world.ended
         self.remarks = self._world.remarks
 
@@ -204,6 +210,10 @@ class DLedgerGroup:
     def _layout(self, node: str) -> NodeLayout:
         at = self.addresses[node]
         return NodeLayout(node, Path(STORE_ROOT), at, at, {}, self._options)
+
+
+def _peer_address(client: Address) -> Address:
+    return Address(client.host, PEER_PORT)
 
 
 def _number(seed: Any) -> int:

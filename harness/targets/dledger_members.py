@@ -1,20 +1,23 @@
-"""Has a DLedger group take a node again that lost its disk: as a member that is new to it.
+"""Members of a DLedger group that come and go, by its leader's word.
 
-It is added without a vote, gets one when it has caught up, and takes the place of what it was.
+A node that lost its disk comes back as a member that is new to the group: it is added without a
+vote, gets one when it has caught up, and takes the place of what it was. One that was taken out
+comes back as it is.
 
 Source: DESIGN.md decision 2; Ongaro's dissertation, section 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from random import Random
 
 import trio
 
 from harness.errors import IndefiniteError
 from harness.plugins import NodeLayout
-from harness.targets.dledger_ids import member_of
+from harness.targets.dledger_ids import last_member, member_of, node_of
 from system.client import AdminClient, BrokerGroupClient, OutcomeUnknownError, RefusedError
 
 CALL_TIMEOUT_S = 3.0
@@ -56,6 +59,70 @@ async def readmit(
     finally:
         client.close()
     raise IndefiniteError(f"{new} did not take the place of {old} within {timeout_s:g} s: {said}")
+
+
+async def remove(layouts: Mapping[str, NodeLayout], node: str, timeout_s: float) -> tuple[str, ...]:
+    """Take a node out of its group; return the nodes that are members then.
+
+    Raises:
+        RefusedError: the leader refuses, or nobody leads.
+        OutcomeUnknownError: it may have happened, or may yet.
+    """
+    size = len(layouts)
+    async with _admin(layouts, timeout_s) as admin:
+        group = await admin.membership()
+        for member in (*group.voters, *group.learners):
+            if node_of(member, size) == node:
+                await admin.remove_member(member)
+        group = await admin.membership()
+        return _nodes((*group.voters, *group.learners), size)
+
+
+async def restore(
+    layouts: Mapping[str, NodeLayout], node: str, timeout_s: float
+) -> tuple[str, ...]:
+    """Have a node that was taken out in its group again, with a vote, by the id that it has.
+
+    Raises:
+        IndefiniteError: it has no vote in time.
+    """
+    size, layout = len(layouts), layouts[node]
+    member = last_member(layout.directory, node)
+    said = "nobody answered"
+    with trio.move_on_after(timeout_s):
+        async with _admin(layouts, CALL_TIMEOUT_S) as admin:
+            while True:
+                try:
+                    group = await admin.membership()
+                    if member not in (*group.voters, *group.learners):
+                        await admin.add_member(member, str(layout.peer_address))
+                    await admin.wait_until_voter(member, timeout_s)
+                    return _nodes((await admin.membership()).voters, size)
+                except (RefusedError, OutcomeUnknownError) as error:
+                    said = str(error)
+                    await trio.sleep(AGAIN_AFTER_S)
+    raise IndefiniteError(f"{member} has no vote again within {timeout_s:g} s: {said}")
+
+
+@asynccontextmanager
+async def _admin(layouts: Mapping[str, NodeLayout], timeout_s: float) -> AsyncIterator[AdminClient]:
+    """Ask the group as its members are now: a node may be another member than at first."""
+    addresses = {
+        last_member(layout.directory, node): (
+            layout.client_address.host,
+            layout.client_address.port,
+        )
+        for node, layout in layouts.items()
+    }
+    client = BrokerGroupClient(addresses, timeout_s=timeout_s, rng=Random(0))
+    try:
+        yield AdminClient(client)
+    finally:
+        client.close()
+
+
+def _nodes(members: Sequence[str], size: int) -> tuple[str, ...]:
+    return tuple(sorted({node_of(member, size) for member in members}))
 
 
 async def _step(admin: AdminClient, old: str, new: str, address: str, timeout_s: float) -> None:

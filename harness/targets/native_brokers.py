@@ -23,7 +23,7 @@ import trio
 
 from harness.errors import IndefiniteError
 from harness.plugins import Address, Json, Launch, NodeLayout, NodeStatus, Promises
-from harness.promises import FAULTS_OF_LINKS
+from harness.promises import FAULTS_OF_LINKS, FAULTS_OF_PROCESSES
 from harness.targets.dledger import GROUP_PROMISES, name_server
 from harness.targets.group_operations import GroupOperations, is_name_server
 from harness.targets.native_files import Place, read_messages
@@ -32,7 +32,7 @@ from system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KEPT_BY_THE_MACHINE = frozenset({"kill", "pause"}) | FAULTS_OF_LINKS
+KEPT_BY_THE_MACHINE = frozenset({"kill", "pause"}) | FAULTS_OF_PROCESSES | FAULTS_OF_LINKS
 """Faults that leave what a process wrote on its machine."""
 OFFSETS_MAY_GO = frozenset(
     {"offset-went-back", "offset-ran-ahead", "offset-lost", "redelivered-committed"}

@@ -67,7 +67,8 @@ class RunOptions:
         steady: How much of that passes before the first fault, in seconds.
         mutant: Planted bug to run the target with, to see it found.
         promise: Target to whose promises this one is held beside its own, as dledger.
-        world: Where the group runs: process, as processes of this machine; sim, simulated.
+        world: Where the group runs: process, as processes of this machine; netns, each of them in
+            a network namespace of its own; sim, simulated.
         workload: What clients do (`list workloads`).
         queues: Queues that the workload uses.
         concurrency: Clients in all: 10, or 3n for three times the nodes.

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.campaign import FAULT_DURATION_MIN_S, Campaign, loads
+from harness.campaign import Campaign, loads
 from harness.discovery import find
 from harness.draw import draw, new_seed
 from harness.errors import HarnessError, UsageError
+from harness.limits import FAULT_DURATION_MIN_S
 from harness.schedule import decode_schedule, encode_schedule, schedule
 from workloads.log import LogWorkload
 

@@ -11,8 +11,8 @@ import trio
 from harness.plugins import UNTOUCHED
 from harness.runtime.ledger import Lines
 from harness.runtime.observer import SilentObserver
+from harness.runtime.questions import wait_until
 from harness.runtime.sim_world import SimulatedWorld
-from harness.runtime.world import wait_until
 from harness.targets.dledger_group import DLedgerGroup
 
 NODES = ("n0", "n1", "n2")

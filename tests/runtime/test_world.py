@@ -19,7 +19,8 @@ from harness.runtime.disks import Member
 from harness.runtime.ledger import Lines
 from harness.runtime.nodes import NodeProcess
 from harness.runtime.observer import SilentObserver
-from harness.runtime.world import ProcessWorld, wait_until
+from harness.runtime.questions import wait_until
+from harness.runtime.world import ProcessWorld
 
 pytestmark = pytest.mark.e2e
 

@@ -1,0 +1,102 @@
+"""Take a member out of the group while clients work; in the end it is a member again.
+
+Its process goes on meanwhile: it may not know yet that it is out, and must neither vote, nor
+acknowledge, nor disturb those that are left.
+
+Source: jepsen.nemesis.membership; Ongaro's dissertation, sections 4.2.2 and 4.2.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from random import Random
+
+import trio
+
+from harness import words
+from harness.abilities import ChangesMembers
+from harness.faults.victims import (
+    SINGLE,
+    choose_variants,
+    describe_victims,
+    pick_victims,
+    plan_victims,
+    without,
+)
+from harness.operators import MovesMembers
+from harness.plugins import Evidence, Fault, Json, Target, World
+from harness.words import Word
+
+VARIANTS = ("leader", "one")
+UNDO_TIMEOUT_S = 10.0
+
+
+class Members:
+    """Take a member out of the group, and take it in again: the leader, or any one."""
+
+    name = "members"
+    family = words.MEMBERSHIP
+    needs = frozenset({Word.MEMBERS})
+
+    def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
+        self._variants = tuple(variants)
+
+    def configured(self, options: Json) -> Fault:
+        """Return this fault on options["victims"] alone, as far as it can strike them."""
+        return Members(choose_variants(self.name, VARIANTS, options, can=SINGLE))
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Needs a target whose members can change, and a group that can do without one."""
+        if not isinstance(target, ChangesMembers):
+            return f"the target {target.name} has no members that come and go"
+        return target.why_no_member_may_go(nodes)
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw whom."""
+        return plan_victims(rng, nodes, self._variants, turn)
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Name the victim."""
+        return pick_victims(plan, nodes, leader)
+
+    def describe(self, plan: Json) -> str:
+        """Say "take out of the group leader n1"."""
+        return describe_victims("take out of the group", plan)
+
+    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
+        """The victim; see `harness.words.TakesOut`."""
+        return list(plan["victims"])
+
+    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
+        """It has only one victim, and strikes it or nobody."""
+        return without(plan, spare)
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Have it taken out; return what came of that."""
+        assert isinstance(world, MovesMembers), "the fault was not available"
+        (victim,) = plan["victims"]
+        try:
+            return {"node": victim, **await world.remove_member(victim)}
+        except BaseException:  # cancelled: it may be out already
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
+                await world.add_member(victim)
+            raise
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Bit if the leader named the members without it."""
+        victim, members = undo["node"], undo["members"]
+        if undo["took_ms"] is None or victim in members:
+            why = f": {undo['error']}" if undo["error"] is not None else ""
+            return Evidence(False, f"{victim} was not taken out{why}")
+        leader = await world.leader()
+        now = f"{leader} leads" if leader is not None else "nobody leads"
+        what = f"{victim} was out after {undo['took_ms']:.0f} ms, members {', '.join(members)}"
+        return Evidence(True, f"{what}; {now}", {"took_ms": undo["took_ms"]})
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Have it in the group again, with a vote."""
+        assert isinstance(world, MovesMembers), "the fault was not available"
+        await world.add_member(undo["node"])
+
+
+PLUGIN = Members()

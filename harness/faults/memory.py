@@ -1,0 +1,49 @@
+"""Take memory from nodes: a process gets little more than it has, or nothing, whatever it asks.
+
+The limit is the process's own (RLIMIT_AS). Meanwhile a crowd asks for connections at its door, as
+clients do that come back all at once, so that it wants more. A program that is refused carries on
+without, or ends; in the end it is started again with its limit as it was.
+
+Source: setrlimit(2); Chaos Mesh's memory stress; openraft and etcd out-of-memory reports.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from harness.faults.taken_resources import ResourceFault, how_it_ended
+from harness.plugins import Json
+from harness.resources import Resources
+from harness.words import Word
+
+MIB = 1 << 20
+SPARES_BYTES = (0, 0, MIB, 4 * MIB)
+CALLERS = 120
+"""Each of them costs a program some memory."""
+
+
+def _draw(rng: Random, turn: int) -> Json:
+    return {"memory_spare_bytes": rng.choice(SPARES_BYTES) if turn else 0, "callers": CALLERS}
+
+
+def _tell(resources: Resources) -> str:
+    return f"leave {(resources.memory_spare_bytes or 0) // MIB} MiB more of memory to"
+
+
+def _judge(resources: Resources, did: Json) -> str | None:
+    ended = how_it_ended(did)
+    if ended is None and not did.get("refused"):
+        return None
+    limit = f"was refused memory beyond {did.get('limit_bytes', 0) // MIB} MiB"
+    return f"{limit} {did['refused']} times" if ended is None else f"{limit}: {ended}"
+
+
+PLUGIN = ResourceFault(
+    name="memory",
+    summary="Let nodes have 0 to 4 MiB more memory than they have now (RLIMIT_AS).",
+    needs=frozenset({Word.MEMORY}),
+    draw=_draw,
+    tell=_tell,
+    judge=_judge,
+    measures=("refused",),
+)

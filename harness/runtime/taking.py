@@ -1,0 +1,245 @@
+"""Takes processor time, memory and descriptors from nodes' processes, and gives them back.
+
+Processor time is taken by stopping the process for a slice of time again and again; memory and
+descriptors by lowering the soft limits of that very process (prlimit), which are raised again. All
+of it ends with the process, so nothing can be left behind. A process that ends for want of what was
+taken ended by the fault, and not by itself.
+
+Source: cpulimit; prlimit(2); DESIGN.md decisions 10 to 12.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from harness.plugins import Json
+from harness.resources import Resources
+from harness.runtime import process_files
+from harness.runtime.disks import Member
+
+BEFORE_S = 0.25
+"""For so long a process is watched before processor time is taken from it."""
+LOOK_INTERVAL_S = 0.05
+CALLERS_S = 0.5
+"""Within this time all callers are there."""
+LOG_BYTES_MAX = 1 << 20
+REFUSALS: Mapping[int, re.Pattern[bytes]] = {
+    resource.RLIMIT_AS: re.compile(
+        rb"MemoryError|[Cc]annot allocate memory|can't start new thread"
+    ),
+    resource.RLIMIT_NOFILE: re.compile(rb"Too many open files"),
+}
+"""What a process that is refused memory, or a descriptor, writes into its log."""
+
+
+class Starter(Protocol):
+    """What starts nodes."""
+
+    async def restart(self, node: str, incarnation: int) -> None:
+        """Start the node again if its dead incarnation is still that one (idempotent)."""
+        ...
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What was taken from one incarnation, and what that did so far."""
+
+    node: str
+    incarnation: int
+    pid: int
+    resources: Resources
+    began: float
+    cpu_ns: int
+    log_bytes: int
+    limits: dict[int, tuple[int, int]] = field(default_factory=dict)  # as they were
+    seen: Json = field(default_factory=dict)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    is_given_back: bool = False
+
+
+class Taking:
+    """What was taken from the nodes of a world of processes.
+
+    Args:
+        members: the nodes.
+        starter: starts those that ended for want of what was taken.
+    """
+
+    def __init__(self, members: Mapping[str, Member], starter: Starter) -> None:
+        self._members = members
+        self._starter = starter
+        self._taken: dict[str, _Taken] = {}
+        self._numbers = count()
+
+    async def take(self, node: str, resources: Resources, nursery: trio.Nursery) -> str:
+        """Take that from a node's process; see `TakesResources.take`. Watches it in `nursery`."""
+        process = self._members[node].process
+        pid = process.pid
+        if pid is None:
+            return ""
+        taken = _Taken(
+            node, process.incarnation, pid, resources, 0.0, 0, _size(process.log),
+        )  # fmt: skip
+        if resources.cpu_share < 1:
+            taken.seen["cpu_share_before"] = await _cpu_share(pid)
+        taken.began = trio.current_time()
+        taken.cpu_ns = process_files.cpu_ns(pid) or 0
+        name = f"taken-{next(self._numbers)}"
+        self._taken[name] = taken
+        process.excuse()
+        self._lower_limits(taken)
+        nursery.start_soon(self._hold, taken)
+        return name
+
+    async def give_back(self, name: str) -> None:
+        """Give exactly that back, and start what ended for want of it (idempotent)."""
+        taken = self._taken.get(name)
+        if taken is not None and not taken.is_given_back and self._release(taken):
+            await self._starter.restart(taken.node, taken.incarnation)
+
+    def _release(self, taken: _Taken) -> bool:
+        """Give back; True if the process ended for want of it, and has to be started."""
+        taken.seen = self._measured(taken)
+        taken.is_given_back = True
+        taken.scope.cancel()
+        process = self._members[taken.node].process
+        has_fallen = process.incarnation == taken.incarnation and process.has_fallen
+        process.excuse_no_more(but_this_one=has_fallen)
+        if process.incarnation == taken.incarnation and process.pid == taken.pid:
+            for limit, (soft, hard) in taken.limits.items():
+                resource.prlimit(taken.pid, limit, (soft, hard))
+        return has_fallen
+
+    def taken(self, name: str) -> Json:
+        """What that did so far; see `TakesResources.taken`."""
+        taken = self._taken.get(name)
+        if taken is None:
+            return {"node": None, "ended": None}
+        return dict(taken.seen) if taken.is_given_back else self._measured(taken)
+
+    def give_up(self) -> list[str]:
+        """Give everything back that was not, without starting anything; say what that was."""
+        left = [taken for taken in self._taken.values() if not taken.is_given_back]
+        for taken in left:
+            self._release(taken)
+        return [f"resources of {taken.node} were not given back" for taken in left]
+
+    def _lower_limits(self, taken: _Taken) -> None:
+        asked = taken.resources
+        if asked.memory_spare_bytes is not None:
+            had = process_files.memory_bytes(taken.pid) or 0
+            limit = _lower(taken, resource.RLIMIT_AS, had + asked.memory_spare_bytes)
+            taken.seen |= {"had_bytes": had, "limit_bytes": limit}
+        if asked.descriptors_spare is not None:
+            free = process_files.first_free_descriptor(taken.pid) or 0
+            limit = _lower(taken, resource.RLIMIT_NOFILE, free + asked.descriptors_spare)
+            taken.seen |= {"limit": limit, "open": free, "unaccepted": 0}
+
+    async def _hold(self, taken: _Taken) -> None:
+        """Do what has to be done for as long as it holds, and look at what it does."""
+        with taken.scope:
+            async with trio.open_nursery() as nursery:
+                if taken.resources.cpu_share < 1:
+                    nursery.start_soon(self._slice, taken)
+                if taken.resources.callers:
+                    nursery.start_soon(self._knock, taken)
+                if taken.resources.descriptors_spare is not None:
+                    nursery.start_soon(self._look, taken)
+
+    async def _slice(self, taken: _Taken) -> None:
+        """Let the process run for its share of each slice alone."""
+        process, share = self._members[taken.node].process, taken.resources.cpu_share
+        slice_s = taken.resources.slice_ms / 1e3
+        taken.seen |= {"stops": 0, "stopped_ms": 0.0}
+        while process.incarnation == taken.incarnation:
+            stopped_s = await process.nap(slice_s * (1 - share))
+            taken.seen["stops"] += stopped_s > 0
+            taken.seen["stopped_ms"] += stopped_s * 1e3
+            await trio.sleep(slice_s * share)
+
+    async def _knock(self, taken: _Taken) -> None:
+        """Ask for connections, as a crowd of new clients would: those that wait are counted."""
+        address = self._members[taken.node].layout.client_address
+        async with trio.open_nursery() as nursery:
+            for _ in range(taken.resources.callers):
+                nursery.start_soon(_stand_at, address.host, address.port)
+                await trio.sleep(CALLERS_S / taken.resources.callers)
+
+    async def _look(self, taken: _Taken) -> None:
+        port = self._members[taken.node].layout.client_address.port
+        while True:
+            seen, full = taken.seen, process_files.first_free_descriptor(taken.pid)
+            seen["open"] = max(seen["open"], full or 0)
+            is_full = full is not None and full >= seen["limit"]
+            waiting = process_files.callers_waiting(taken.pid, port) if is_full else None
+            seen["unaccepted"] = max(seen["unaccepted"], waiting or 0)
+            await trio.sleep(LOOK_INTERVAL_S)
+
+    def _measured(self, taken: _Taken) -> Json:
+        process = self._members[taken.node].process
+        is_same = process.incarnation == taken.incarnation
+        said = _read_from(process.log, taken.log_bytes)
+        refusals = [line for limit in taken.limits for line in REFUSALS[limit].findall(said)]
+        ended = None
+        if is_same and process.has_fallen:
+            ended = refusals[-1].decode() if refusals else process.last_line() or "it said nothing"
+        seen: Json = {**taken.seen, "node": taken.node, "ended": ended}
+        if taken.resources.cpu_share < 1:
+            used = process_files.cpu_ns(taken.pid) if process.pid == taken.pid else None
+            seen["wall_ms"] = round((trio.current_time() - taken.began) * 1e3, 1)
+            seen["cpu_ms"] = None if used is None else round((used - taken.cpu_ns) / 1e6, 1)
+        if taken.limits:
+            seen["refused"] = len(refusals)
+        return seen
+
+
+def _lower(taken: _Taken, limit: int, soft: int) -> int:
+    """Lower a soft limit of the process; keep what it was. Returns the one in force."""
+    was, hard = resource.prlimit(taken.pid, limit)
+    if was not in (resource.RLIM_INFINITY, -1) and was <= soft:
+        return was
+    taken.limits[limit] = (was, hard)
+    resource.prlimit(taken.pid, limit, (soft, hard))
+    return soft
+
+
+async def _cpu_share(pid: int) -> float:
+    began, before = trio.current_time(), process_files.cpu_ns(pid)
+    await trio.sleep(BEFORE_S)
+    after = process_files.cpu_ns(pid)
+    if before is None or after is None:
+        return 0.0
+    return round((after - before) / 1e9 / (trio.current_time() - began), 3)
+
+
+async def _stand_at(host: str, port: int) -> None:
+    """Hold a connection open, and say nothing, until cancelled."""
+    try:
+        async with await trio.open_tcp_stream(host, port):
+            await trio.sleep_forever()
+    except OSError:  # nobody listens there: the process is gone
+        return
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _read_from(path: Path, start: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read(LOG_BYTES_MAX)
+    except OSError:
+        return b""

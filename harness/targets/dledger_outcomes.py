@@ -1,0 +1,31 @@
+"""What an error of the group's client means: refused for certain, or of unknown outcome."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from harness.errors import DefiniteError, IndefiniteError
+from system.client import DamagedResponseError, OutcomeUnknownError, RefusedError
+
+
+class DamagedReadError(IndefiniteError):
+    """A response that came and was damaged."""
+
+
+@asynccontextmanager
+async def definite_or_not() -> AsyncIterator[None]:
+    """Raise the client's errors as what they mean to a history.
+
+    Raises:
+        DefiniteError: it was refused.
+        IndefiniteError: nobody knows.
+    """
+    try:
+        yield
+    except RefusedError as error:
+        raise DefiniteError(str(error)) from error
+    except DamagedResponseError as error:
+        raise DamagedReadError(str(error)) from error
+    except OutcomeUnknownError as error:
+        raise IndefiniteError(str(error)) from error
