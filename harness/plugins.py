@@ -333,11 +333,13 @@ class Answer(NamedTuple):
     """What an operation was answered, as the OPERATIONS table holds it.
 
     `messages`: (offset, value) in the order of delivery, of an operation that may bring several.
+    `elements`: the values that a read of a whole set returned, none perhaps.
     """
 
     output: int | None = None
     offset: int | None = None
     messages: Sequence[tuple[int, int]] | None = None
+    elements: Sequence[int] | None = None
 
 
 class Workload(Protocol):

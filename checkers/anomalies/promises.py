@@ -64,8 +64,10 @@ ANOMALIES: Final = frozenset(EXCLUDED_BY)
 """All of them: `Promises(excludes=ANOMALIES)` is how a history is judged whose system promises
 everything."""
 
-DURABILITY: Final = frozenset(("lost-write", "unseen", "lost-element", "offset-lost"))
-"""Anomalies of what was acknowledged and is gone."""
+DURABILITY: Final = frozenset(
+    ("lost-write", "unseen", "lost-element", "offset-lost", "out-of-bounds")
+)
+"""Anomalies of what was acknowledged and is gone; a counter that lost an add is out of bounds."""
 DELIVERED: Final = frozenset(
     (
         "lost-message",

@@ -61,6 +61,11 @@ DOUBTS_SHOWN_MAX = 3
 IsOver = Callable[[], bool]
 
 
+def _is_judged(_: str, __: CheckContext) -> str | None:
+    """Nobody promised anything: what is not linearizable is wrong."""
+    return None
+
+
 class Linearizable:
     """Checker "linearizable": each key's operations against a sequential model.
 
@@ -72,14 +77,22 @@ class Linearizable:
     partition = "key"
 
     def __init__(
-        self, model: Model, initial: str | None = None, *, use_special_cases: bool = True
+        self,
+        model: Model,
+        initial: str | None = None,
+        *,
+        use_special_cases: bool = True,
+        observed: Callable[[str, CheckContext], str | None] = _is_judged,
     ) -> None:
         """Take the model and the text of the first state, as `--initial` gives it.
+
+        `observed` says why a kind of finding breaks no promise of a run's target.
 
         Raises:
             UsageError: the text names no state of the model.
         """
         self.model = model
+        self._observed = observed
         self.initial: State = model.initial(initial)
         self.use_special_cases = use_special_cases
 
@@ -159,13 +172,14 @@ class Linearizable:
         counts |= {kind: total for kind, total in gathered.totals.items() if kind in OPEN}
         partitions = counts.get("partitions", 0)
         verdict = settle(
-            NAME,
+            self.name,
             _without_doubts(gathered),
             context,
             clean=f"{_count(partitions, 'partition')} linearizable as {self.model.name}:"
             f" {_count(counts.get('operations', 0), 'operation')}",
             doubts=doubts,
             doubtful=(NOT_LINEARIZABLE,),  # a missing operation may be what explains the others
+            observed=lambda kind: self._observed(kind, context),
             counts=counts,
         )
         open_parts = [

@@ -78,19 +78,19 @@ class Recorder:
         f: str,
         key: str | None,
         *,
-        output: int | Sequence[tuple[int, int]] | None = None,
+        output: int | Sequence[int] | Sequence[tuple[int, int]] | None = None,
         offset: int | None = None,
         error: str | None = None,
         node: str | None = None,
     ) -> None:
         """Record how it ended: type ok, fail or info.
 
-        `output` may be messages, (offset, value); none of them is no output.
+        `output` may be many: messages, (offset, value), or the elements of a set.
         """
         text = None if error is None else _storable(error)
         extra = None
         if output is not None and not isinstance(output, int):
-            extra = msgspec.json.encode({"output": output}).decode() if output else None
+            extra = msgspec.json.encode({"output": output}).decode()
             output = None
         self._writer.write_one(
             Event(self._now_ns(), process, type, f, key, None, output, offset, text, node, extra)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic_ns
@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from harness import discovery
+from harness.clients import OpeningWorkload
 from harness.draw import draw
 from harness.errors import DefiniteError, IndefiniteError
 from harness.generators.generator import Ended, Generator
@@ -206,8 +207,7 @@ class Worker:
             _LOG.exception("process=%d f=%s key=%s", client.process, operation.f, key)
         self._recorder.complete(
             client.process, outcome, operation.f, key,
-            output=answer.output if answer.messages is None else answer.messages,
-            offset=answer.offset, error=error, node=node,
+            output=_output(answer), offset=answer.offset, error=error, node=node,
         )  # fmt: skip
         self._ended[outcome] += 1
         if outcome == "ok":
@@ -218,10 +218,11 @@ class Worker:
     def connect(self) -> TargetClient:
         """Return a new client of the target."""
         client = self._factory(self._plan.addresses, self._plan.op_timeout_s)
-        if self._groups is None:
-            return client
-        assert isinstance(client, GroupClient), f"{self._plan.target} knows no consumer groups"
-        return self._groups.opened(client)
+        if self._groups is not None:
+            assert isinstance(client, GroupClient), f"{self._plan.target} knows no consumer groups"
+            return self._groups.opened(client)
+        workload = self._workload
+        return workload.opened(client) if isinstance(workload, OpeningWorkload) else client
 
     def choose(self, client: Client, operation: Operation) -> Operation | None:
         """Turn a drawn operation into what the client does now; None if that is nothing."""
@@ -359,6 +360,13 @@ class Client:
     def _backoff_s(self) -> float:
         longest_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(self._failures, 16))
         return longest_s * self._backoff.uniform(0.5, 1.0)
+
+
+def _output(answer: Answer) -> int | Sequence[int] | Sequence[tuple[int, int]] | None:
+    """Return what an answer brought; no messages are no output, no elements an empty set."""
+    if answer.elements is not None:
+        return answer.elements
+    return answer.output if answer.messages is None else answer.messages or None
 
 
 def _innermost(error: BaseException) -> BaseException:

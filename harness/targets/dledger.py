@@ -6,10 +6,8 @@ Queue keys are "<topic>/<queue id>". A value is stored as its decimal digits, wh
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -18,17 +16,22 @@ from typing import TYPE_CHECKING
 import trio
 
 from harness.abilities import Vital
-from harness.errors import DefiniteError, IndefiniteError
 from harness.plugins import Address, Launch, NodeLayout, NodeStatus, Promises
-from harness.promises import FAULTS_OF_CLOCKS, FAULTS_OF_DISKS, FAULTS_OF_LINKS
+from harness.promises import (
+    FAULTS_OF_CLOCKS,
+    FAULTS_OF_DISKS,
+    FAULTS_OF_LINKS,
+    FAULTS_OF_PROCESSES,
+)
 from harness.targets import dledger_ids as ids
+from harness.targets import dledger_members as members
+from harness.targets.dledger_client import BROKER_NAME, DLedgerClient, DLedgerGroupClient
 from harness.targets.dledger_damage import synced_parts
-from harness.targets.dledger_members import readmit
-from harness.targets.group_operations import GroupOperations, is_name_server
+from harness.targets.dledger_outcomes import definite_or_not
+from harness.targets.group_operations import is_name_server
 from harness.targets.steering_files import SteeringFiles
 from system.client import (
     BrokerGroupClient,
-    DamagedResponseError,
     OutcomeUnknownError,
     RefusedError,
 )
@@ -39,16 +42,12 @@ if TYPE_CHECKING:
     from harness.simulation import Simulator
 
 GROUP = "shaketable"
-BROKER_NAME = "broker-0"
 QUORUM_NODES_MIN = 3
 _FLUSH = {"fsync": "SYNC_FLUSH", "page-cache": "ASYNC_FLUSH"}
 STEERING = "steering"
 """Where in its folder a node finds its orders, if it is to obey any."""
 RECORDING = "inputs.recording"
 """Where in its folder a node records its inputs, if it is told to."""
-NOBODYS_VALUE = -1
-"""What a read of something else than the message asked for is recorded as: no client appends
-it, so that the checkers see a read of what nobody wrote."""
 GROUP_PROMISES = frozenset(
     {
         "lost-message",
@@ -70,7 +69,6 @@ GROUP_PROMISES = frozenset(
     }
 )
 """What a consumer group never sees (docs/anomalies.md)."""
-_VALUE = re.compile(rb"-?[0-9]{1,18}")
 
 
 class PlantedBugs(Mapping[str, str]):
@@ -103,10 +101,11 @@ class DLedgerTarget:
     lease_max_ms = 249
     promises = Promises(
         durable_under=frozenset({"kill", "pause", "transfer", "wipe"})
+        | FAULTS_OF_PROCESSES
         | FAULTS_OF_LINKS
         | FAULTS_OF_CLOCKS
         | FAULTS_OF_DISKS,
-        linearizable=frozenset({"append", "read", "end"}),
+        linearizable=frozenset({"append", "read", "end", "write", "cas", "add"}),
         committed_prefix=True,
         excludes=GROUP_PROMISES,
         note="A quorum of fsynced copies stands before an append is acknowledged; reads and "
@@ -210,7 +209,7 @@ class DLedgerTarget:
             {layout.node: (at.host, at.port)}, timeout_s=timeout_s, rng=Random(0)
         )
         try:
-            async with _definite_or_not():
+            async with definite_or_not():
                 size = len(layout.peers) + 1
                 voters = (await client.metadata(layout.node)).voters
                 known = [voter for voter in voters if ids.node_of(voter, size) == to]
@@ -250,14 +249,35 @@ class DLedgerTarget:
         timeout_s: float,
     ) -> None:
         """Add the new member, wait until it votes, take out the old one."""
-        await readmit(layouts, node, lost, timeout_s)
+        await members.readmit(layouts, node, lost, timeout_s)
+
+    # ---- members that come and go (harness.abilities.ChangesMembers) -------------------
+
+    def why_no_member_may_go(self, nodes: Sequence[str]) -> str | None:
+        """A group of two that can still take it back has to be left."""
+        if len(nodes) < QUORUM_NODES_MIN:
+            return f"a group of {len(nodes)} without a member could not do without another"
+        return None
+
+    async def remove_member(
+        self, layouts: Mapping[str, NodeLayout], node: str, timeout_s: float
+    ) -> tuple[str, ...]:
+        """Take a node out of the group."""
+        async with definite_or_not():
+            return await members.remove(layouts, node, timeout_s)
+
+    async def add_member(
+        self, layouts: Mapping[str, NodeLayout], node: str, timeout_s: float
+    ) -> tuple[str, ...]:
+        """Have a node in the group again, with a vote."""
+        return await members.restore(layouts, node, timeout_s)
 
     def client(self, addresses: Mapping[str, Address], timeout_s: float) -> DLedgerClient:
         """Return a client of the group; with name servers one that joins consumer groups."""
         nodes = {node: at for node, at in addresses.items() if not is_name_server(node)}
         if len(nodes) == len(addresses):
             return DLedgerClient(addresses, timeout_s)
-        return _DLedgerGroupClient(nodes, addresses, timeout_s)
+        return DLedgerGroupClient(nodes, addresses, timeout_s)
 
     # Static: it is sent to executors, and the target's connections must not go with it.
     @staticmethod
@@ -283,99 +303,10 @@ class DLedgerTarget:
         return read_segment(directory, node, segment)
 
 
-class _DamagedReadError(IndefiniteError):
-    """A response that came and was damaged."""
-
-
-class DLedgerClient:
-    """The operations of the `log` workload on the broker group."""
-
-    def __init__(
-        self, addresses: Mapping[str, Address], timeout_s: float, rng: Random | None = None
-    ) -> None:
-        hosts = {node: (at.host, at.port) for node, at in addresses.items()}
-        # Which member is tried first, and how long a retry waits, is no part of the draw.
-        self._client = BrokerGroupClient(hosts, timeout_s=timeout_s, rng=rng or Random())
-
-    @property
-    def node(self) -> str | None:
-        """Who answered last."""
-        return self._client.answered_by
-
-    async def append(self, key: str, value: int) -> int:
-        """Send a message whose body is the value's digits."""
-        topic, queue_id = _queue(key)
-        async with _definite_or_not():
-            return (await self._client.send(topic, queue_id, b"%d" % value)).queue_offset
-
-    async def read(self, key: str, offset: int) -> int | None:
-        """Pull the message at `offset`."""
-        topic, queue_id = _queue(key)
-        try:
-            async with _definite_or_not():
-                result = await self._client.pull(topic, queue_id, offset, count_max=1)
-        except _DamagedReadError:
-            return NOBODYS_VALUE
-        if not result.messages:
-            return None
-        # Whatever was read is what the history must show, right or wrong.
-        message = result.messages[0]
-        if message.queue_offset != offset or not _VALUE.fullmatch(message.body):
-            return NOBODYS_VALUE
-        return int(message.body)
-
-    async def end(self, key: str) -> int:
-        """Ask for the queue's max offset."""
-        topic, queue_id = _queue(key)
-        async with _definite_or_not():
-            return await self._client.max_offset(topic, queue_id)
-
-    async def aclose(self) -> None:
-        """Close connections."""
-        self._client.close()
-
-
-class _DLedgerGroupClient(GroupOperations, DLedgerClient):
-    """All operations: those of the log by the members, those of groups by name servers."""
-
-    def __init__(
-        self, nodes: Mapping[str, Address], addresses: Mapping[str, Address], timeout_s: float
-    ) -> None:
-        DLedgerClient.__init__(self, nodes, timeout_s)
-        GroupOperations.__init__(self, addresses, (BROKER_NAME,), timeout_s)
-
-    @property
-    def node(self) -> str | None:
-        """Who answered last, where that is known."""
-        return self.group_node or self._client.answered_by
-
-    async def aclose(self) -> None:
-        """Leave the group, and close connections."""
-        self._client.close()
-        await self.close_groups()
-
-
 def name_server(address: Address) -> Launch:
     """Say how to start a name server that listens there."""
     argv = ("-m", "system.node.name_server", "--host", address.host, "--port", str(address.port))
     return Launch((sys.executable, *argv))
-
-
-def _queue(key: str) -> tuple[str, int]:
-    topic, _, queue_id = key.rpartition("/")
-    return topic, int(queue_id)
-
-
-@asynccontextmanager
-async def _definite_or_not() -> AsyncIterator[None]:
-    try:
-        yield
-    except RefusedError as error:
-        raise DefiniteError(str(error)) from error
-    except DamagedResponseError as error:
-        raise _DamagedReadError(str(error)) from error
-    except OutcomeUnknownError as error:
-        raise IndefiniteError(str(error)) from error
 
 
 PLUGIN = DLedgerTarget()

@@ -10,6 +10,7 @@ from system.client.group import BrokerGroupClient
 from system.client.group_consumer import GroupConsumer, Intervals
 from system.client.group_membership import GroupMembership
 from system.client.name_servers import brokers
+from system.client.offsets import commit_offset, committed_offset
 from system.client.producer import Producer, Sent
 from system.client.pull_consumer import PullConsumer, Pulled
 from system.client.queue_reader import ConsumeError
@@ -39,4 +40,6 @@ __all__ = [
     "SendResult",
     "Sent",
     "brokers",
+    "commit_offset",
+    "committed_offset",
 ]

@@ -9,7 +9,8 @@ import trio
 
 from harness.errors import DefiniteError, IndefiniteError
 from harness.plugins import Address
-from harness.targets.dledger import NOBODYS_VALUE, PLUGIN, DLedgerClient
+from harness.targets.dledger import PLUGIN
+from harness.targets.dledger_client import NOBODYS_VALUE, DLedgerClient
 from system import mutants
 from system.client import DamagedResponseError, OutcomeUnknownError, PullResult, RefusedError
 from system.store.message import Message

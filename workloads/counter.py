@@ -1,0 +1,86 @@
+"""Counters that grow: each add puts one message into a queue, a read counts them.
+
+Source: jepsen.tests.counter (its client adds 1 and reads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from harness.draw import draw
+from harness.generators import Generator, KeySpread, alone, each_client, operations
+from harness.plugins import Answer, Json, Operation, TargetClient, Workload
+
+TOPIC: Final = "shaketable"
+QUEUES_DEFAULT: Final = 4
+ADD_SHARE: Final = 0.6  # the rest reads
+AMOUNT: Final = 1
+FINAL_READS: Final = 2
+
+
+class CounterWorkload:
+    """Counters that grow: add 1, read the sum.
+
+    The counter "topic/queue" is the number of messages in that queue. An add appends one message
+    (its body is the amount, 1); a read is the queue's end offset, by read index: every message
+    counts 1, and offsets have no gaps. So what is lost counts too little, what is stored twice
+    too much, and an end from the past is a count from the past.
+    """
+
+    name = "counter"
+    checkers: tuple[str, ...] = ("counter", "committed-prefix", "vacuity", "stats")
+
+    def __init__(self, spread: KeySpread | None = None) -> None:
+        self.spread = spread or KeySpread(QUEUES_DEFAULT)
+
+    def configured(self, options: Json) -> Workload:
+        """Return this workload on options["queues"] counters, spread as the options say."""
+        return CounterWorkload(KeySpread.of_options(self.name, options, self.spread.keys))
+
+    def generator(self, seed: str, clients: int) -> Generator:
+        """Return what clients do: each adds and reads as it draws."""
+        return each_client(lambda client: operations(self._drawn(seed, client, clients)))
+
+    def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
+        """Read each counter once more, and again."""
+        return operations(Operation("read", key) for _ in range(FINAL_READS) for key in keys)
+
+    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        """Draw the operations of one client that is alone."""
+        return alone(self.generator(seed, clients), client)
+
+    def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
+        """Read each of the client's counters once more."""
+        for number in range(client, self.spread.keys, clients):
+            yield Operation("read", self._key(number))
+
+    async def invoke(
+        self, operation: Operation, offset: int | None, client: TargetClient
+    ) -> Answer:
+        """Do it; a read's answer is the sum."""
+        if operation.f == "add":
+            return Answer(offset=await client.append(operation.key, AMOUNT))
+        assert operation.f == "read", f"a counter has no operation {operation.f!r}"
+        return Answer(await client.end(operation.key))
+
+    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
+        """None: a counter has no offsets."""
+        return None
+
+    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
+        """Nothing."""
+        return 0
+
+    def _drawn(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        rng, keys = draw(seed, "client", client), self.spread.of_client(client, clients)
+        while True:
+            key = self._key(keys.choose(rng))
+            is_add = rng.random() < ADD_SHARE
+            yield Operation("add", key, value=AMOUNT) if is_add else Operation("read", key)
+
+    def _key(self, number: int) -> str:
+        return f"{TOPIC}/{number}"
+
+
+PLUGIN = CounterWorkload()

@@ -1,0 +1,105 @@
+"""A consumer group's offsets: they are committed, ever higher, and never go back.
+
+Source: RocketMQ's ConsumerOffsetManager; jepsen.tests.kafka's commits, without the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Final
+
+from harness.clients import OffsetsClient, lacking
+from harness.draw import draw
+from harness.generators import Generator, KeySpread, alone, each_client, operations
+from harness.groups import GroupClient
+from harness.plugins import Answer, Json, Operation, TargetClient, Workload
+
+TOPIC: Final = "shaketable"
+QUEUES_DEFAULT: Final = 4
+COMMIT_SHARE: Final = 0.7
+"""Of what a client does that has queues to commit for; the others only fetch."""
+FINAL_FETCHES: Final = 2
+
+
+class OffsetsWorkload:
+    """Offsets of a consumer group: commit, and fetch what is committed.
+
+    One client commits for each queue, as the consumer that it belongs to would: 1, 2, 3, ...;
+    all fetch. So of what was acknowledged nothing is ever seen to go back. A commit of unknown
+    outcome may take effect late, behind a later one: that the checker knows. No message is sent
+    or polled (workload `queue` does both).
+    """
+
+    name = "offsets"
+    checkers: tuple[str, ...] = ("consumer-offsets", "committed-prefix", "vacuity", "stats")
+
+    def __init__(self, spread: KeySpread | None = None) -> None:
+        self.spread = spread or KeySpread(QUEUES_DEFAULT)
+
+    def configured(self, options: Json) -> Workload:
+        """Return this workload on options["queues"] queues, spread as the options say."""
+        return OffsetsWorkload(KeySpread.of_options(self.name, options, self.spread.keys))
+
+    def generator(self, seed: str, clients: int) -> Generator:
+        """Return what clients do: each commits for its own queues, and fetches of any."""
+        return each_client(lambda client: operations(self._drawn(seed, client, clients)))
+
+    def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
+        """Fetch each offset once more, and again."""
+        return operations(Operation("fetch", key) for _ in range(FINAL_FETCHES) for key in keys)
+
+    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        """Draw the operations of one client that is alone."""
+        return alone(self.generator(seed, clients), client)
+
+    def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
+        """Fetch the offset of each of the client's queues once more."""
+        for number in range(client, self.spread.keys, clients):
+            yield Operation("fetch", self._key(number))
+
+    def opened(self, client: TargetClient) -> TargetClient:
+        """Return the client, if it keeps offsets."""
+        if not isinstance(client, OffsetsClient):
+            raise lacking(self.name, "commit and fetch a group's offsets")
+        if isinstance(client, GroupClient):
+            client.use(TOPIC, self.spread.keys)
+        return client
+
+    async def invoke(
+        self, operation: Operation, offset: int | None, client: TargetClient
+    ) -> Answer:
+        """Do it; a fetch's answer is the offset, null for none."""
+        assert isinstance(client, OffsetsClient), "looked at when it was opened"
+        if operation.f == "fetch":
+            return Answer(await client.fetch(operation.key))
+        assert operation.f == "commit", f"offsets have no operation {operation.f!r}"
+        assert operation.value is not None, "a commit of nothing"
+        await client.commit(operation.key, operation.value)
+        return Answer()
+
+    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
+        """None: where a group stands is a value here."""
+        return None
+
+    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
+        """Nothing."""
+        return 0
+
+    def _drawn(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        rng, keys = draw(seed, "client", client), self.spread.of_client(client, clients)
+        own = [key for key in range(self.spread.keys) if key % clients == client]
+        next_offset = {key: count(1) for key in own}
+        while True:
+            roll, which = rng.random(), rng.random()
+            if own and roll < COMMIT_SHARE:
+                key = own[int(which * len(own))]
+                yield Operation("commit", self._key(key), value=next(next_offset[key]))
+            else:
+                yield Operation("fetch", self._key(keys.choose(rng)))
+
+    def _key(self, number: int) -> str:
+        return f"{TOPIC}/{number}"
+
+
+PLUGIN = OffsetsWorkload()

@@ -1,0 +1,199 @@
+"""Registers that clients read, write and swap, on a target that keeps registers or a log.
+
+Source: jepsen.tests.linearizable-register; compare-and-set by a conditional append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from harness.clients import ConditionalClient, RegisterClient, lacking
+from harness.draw import draw
+from harness.generators import (
+    Context,
+    Due,
+    Ended,
+    Generator,
+    Given,
+    KeySpread,
+    alone,
+    each_client,
+    operations,
+)
+from harness.plugins import Answer, Json, Operation, TargetClient, Workload
+
+TOPIC: Final = "shaketable"
+QUEUES_DEFAULT: Final = 4
+WRITE_SHARE: Final = 0.25
+CAS_SHARE: Final = 0.35  # the rest reads
+SWAPPED, REFUSED = 1, 0
+"""What a cas answers: it took effect, or it found another value."""
+FINAL_READS: Final = 2
+
+
+class RegisterWorkload:
+    """Registers: read, write, and cas (compare-and-set) of unique values.
+
+    On a log the register "topic/queue" is the last message of that queue. A write appends. A read
+    asks for the queue's end by read index and reads the message in front of it: what it returns
+    was last when the end was asked for. A cas reads so, and where it finds the expected value
+    appends on condition that the queue still ends there: refused by the broker it is `fail`, for
+    nobody knows what the register held then; having found another value it is ok with output 0.
+    A target whose clients keep registers themselves (`harness.clients.RegisterClient`) is asked
+    directly. A cas expects what this worker last saw in the register, so that most may succeed.
+    """
+
+    name = "register"
+    checkers: tuple[str, ...] = ("linearizable-register", "committed-prefix", "vacuity", "stats")
+
+    def __init__(self, spread: KeySpread | None = None) -> None:
+        self.spread = spread or KeySpread(QUEUES_DEFAULT)
+
+    def configured(self, options: Json) -> Workload:
+        """Return this workload on options["queues"] registers, spread as the options say."""
+        return RegisterWorkload(KeySpread.of_options(self.name, options, self.spread.keys))
+
+    def generator(self, seed: str, clients: int) -> Generator:
+        """Return what clients do: each what it draws, a cas with what was last seen."""
+        drawn = each_client(lambda client: operations(self._drawn(seed, client, clients)))
+        return _ExpectsWhatWasSeen(drawn, {})
+
+    def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
+        """Read each register once more, and again."""
+        return operations(Operation("read", key) for _ in range(FINAL_READS) for key in keys)
+
+    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        """Draw the operations of one client that is alone."""
+        return alone(self.generator(seed, clients), client)
+
+    def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
+        """Read each of the client's registers once more."""
+        for number in range(client, self.spread.keys, clients):
+            yield Operation("read", self._key(number))
+
+    def opened(self, client: TargetClient) -> TargetClient:
+        """Return a client of registers: the target's own, or one that keeps them on its log."""
+        if isinstance(client, RegisterClient):
+            return client
+        if isinstance(client, ConditionalClient):
+            return LogRegisters(client)
+        raise lacking(self.name, "append on a condition, and keep no registers")
+
+    async def invoke(
+        self, operation: Operation, offset: int | None, client: TargetClient
+    ) -> Answer:
+        """Do it; a read's answer is the value, a cas answers whether it took effect."""
+        assert isinstance(client, RegisterClient), "opened by this workload"
+        key, value = operation.key, operation.value
+        if operation.f == "read":
+            return Answer(await client.get(key))
+        assert value is not None, "nothing to write"
+        if operation.f == "write":
+            await client.put(key, value)
+            return Answer()
+        assert operation.f == "cas", f"a register has no operation {operation.f!r}"
+        return Answer(SWAPPED if await client.swap(key, operation.expected, value) else REFUSED)
+
+    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
+        """None: a register has no offsets."""
+        return None
+
+    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
+        """Nothing."""
+        return 0
+
+    def _drawn(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        """Draw writes and swaps of values c, n + c, 2n + c, ..., and reads."""
+        rng, keys = draw(seed, "client", client), self.spread.of_client(client, clients)
+        value = client + clients  # never 0, which a cas answers with
+        while True:
+            key, kind = self._key(keys.choose(rng)), rng.random()
+            if kind < WRITE_SHARE + CAS_SHARE:
+                yield Operation("write" if kind < WRITE_SHARE else "cas", key, value=value)
+                value += clients
+            else:
+                yield Operation("read", key)
+
+    def _key(self, number: int) -> str:
+        return f"{TOPIC}/{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class _ExpectsWhatWasSeen:
+    """Gives each cas the value that this worker's clients last saw in its register."""
+
+    inner: Generator
+    seen: Mapping[str, int | None]
+
+    def ask(self, context: Context) -> Given:
+        given = self.inner.ask(context)
+        if given is None:
+            return None
+        step, inner = given
+        if isinstance(step, Due) and step.operation.f == "cas":
+            expected = self.seen.get(step.operation.key)
+            step = step._replace(operation=replace(step.operation, expected=expected))
+        return step, _ExpectsWhatWasSeen(inner, self.seen)
+
+    def update(self, ended: Ended) -> Generator:
+        inner, seen, operation = self.inner.update(ended), self.seen, ended.operation
+        if ended.outcome == "ok" and (operation.f != "cas" or ended.answer.output == SWAPPED):
+            value = ended.answer.output if operation.f == "read" else operation.value
+            seen = {**seen, operation.key: value}
+        return _ExpectsWhatWasSeen(inner, seen)
+
+
+class LogRegisters:
+    """Registers on a log that takes conditional appends: the last message of each queue."""
+
+    def __init__(self, client: TargetClient) -> None:
+        self._client = client
+
+    @property
+    def node(self) -> str | None:
+        """Who answered last."""
+        return self._client.node
+
+    async def get(self, key: str) -> int | None:
+        """Return the value of the queue's last message."""
+        return (await self._last(key))[1]
+
+    async def put(self, key: str, value: int) -> None:
+        """Append it."""
+        await self._client.append(key, value)
+
+    async def swap(self, key: str, expected: int | None, value: int) -> bool:
+        """Append it where the last message is the expected one, and is the last one still."""
+        assert isinstance(self._client, ConditionalClient), "looked at when it was opened"
+        end, held = await self._last(key)
+        if held != expected:
+            return False
+        await self._client.append_at(key, value, end)
+        return True
+
+    async def _last(self, key: str) -> tuple[int, int | None]:
+        end = await self._client.end(key)
+        return end, (await self._client.read(key, end - 1)) if end else None
+
+    # The operations of other workloads are the client's.
+
+    async def append(self, key: str, value: int) -> int:
+        """Append as the client does."""
+        return await self._client.append(key, value)
+
+    async def read(self, key: str, offset: int) -> int | None:
+        """Read as the client does."""
+        return await self._client.read(key, offset)
+
+    async def end(self, key: str) -> int:
+        """Ask for the end as the client does."""
+        return await self._client.end(key)
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        await self._client.aclose()
+
+
+PLUGIN = RegisterWorkload()

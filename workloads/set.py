@@ -1,0 +1,135 @@
+"""Sets that grow: elements are added, and the whole set is read now and then.
+
+Source: jepsen.tests.set-full; jepsen.independent for one set after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Final
+
+from harness.clients import PollingClient, lacking
+from harness.errors import IndefiniteError
+from harness.generators import (
+    Generator,
+    KeySpread,
+    alone,
+    limit,
+    mix,
+    operations,
+    per_key,
+    phases,
+    repeat,
+    until_ok,
+)
+from harness.plugins import Answer, Json, Operation, TargetClient, Workload
+
+TOPIC: Final = "shaketable-set"
+QUEUES_A_TOPIC: Final = 16
+"""A send makes a topic of so many queues."""
+CLIENTS_A_SET: Final = 4
+OPERATIONS_A_SET: Final = 250
+READ_SHARE: Final = 0.1
+LAST_READS_MAX: Final = 20
+"""Before a set is left it is read until that works, so often at most."""
+FINAL_SETS_MAX: Final = 500
+"""So many sets, the last ones, are read once more after the heal, by each worker."""
+POLLS_MAX: Final = 10_000
+
+
+class SetWorkload:
+    """Sets that grow: add an element, read all of them.
+
+    The set "topic/queue" is that queue: add appends the element as a message, a read asks for the
+    queue's end by read index and polls from offset 0 to there, each poll where the one before
+    says that it goes on. Groups of clients work on sets of their own (4 clients, or
+    `clients_per_key`), one after another: a set is left after 250 operations, so that reads stay
+    cheap, with a last read. After the heal the last sets are read once more.
+    """
+
+    name = "set"
+    checkers: tuple[str, ...] = ("set-full", "committed-prefix", "vacuity", "stats")
+
+    def __init__(self, width: int = CLIENTS_A_SET) -> None:
+        self.width = width
+
+    def configured(self, options: Json) -> Workload:
+        """Return this workload with options["clients_per_key"] clients on a set."""
+        return SetWorkload(
+            KeySpread.of_options(self.name, options, 1).clients_per_key or CLIENTS_A_SET
+        )
+
+    def generator(self, seed: str, clients: int) -> Generator:
+        """Return what clients do: one set after another, by groups."""
+
+        def one_set(number: int) -> Generator:
+            key = key_of(number)
+            adds = operations(Operation("add", key, value=value) for value in count())
+            reads = repeat(Operation("read", key))
+            shares = (1 - READ_SHARE, READ_SHARE)
+            work = mix(adds, reads, seed=f"{seed}/{key}", weights=shares)
+            last = until_ok(repeat(Operation("read", key), LAST_READS_MAX))
+            return phases(limit(OPERATIONS_A_SET, work), last)
+
+        return per_key(self.width, clients, one_set)
+
+    def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
+        """Read the last sets once more."""
+        return operations(Operation("read", key) for key in keys[-FINAL_SETS_MAX:])
+
+    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        """Draw the operations of one client that is alone."""
+        return alone(self.generator(seed, clients), client)
+
+    def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
+        """Read the client's first set."""
+        yield Operation("read", key_of(client))
+
+    def opened(self, client: TargetClient) -> TargetClient:
+        """Return the client, if it can poll."""
+        if not isinstance(client, PollingClient):
+            raise lacking(self.name, "poll a queue")
+        return client
+
+    async def invoke(
+        self, operation: Operation, offset: int | None, client: TargetClient
+    ) -> Answer:
+        """Do it; an add's answer is its offset, a read's the elements as they stand."""
+        if operation.f == "add":
+            assert operation.value is not None, "an add of nothing"
+            return Answer(offset=await client.append(operation.key, operation.value))
+        assert operation.f == "read", f"a set has no operation {operation.f!r}"
+        return Answer(elements=await _elements(operation.key, client))
+
+    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
+        """None: a set has no offsets."""
+        return None
+
+    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
+        """Nothing."""
+        return 0
+
+
+def key_of(number: int) -> str:
+    """Return the queue of the set with that number."""
+    return f"{TOPIC}-{number // QUEUES_A_TOPIC}/{number % QUEUES_A_TOPIC}"
+
+
+async def _elements(key: str, client: TargetClient) -> list[int]:
+    """Poll all elements that stood there when the end was asked for."""
+    assert isinstance(client, PollingClient), "looked at when it was opened"
+    end, at = await client.end(key), 0
+    found: list[int] = []
+    for _ in range(POLLS_MAX):
+        if at >= end:
+            return found
+        polled = await client.poll(key, at)
+        if not polled.messages:
+            return found  # it ends earlier than it said: the set lacks what is missing
+        found += [value for offset, value in polled.messages if offset < end]
+        at = polled.next_offset
+    raise IndefiniteError(f"{key} is not read after {POLLS_MAX} polls")
+
+
+PLUGIN = SetWorkload()
