@@ -47,6 +47,7 @@ class Campaign(
         "time_limit_s": "time_limit",
         "steady_s": "steady",
         "rate_hz": "rate",
+        "think_time_s": "think_time",
         "op_timeout_s": "op_timeout",
         "data_file_bytes": "data_file_size",
         "index_file_bytes": "index_file_size",
@@ -64,9 +65,14 @@ class Campaign(
             own (netns), or simulated, in virtual time.
         workload: what clients do.
         queues: queues that the workload uses.
+        key_skew: how hot the first queues are: the n-th is chosen 1/n**key_skew as often as the
+            first; 0: all alike.
+        clients_per_key: how many clients use a queue, by groups that share the queues out; 0: all
+            use all, or as the workload has it.
         concurrency: clients in all: "10", or "3n" for three times the nodes.
         workers: processes that the clients are spread over.
         rate_hz: operations a second, all clients together; 0: as fast as they can.
+        think_time_s: mean pause of each client between two operations.
         op_timeout_s: after this an operation without an answer is of unknown outcome.
         time_limit_s: how long clients work: steady and chaos phase, without setup,
             heal, drain and check (Jepsen's --time-limit).
@@ -104,9 +110,12 @@ class Campaign(
     world: Literal["process", "netns", "sim"] = "process"
     workload: str = "log"
     queues: int = 4
+    key_skew: float = 0.0
+    clients_per_key: int = 0
     concurrency: str = "4n"
     workers: int = 2
     rate_hz: float = 800.0
+    think_time_s: float = 0.0
     op_timeout_s: float = 1.0
     time_limit_s: float = 40.0
     steady_s: float = 5.0
@@ -283,7 +292,12 @@ def node_names(campaign: Campaign) -> tuple[str, ...]:
 
 def workload_options(campaign: Campaign) -> dict[str, Any]:
     """Return what the workload is configured by."""
-    return {"queues": campaign.queues}
+    return {
+        "queues": campaign.queues,
+        "key_skew": campaign.key_skew,
+        "clients_per_key": campaign.clients_per_key,
+        "clients": clients(campaign),
+    }
 
 
 def faults_of(campaign: Campaign) -> tuple[str, ...]:

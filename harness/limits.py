@@ -12,6 +12,8 @@ CLIENTS_MAX = 1000
 WORKERS_MAX = 64
 QUEUES_MAX = 1000
 RATE_MAX_HZ = 1e6
+THINK_TIME_MAX_S = 600
+SKEW_MAX = 10
 TIME_LIMIT_MAX_S = 7 * 86_400.0
 FILE_BYTES_MAX = 1 << 30
 INDEX_UNIT_BYTES = 32
@@ -25,7 +27,10 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "nodes": (1, NODES_MAX),
     "queues": (1, QUEUES_MAX),
     "workers": (1, WORKERS_MAX),
+    "key_skew": (0, SKEW_MAX),
+    "clients_per_key": (0, CLIENTS_MAX),
     "rate": (0, RATE_MAX_HZ),
+    "think_time": (0, THINK_TIME_MAX_S),
     "op_timeout": (0.05, 600),
     "time_limit": (1, TIME_LIMIT_MAX_S),
     "steady": (0, TIME_LIMIT_MAX_S),

@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from harness.draw import draw
-from harness.errors import UsageError
+from harness.generators.keys import KeySpread
 from harness.plugins import Answer, Json, Operation, TargetClient, Workload
 
 TOPIC: Final = "shaketable"
@@ -53,22 +53,20 @@ class LogWorkload:
         "stats",
     )
 
-    def __init__(self, queues: int = QUEUES_DEFAULT) -> None:
-        self.queues = queues
+    def __init__(self, queues: int = QUEUES_DEFAULT, spread: KeySpread | None = None) -> None:
+        self.spread = spread or KeySpread(queues)
+        self.queues = self.spread.keys
 
     def configured(self, options: Json) -> Workload:
-        """Return this workload on options["queues"] queues."""
-        queues = options.get("queues", self.queues)
-        if not isinstance(queues, int) or queues < 1:
-            raise UsageError(f"workload log: queues {queues!r}: expected a number from 1")
-        return LogWorkload(queues)
+        """Return this workload on options["queues"] queues, spread as the options say."""
+        return LogWorkload(spread=KeySpread.of_options(self.name, options, self.queues))
 
     def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
         """Draw appends, reads and questions for the end, without end."""
-        rng = draw(seed, "client", client)
+        rng, keys = draw(seed, "client", client), self.spread.of_client(client, clients)
         value = client
         while True:
-            key = self._key(rng.randrange(self.queues))
+            key = self._key(keys.choose(rng))
             kind = rng.random()
             if kind < APPEND_SHARE:
                 yield Operation("append", key, value=value)

@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from harness.draw import draw
-from harness.errors import UsageError
+from harness.generators.keys import KeySpread
 from harness.groups import GroupClient
 from harness.plugins import Answer, Json, Operation, TargetClient, Workload
 
@@ -50,23 +50,21 @@ class QueueWorkload:
         "stats",
     )
 
-    def __init__(self, queues: int = QUEUES_DEFAULT) -> None:
-        self.queues = queues
+    def __init__(self, queues: int = QUEUES_DEFAULT, spread: KeySpread | None = None) -> None:
+        self.spread = spread or KeySpread(queues)
+        self.queues = self.spread.keys
 
     def configured(self, options: Json) -> Workload:
-        """Return this workload on options["queues"] queues."""
-        queues = options.get("queues", self.queues)
-        if not isinstance(queues, int) or queues < 1:
-            raise UsageError(f"workload queue: queues {queues!r}: expected a number from 1")
-        return QueueWorkload(queues)
+        """Return this workload on options["queues"] queues; producers choose as the options say."""
+        return QueueWorkload(spread=KeySpread.of_options(self.name, options, self.queues))
 
     def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
         """Draw sends of a producer, or steps of a consumer, without end."""
-        rng = draw(seed, "client", client)
+        rng, keys = draw(seed, "client", client), self.spread.of_client(client, clients)
         value = client
         while True:
             if client % 2 == 0 and (clients > 1 or rng.random() < 0.5):
-                yield Operation("send", self._key(rng.randrange(self.queues)), value=value)
+                yield Operation("send", self._key(keys.choose(rng)), value=value)
                 value += clients
                 continue
             kind, aim = rng.random(), rng.random()

@@ -13,7 +13,6 @@ from harness.clients import PollingClient, lacking
 from harness.errors import IndefiniteError
 from harness.generators import (
     Generator,
-    KeySpread,
     alone,
     limit,
     mix,
@@ -22,6 +21,7 @@ from harness.generators import (
     phases,
     repeat,
     until_ok,
+    width_of,
 )
 from harness.plugins import Answer, Json, Operation, TargetClient, Workload
 
@@ -56,9 +56,7 @@ class SetWorkload:
 
     def configured(self, options: Json) -> Workload:
         """Return this workload with options["clients_per_key"] clients on a set."""
-        return SetWorkload(
-            KeySpread.of_options(self.name, options, 1).clients_per_key or CLIENTS_A_SET
-        )
+        return SetWorkload(width_of(self.name, options) or CLIENTS_A_SET)
 
     def generator(self, seed: str, clients: int) -> Generator:
         """Return what clients do: one set after another, by groups."""

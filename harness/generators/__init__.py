@@ -36,7 +36,7 @@ from harness.generators.generator import (
     Given,
     Wait,
 )
-from harness.generators.keys import KeySpread
+from harness.generators.keys import KeySpread, width_of
 from harness.generators.pace import delay, rate, sleep, stagger, think_time, time_limit
 from harness.generators.play import Played, alone, play
 from harness.generators.sequences import (
@@ -83,4 +83,5 @@ __all__ = [
     "think_time",
     "time_limit",
     "until_ok",
+    "width_of",
 ]

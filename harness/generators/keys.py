@@ -34,15 +34,19 @@ class KeySpread:
         Raises:
             UsageError: an option has a value that no workload can take.
         """
+        where = f"workload {workload}:"
         queues = options.get("queues", keys)
         if not isinstance(queues, int) or queues < 1:
-            raise UsageError(f"workload {workload}: queues {queues!r}: expected a number from 1")
-        skew, width = options.get("key_skew", 0.0), options.get("clients_per_key", 0)
+            raise UsageError(f"{where} queues {queues!r}: expected a number from 1")
+        skew = options.get("key_skew", 0.0)
         if not isinstance(skew, int | float) or skew < 0:
-            raise UsageError(f"workload {workload}: key_skew {skew!r}: expected a number from 0")
-        if not isinstance(width, int) or width < 0:
+            raise UsageError(f"{where} key_skew {skew!r}: expected a number from 0")
+        width, clients = width_of(workload, options), options.get("clients", 0)
+        if width and groups_of(clients, width) > queues:
+            groups = groups_of(clients, width)
             raise UsageError(
-                f"workload {workload}: clients_per_key {width!r}: expected a number from 0"
+                f"{where} clients_per_key {width} of {clients} clients: {groups} groups need"
+                f" {groups} queues, there are {queues}"
             )
         return cls(queues, float(skew), width)
 
@@ -72,6 +76,20 @@ class ClientKeys:
             return self.keys[rng.randrange(len(self.keys))]
         at = rng.random() * self.sums[-1]
         return self.keys[min(bisect_right(self.sums, at), len(self.keys) - 1)]
+
+
+def width_of(workload: str, options: Json) -> int:
+    """Return how many clients are to use a key, as a campaign's options say; 0: all.
+
+    Raises:
+        UsageError: that is no number of clients.
+    """
+    width = options.get("clients_per_key", 0)
+    if not isinstance(width, int) or width < 0:
+        raise UsageError(
+            f"workload {workload}: clients_per_key {width!r}: expected a number from 0"
+        )
+    return width
 
 
 def groups_of(clients: int, width: int) -> int:

@@ -121,6 +121,7 @@ def _plan(campaign: Campaign, folder: RunFolder, group: SimulatedGroup) -> Worke
         slots=tuple(range(count)),
         clients=count,
         rate_hz=campaign.rate_hz,
+        think_time_s=campaign.think_time_s,
         op_timeout_s=campaign.op_timeout_s,
         start_ns=0,
         segment=folder.segment(WORKER),

@@ -59,6 +59,7 @@ def plan_workers(
             slots=tuple(range(number, count, workers)),
             clients=count,
             rate_hz=campaign.rate_hz,
+            think_time_s=campaign.think_time_s,
             op_timeout_s=campaign.op_timeout_s,
             start_ns=start_ns,
             segment=folder.segment(f"worker-{number}"),

@@ -71,9 +71,12 @@ class RunOptions:
             a network namespace of its own; sim, simulated.
         workload: What clients do (`list workloads`).
         queues: Queues that the workload uses.
+        key_skew: How hot the first queues are: 0, all alike; 1, the n-th is used 1/n as often.
+        clients_per_key: Clients that use a queue: groups share the queues out; 0, all use all.
         concurrency: Clients in all: 10, or 3n for three times the nodes.
         workers: Processes that the clients are spread over.
         rate: Operations a second, all clients together; 0: as fast as they can.
+        think_time: Mean pause of each client between two operations, in seconds.
         op_timeout: After this many seconds without an answer an operation's outcome is unknown.
         seed: What everything is drawn from; printed, so that a run can be repeated.
         test_count: Campaigns to run, each with a seed of its own; stops at the first not valid.
@@ -110,9 +113,12 @@ class RunOptions:
 
     workload: Annotated[str | None, _option("workload", CLIENTS, "NAME", "--workload", "-w")] = None
     queues: Annotated[int | None, _option("queues", CLIENTS, "N")] = None
+    key_skew: Annotated[float | None, _option("key_skew", CLIENTS, "X")] = None
+    clients_per_key: Annotated[int | None, _option("clients_per_key", CLIENTS, "N")] = None
     concurrency: Annotated[str | None, _option("concurrency", CLIENTS, "N")] = None
     workers: Annotated[int | None, _option("workers", CLIENTS, "N")] = None
     rate: Annotated[float | None, _option("rate", CLIENTS, "HZ")] = None
+    think_time: Annotated[float | None, _option("think_time", CLIENTS, "S")] = None
     op_timeout: Annotated[float | None, _option("op_timeout", CLIENTS, "S")] = None
 
     seed: Annotated[str | None, _option("seed", RUNS, "SEED", default=False)] = None

@@ -52,10 +52,9 @@ def install(site: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
 
 
 def test_built_ins_are_found_by_their_package() -> None:
-    assert discovery.find("workloads") == {
-        "log": log.PLUGIN,
-        "queue": message_queue.PLUGIN,
-    }
+    built_in = discovery.find("workloads")
+    assert sorted(built_in) == ["counter", "log", "offsets", "queue", "register", "set"]
+    assert built_in["queue"] is message_queue.PLUGIN
     assert discovery.get("workloads", "log") is log.PLUGIN
     assert discovery.summary(log.PLUGIN) == (
         "Appends of unique values and reads across several queues."
@@ -66,7 +65,9 @@ def test_external_plug_ins_are_found_by_entry_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, monkeypatch, WORKLOAD)
-    assert sorted(discovery.find("workloads")) == ["log", "other", "queue"]
+    assert sorted(discovery.find("workloads")) == [
+        "counter", "log", "offsets", "other", "queue", "register", "set",
+    ]  # fmt: skip
     other = discovery.get("workloads", "other")
     assert other.name == "other"
     assert discovery.summary(other) == "A workload from elsewhere."
@@ -75,7 +76,10 @@ def test_external_plug_ins_are_found_by_entry_point(
 def test_unknown_names_are_told_with_the_nearest_and_all() -> None:
     with pytest.raises(UsageError) as told:
         discovery.get("workloads", "logg")
-    assert str(told.value) == "unknown workload 'logg'; did you mean 'log'? (there are: log, queue)"
+    there_are = "counter, log, offsets, queue, register, set"
+    assert (
+        str(told.value) == f"unknown workload 'logg'; did you mean 'log'? (there are: {there_are})"
+    )
     for name in ("", "../x", "a.b", "__init__", "campaigns"):
         with pytest.raises(UsageError, match="unknown workload"):
             discovery.get("workloads", name)
