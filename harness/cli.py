@@ -13,10 +13,10 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from harness.errors import HarnessError, UsageError
+from harness.errors import HarnessError, NamespaceNeededError, UsageError
 from harness.telling import lost_on_stdout, sentence, stdout_failed, tell, tell_error
 from harness.verdict import ExitCode
 
@@ -24,11 +24,15 @@ from harness.verdict import ExitCode
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exit with its code."""
     _open_standard_files()
-    sys.exit(_flushed(run(sys.argv[1:] if arguments is None else arguments)))
+    given = sys.argv[1:] if arguments is None else arguments
+    sys.exit(_flushed(run(given, otherwise=_start_in_namespace)))
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command; return its exit code. Never raises."""
+def run(arguments: Sequence[str], otherwise: Callable[[Sequence[str]], int] | None = None) -> int:
+    """Run one command; return its exit code. Never raises.
+
+    `otherwise` is called for what must run in a network namespace of its own.
+    """
     try:
         return _command(arguments)
     except KeyboardInterrupt:
@@ -36,6 +40,8 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         _leave_stdout()
         return ExitCode.HARNESS
+    except NamespaceNeededError as error:
+        return _one(error) if otherwise is None else otherwise(arguments)
     except BaseExceptionGroup as group:
         return _group(group)
     except Exception as error:
@@ -68,6 +74,18 @@ def _flushed(code: int) -> int:
 def _leave_stdout() -> None:
     """Write nothing more to stdout, at the interpreter's end neither."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _start_in_namespace(arguments: Sequence[str]) -> int:
+    """Become the same command in a network namespace of its own; return if that cannot be."""
+    from harness.network import enter  # noqa: PLC0415 - see the module's docstring
+
+    sys.stdout.flush()
+    argv = enter.new([sys.executable, "-P", "-m", "harness.cli", *arguments])
+    try:
+        os.execv(argv[0], argv)  # noqa: S606 - our own command again
+    except OSError as error:
+        return tell(f"cannot start again in a network namespace: {error}", ExitCode.HARNESS)
 
 
 def _command(arguments: Sequence[str]) -> int:

@@ -2,11 +2,7 @@
 
 Each node has a namespace with two interfaces: `peers`, a wire into the switch's own namespace, over
 which it reaches the other nodes; and `clients`, a wire into the harness's namespace, which nothing
-disturbs. Addresses:
-
-    peers    10.77.0.<k>  of node k (counted from 1), 02:77:00:00:00:<k>; no ARP: all is known
-    clients  10.77.<k>.2  of node k, 10.77.<k>.1 of the harness
-    harness  10.77.255.1  for what runs beside the nodes (name servers)
+disturbs. `addresses` says which addresses they have; there is no ARP among nodes: all is known.
 
 Namespaces are held by open files of this process, and end with it and with the nodes in them. What
 is sent over `peers` is segmented and has its checksums before it leaves (`_without_offloads`): else
@@ -30,9 +26,13 @@ from typing import Final
 from pyroute2 import IPRoute
 
 from harness.network import enter
+from harness.network.addresses import (
+    HARNESS,
+    hardware_address,
+    node_address,
+    wire_ends,
+)
 
-NETWORK: Final = "10.77"
-HARNESS: Final = f"{NETWORK}.255.1"
 NODES_MAX: Final = 200
 MTU_BYTES: Final = 1500
 RECEIVE_BUFFER_BYTES: Final = 8 << 20
@@ -43,21 +43,6 @@ _SO_RCVBUFFORCE: Final = 33
 _SIOCETHTOOL: Final = 0x8946
 _OFFLOADS: Final = (0x17, 0x19, 0x1F, 0x24, 0x2C)  # tx checksums, scatter-gather, TSO, GSO, GRO
 _PERMANENT: Final = 0x80
-
-
-def peer_address(number: int) -> str:
-    """Where the other nodes reach the node of that number (from 0)."""
-    return f"{NETWORK}.0.{number + 1}"
-
-
-def client_address(number: int) -> str:
-    """Where clients reach the node of that number."""
-    return f"{NETWORK}.{number + 1}.2"
-
-
-def hardware_address(number: int) -> str:
-    """The address of the node's interface towards the other nodes."""
-    return f"02:77:00:00:00:{number + 1:02x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +89,23 @@ def _wire(number: int, count: int, switch: IPRoute, harness: IPRoute) -> int:
         _pair(harness, f"c{number}", "clients", space)
         _without_offloads("peers")
         peers, clients = _index(node, "peers"), _index(node, "clients")
-        node.addr("add", index=peers, address=peer_address(number), prefixlen=24)
-        node.addr("add", index=clients, address=client_address(number), prefixlen=24)
+        ours, theirs = wire_ends(number)
+        node.addr("add", index=peers, address=node_address(number), prefixlen=24)
+        node.addr("add", index=clients, address=theirs, prefixlen=24)
         for index in (peers, clients):
             node.link("set", index=index, state="up")
         for other in range(count):
             if other != number:
                 node.neigh(
                     "add",
-                    dst=peer_address(other),
+                    dst=node_address(other),
                     lladdr=hardware_address(other),
                     ifindex=peers,
                     state=_PERMANENT,
                 )
-        host = f"{NETWORK}.{number + 1}.1"
-        harness.addr("add", index=_index(harness, f"c{number}"), address=host, prefixlen=24)
-        node.route("add", dst="default", gateway=host)
+        harness.addr("add", index=_index(harness, f"c{number}"), address=ours, prefixlen=24)
+        harness.route("add", dst=f"{node_address(number)}/32", gateway=theirs)
+        node.route("add", dst="default", gateway=ours)
         kept = os.dup(space)
     enter.setns(here)
     os.close(here)

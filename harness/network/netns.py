@@ -70,8 +70,11 @@ class PacketNetwork:
 
     def entered(self, node: str) -> tuple[str, ...]:
         """What stands before a command so that it runs in the node's namespace."""
-        path = f"/proc/{self._process.pid}/fd/{self._spaces[node]}"
-        return tuple(enter.into(path))
+        return tuple(enter.into(self.namespace(node)))
+
+    def namespace(self, node: str) -> str:
+        """The file that stands for the node's namespace, for as long as the switch runs."""
+        return f"/proc/{self._process.pid}/fd/{self._spaces[node]}"
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Watch the switch until cancelled, then end it.

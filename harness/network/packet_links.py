@@ -20,12 +20,14 @@ from harness.network.frames import with_bit_flipped
 from harness.network.packet_accounts import Account, CutAccount
 from harness.network.packet_flows import Flows
 from harness.plugins import Json
-from harness.words import Link, LinkShape
+from harness.words import Link, LinkShape, Word
 
 LATE_PACKETS_MAX: Final = 20_000
 """What all links hold back together: 30 MB of full frames. What comes then is dropped."""
 RATE_QUEUE_S: Final = 1.0
 """A slow link drops what would wait longer than this, as a full queue does."""
+OF_CONNECTIONS: Final = frozenset({Word.RESET, Word.HALF_OPEN})
+"""What a shape does to connections: it leaves their packets alone."""
 OVERTAKEN_S: Final = 0.02
 """A packet that others overtake is late by this to twice this."""
 
@@ -166,8 +168,9 @@ class PacketLinks:
         dice = Random(f"{shape.seed}/{name}")
         applied = Applied(name, tuple(links), shape, account, dice, resets_at_s=now_s)
         self._shapes[name] = applied
-        for way in ways:
-            way.shapes.append(applied)
+        if shape.words - OF_CONNECTIONS:
+            for way in ways:
+                way.shapes.append(applied)
         if shape.half_open:
             for flow in self._flows.between(links):
                 account.half_open += 1
@@ -178,7 +181,8 @@ class PacketLinks:
         """Take one shape away (idempotent). What is under way comes when it is due."""
         applied = self._shapes.pop(shape, None)
         for link in () if applied is None else applied.links:
-            self._ways[link].shapes.remove(applied)  # type: ignore[arg-type]  # not None here
+            way = self._ways[link]
+            way.shapes = [other for other in way.shapes if other is not applied]
         self._flows.tell_half(shape)
 
     def open_shapes(self) -> tuple[str, ...]:
@@ -211,16 +215,19 @@ class PacketLinks:
             if shape.reorder and random() < shape.reorder:
                 overtaken_s += OVERTAKEN_S * (1 + random())
         due_s = now_s + late_s + overtaken_s
-        if not overtaken_s:  # only what is to be overtaken is
-            due_s = way.last_due_s = max(due_s, way.last_due_s)
         for _ in range(copies):
-            self._queue(way, frame, now_s, due_s)
+            self._queue(way, frame, now_s, due_s, may_be_overtaken=overtaken_s > 0)
 
-    def _queue(self, way: _Way, frame: bytes, now_s: float, due_s: float) -> None:
+    def _queue(
+        self, way: _Way, frame: bytes, now_s: float, due_s: float, *, may_be_overtaken: bool
+    ) -> None:
+        wanted_s = due_s
+        if not may_be_overtaken:  # only what is to be overtaken is
+            due_s = max(due_s, way.last_due_s)
         for one in way.shapes:
             if rate := one.shape.rate_bytes_s:
                 begins_s = max(due_s, one.free_s.get(way.link, 0.0))
-                if begins_s - due_s > RATE_QUEUE_S:
+                if begins_s - wanted_s > RATE_QUEUE_S:
                     one.account.dropped += 1
                     return
                 one.free_s[way.link] = due_s = begins_s + len(frame) / rate
@@ -228,6 +235,8 @@ class PacketLinks:
             for one in way.shapes:
                 one.account.dropped += 1
             return
+        if not may_be_overtaken:
+            way.last_due_s = due_s
         way.taken += 1
         way.late += 1
         late = _Late(due_s, next(self._numbers), way, frame, now_s, way.taken, tuple(way.shapes))

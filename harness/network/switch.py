@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from pyroute2 import NetlinkError
 
-from harness.network import fabric
+from harness.network import addresses, fabric
 from harness.network.fabric import Port
 from harness.network.packet_links import PacketLinks
 from harness.plugins import Json
@@ -43,11 +43,11 @@ class Switch:
 
     def __init__(self, ports: Sequence[Port], control: socket.socket) -> None:
         self._ports = {port.node: port for port in ports}
-        addresses = {
-            port.node: socket.inet_aton(fabric.peer_address(number))
+        nodes = {
+            port.node: socket.inet_aton(addresses.node_address(number))
             for number, port in enumerate(ports)
         }
-        self._links = PacketLinks(addresses)
+        self._links = PacketLinks(nodes)
         self._control = control
         self._sent = 0
         self._unsent = 0
@@ -142,7 +142,7 @@ class Switch:
     ) -> dict[bytes, tuple[tuple[str, str], socket.socket]]:
         """Say for each hardware address over which link it is reached, and by which socket."""
         return {
-            bytes.fromhex(fabric.hardware_address(number).replace(":", "")): (
+            bytes.fromhex(addresses.hardware_address(number).replace(":", "")): (
                 (source.node, port.node),
                 port.socket,
             )

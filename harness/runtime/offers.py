@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from harness.abilities import LosesDisks, SteersNodes
+from harness.network import probe
 from harness.plugins import Json, Target
 from harness.words import Word
 
@@ -54,9 +55,23 @@ _CLOCKS_AND_DISKS: Mapping[Word, Offer] = {
 }
 
 
+def _packets(word: Word) -> Question:
+    """Whether packets between namespaces can be made to suffer that here: it is tried."""
+
+    def ask(_target: Target, _options: Json) -> str | None:
+        found = probe.probed()[word]
+        return None if found.works else found.what
+
+    return ask
+
+
+_OPERATORS: Mapping[Word, Offer] = dict.fromkeys((Word.STOP, Word.MEMBERS))
+_RESOURCES: Mapping[Word, Offer] = dict.fromkeys((Word.CPU, Word.MEMORY, Word.DESCRIPTORS))
 PROCESS: Mapping[Word, Offer] = {
     **_EVERYWHERE,
     **_CLOCKS_AND_DISKS,
+    **_OPERATORS,
+    **_RESOURCES,
     **dict.fromkeys((Word.WIPE, Word.DELAY, Word.RATE, Word.RESET, Word.HALF_OPEN)),
     Word.LOSS: STREAM_LOSES_NOTHING,
     Word.DUPLICATE: STREAM_LOSES_NOTHING,
@@ -65,11 +80,20 @@ PROCESS: Mapping[Word, Offer] = {
 }
 SIM: Mapping[Word, Offer] = {
     **_EVERYWHERE,
+    **_OPERATORS,
+    Word.CPU: None,
     Word.WIPE: "simulated disks are never lost",
     Word.MEMORY: NOT_SIMULATED,
     Word.DESCRIPTORS: NOT_SIMULATED,
 }
-NETNS: Mapping[Word, Offer] = {**_EVERYWHERE, **_CLOCKS_AND_DISKS, Word.WIPE: None}
+NETNS: Mapping[Word, Offer] = {
+    **_EVERYWHERE,
+    **_OPERATORS,
+    **_RESOURCES,
+    **_CLOCKS_AND_DISKS,
+    Word.WIPE: None,
+    **{word: _packets(word) for word in probe.WORDS},
+}
 
 WORLDS: Mapping[str, Mapping[Word, Offer]] = {"process": PROCESS, "netns": NETNS, "sim": SIM}
 

@@ -9,14 +9,13 @@ from typing import Protocol
 
 from harness import availability, discovery
 from harness.abilities import NamesBrokers
-from harness.campaign import Campaign, faults_of, node_names, promises_of
+from harness.campaign import Campaign, faults_of, promises_of
 from harness.errors import HarnessError
 from harness.groups import GroupWorkload
 from harness.history.recorder import Recorder
 from harness.history.run_folder import RunFolder, write_atomically
-from harness.network.proxy import ProxyNetwork
 from harness.plugins import Address, Fault, Json, NodeLayout, Target, World
-from harness.runtime import ports
+from harness.runtime import sites
 from harness.runtime.budget import Budget
 from harness.runtime.disks import Member
 from harness.runtime.facts import RunFacts, describe
@@ -24,6 +23,7 @@ from harness.runtime.ledger import Ledger, Lines
 from harness.runtime.nemesis import Nemesis
 from harness.runtime.nodes import Exit, NodeProcess
 from harness.runtime.observer import Counts, Observer
+from harness.runtime.sites import Site
 from harness.runtime.standing import Standing
 from harness.runtime.workers import WorkerGroup, plan_workers
 from harness.runtime.world import ProcessWorld
@@ -160,21 +160,30 @@ def build(
         return monotonic_ns() - start_ns
 
     records = open_records(campaign, target, folder, command, now_ns, start_ns, monotonic_ns)
-    network, layouts, name_servers = _lay_out(campaign, folder, base_port)
     try:
-        helpers = [
-            _name_server(target, name, at, folder, start_ns) for name, at in name_servers.items()
-        ]
-        members = {
-            node: Member(layout, _process(target, layout, folder, start_ns))
-            for node, layout in layouts.items()
-        }
+        beside = ("ns0",) if needs_name_server(campaign) else ()
+        site = sites.lay_out(campaign, folder, base_port, node_options(campaign), beside)
     except BaseException:
-        network.close()
         records.close()
         raise
-    world = ProcessWorld(target, members, network, records.status_log, observer, start_ns, helpers)
-    clients = {node: layout.client_address for node, layout in layouts.items()} | name_servers
+    try:
+        helpers = [
+            _name_server(target, name, at, folder, start_ns)
+            for name, at in site.name_servers.items()
+        ]
+        members = {
+            node: Member(layout, _process(target, layout, folder, start_ns, site))
+            for node, layout in site.layouts.items()
+        }
+    except BaseException:
+        site.network.close()
+        records.close()
+        raise
+    world = ProcessWorld(
+        target, members, site.network, records.status_log, observer, start_ns, helpers
+    )
+    clients = {node: layout.client_address for node, layout in site.layouts.items()}
+    clients |= site.name_servers
     return Rig(
         campaign=campaign,
         folder=folder,
@@ -183,14 +192,14 @@ def build(
         facts=records.facts,
         world=world,
         workers=WorkerGroup(plan_workers(campaign, folder, clients, start_ns)),
-        services=(network.run, world.run),
+        services=(site.network.run, world.run),
         collect=_nothing,
         nemesis=make_nemesis(campaign, records, world, observer, now_ns),
         schedule=records.schedule,
         recorder=records.recorder,
         ledger=records.ledger,
         status_log=records.status_log,
-        let_go=network.close,
+        let_go=site.network.close,
     )
 
 
@@ -282,37 +291,6 @@ def node_options(campaign: Campaign) -> Json:
     }
 
 
-def _lay_out(
-    campaign: Campaign, folder: RunFolder, base_port: int | None
-) -> tuple[ProxyNetwork, dict[str, NodeLayout], dict[str, Address]]:
-    """Give each node two ports and a folder, each ordered pair a proxy, a name server a port."""
-    nodes = node_names(campaign)
-    name_servers = ("ns0",) if needs_name_server(campaign) else ()
-    owners = [f"the {who} of node {node}" for node in nodes for who in ("clients", "peers")]
-    owners += [f"the name server {name}" for name in name_servers]
-    numbers = (
-        ports.find_free(len(owners)) if base_port is None else ports.take_from(base_port, owners)
-    )
-    addresses = [Address(ports.HOST, port) for port in numbers]
-    of_nodes, of_helpers = addresses[: 2 * len(nodes)], addresses[2 * len(nodes) :]
-    client_of = dict(zip(nodes, of_nodes[0::2], strict=True))
-    peer_of = dict(zip(nodes, of_nodes[1::2], strict=True))
-    network = ProxyNetwork(peer_of, ports.HOST)
-    layouts = {
-        node: NodeLayout(
-            node=node,
-            directory=folder.node(node),
-            client_address=client_of[node],
-            peer_address=peer_of[node],
-            peers={peer: network.address(node, peer) for peer in nodes if peer != node},
-            options=node_options(campaign),
-            name_servers=tuple(of_helpers),
-        )
-        for node in nodes
-    }
-    return network, layouts, dict(zip(name_servers, of_helpers, strict=True))
-
-
 def needs_name_server(campaign: Campaign) -> bool:
     """Whether the clients of a campaign find its nodes by a name server."""
     if isinstance(discovery.get("workloads", campaign.workload), GroupWorkload):
@@ -334,11 +312,14 @@ def _name_server(
     return NodeProcess(name, launch, directory, folder.node_log(name), start_ns)
 
 
-def _process(target: Target, layout: NodeLayout, folder: RunFolder, start_ns: int) -> NodeProcess:
+def _process(
+    target: Target, layout: NodeLayout, folder: RunFolder, start_ns: int, site: Site
+) -> NodeProcess:
     try:
         layout.directory.mkdir(parents=True, exist_ok=True)
         launch = target.prepare(layout)
     except OSError as error:
         raise HarnessError(f"cannot prepare node {layout.node}: {error}") from error
     log = folder.node_log(layout.node)
-    return NodeProcess(layout.node, launch, layout.directory, log, start_ns)
+    prefix = site.prefixes.get(layout.node, ())
+    return NodeProcess(layout.node, launch, layout.directory, log, start_ns, prefix)

@@ -80,6 +80,7 @@ def run(
         raise UsageError(f"--test-count {given.test_count}: expected 1 to {TEST_COUNT_MAX}")
     wanted = campaigns.load(campaign or campaigns.BUILT_IN, given.given())
     resolved = campaigns.resolve(wanted)
+    session.enter(resolved)
     codes: list[int] = []
     for number in range(given.test_count):
         if number:

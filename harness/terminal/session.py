@@ -21,6 +21,7 @@ from rich.text import Text
 from harness import availability, discovery, judge
 from harness import campaign as campaigns
 from harness.campaign import Campaign, faults_of
+from harness.errors import HarnessError, NamespaceNeededError
 from harness.history import run_folder
 from harness.history.run_folder import RunFolder
 from harness.repeat import repeat_command
@@ -46,6 +47,24 @@ class Session:
 
     code: int
     is_interrupted: bool
+
+
+def enter(campaign: Campaign) -> None:
+    """See to it that this process is in a network namespace of its own, if the world asks for it.
+
+    Raises:
+        HarnessError: there can be none here; one line says why, and what would help.
+        NamespaceNeededError: this process is to start again in one.
+    """
+    if campaign.world != "netns":
+        return
+    from harness.network import enter as namespaces  # noqa: PLC0415 - the other worlds need none
+    from harness.network.probe import why_no_namespace  # noqa: PLC0415 - likewise
+
+    if not namespaces.is_inside():
+        if (why := why_no_namespace()) is not None:
+            raise HarnessError(f"world netns: {why}")
+        raise NamespaceNeededError
 
 
 def run_one(campaign: Campaign, base_port: int | None) -> Session:

@@ -39,7 +39,7 @@ BAD_INPUT = [
     (["run", "--workload", "lgo"], "unknown workload 'lgo'; did you mean 'log'?"),
     (["run", "--target", "redis"], "unknown target 'redis'"),
     (["run", "--mutant", "ack-before-qorum"], "did you mean 'ack-before-quorum'?"),
-    (["run", "--world", "netns"], "netns"),
+    (["run", "--world", "moon"], "moon"),
     (["run", "--nodes", "0"], "nodes"),
     (["run", "--test-count", "0"], "--test-count 0: expected 1 to"),
     (["run", "absent.toml"], "cannot read the campaign absent.toml"),

@@ -1,0 +1,313 @@
+"""What packets between network namespaces can be made to suffer here, tried by doing it.
+
+`python -m harness.network.probe` (in a namespace of its own, see `enter`) wires two nodes, does to
+what flows between them what each word says, measures what came of it at their ends, and prints
+{word: {"works", "what"}} as JSON. `probed` asks such a process, once.
+
+Source: HARNESSES.md section 6 (probe each by doing it, never by looking for a binary).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from time import monotonic, sleep, time_ns
+from typing import Final
+
+from harness.errors import HarnessError
+from harness.network import enter
+from harness.network.addresses import node_address
+from harness.network.netns import PacketNetwork
+from harness.words import LinkShape, Word
+
+WORDS: Final = (
+    Word.CUT,
+    Word.DELAY,
+    Word.LOSS,
+    Word.RATE,
+    Word.RESET,
+    Word.HALF_OPEN,
+    Word.DUPLICATE,
+    Word.REORDER,
+    Word.CORRUPT,
+)
+PROBE_TIMEOUT_S: Final = 60.0
+ANSWER_S: Final = 2.0
+"""How long something that must come is waited for."""
+LAST: Final = -1
+"""The number of a datagram that is sent behind all others."""
+POLL_S: Final = 0.005
+_SO_TIMESTAMPNS: Final = 35
+_TIMESPEC: Final = struct.Struct("qq")
+DATAGRAMS: Final = 60
+DELAY_MS: Final = 40.0
+RATE_BYTES_S: Final = 100_000.0
+AB: Final = (("a", "b"),)
+HELP: Final = "be root, or let users make namespaces (sysctl user.max_user_namespaces)"
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """Whether a word works here, and what was measured, or why not."""
+
+    works: bool
+    what: str
+
+
+@cache
+def probed() -> Mapping[Word, Probed]:
+    """Try every word in a scratch namespace; nothing of it is left. Takes two seconds, once."""
+    program = [sys.executable, "-P", "-m", "harness.network.probe"]
+    try:
+        done = subprocess.run(
+            enter.new(program), capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return dict.fromkeys(WORDS, Probed(False, f"the probe failed: {error}"))
+    if done.returncode != 0:
+        said = done.stderr.strip().rpartition("\n")[2] or f"the probe ended: {done.returncode}"
+        return dict.fromkeys(WORDS, Probed(False, said))
+    return {Word(word): Probed(**found) for word, found in json.loads(done.stdout).items()}
+
+
+@cache
+def why_no_namespace() -> str | None:
+    """Try to make a network namespace; say why there can be none, None if there can."""
+    done = subprocess.run(enter.new(["true"]), capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return None
+    return f"{done.stderr.strip() or 'no network namespace'}; {HELP}"
+
+
+class Wire:
+    """A pair of nodes, datagrams and connections from a to b, as their own sockets see them."""
+
+    def __init__(self, network: PacketNetwork) -> None:
+        self.network = network
+        with self._inside("a"):
+            self._out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with self._inside("b"):
+            self._in = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self._in.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            self._in.bind((node_address(1), 0))
+            self._door = socket.create_server((node_address(1), 0))
+
+    def send(self, count: int = DATAGRAMS, size: int = 100) -> None:
+        """Send that many datagrams, numbered, with the time of each."""
+        for number in range(count):
+            text = f"{number} {time_ns()} ".encode()
+            self._out.sendto(text.ljust(size, b"."), self._in.getsockname())
+
+    def receive(self, expected: int = 0) -> list[tuple[int, float]]:
+        """Return (number, seconds under way) of each that came; call it when all is well again.
+
+        It ends with a datagram sent now, and when as many came as are expected.
+        """
+        came: list[tuple[int, float]] = []
+        is_last = False
+        self._out.sendto(f"{LAST} {time_ns()} ".encode(), self._in.getsockname())
+        while not is_last or len(came) < expected:
+            if not select.select([self._in], [], [], ANSWER_S)[0]:
+                break
+            data, told, _, _ = self._in.recvmsg(2048, socket.CMSG_SPACE(_TIMESPEC.size))
+            seconds, nanoseconds = _TIMESPEC.unpack(told[0][2])  # when the kernel had it
+            number, sent_ns, _ = data.split(b" ", 2)
+            if int(number) == LAST:
+                is_last = True
+            else:
+                came.append((int(number), (seconds * 10**9 + nanoseconds - int(sent_ns)) / 1e9))
+        return came
+
+    @contextmanager
+    def shaped(self, shape: LinkShape) -> Iterator[str]:
+        """Shape the link for the body of `with`."""
+        name = self.network.shape(AB, shape)
+        try:
+            yield name
+        finally:
+            self.network.unshape(name)
+
+    def until(self, shape: str, counted: str, count: int = DATAGRAMS) -> None:
+        """Wait, in bounds, until the switch has counted that much."""
+        end_s = monotonic() + ANSWER_S
+        while self.network.shaped(shape)[counted] < count and monotonic() < end_s:
+            sleep(POLL_S)
+
+    def connection(self) -> tuple[socket.socket, socket.socket]:
+        """Connect a to b, and say something, so that both are known."""
+        with self._inside("a"):
+            near = socket.create_connection(self._door.getsockname(), ANSWER_S)
+        far, _ = self._door.accept()
+        far.settimeout(ANSWER_S)
+        near.sendall(b"hello")
+        far.recv(5)
+        return near, far
+
+    @contextmanager
+    def _inside(self, node: str) -> Iterator[None]:
+        """Be in a node's namespace for the body of `with`: sockets stay where they were made."""
+        home = os.open("/proc/self/ns/net", os.O_RDONLY)
+        there = os.open(self.network.namespace(node), os.O_RDONLY)
+        enter.setns(there)
+        try:
+            yield
+        finally:
+            enter.setns(home)
+            os.close(there)
+            os.close(home)
+
+
+def _cut(wire: Wire) -> Probed:
+    cut = wire.network.cut(AB)
+    wire.send()
+    end_s = monotonic() + ANSWER_S
+    while (dropped := wire.network.held(cut)["packets"]) < DATAGRAMS and monotonic() < end_s:
+        sleep(POLL_S)
+    wire.network.mend(cut, "deliver")
+    under = len(wire.receive())
+    wire.send()
+    after = len(wire.receive())
+    works = under == 0 and dropped == after == DATAGRAMS
+    return Probed(works, f"{under} of {DATAGRAMS} came while it was cut, {after} after")
+
+
+def _delay(wire: Wire) -> Probed:
+    with wire.shaped(LinkShape(delay_ms=DELAY_MS)) as shape:
+        wire.send(5)
+        wire.until(shape, "packets", 5)
+    came = wire.receive(5)
+    least_ms = min((late_s for _, late_s in came), default=0.0) * 1e3
+    return Probed(len(came) == 5 and least_ms >= DELAY_MS, f"{least_ms:.1f} ms of {DELAY_MS:g}")
+
+
+def _loss(wire: Wire) -> Probed:
+    with wire.shaped(LinkShape(loss=0.5)) as shape:
+        wire.send()
+        wire.until(shape, "packets")
+    lost = DATAGRAMS - len(wire.receive())
+    return Probed(0 < lost < DATAGRAMS, f"{lost} of {DATAGRAMS} lost, asked for half")
+
+
+def _duplicate(wire: Wire) -> Probed:
+    with wire.shaped(LinkShape(duplicate=0.5)) as shape:
+        wire.send()
+        wire.until(shape, "packets")
+    came = len(wire.receive())
+    return Probed(came > DATAGRAMS, f"{came} came of {DATAGRAMS}, asked for half of them twice")
+
+
+def _reorder(wire: Wire) -> Probed:
+    with wire.shaped(LinkShape(reorder=0.3)) as shape:
+        wire.send()
+        wire.until(shape, "packets")
+    order = [number for number, _ in wire.receive(DATAGRAMS)]
+    behind = sum(later < before for before, later in itertools.pairwise(order))
+    works = behind > 0 and sorted(order) == list(range(DATAGRAMS))
+    return Probed(works, f"{behind} of {DATAGRAMS} were overtaken")
+
+
+def _corrupt(wire: Wire) -> Probed:
+    with wire.shaped(LinkShape(corrupt=0.5)) as shape:
+        wire.send()
+        wire.until(shape, "packets")
+        changed = wire.network.shaped(shape)["corrupted"]
+    came = len(wire.receive())
+    works = 0 < changed == DATAGRAMS - came
+    return Probed(works, f"{changed} changed, {DATAGRAMS - came} refused by their checksum")
+
+
+def _rate(wire: Wire) -> Probed:
+    size, count = 1000, DATAGRAMS // 2
+    with wire.shaped(LinkShape(rate_bytes_s=RATE_BYTES_S)) as shape:
+        wire.send(count, size)
+        wire.until(shape, "packets", count)
+    came = wire.receive()
+    slowest_s = max((late_s for _, late_s in came), default=0.0)
+    rate = len(came) * size / slowest_s if slowest_s else 0.0
+    works = len(came) == count and 0 < rate <= RATE_BYTES_S
+    return Probed(works, f"{rate / 1e3:.0f} kB/s of {RATE_BYTES_S / 1e3:g}")
+
+
+def _reset(wire: Wire) -> Probed:
+    near, far = wire.connection()
+    with near, far, wire.shaped(LinkShape(reset_every_ms=3_600_000)):
+        both = _is_reset(near), _is_reset(far)
+    return Probed(all(both), f"{sum(both)} of 2 sides saw a reset")
+
+
+def _half_open(wire: Wire) -> Probed:
+    near, far = wire.connection()
+    with near, far:
+        with wire.shaped(LinkShape(half_open=True)) as shape:
+            is_gone = _is_reset(far)
+            near.sendall(b"anybody there?")
+            wire.until(shape, "unread", 1)
+            unread = wire.network.shaped(shape)["unread"]
+            is_told = bool(select.select([near], [], [], 0)[0])
+        with suppress(OSError):
+            near.sendall(b"and now?")
+        is_told_later = _is_reset(near)
+    works = is_gone and not is_told and unread > 0 and is_told_later
+    return Probed(works, f"one side reset; {unread} bytes of the other went into nothing")
+
+
+def _is_reset(side: socket.socket) -> bool:
+    side.settimeout(ANSWER_S)
+    try:
+        side.recv(100)
+    except ConnectionResetError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+TRIALS: Final[Mapping[Word, Callable[[Wire], Probed]]] = {
+    Word.CUT: _cut,
+    Word.DELAY: _delay,
+    Word.LOSS: _loss,
+    Word.RATE: _rate,
+    Word.RESET: _reset,
+    Word.HALF_OPEN: _half_open,
+    Word.DUPLICATE: _duplicate,
+    Word.REORDER: _reorder,
+    Word.CORRUPT: _corrupt,
+}
+
+
+def main() -> int:
+    """Try all words; print what came of it."""
+    found: dict[str, Probed] = {}
+    with tempfile.TemporaryDirectory(prefix="shaketable-") as folder:
+        try:
+            network = PacketNetwork(("a", "b"), Path(folder) / "switch.log")
+        except HarnessError as error:
+            sys.stderr.write(f"{error}\n")
+            return 1
+        try:
+            wire = Wire(network)
+            for word, trial in TRIALS.items():
+                try:
+                    found[word] = trial(wire)
+                except (OSError, HarnessError) as error:
+                    found[word] = Probed(False, f"{type(error).__name__}: {error}")
+        finally:
+            network.close()
+    sys.stdout.write(json.dumps({word: asdict(one) for word, one in found.items()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

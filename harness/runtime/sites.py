@@ -1,0 +1,125 @@
+"""Where the nodes of a run live: their addresses, folders, and the links among them.
+
+In world `process` all share this machine's loopback, and reach each other through proxies. In
+world `netns` each has a network namespace and addresses of its own, and a switch in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.campaign import Campaign, node_names
+from harness.history.run_folder import RunFolder
+from harness.network import addresses as at
+from harness.network.links import Network
+from harness.network.netns import PacketNetwork
+from harness.network.proxy import ProxyNetwork
+from harness.plugins import Address, Json, NodeLayout
+from harness.runtime import ports
+
+NETNS = "netns"
+BASE_PORT = 10_000
+"""In a namespace of one's own every port is free: nodes listen here for clients, and one above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where each node lives.
+
+    `prefixes` stand before the commands of nodes, so that each runs where it lives.
+    """
+
+    network: Network
+    layouts: Mapping[str, NodeLayout]
+    name_servers: Mapping[str, Address]
+    prefixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def lay_out(
+    campaign: Campaign,
+    folder: RunFolder,
+    base_port: int | None,
+    options: Json,
+    name_servers: Sequence[str],
+) -> Site:
+    """Give each node its addresses and a folder, and open the links.
+
+    Args:
+        campaign: resolved.
+        folder: the run's.
+        base_port: the first port of the nodes; None: any.
+        options: what the target is told about its nodes.
+        name_servers: the names of those that run beside the nodes.
+
+    Raises:
+        HarnessError: a port is in use, or there are no namespaces.
+    """
+    if campaign.world == NETNS:
+        return _in_namespaces(campaign, folder, base_port, options, name_servers)
+    return _on_loopback(campaign, folder, base_port, options, name_servers)
+
+
+def _on_loopback(
+    campaign: Campaign,
+    folder: RunFolder,
+    base_port: int | None,
+    options: Json,
+    name_servers: Sequence[str],
+) -> Site:
+    """Give each node two ports, each ordered pair a proxy, a name server a port."""
+    nodes = node_names(campaign)
+    owners = [f"the {who} of node {node}" for node in nodes for who in ("clients", "peers")]
+    owners += [f"the name server {name}" for name in name_servers]
+    numbers = (
+        ports.find_free(len(owners)) if base_port is None else ports.take_from(base_port, owners)
+    )
+    addresses = [Address(ports.HOST, port) for port in numbers]
+    of_nodes, of_helpers = addresses[: 2 * len(nodes)], addresses[2 * len(nodes) :]
+    client_of = dict(zip(nodes, of_nodes[0::2], strict=True))
+    peer_of = dict(zip(nodes, of_nodes[1::2], strict=True))
+    network = ProxyNetwork(peer_of, ports.HOST)
+    layouts = {
+        node: NodeLayout(
+            node=node,
+            directory=folder.node(node),
+            client_address=client_of[node],
+            peer_address=peer_of[node],
+            peers={peer: network.address(node, peer) for peer in nodes if peer != node},
+            options=options,
+            name_servers=tuple(of_helpers),
+        )
+        for node in nodes
+    }
+    return Site(network, layouts, dict(zip(name_servers, of_helpers, strict=True)))
+
+
+def _in_namespaces(
+    campaign: Campaign,
+    folder: RunFolder,
+    base_port: int | None,
+    options: Json,
+    name_servers: Sequence[str],
+) -> Site:
+    """Give each node a namespace; its peers reach it where it listens, through the switch."""
+    nodes = node_names(campaign)
+    port = BASE_PORT if base_port is None else base_port
+    peer_of = {
+        node: Address(at.node_address(number), port + 1) for number, node in enumerate(nodes)
+    }
+    helpers = {name: Address(at.HARNESS, port + number) for number, name in enumerate(name_servers)}
+    network = PacketNetwork(nodes, folder.path / "switch.log")
+    layouts = {
+        node: NodeLayout(
+            node=node,
+            directory=folder.node(node),
+            client_address=Address(peer_of[node].host, port),
+            peer_address=peer_of[node],
+            peers={peer: there for peer, there in peer_of.items() if peer != node},
+            options=options,
+            name_servers=tuple(helpers.values()),
+        )
+        for node in nodes
+    }
+    prefixes = {node: network.entered(node) for node in nodes}
+    return Site(network, layouts, helpers, prefixes)

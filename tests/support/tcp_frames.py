@@ -1,0 +1,43 @@
+"""Ethernet frames of TCP between nodes n0, n1, ..., made by hand for tests of the switch."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from harness.network import frames
+from harness.network.addresses import hardware_address, node_address
+
+ADDRESSES = {f"n{number}": socket.inet_aton(node_address(number)) for number in range(3)}
+FIN, SYN, RST, ACK = frames.FIN, frames.SYN, frames.RST, frames.ACK
+
+
+def hardware(node: str) -> bytes:
+    return bytes.fromhex(hardware_address(int(node[1:])).replace(":", ""))
+
+
+def frame(
+    link: tuple[str, str],
+    payload: bytes = b"",
+    *,
+    ports: tuple[int, int] = (4000, 10_001),
+    sequence: int = 1000,
+    acknowledges: int = 5000,
+    flags: int = ACK,
+) -> bytes:
+    """A frame of link (a, b), with right checksums."""
+    a, b = link
+    addresses = ADDRESSES[a] + ADDRESSES[b]
+    header = struct.pack("!BBHHHBBH", 0x45, 0, 40 + len(payload), 7, 0, 64, 6, 0) + addresses
+    header = header[:10] + struct.pack("!H", frames._sum(header)) + header[12:]
+    segment = struct.pack("!HHIIBBHHH", *ports, sequence, acknowledges, 5 << 4, flags, 512, 0, 0)
+    segment += payload
+    checksum = frames._sum(frames._pseudo(addresses, len(segment)) + segment)
+    segment = segment[:16] + struct.pack("!H", checksum) + segment[18:]
+    return hardware(b) + hardware(a) + frames.IPV4 + header + segment
+
+
+def numbers(data: bytes) -> tuple[int, int, int]:
+    """(sequence, acknowledged, flags) of a frame."""
+    sequence, acknowledged = struct.unpack_from("!II", data, 38)
+    return sequence, acknowledged, data[47]
