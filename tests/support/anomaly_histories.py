@@ -6,6 +6,7 @@
 &      p1 send q/1 9 -> ok 0                   the same invocation as the line before
 21..?  p2 add s 4 -> info                      `?`: it never returned
 22..30 p3 read s -> ok [1 2 4]                 a list
+31..40 p4 cas r/0 nil>4 -> ok 1                expected>new
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ EVERYTHING = Promises(excludes=ANOMALIES)
 
 _LINE = re.compile(
     r"(?:(?P<call>\d+)\.\.(?P<end>\d+|\?)|(?P<same>&))\s+p(?P<process>\d+)\s+(?P<f>[a-z]+)\s+"
-    r"(?P<key>\S+)(?:\s+(?P<argument>-?\d+))?\s+->\s+(?P<outcome>ok|fail|info)"
+    r"(?P<key>\S+)(?:\s+(?:(?P<expected>nil|-?\d+)>)?(?P<argument>-?\d+))?\s+->\s+(?P<outcome>ok|fail|info)"
     r"(?:\s+(?P<result>.+))?"
 )
 PUTS = {"append", "send", "enqueue", "add", "commit", "write"}
@@ -61,6 +62,8 @@ def _row(match: re.Match[str], number: int, rows: list[Op]) -> Op:
     row.update(process=int(match["process"]), key=match["key"], node="n0")
     if match["argument"] is not None:
         row["offset" if f in PLACES else "input"] = int(match["argument"])
+    if match["expected"] not in (None, "nil"):
+        row["expected"] = int(match["expected"])
     extra |= _answer(row, f, match["result"])
     row["extra"] = json.dumps(extra) if extra else None
     return row
