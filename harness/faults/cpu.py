@@ -1,6 +1,6 @@
-"""Take processor time from nodes: each runs for its share of the time, in short slices.
+"""Take processor time from nodes: each runs for its share of the time, in slices of time.
 
-The process is stopped for most of each slice (20 to 200 ms) and goes on for the rest, as on a
+The process is stopped for most of each slice (20 to 400 ms) and goes on for the rest, as on a
 machine that is overcommitted, or throttled by a quota. The rest of this machine is left alone.
 
 Source: cpulimit; CFS bandwidth control, which throttles in slices of 100 ms; Chaos Mesh.
@@ -16,7 +16,8 @@ from harness.resources import Resources
 from harness.words import Word
 
 SHARES = (0.05, 0.1, 0.2, 0.4)
-SLICES_MS = (20.0, 50.0, 100.0, 200.0)
+SLICES_MS = (20.0, 50.0, 100.0, 400.0)
+"""The longest are longer than an election timeout of the built-in target."""
 HELD_SHARE_MIN = 0.5
 """It bit if the process was stopped for this share of the time that was to be taken."""
 
@@ -44,7 +45,7 @@ def _judge(resources: Resources, did: Json) -> str | None:
 
 PLUGIN = ResourceFault(
     name="cpu",
-    summary="Let nodes run for 5 to 40 % of the time only, in slices of 20 to 200 ms.",
+    summary="Let nodes run for 5 to 40 % of the time only, in slices of 20 to 400 ms.",
     needs=frozenset({Word.CPU}),
     draw=_draw,
     tell=_tell,

@@ -15,7 +15,7 @@ from random import Random
 
 import trio
 
-from harness.errors import IndefiniteError
+from harness.errors import DefiniteError, IndefiniteError
 from harness.plugins import NodeLayout
 from harness.targets.dledger_ids import last_member, member_of, node_of
 from system.client import AdminClient, BrokerGroupClient, OutcomeUnknownError, RefusedError
@@ -65,15 +65,20 @@ async def remove(layouts: Mapping[str, NodeLayout], node: str, timeout_s: float)
     """Take a node out of its group; return the nodes that are members then.
 
     Raises:
+        DefiniteError: it is no member.
         RefusedError: the leader refuses, or nobody leads.
         OutcomeUnknownError: it may have happened, or may yet.
     """
     size = len(layouts)
     async with _admin(layouts, timeout_s) as admin:
         group = await admin.membership()
-        for member in (*group.voters, *group.learners):
-            if node_of(member, size) == node:
-                await admin.remove_member(member)
+        of_node = [
+            member for member in (*group.voters, *group.learners) if node_of(member, size) == node
+        ]
+        if not of_node:
+            raise DefiniteError(f"{node} is no member")
+        for member in of_node:
+            await admin.remove_member(member)
         group = await admin.membership()
         return _nodes((*group.voters, *group.learners), size)
 

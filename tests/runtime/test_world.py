@@ -4,69 +4,25 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
 from fake_target import FakeTarget
+from process_group import NODES, process_group, ready
 
 from harness.errors import HarnessError
-from harness.network.proxy import ProxyNetwork
-from harness.plugins import UNTOUCHED, Address, NodeLayout
+from harness.plugins import UNTOUCHED
 from harness.runtime import ports
-from harness.runtime.disks import Member
-from harness.runtime.ledger import Lines
-from harness.runtime.nodes import NodeProcess
-from harness.runtime.observer import SilentObserver
-from harness.runtime.questions import wait_until
-from harness.runtime.world import ProcessWorld
 
 pytestmark = pytest.mark.e2e
-
-PATIENCE_S = 30
-NODES = ("n0", "n1", "n2")
 
 
 @asynccontextmanager
 async def group(tmp_path):
-    target, start_ns = FakeTarget(), time.monotonic_ns()
-    numbers = ports.find_free(2 * len(NODES))
-    addresses = [Address(ports.HOST, number) for number in numbers]
-    clients = dict(zip(NODES, addresses[: len(NODES)], strict=True))
-    peers = dict(zip(NODES, addresses[len(NODES) :], strict=True))
-    network = ProxyNetwork(peers)
-    members = {}
-    for node in NODES:
-        folder = tmp_path / node
-        folder.mkdir()
-        reach = {peer: network.address(node, peer) for peer in NODES if peer != node}
-        layout = NodeLayout(node, folder, clients[node], peers[node], reach)
-        process = NodeProcess(node, target.prepare(layout), folder, folder / "node.log", start_ns)
-        members[node] = Member(layout, process)
-    lines = Lines(tmp_path / "status.jsonl")
-    world = ProcessWorld(target, members, network, lines, SilentObserver(), start_ns)
-    try:
-        with trio.fail_after(PATIENCE_S):
-            async with trio.open_nursery() as nursery:
-                await nursery.start(network.run)
-                await nursery.start(world.run)
-                assert world.start_all() == NODES
-                await ready(world)
-                yield world, clients, members
-                nursery.cancel_scope.cancel()
-    finally:
-        lines.close()
-        network.close()
-    assert not any(member.process.is_running for member in members.values())
-
-
-async def ready(world: ProcessWorld) -> None:
-    since = trio.current_time()
-    assert not world.standing.is_ready(since), "answers to older questions must not count"
-    assert await wait_until(lambda: world.standing.is_ready(since), PATIENCE_S), (
-        world.standing.why_not_ready()
-    )
+    async with process_group(tmp_path, FakeTarget(), {}) as (world, members):
+        clients = {node: member.layout.client_address for node, member in members.items()}
+        yield world, clients, members
 
 
 def test_kill_and_restart_by_incarnation(tmp_path):
