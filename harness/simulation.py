@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from harness.abilities import ChangesMembers
 from harness.plugins import Address, Json, NodeLayout, NodeStatus, TargetClient
+from harness.simulated_nodes import SteersSimulated
 
 VIRTUAL_S_DEFAULT = 30.0
 
@@ -301,8 +302,8 @@ class SimulatedGroup(Protocol):
 
     Attributes:
         addresses: where clients reach the nodes.
-        layouts: where the nodes live, for its operator.
-        operator: who changes its members.
+        layouts, operator: where the nodes live, and who changes their members.
+        machines: the nodes' clocks and disks.
         ended: processes that ended by themselves, in order.
         remarks: what the world itself found wrong (a broken invariant), in order.
     """
@@ -310,6 +311,7 @@ class SimulatedGroup(Protocol):
     addresses: Mapping[str, Address]
     layouts: Mapping[str, NodeLayout]
     operator: ChangesMembers
+    machines: SteersSimulated
     ended: list[Ended]
     remarks: list[str]
 

@@ -24,7 +24,7 @@ from harness.words import Damage, HurtsDisks, Word
 
 VARIANTS = SINGLE
 AGE_MIN_S, AGE_MAX_S = 0.8, 2.0
-"""How old the copy is when it is put back."""
+"""How long the node has served again when its copy is put back."""
 
 
 class Rollback:
@@ -76,7 +76,7 @@ class Rollback:
         if killed["incarnation"] == UNTOUCHED:
             return {"node": victim, **killed}
         copy = await world.copy_store(victim)
-        await world.restart(victim, killed["incarnation"])
+        await world.tempt(victim, killed["incarnation"])  # until it serves again
         await trio.sleep(plan["age_s"])
         killed = await world.kill(victim)
         if killed["incarnation"] == UNTOUCHED:

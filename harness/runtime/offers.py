@@ -20,6 +20,7 @@ Question = Callable[[Target, Json], str | None]
 Offer = str | Question | None
 
 STREAM_LOSES_NOTHING = "a TCP stream between proxies loses nothing: packets are those of netns, sim"
+CACHED = "disk real: what a killed process wrote stays in the page cache"
 NOT_SIMULATED = "a simulated process has none of its own"
 
 _EVERYWHERE: Mapping[Word, Offer] = dict.fromkeys((Word.KILL, Word.PAUSE, Word.CUT, Word.TRANSFER))
@@ -36,7 +37,7 @@ def _steered(target: Target, _options: Json) -> str | None:
 def _power(target: Target, options: Json) -> str | None:
     """Whether a kill of a target's node is a power loss, and what is lost is known."""
     if options.get("disk") != "volatile":
-        return "disk real: what a killed process wrote stays in the page cache"
+        return CACHED
     return _steered(target, options)
 
 
@@ -82,6 +83,10 @@ SIM: Mapping[Word, Offer] = {
     **_EVERYWHERE,
     **_OPERATORS,
     Word.CPU: None,
+    **dict.fromkeys((Word.CLOCK, Word.DISK_ERRORS, Word.DISK_FULL, Word.DISK_SLOW)),
+    Word.POWER: lambda _, options: None if options.get("disk") == "volatile" else CACHED,
+    Word.DAMAGE: "simulated disks are never lost, and a damaged one would have to be",
+    Word.ROLLBACK: "its invariants are those of Raft's model",
     Word.WIPE: "simulated disks are never lost",
     Word.MEMORY: NOT_SIMULATED,
     Word.DESCRIPTORS: NOT_SIMULATED,

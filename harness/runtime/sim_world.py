@@ -6,10 +6,11 @@ behind the words is a target's `SimulatedGroup`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
+from harness.errors import HarnessError
 from harness.plugins import UNTOUCHED, Json, NodeStatus
 from harness.resources import Resources
 from harness.runtime.ledger import Lines
@@ -17,10 +18,13 @@ from harness.runtime.nodes import Exit
 from harness.runtime.observer import Observer
 from harness.runtime.questions import add_member, remove_member, transfer, wait_until
 from harness.runtime.sim_slices import Slices
+from harness.runtime.sim_steered import SimSteered
 from harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standing
 from harness.runtime.world import STOP_GRACE_S
 from harness.simulation import SimulatedGroup
+from harness.words import ClockChange, ClockReading, Damage, DiskHarm
 
+NO_DAMAGE = "simulated disks are never lost, and a damaged one would have to be"
 ENDED_STATUS = 1
 """A simulated process has no exit status of its own: that of one that raised."""
 
@@ -40,6 +44,8 @@ class SimulatedWorld:
     ) -> None:
         self.nodes = tuple(nodes)
         self.exits: list[Exit] = []
+        self.excused = 0
+        """Processes that ended by themselves, of a fault."""
         self.standing = Standing(self.nodes, self, self._ask, status_log, observer, group.now_ns)
         self._group = group
         self._observer = observer
@@ -47,6 +53,7 @@ class SimulatedWorld:
         self._slices = Slices(group, self.is_paused)
         self._cuts: dict[str, tuple[Sequence[tuple[str, str]], Callable[[str], None]]] = {}
         self._cut_count = 0
+        self._steered = SimSteered(group.machines, self, nodes)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Watch and poll the nodes until cancelled."""
@@ -55,6 +62,7 @@ class SimulatedWorld:
                 nursery.start_soon(self.standing.poll, node)
             nursery.start_soon(self._watch)
             nursery.start_soon(self._slices.run)
+            nursery.start_soon(self._steered.run)
             task_status.started()
 
     # ---- the vocabulary of faults ------------------------------------------------------
@@ -169,6 +177,56 @@ class SimulatedWorld:
         """What that did so far; see `TakesResources.taken`."""
         return self._slices.taken(taken)
 
+    # ---- clocks and disks (harness.words.SkewsClocks, HurtsDisks, LosesPower) ----------
+
+    async def skew(self, node: str, change: ClockChange) -> Json:
+        """Change a node's clocks; see `SkewsClocks.skew`."""
+        return await self._steered.skew(node, change)
+
+    async def unskew(self, node: str, undo: Json) -> None:
+        """Undo exactly that change (idempotent)."""
+        await self._steered.unskew(node, undo)
+
+    async def read_clock(self, node: str) -> ClockReading:
+        """Measure a node's clocks; see `SkewsClocks.read_clock`."""
+        return await self._steered.read_clock(node)
+
+    async def hurt_disk(self, node: str, harm: DiskHarm) -> str:
+        """Do that to a node's disk; see `HurtsDisks.hurt_disk`."""
+        return await self._steered.hurt_disk(node, harm)
+
+    async def heal_disk(self, harm: str) -> None:
+        """End exactly that harm (idempotent), and start the node that ended of it."""
+        await self._steered.heal_disk(harm)
+
+    def disk_harm(self, harm: str) -> Json:
+        """What it did so far; see `HurtsDisks.disk_harm`."""
+        return self._steered.disk_harm(harm)
+
+    def effects(self, node: str) -> Mapping[str, int]:
+        """How often what happened in that node so far; see `CountsEffects.effects`."""
+        return self._steered.effects(node)
+
+    async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
+        """Let nodes lose power; see `LosesPower.lose_power`."""
+        return await self._steered.lose_power(nodes, on)
+
+    async def damage(self, node: str, damage: Damage) -> Json:
+        """Nothing: campaigns are told before they begin that no simulated disk is lost."""
+        raise HarnessError(NO_DAMAGE)
+
+    async def copy_store(self, node: str) -> str:
+        """Nothing; see `damage`."""
+        raise HarnessError(NO_DAMAGE)
+
+    async def tempt(self, node: str, incarnation: int) -> Json:
+        """Nothing; see `damage`."""
+        raise HarnessError(NO_DAMAGE)
+
+    async def revive(self, node: str, incarnation: int) -> None:
+        """Nothing; see `damage`."""
+        raise HarnessError(NO_DAMAGE)
+
     # ---- what the phases need besides --------------------------------------------------
 
     def start_all(self) -> tuple[str, ...]:
@@ -231,8 +289,8 @@ class SimulatedWorld:
         """Tell what ended by itself, and what the world itself found wrong."""
         seen = 0
         while True:
-            while len(self.exits) < len(self._group.ended):
-                self._tell_end(len(self.exits))
+            while len(self.exits) + self.excused < len(self._group.ended):
+                self._tell_end(len(self.exits) + self.excused)
             for remark in self._group.remarks[seen:]:
                 self._observer.note(remark)
             seen = len(self._group.remarks)
@@ -241,6 +299,9 @@ class SimulatedWorld:
     def _tell_end(self, number: int) -> None:
         ended, now_ns = self._group.ended[number], self._group.now_ns()
         one = Exit(ended.node, ended.incarnation, ENDED_STATUS, False, ended.said, now_ns)
+        if self._steered.is_excused(ended.node, ended.incarnation):
+            self.excused += 1
+            return
         self.exits.append(one)
         if not self._group.is_running(ended.node):
             self.standing.learn(ended.node, None)

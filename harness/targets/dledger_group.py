@@ -14,9 +14,12 @@ from posixpath import relpath
 from typing import Any
 
 from harness.plugins import Address, Json, NodeLayout, NodeStatus
+from harness.simulated_nodes import SteersSimulated
 from harness.simulation import Ended
 from harness.targets.dledger import DLedgerTarget
 from harness.targets.dledger_client import DLedgerClient
+from harness.targets.dledger_machines import Machines
+from system.sim.disk import PowerLoss
 from system.sim.faults import Cut
 from system.sim.planted_bugs import HEALTHY, Mutant, planted_bug
 from system.sim.schedule import Schedule, Settings
@@ -38,6 +41,7 @@ class _World(TrioWorld):
 
     def __init__(self, schedule: Schedule, mutant: Mutant) -> None:
         super().__init__(schedule, mutant=mutant)
+        self.loses_unsynced = True
         self.remarks: list[str] = []
         self.ended: list[Ended] = []
         self.stopping: set[str] = set()
@@ -68,8 +72,19 @@ class _World(TrioWorld):
             at = f" at {found.node or node}" if found.node or node else ""
             self.remarks.append(f"invariant {found.invariant} broken{at}: {found.finding}")
 
+    def lost_power(self, host: Host) -> None:
+        """A machine lost power in the middle of an operation; it stays off until it is started."""
+        if host.is_up:
+            assert host.process is not None
+            self.network.end_process(host.process, loses_power=False)
+            self.crash(host, loses_unsynced=self.loses_unsynced)
+            self.network.power_up(host.name)
+
     def process_ended(self, host: Host, error: BaseException | None) -> None:
         """A node ended by itself: it stays down until somebody starts it."""
+        if isinstance(error, PowerLoss):
+            self.lost_power(host)
+            return
         said = "it ended" if error is None else f"{type(error).__name__}: {error}"
         self.crash(host, loses_unsynced=False)
         if host.name not in self.stopping:
@@ -93,6 +108,7 @@ class DLedgerGroup:
         )
         schedule = Schedule(seed=_number(options["seed"]), settings=settings, faults=(), calls=())
         self._world = _World(schedule, planted_bug(options["mutant"]) or HEALTHY)
+        self._world.loses_unsynced = options["disk"] == "volatile"
         assert tuple(self._world.members) == tuple(nodes), "both count their nodes from n0"
         self._target = DLedgerTarget()  # its connections are of this world
         self._clients = 0
@@ -104,6 +120,7 @@ class DLedgerGroup:
             for name, at in self.addresses.items()
         }
         self.operator = self._target
+        self.machines: SteersSimulated = Machines(self._world)
         self.ended = self._world.ended
         self.remarks = self._world.remarks
 

@@ -47,6 +47,7 @@ class Platter:
         "name_changes",
         "names_durable",
         "on_operation",
+        "on_read",
         "operations",
         "stop_at",
         "sync_failures",
@@ -68,6 +69,8 @@ class Platter:
         self.stop_at: int | None = None
         self.on_operation: Callable[[str, str], None] | None = None
         """Called before each changing operation with its kind and path; may raise."""
+        self.on_read: Callable[[str], None] | None = None
+        """Called before each read of a file with its path; may raise."""
         self.operations = 0
         self.syncs = 0
         self.written_bytes = 0
@@ -313,7 +316,10 @@ class SimFile:
     def pread(self, size: int, position: int) -> bytes:
         """Read `size` bytes, fewer only at the end of the file."""
         assert not self._is_closed, f"{self._path} is closed"
-        self._disk.reading()
+        disk = self._disk
+        disk.reading()
+        if disk.platter.on_read is not None:
+            disk.platter.on_read(self._path)
         return self._inode.read(size, position)
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:

@@ -21,7 +21,7 @@ class Folder:
     ) -> None:
         self.disk = SimDisk(deepcopy(disk.platter))
         platter = self.disk.platter
-        platter.stop_at = platter.capacity_bytes = platter.on_operation = None
+        platter.stop_at = platter.capacity_bytes = platter.on_operation = platter.on_read = None
         platter.is_failing, platter.sync_failures = False, 0
         self.draw = draw
         self.root = root

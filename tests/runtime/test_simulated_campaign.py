@@ -71,6 +71,20 @@ def digests(folder: RunFolder) -> Iterator[tuple[str, str]]:
         yield path.name, path.read_text()
 
 
+def test_clocks_and_disks_of_simulated_nodes_are_harmed_and_heal(tmp_path: Path) -> None:
+    result, tape, campaign = play(
+        tmp_path,
+        time_limit_s=20.0,
+        faults=("clock", "power", "disk-full", "disk-errors", "disk-slow", "disk-stall"),
+        nemesis_interval_s=0.5,
+    )
+    assert (result.status, result.is_drained, result.problems) == ("complete", True, ())
+    assert result.faults.applied == result.faults_planned >= 9
+    assert result.faults.bit >= result.faults.applied - 2, "a moment may have nothing to lose"
+    assert tape.notes == []
+    assert set(judged(result.folder, campaign).values()) == {True}
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunResult, Tape, Campaign]:
     return play(tmp_path_factory.mktemp("sim"))

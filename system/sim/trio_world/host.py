@@ -59,6 +59,10 @@ class Host:
         self.slow_factor = 1.0
         self.slow_until_ms = 0.0
         self.stalled_until_ms = 0.0
+        self.late_ms = 0.0
+        """How much longer each piece of disk work takes."""
+        self.works = 0
+        """Pieces of disk work begun."""
         self.process: Process | None = None
         self.node: Node | None = None
         self._disk_draw = world.draws.stream(f"disk/{name}")
@@ -200,7 +204,8 @@ class Host:
     def work_ms(self) -> float:
         """Return how long the next piece of disk work takes on a disk that is well."""
         settings = self.world.settings
-        return settings.sync_ms + settings.sync_jitter_ms * self._disk_draw.random()
+        self.works += 1
+        return settings.sync_ms + settings.sync_jitter_ms * self._disk_draw.random() + self.late_ms
 
     # ---- what a watch tells -----------------------------------------------------------
 

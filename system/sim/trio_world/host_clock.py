@@ -37,9 +37,28 @@ class HostClock:
         return self._shown_ms + (self._clock.now_ms - self._since_ms) * self._rate
 
     def set_rate(self, rate: float) -> None:
-        """Count at that rate from now on (1.0 is right); who waits, waits accordingly."""
-        assert rate > 0
-        self._shown_ms = self.now_ms()
+        """Count at that rate from now on (1.0 is right, 0: stand); who waits, waits accordingly."""
+        assert rate >= 0
+        self._go_on(self.now_ms(), rate)
+
+    def advance(self, ahead_ms: float) -> None:
+        """Jump ahead; the wall clock stays as wrong as it was."""
+        assert ahead_ms >= 0
+        self.offset_ms -= round(ahead_ms)
+        self._go_on(self.now_ms() + ahead_ms, self._rate)
+
+    @property
+    def ahead_ms(self) -> float:
+        """How far the monotonic clock is ahead of the world's time."""
+        return self.now_ms() - self._clock.now_ms
+
+    @property
+    def wall_error_ms(self) -> float:
+        """How far the wall clock is ahead of the world's time."""
+        return self.ahead_ms + self.offset_ms
+
+    def _go_on(self, shown_ms: float, rate: float) -> None:
+        self._shown_ms = shown_ms
         self._since_ms = self._clock.now_ms
         self._rate = rate
         for waiting in self._waiting.values():
@@ -58,6 +77,8 @@ class HostClock:
         self._waiting.pop(number).timer.cancel()
 
     def _timer(self, waiting: _Waiting) -> Timer:
+        if self._rate == 0:  # until it goes on
+            return Timer(waiting.fire)
         # Not less than a step of time: by its last digit a float may never reach what is due.
         pause_ms = max((waiting.due_ms - self.now_ms()) / self._rate, STEP_MS)
         return self._clock.timer(pause_ms, waiting.fire)

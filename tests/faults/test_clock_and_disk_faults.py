@@ -1,0 +1,303 @@
+"""Faults of clocks and disks: they say that they bit only where that was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+from memory_world import MemoryWorld
+
+from harness import discovery
+from harness.draw import draw
+from harness.errors import HarnessError, IndefiniteError
+from harness.faults import clock
+from harness.plugins import UNTOUCHED, Evidence, Json
+from harness.runtime import offers
+from harness.targets.dledger import DLedgerTarget
+from harness.targets.multi_master import PLUGIN as MULTI_MASTER
+from harness.words import ClockChange, ClockReading, Damage, DiskHarm, Word
+
+NODES = ("n0", "n1", "n2", "n3", "n4")
+RIGHT = ClockReading(offset_ms=0.0, monotonic_offset_ms=0.0, rate=1.0)
+DISK_FAULTS = ("disk-errors", "disk-full", "disk-slow", "disk-stall")
+
+
+class SteeredWorld(MemoryWorld):
+    """Nodes whose clocks and disks do as they are told, unless they are `deaf`."""
+
+    def __init__(self, nodes: Sequence[str], leads: str | None = None, *, deaf: bool = False):
+        super().__init__(nodes, leads)
+        self.deaf = deaf
+        self.silent: set[str] = set()
+        self.changes: dict[str, dict[int, ClockChange]] = {node: {} for node in nodes}
+        self.harms: dict[str, tuple[str, DiskHarm]] = {}
+        self.healed: list[str] = []
+        self.fails_at: str | None = None
+        self.refuses: str | None = "the log is damaged"
+        self.damages: list[Damage] = []
+        self.revived: list[str] = []
+        self.lost = 0 if deaf else 100
+        self.reads = 0
+
+    async def skew(self, node: str, change: ClockChange) -> Json:
+        if node == self.fails_at:
+            raise HarnessError("no")
+        number = len(self.log)
+        self.log.append(f"skew {node}")
+        self.changes[node][number] = change
+        return {"number": number}
+
+    async def unskew(self, node: str, undo: Json) -> None:
+        self.changes[node].pop(undo["number"], None)
+
+    async def read_clock(self, node: str) -> ClockReading:
+        await trio.lowlevel.checkpoint()
+        if node in self.silent:
+            raise IndefiniteError("silent")
+        self.reads += 1
+        if self.deaf or not self.changes[node]:
+            return RIGHT
+        (change,) = self.changes[node].values()
+        is_on = not change.strobe_ms or self.reads % 2
+        offset_ms = change.offset_ms if is_on else 0.0
+        return ClockReading(
+            offset_ms=offset_ms if change.which != "monotonic" else 0.0,
+            monotonic_offset_ms=offset_ms if change.which != "wall" else 0.0,
+            rate=change.rate if change.which != "wall" else 1.0,
+        )
+
+    async def hurt_disk(self, node: str, harm: DiskHarm) -> str:
+        if node == self.fails_at:
+            raise HarnessError("no")
+        name = f"harm-{len(self.harms)}"
+        self.harms[name] = node, harm
+        return name
+
+    async def heal_disk(self, harm: str) -> None:
+        self.healed.append(harm)
+
+    def disk_harm(self, harm: str) -> Json:
+        much = 0 if self.deaf else 3
+        done = self.harms[harm][1]
+        waits = bool(done.delay_ms or done.stall)
+        return {
+            "calls": much,
+            "errors": 0 if waits else much,
+            "slowed": much if waits else 0,
+            "waited_ms": 10.0 * much,
+            "ended": done.error == "EIO" and not self.deaf,
+        }
+
+    async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
+        struck = {node: (await self.kill(node))["incarnation"] for node in nodes}
+        return {"incarnations": struck, "lost_bytes": dict.fromkeys(nodes, self.lost)}
+
+    async def damage(self, node: str, damage: Damage) -> Json:
+        assert node in self.dead
+        if self.fails_at == node:
+            raise HarnessError("no")
+        self.damages.append(damage)
+        much = 0 if self.deaf else 5
+        return {"file": "000", "at": 7, "bytes": much, "entries": much}
+
+    async def copy_store(self, node: str) -> str:
+        assert node in self.dead
+        return "copy-1"
+
+    async def tempt(self, node: str, incarnation: int) -> Json:
+        await self.restart(node, incarnation)
+        if self.refuses is not None and self.damages:
+            self.dead.add(node)
+        return {"incarnation": self.incarnations[node], "refused": self.refuses}
+
+    async def revive(self, node: str, incarnation: int) -> None:
+        self.revived.append(node)
+
+
+def perform(
+    name: str, world: SteeredWorld, turn: int = 0, **plan: Any
+) -> tuple[Json, Evidence, Json]:
+    """Plan, aim, apply, probe and undo one fault; return plan, evidence and undo."""
+
+    async def main() -> tuple[Json, Evidence, Json]:
+        fault = discovery.get("faults", name)
+        drawn = fault.plan(draw("7", name, turn), world.nodes, turn)
+        aimed = fault.aim({**drawn, **plan}, world.nodes, world.leads)
+        undo = await fault.apply(aimed, world)
+        evidence = await fault.probe(aimed, undo, world)
+        await fault.undo(undo, world)
+        await fault.undo(undo, world)
+        return aimed, evidence, undo
+
+    return trio.run(main)
+
+
+# ---- clocks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turn", range(8))
+def test_a_clock_that_is_measured_wrong_bit_and_is_healed(turn: int) -> None:
+    world = SteeredWorld(NODES, "n2")
+    plan, evidence, _ = perform("clock", world, turn)
+    assert evidence.bit, evidence.what
+    assert plan["kind"] == clock.KINDS[turn % 4]
+    assert not any(world.changes.values())
+
+
+@pytest.mark.parametrize("turn", range(8))
+def test_a_clock_that_stays_right_did_not_bite(turn: int) -> None:
+    _, evidence, _ = perform("clock", SteeredWorld(NODES, "n2", deaf=True), turn)
+    assert not evidence.bit, evidence.what
+
+
+def test_a_node_that_shows_no_clock_did_not_bite() -> None:
+    world = SteeredWorld(NODES, "n2")
+    world.silent = {"n2"}
+    _, evidence, _ = perform("clock", world)
+    assert not evidence.bit
+    assert "n2 shows no clock" in evidence.what
+
+
+@pytest.mark.parametrize(
+    ("change", "reading", "is_so"),
+    [
+        (ClockChange(rate=0.8), ClockReading(offset_ms=0, monotonic_offset_ms=0, rate=0.81), True),
+        (ClockChange(rate=0.8), ClockReading(offset_ms=0, monotonic_offset_ms=0, rate=0.9), False),
+        (ClockChange(rate=0.0), ClockReading(offset_ms=0, monotonic_offset_ms=0, rate=0.5), False),
+        (
+            ClockChange(offset_ms=400, which="wall"),
+            ClockReading(offset_ms=200, monotonic_offset_ms=0, rate=1),
+            False,
+        ),
+        (
+            ClockChange(offset_ms=600, which="monotonic"),
+            ClockReading(offset_ms=600, monotonic_offset_ms=0, rate=1),
+            False,
+        ),
+    ],
+)
+def test_half_a_change_is_not_what_was_asked(
+    change: ClockChange, reading: ClockReading, is_so: bool
+) -> None:
+    assert clock.is_as_asked(change, None, [reading]) is is_so
+
+
+def test_what_a_clock_was_wrong_by_before_does_not_count() -> None:
+    change = ClockChange(offset_ms=600, which="monotonic")
+    reading = ClockReading(offset_ms=0, monotonic_offset_ms=600, rate=1)
+    before = {"offset_ms": 0.0, "monotonic_offset_ms": 600.0}
+    assert not clock.is_as_asked(change, before, [reading])
+
+
+# ---- disks ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DISK_FAULTS)
+@pytest.mark.parametrize("turn", range(3))
+def test_a_disk_that_was_harmed_bit_and_is_healed(name: str, turn: int) -> None:
+    world = SteeredWorld(NODES, "n2")
+    plan, evidence, undo = perform(name, world, turn)
+    assert evidence.bit, evidence.what
+    assert set(undo["harms"]) == set(plan["victims"])
+    assert set(world.healed) == set(undo["harms"].values())
+    if name == "disk-errors":
+        assert "ended of it" in evidence.what
+        if plan["harm"]["op"] == "read":
+            assert f"kill {plan['victims'][0]}" in world.log, "reads are those of a start"
+
+
+@pytest.mark.parametrize("name", DISK_FAULTS)
+def test_a_disk_that_felt_nothing_did_not_bite(name: str) -> None:
+    _, evidence, _ = perform(name, SteeredWorld(NODES, "n2", deaf=True))
+    assert not evidence.bit, evidence.what
+
+
+@pytest.mark.parametrize("name", ["clock", *DISK_FAULTS])
+def test_what_cannot_be_done_to_all_is_undone_for_the_others(name: str) -> None:
+    world = SteeredWorld(NODES, "n2")
+    world.fails_at = "n1"
+    with pytest.raises(HarnessError):
+        perform(name, world, variant="minority", order=["n0", "n1", "n2", "n3", "n4"])
+    assert not any(world.changes.values())
+    assert set(world.healed) == set(world.harms)
+
+
+def test_power_bites_where_unsynced_bytes_vanished() -> None:
+    world = SteeredWorld(NODES, "n2")
+    _, evidence, undo = perform("power", world, variant="all")
+    assert evidence.bit
+    assert evidence.measures == {"killed": 5, "lost_bytes": 500}
+    assert set(undo["incarnations"].values()) == {1}
+    assert world.dead == set()
+
+
+def test_a_power_loss_that_lost_nothing_did_not_bite() -> None:
+    _, evidence, _ = perform("power", SteeredWorld(NODES, "n2", deaf=True), variant="all")
+    assert not evidence.bit
+    assert evidence.measures["killed"] == 5
+
+
+def test_a_damaged_node_is_whole_again() -> None:
+    world = SteeredWorld(NODES, "n2")
+    plan, evidence, _ = perform("damage", world)
+    assert evidence.bit
+    assert "refused" in evidence.what
+    assert set(world.revived) == set(plan["victims"])
+    world = SteeredWorld(NODES, "n2")
+    world.refuses = None
+    _, evidence, _ = perform("damage", world)
+    assert "SERVES" in evidence.what
+    assert evidence.measures["refused"] == 0
+
+
+def test_damage_spares_a_group_that_is_not_whole_and_goes_back_if_it_fails() -> None:
+    world = SteeredWorld(NODES, "n2")
+    world.dead.add("n4")
+    _, evidence, undo = perform("damage", world)
+    assert (evidence.bit, undo["incarnation"]) == (False, UNTOUCHED)
+    assert world.log == []
+    world = SteeredWorld(NODES, "n2")
+    world.fails_at = "n2"
+    with pytest.raises(HarnessError):
+        perform("damage", world)
+    assert world.dead == set()
+
+
+@pytest.mark.parametrize("name", ["damage", "rollback"])
+def test_files_that_did_not_change_did_not_bite(name: str) -> None:
+    _, evidence, _ = perform(name, SteeredWorld(NODES, "n2", deaf=True), age_s=0.0)
+    assert not evidence.bit
+
+
+def test_a_node_is_rolled_back_to_its_copy() -> None:
+    world = SteeredWorld(NODES, "n2")
+    world.refuses = None
+    _, evidence, _ = perform("rollback", world, age_s=0.0)
+    assert evidence.bit
+    assert evidence.measures == {"entries": 5}
+    assert [damage.copy for damage in world.damages] == ["copy-1"]
+    assert world.dead == set()
+
+
+# ---- what worlds offer ---------------------------------------------------------------------
+
+
+def test_worlds_say_why_they_cannot() -> None:
+    ours, disk = DLedgerTarget(), {"disk": "volatile"}
+    for world in ("process", "sim"):
+        for word in (Word.CLOCK, Word.DISK_ERRORS, Word.DISK_FULL, Word.DISK_SLOW, Word.POWER):
+            assert offers.why_not(world, word, ours, disk) is None
+        said = offers.why_not(world, Word.POWER, ours, {"disk": "real"})
+        assert said is not None
+        assert "page cache" in said
+    assert "take no orders" in str(offers.why_not("process", Word.CLOCK, MULTI_MASTER, disk))
+    assert "never lost" in str(offers.why_not("sim", Word.DAMAGE, ours, disk))
+    assert "Raft's model" in str(offers.why_not("sim", Word.ROLLBACK, ours, disk))
+
+
+def test_what_nobody_stands_is_promised_by_nobody() -> None:
+    promised = DLedgerTarget.promises.durable_under
+    assert {"clock", "power", "damage", *DISK_FAULTS} <= promised
+    assert "rollback" not in promised
