@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.faults.shaped_links import LinkFault, judge_count
+from harness.faults.shaped_links import LinkFault
 from harness.plugins import Json
 from harness.words import LinkShape, Word
 
@@ -16,6 +16,11 @@ EVERY_MS = (150.0, 400.0, 1000.0)
 
 def _draw(rng: Random) -> Json:
     return {"reset_every_ms": rng.choice(EVERY_MS)}
+
+
+def _judge(_shape: LinkShape, did: Json) -> tuple[bool, str]:
+    resets = did.get("resets", 0)
+    return resets > 0, f"{resets} connections reset"
 
 
 def _tell(shape: LinkShape) -> str:
@@ -28,6 +33,6 @@ PLUGIN = LinkFault(
     needs=frozenset({Word.RESET}),
     draw=_draw,
     tell=_tell,
-    judge=judge_count("resets", "connections reset"),
+    judge=_judge,
     directions=("both",),
 )

@@ -5,7 +5,7 @@ socket of that descriptor, and carries frames until the socket's other end is cl
 asked over the socket, one JSON message each, it answers at once; what becomes of frames is for
 `packet_links` to say.
 
-Source: packet(7); ADR 0021 (why not netem or NFQUEUE).
+Source: packet(7); ADR 0020 (why not netem or NFQUEUE).
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ from harness.runtime.sim_slices import Slices
 from harness.runtime.sim_steered import SimSteered
 from harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standing
 from harness.runtime.world import STOP_GRACE_S
+from harness.simulated_links import ShapesSimulatedLinks, SimulatedShape
 from harness.simulation import SimulatedGroup
-from harness.words import ClockChange, ClockReading, Damage, DiskHarm
+from harness.words import ClockChange, ClockReading, Damage, DiskHarm, Link, LinkShape
 
 NO_DAMAGE = "simulated disks are never lost, and a damaged one would have to be"
 ENDED_STATUS = 1
@@ -53,6 +54,9 @@ class SimulatedWorld:
         self._slices = Slices(group, self.is_paused)
         self._cuts: dict[str, tuple[Sequence[tuple[str, str]], Callable[[str], None]]] = {}
         self._cut_count = 0
+        self._stopped: dict[str, Json] = {}  # by cuts that were mended
+        self._shapes: dict[str, SimulatedShape] = {}
+        self._unshaped: set[str] = set()
         self._steered = SimSteered(group.machines, self, nodes)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -116,12 +120,35 @@ class SimulatedWorld:
     async def mend(self, cut: str, how: str) -> None:
         """Mend that cut (idempotent)."""
         if cut in self._cuts:
+            self._stopped[cut] = self.held(cut)
             self._cuts.pop(cut)[1](how)
 
+    async def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
+        """Shape these links; see `harness.words.ShapesLinks`.
+
+        Raises:
+            HarnessError: the target's simulation cannot.
+        """
+        if not isinstance(self._group, ShapesSimulatedLinks):
+            raise HarnessError("the simulated group has no links that could be shaped")
+        name = f"shape-{len(self._shapes)}"
+        self._shapes[name] = self._group.shape(links, shape)
+        return name
+
+    async def unshape(self, shape: str) -> None:
+        """Take that shape away (idempotent)."""
+        if shape in self._shapes and shape not in self._unshaped:
+            self._unshaped.add(shape)
+            self._shapes[shape].end()
+
+    def shaped(self, shape: str) -> Json:
+        """What that shape did so far."""
+        return self._shapes[shape].did() if shape in self._shapes else {}
+
     def held(self, cut: str) -> Json:
-        """What that cut holds back: {"bytes": n, "connections": n}."""
+        """What that cut holds back, or held until it was mended: {"bytes": n, "connections": n}."""
         if cut not in self._cuts:
-            return {"bytes": 0, "connections": 0}
+            return self._stopped.get(cut, {"bytes": 0, "connections": 0})
         size, connections = self._group.held(self._cuts[cut][0])
         return {"bytes": size, "connections": connections}
 
@@ -242,6 +269,10 @@ class SimulatedWorld:
         for _, mend in self._cuts.values():
             mend("deliver")
         self._cuts.clear()
+        for name in sorted(self._shapes.keys() - self._unshaped):
+            self._shapes[name].end()
+            self._unshaped.add(name)
+            found.append(f"{name} was still in force")
         found += self._slices.give_up()
         for node in self.nodes:
             if self.is_paused(node):

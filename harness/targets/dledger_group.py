@@ -18,7 +18,9 @@ from harness.simulated_nodes import SteersSimulated
 from harness.simulation import Ended
 from harness.targets.dledger import DLedgerTarget
 from harness.targets.dledger_client import DLedgerClient
+from harness.targets.dledger_links import ShapedLinks
 from harness.targets.dledger_machines import Machines
+from harness.words import Link, LinkShape
 from system.sim.disk import PowerLoss
 from system.sim.faults import Cut
 from system.sim.planted_bugs import HEALTHY, Mutant, planted_bug
@@ -205,6 +207,10 @@ class DLedgerGroup:
                 link.end(fault)
 
         return mend
+
+    def shape(self, links: Sequence[Link], shape: LinkShape) -> ShapedLinks:
+        """Shape these links; see `harness.simulated_links`."""
+        return ShapedLinks(self._world.network, self._world.clock, links, shape)
 
     def held(self, links: Sequence[tuple[str, str]]) -> tuple[int, int]:
         """The bytes, and the connections, that these links hold back now."""

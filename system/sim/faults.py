@@ -97,6 +97,12 @@ class Reorder(LinkFault, frozen=True, tag="reorder"):
     delay_ms: float
 
 
+class NarrowLink(LinkFault, frozen=True, tag="narrow_link"):
+    """So many bytes a second get through. Of connections alone: no schedule draws it."""
+
+    bytes_per_s: float
+
+
 class ClockRate(NodeFault, frozen=True, tag="clock_rate"):
     """The node's clocks run at that rate (1.0 is right)."""
 

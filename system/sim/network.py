@@ -11,10 +11,13 @@ from collections.abc import Callable
 from system.raft.protocol import Message
 from system.sim.draws import Draws
 from system.sim.event_heap import EventHeap
-from system.sim.faults import Cut, Duplicate, LinkFault, LossyLink, Reorder, SlowLink
+from system.sim.faults import Cut, Duplicate, LinkFault, LossyLink, NarrowLink, Reorder, SlowLink
 
 Deliver = Callable[[str, str, Message], None]
 """Called with (from, to, message) when a message arrives."""
+
+Note = Callable[[int, float, int, bool], None]
+"""Called with (bytes, how much later, times lost, whether it was to be overtaken) of a segment."""
 
 
 class Link:
@@ -24,13 +27,16 @@ class Link:
         "_faults",
         "_last_ms",
         "_random",
+        "bytes_per_ms",
         "delay_ms",
         "duplicate",
+        "free_ms",
         "is_cut",
         "is_wrong",
         "jitter_ms",
         "late_ms",
         "loss",
+        "notes",
         "reorder",
         "slow_ms",
     )
@@ -39,6 +45,10 @@ class Link:
         self._random = random
         self._faults: list[LinkFault] = []
         self._last_ms = 0.0
+        self.free_ms = 0.0
+        """When a narrow link has room again."""
+        self.notes: list[Note] = []
+        """Who is told what a wrong link did to each segment of a connection."""
         self.delay_ms = delay_ms
         self.jitter_ms = jitter_ms
         self.settle()
@@ -47,6 +57,7 @@ class Link:
         """Take together what the faults under way make of the link."""
         self.is_cut = False
         self.slow_ms = self.loss = self.duplicate = self.reorder = self.late_ms = 0.0
+        self.bytes_per_ms = 0.0
         for fault in self._faults:
             if isinstance(fault, Cut):
                 self.is_cut = True
@@ -59,6 +70,9 @@ class Link:
             elif isinstance(fault, Reorder):
                 self.reorder = max(self.reorder, fault.probability)
                 self.late_ms = max(self.late_ms, fault.delay_ms)
+            elif isinstance(fault, NarrowLink):
+                rate = fault.bytes_per_s / 1e3
+                self.bytes_per_ms = min(rate, self.bytes_per_ms or rate)
         self.is_wrong = bool(self._faults)
 
     def begin(self, fault: LinkFault) -> None:

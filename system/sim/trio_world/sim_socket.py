@@ -263,6 +263,11 @@ class SimSocket(trio.socket.SocketType):
         """Whether its process still holds it."""
         return not self._is_closed
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is connected, and neither closed nor reset."""
+        return self.is_open and not self._is_reset and self.outgoing is not None
+
     def joined(self, outgoing: Pipe, incoming: Pipe) -> None:
         """The connection stands."""
         self.outgoing, self.incoming = outgoing, incoming

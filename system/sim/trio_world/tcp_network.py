@@ -120,6 +120,20 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
             if pipe.link is link and pipe.held:
                 pipe.release()
 
+    def connections(self, source: str, target: str) -> list[tuple[SimSocket, SimSocket]]:
+        """Return both ends of each live connection between two hosts: source's first."""
+        ends = [
+            (self._sockets[number], self._pairs.get(number)) for number in sorted(self._sockets)
+        ]
+        return [
+            (near, far)
+            for near, far in ends
+            if far is not None
+            and near.is_whole
+            and far.is_whole
+            and (near.process.host, far.process.host) == (source, target)
+        ]
+
     def held(self, source: str, target: str) -> tuple[int, int]:
         """Return (bytes, connections) that a link holds now."""
         link = self.link(source, target)

@@ -65,6 +65,7 @@ class Pipe:
         "in_flight",
         "link",
         "receiver",
+        "swallowed",
         "unread",
     )
 
@@ -86,6 +87,8 @@ class Pipe:
         self.unread = bytearray()
         self.held: list[Segment] = []
         self.held_bytes = 0
+        self.swallowed: int | None = None
+        """Bytes that went into nothing since the far side ended without this one being told."""
 
     @property
     def room(self) -> int:
@@ -115,17 +118,30 @@ class Pipe:
 
     def _start(self, segment: Segment) -> None:
         link, random = self.link, self._random
-        delay_ms = link.delay_ms + link.jitter_ms * random()
+        sound_ms = delay_ms = link.delay_ms + link.jitter_ms * random()
         if link.is_wrong:
             delay_ms += link.slow_ms
-            if link.reorder and random() < link.reorder:
+            is_overtaken = bool(link.reorder) and random() < link.reorder
+            if is_overtaken:
                 delay_ms += link.late_ms * random()
             losses = 0
             while losses < LOSSES_MAX and link.loss and random() < link.loss:
                 delay_ms += RETRANSMISSION_MS
                 losses += 1
+            delay_ms += self._queue_ms(_size(segment), delay_ms)
+            for note in link.notes:
+                note(_size(segment), delay_ms - sound_ms, losses, is_overtaken)
         self._last_ms = max(self._last_ms, self._clock.now_ms + delay_ms)
         self._clock.heap.push(self._last_ms, self._arrive, segment)
+
+    def _queue_ms(self, size: int, delay_ms: float) -> float:
+        """How long a segment waits for a narrow link, behind those of all connections there."""
+        link = self.link
+        if not link.bytes_per_ms:
+            return 0.0
+        at_ms = self._clock.now_ms + delay_ms
+        link.free_ms = max(at_ms, link.free_ms) + size / link.bytes_per_ms
+        return link.free_ms - at_ms
 
     def _arrive(self, segment: Segment) -> None:
         if self.link.is_cut or self.held:
@@ -143,6 +159,9 @@ class Pipe:
     def _deliver(self, segment: Segment) -> None:
         self._trace(segment)
         self.in_flight = max(0, self.in_flight - _size(segment))
+        if self.swallowed is not None:
+            self.swallowed += _size(segment)
+            return
         if self.receiver.is_open:
             if isinstance(segment, bytes):
                 self.unread += segment
