@@ -106,6 +106,8 @@ class DLedgerGroup:
             run_ms=RUN_MS_MAX,
             data_file_bytes=options["data_file_bytes"],
             index_file_bytes=options["index_file_bytes"],
+            ack=options["ack"],
+            lease_ms=float(options["leases_ms"]),
             clients=0,
         )
         schedule = Schedule(seed=_number(options["seed"]), settings=settings, faults=(), calls=())
