@@ -17,6 +17,7 @@ from pathlib import Path
 
 import trio
 
+from harness.groups import Polled
 from harness.history.segments import read_segment
 from harness.runtime.worker import Worker, WorkerPlan
 
@@ -52,6 +53,21 @@ class Immediate:
     async def end(self, key: str) -> int:
         """Pretend."""
         return 1000
+
+    async def append_at(self, key: str, value: int, offset: int) -> int:
+        """Pretend."""
+        return offset
+
+    async def poll(self, key: str, offset: int) -> Polled:
+        """Pretend."""
+        return Polled([(at, at) for at in range(offset, offset + 32)], offset + 32)
+
+    async def fetch(self, key: str) -> int | None:
+        """Pretend."""
+        return 1
+
+    async def commit(self, key: str, offset: int) -> None:
+        """Pretend."""
 
     async def aclose(self) -> None:
         """Nothing to close."""
