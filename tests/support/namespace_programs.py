@@ -9,11 +9,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
+import trio
+
+from harness.campaign import Campaign, resolve
+from harness.history import run_folder
 from harness.network import probe
 from harness.network.netns import PacketNetwork
 from harness.runtime import guard
+from harness.runtime.observer import SilentObserver
+from harness.runtime.supervisor import run_campaign
 from harness.words import Link, LinkShape
 
 NODES = ("n0", "n1", "n2")
@@ -62,6 +69,43 @@ def live_until_killed() -> None:
             one.kill()
             one.wait()
         network.close()
+
+
+class Teller(SilentObserver):
+    """Writes a line for each fault that began, and for each that ended."""
+
+    def fault_started(self, fault: int, name: str, description: str, at_ns: int) -> None:
+        tell("began", name)
+
+    def fault_stopped(self, fault: int, name: str, bit: bool, evidence: str, at_ns: int) -> None:
+        tell("bit" if bit else "idle", name, evidence)
+
+
+def run_a_campaign() -> None:
+    """Run a few seconds of a real group, shaken by a fault for as long as they last."""
+    fault, store = sys.argv[2:]
+    campaign = resolve(
+        Campaign(
+            world="netns",
+            faults=(fault,),
+            victims=("leader",),
+            time_limit_s=5.0,
+            steady_s=1.0,
+            nemesis_interval_s=0.5,
+            workers=1,
+            rate_hz=200,
+            seed="7",
+            store=store,
+        )
+    )
+    folder = run_folder.create(Path(store), campaign.name, datetime.now(UTC))
+    result = trio.run(run_campaign, campaign, folder, Teller())
+    tell("ended", result.status, result.faults.applied, result.faults.bit, list(result.problems))
+
+
+def tell(*what: object) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
 
 
 def space(pid: int) -> str:
