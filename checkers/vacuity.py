@@ -57,13 +57,15 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
             nobody answered tested nothing.
 
     Returns:
-        UNKNOWN if faults were asked for and none bit, or `inside` is less than
-        OPERATIONS_INSIDE_MIN; else VALID. A kind of fault that never bit while others did
-        is named in `data["never_bit"]` and in the summary.
+        UNKNOWN if faults were asked for and none bit, if a kind of them was done and never bit
+        (`data["never_bit"]`), or if `inside` is less than OPERATIONS_INSIDE_MIN; else VALID. A
+        kind that never came up is named in `data["never_done"]` and in the summary.
     """
     bit = [window for window in context.windows if window.bit]
-    kinds = {window.name for window in bit}
+    kinds, done = {window.name for window in bit}, {window.name for window in context.windows}
     never = [name for name in context.faults_asked if name not in kinds]
+    without = [name for name in never if name in done]
+    missing = [name for name in never if name not in done]
     counts: dict[str, int | float] = {
         "operations": operations,
         "faults": len(context.windows),
@@ -73,9 +75,12 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
     asked = ", ".join(context.faults_asked)
     if not context.faults_asked:
         return Verdict(NAME, Outcome.VALID, "no faults were asked for", counts=counts)
-    data = {"never_bit": never} if never else {}
+    data = {key: names for key, names in (("never_bit", without), ("never_done", missing)) if names}
     if not bit:
         summary = f"vacuous: faults were asked for ({asked}), none bit"
+        return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
+    if without:
+        summary = f"vacuous: {', '.join(without)} was done and never bit"
         return Verdict(NAME, Outcome.UNKNOWN, summary, counts=counts, data=data)
     if inside < OPERATIONS_INSIDE_MIN:
         summary = (
@@ -87,6 +92,6 @@ def vacuous(context: CheckContext, operations: int, inside: int) -> Verdict:
         f"{len(bit)} of {len(context.windows)} faults bit, {inside} operations succeeded"
         " inside them"
     )
-    if never:
-        summary += f"; warning: asked for, but never bit: {', '.join(never)}"
+    if missing:
+        summary += f"; warning: asked for, but never came up: {', '.join(missing)}"
     return Verdict(NAME, Outcome.VALID, summary, counts=counts, data=data)

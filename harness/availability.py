@@ -14,7 +14,7 @@ from harness.campaign import Campaign, fault_options, faults_of, node_names
 from harness.errors import UsageError
 from harness.plugins import Fault, Json, Target
 from harness.runtime import offers
-from harness.words import needs_of
+from harness.words import family_of, needs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,11 @@ def choose(campaign: Campaign) -> Choice:
         told = "; ".join(tell(unavailable))
         raise UsageError(f"none of the faults asked for is available: {told}")
     return Choice(faults, unavailable)
+
+
+def families(campaign: Campaign) -> dict[str, str]:
+    """Return the family of each fault that a campaign asks for, by its name."""
+    return {name: family_of(discovery.get("faults", name)) for name in faults_of(campaign)}
 
 
 def lacking(fault: Fault, world: str, target: Target, options: Json) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from harness import availability
 from harness.campaign import Campaign, faults_of
 from harness.history.run_folder import RunFolder, write_atomically
 from harness.plugins import FaultWindow, Promises
@@ -67,6 +68,7 @@ def to_json(results: Results) -> dict[str, Any]:
         "faults": {
             "applied": len(results.windows),
             "bit": sum(window.bit for window in results.windows),
+            "by_name": _by_name(campaign, results.windows),
         },
         "faults_unavailable": dict(results.faults_unavailable),
         "failover": results.failover,
@@ -75,6 +77,18 @@ def to_json(results: Results) -> dict[str, Any]:
         "engine": results.engine,
         "repeat": results.repeat,
         "checkers": {verdict.checker: _verdict(verdict) for verdict in results.verdicts},
+    }
+
+
+def _by_name(campaign: Campaign, windows: Sequence[FaultWindow]) -> dict[str, dict[str, Any]]:
+    """Return of each fault asked for its family, how often it was done, and how often it bit."""
+    return {
+        name: {
+            "family": family,
+            "done": sum(window.name == name for window in windows),
+            "bit": sum(window.name == name and window.bit for window in windows),
+        }
+        for name, family in availability.families(campaign).items()
     }
 
 

@@ -218,6 +218,7 @@ class RunView:
     observed: str = ""
     op_timeout_s: float | None = None
     faults_unavailable: tuple[tuple[str, str], ...] = ()  # name, why
+    families: tuple[tuple[str, int, int], ...] = ()  # name, bit, done
 
     @property
     def failover(self) -> Failover | None:

@@ -16,6 +16,7 @@ from harness.plugins import FaultWindow
 from reports import plain_words, timeline
 from reports.elections import aimed_plans, elections
 from reports.failover import kills_leader
+from reports.families import families
 from reports.folder import RunFiles, read_run
 from reports.model import (
     CheckerView,
@@ -78,6 +79,7 @@ def build_view(folder_path: Path) -> RunView:
         seed=seed,
         faults_asked=(NOT_KNOWN,) if asked is None else _words(asked),
         faults_unavailable=tuple((str(f), str(why)) for f, why in unavailable.items()),
+        families=families(results),
         nodes=nodes,
         command=_command(files, seed),
         promises=_promises(results.get("promises") or _fact(files, "promises")),

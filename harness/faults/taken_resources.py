@@ -109,7 +109,7 @@ class ResourceFault:
         bitten = {node: how for node, each in did.items() if (how := self.judge(resources, each))}
         sums = _sums(did, self.measures)
         if not bitten:
-            return Evidence(False, "nobody wanted what was taken", sums)
+            return Evidence(False, "nothing was seen of it", sums)
         what = "; ".join(f"{node} {how}" for node, how in bitten.items())
         leader = await world.leader()
         what += f"; {leader} leads" if leader is not None else "; nobody leads"

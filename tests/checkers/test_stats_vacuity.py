@@ -85,8 +85,14 @@ def test_many_error_texts_are_bounded(tmp_path):
         (
             ("kill", "pause"),
             (window(0, "kill", 0, 10**9), window(1, "pause", 0, 10**9, bit=False)),
+            Outcome.UNKNOWN,
+            "vacuous: pause was done and never bit",
+        ),
+        (
+            ("kill", "pause"),
+            (window(0, "kill", 0, 10**9), window(1, "kill", 0, 10**9, bit=False)),
             Outcome.VALID,
-            "warning: asked for, but never bit: pause",
+            "warning: asked for, but never came up: pause",
         ),
     ],
 )

@@ -1,0 +1,17 @@
+"""The report adds up, by family, which faults bit."""
+
+from __future__ import annotations
+
+from reports.families import families
+
+
+def test_families_add_up_and_older_results_have_none() -> None:
+    by_name = {
+        "kill": {"family": "process", "done": 3, "bit": 2},
+        "pause": {"family": "process", "done": 1, "bit": 1},
+        "cpu": {"family": "resources", "done": 0, "bit": 0},
+        "odd": {"done": 2},
+    }
+    told = families({"faults": {"applied": 6, "by_name": by_name}})
+    assert told == (("other", 0, 2), ("process", 3, 4), ("resources", 0, 0))
+    assert families({"faults": {"applied": 6}}) == families({}) == ()
