@@ -18,9 +18,9 @@ class UsageError(Exception):
     """The user asked for something that cannot be: one line, exit code 254."""
 
 
-class NamespaceNeededError(Exception):
-    """The command runs in a network namespace of its own: the entry starts it again in one."""
-
-
 class HarnessError(Exception):
     """The harness could not do its work: one line, exit code 255."""
+
+
+class NamespaceNeededError(HarnessError):
+    """The command runs in a network namespace of its own: the entry starts it again in one."""

@@ -64,7 +64,7 @@ class Switch:
             "unshape": lambda asked: self._links.unshape(asked["name"]),
             "open_shapes": lambda _: self._links.open_shapes(),
             "shaped": lambda asked: self._links.shaped(asked["name"]),
-            "counts": lambda _: self._counts(),
+            "counts": lambda _: self.counts(),
         }
 
     def run(self) -> None:
@@ -127,11 +127,8 @@ class Switch:
     def _shape(self, asked: Json) -> str:
         return self._links.shape(_links(asked), LinkShape(**asked["shape"]), monotonic())
 
-    def _counts(self) -> Json:
-        """Frames sent on, those that found no room in a wire, and those that we were too late for.
-
-        The last are reset by each question.
-        """
+    def counts(self) -> Json:
+        """Frames sent on, those that found no room in a wire, and those that came too fast."""
         for port in self._ports.values():
             statistics = port.socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
             self._unread += struct.unpack("II", statistics)[1]
@@ -167,7 +164,9 @@ def main(arguments: Sequence[str]) -> int:
         control.send(json.dumps({"error": f"cannot wire the nodes: {why}"}).encode())
         return 1
     control.send(json.dumps({"answer": {port.node: port.namespace for port in ports}}).encode())
-    Switch(ports, control).run()
+    switch = Switch(ports, control)
+    switch.run()
+    sys.stdout.write(f"frames: {json.dumps(switch.counts())}\n")
     return 0
 
 

@@ -64,7 +64,7 @@ def enter(campaign: Campaign) -> None:
     if not namespaces.is_inside():
         if (why := why_no_namespace()) is not None:
             raise HarnessError(f"world netns: {why}")
-        raise NamespaceNeededError
+        raise NamespaceNeededError("world netns: this process is not in a namespace of its own")
 
 
 def run_one(campaign: Campaign, base_port: int | None) -> Session:

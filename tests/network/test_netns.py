@@ -15,10 +15,11 @@ import pytest
 
 from harness import availability, discovery
 from harness.campaign import Campaign
-from harness.errors import UsageError
+from harness.errors import HarnessError, NamespaceNeededError, UsageError
 from harness.network import enter, probe
 from harness.network.probe import WORDS, Probed
 from harness.runtime import offers
+from harness.terminal import session
 from harness.words import Word
 
 PATIENCE_S = 30.0
@@ -138,6 +139,18 @@ def test_a_word_that_does_not_work_here_is_told_with_what_was_seen(monkeypatch) 
     assert offers.why_not("netns", Word.DELAY, target, {}) is None
     choice = availability.choose(Campaign(world="netns", faults=("loss", "delay", "kill")))
     assert choice.unavailable == {"loss": "0 of 60 lost"}
+
+
+def test_a_command_starts_again_in_a_namespace_or_says_why_it_cannot(monkeypatch) -> None:
+    monkeypatch.setattr(probe, "why_no_namespace", lambda: None)
+    session.enter(Campaign(world="process"))
+    with pytest.raises(NamespaceNeededError):
+        session.enter(Campaign(world="netns"))
+    monkeypatch.setattr(probe, "why_no_namespace", lambda: "no network namespace: refused")
+    with pytest.raises(HarnessError, match=r"^world netns: no network namespace: refused$"):
+        session.enter(Campaign(world="netns"))
+    monkeypatch.setattr(enter, "is_inside", lambda: True)
+    session.enter(Campaign(world="netns"))
 
 
 def test_a_spark_server_is_out_of_reach() -> None:
