@@ -28,6 +28,7 @@ from system.node.node import Node
 from system.node.open_file_limit import clients_within, raise_open_file_limit
 from system.node.real_disk import RealDisk
 from system.node.serving import PortInUseError, end_on_signal, flat
+from system.node.starved import end_when_starved
 from system.node.steering import Steering
 from system.node.store_lock import StoreInUseError, lock_store
 from system.node.volatile_disk import VolatileDisk
@@ -78,6 +79,7 @@ def _serve(node: Node, steering: Steering | None) -> int:
     gc.set_threshold(200_000, 50, 50)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_memory()
+    end_when_starved()
     code = 0
     try:
         trio.run(_run, node, steering)

@@ -1,0 +1,42 @@
+"""A node whose thread cannot have memory ends: else whoever waits for the thread waits for ever."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from system.node.starved import EXIT_NO_MEMORY
+
+PROGRAM = """
+import _thread, threading, time
+from system.node.starved import end_when_starved
+end_when_starved()
+
+def fail():
+    raise {error}
+
+{start}
+time.sleep({patience_s})
+"""
+THREAD = "threading.Thread(target=fail).start()"
+BARE = "_thread.start_new_thread(fail, ())"
+
+
+@pytest.mark.parametrize(
+    ("error", "start", "code", "said"),
+    [
+        ("MemoryError", THREAD, EXIT_NO_MEMORY, "MemoryError: a thread could not go on"),
+        ("MemoryError", BARE, EXIT_NO_MEMORY, "MemoryError: a thread could not go on"),
+        ("ValueError('no')", THREAD, 0, "ValueError: no"),
+        ("ValueError('no')", BARE, 0, "ValueError: no"),
+    ],
+)
+def test_a_thread_without_memory_ends_the_process_and_no_other_error_does(error, start, code, said):
+    patience_s = 60 if code else 0.2
+    program = PROGRAM.format(error=error, start=start, patience_s=patience_s)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
