@@ -19,12 +19,13 @@ import msgspec
 
 from harness import discovery
 from harness.abilities import NamesBrokers, TunesReplication
+from harness.clients import OpeningWorkload
 from harness.discovery import unknown
 from harness.draw import new_seed
 from harness.errors import UsageError
 from harness.groups import GroupWorkload
 from harness.limits import CLIENTS_MAX, check_numbers
-from harness.plugins import Promises, Target
+from harness.plugins import Promises, Target, Workload
 from harness.scripts import Step, check_event, read_steps, write_steps
 from harness.toml_text import toml_key, toml_value
 
@@ -203,6 +204,7 @@ def resolve(campaign: Campaign) -> Campaign:
     workload.configured(workload_options(campaign))
     if isinstance(workload, GroupWorkload):
         _check_groups(campaign, target)
+    check_clients(workload, target)
     known = discovery.find("faults")
     for fault in faults_of(campaign):
         if fault not in known:
@@ -235,6 +237,19 @@ def _check_choices(campaign: Campaign, target: Target) -> None:
     most_ms = target.lease_max_ms if isinstance(target, TunesReplication) else 0
     if campaign.leases_ms > most_ms:
         raise UsageError(f"leases_ms {campaign.leases_ms}: {target.name} takes {most_ms} at most")
+
+
+def check_clients(workload: Workload, target: Target) -> None:
+    """Refuse a workload that the target's clients cannot do, as far as it says of which type.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    client: type | None = getattr(target, "client_type", None)
+    if client is None or not isinstance(workload, OpeningWorkload):
+        return
+    if (why := workload.why_not(client)) is not None:
+        raise UsageError(f"workload {workload.name}: clients of {target.name} {why}")
 
 
 def _check_groups(campaign: Campaign, target: Target) -> None:

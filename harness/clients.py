@@ -10,21 +10,24 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from harness.errors import HarnessError
 from harness.groups import Polled
 from harness.plugins import TargetClient, Workload
 
 
 @runtime_checkable
 class OpeningWorkload(Workload, Protocol):
-    """A workload that looks at a new client, or puts something around it, before it is used."""
+    """A workload that needs more of a client, and may put something around it before it is used.
+
+    A target whose clients are all of one type says so by an attribute `client_type`: then a
+    campaign of a workload that they cannot do is refused before anything is started.
+    """
+
+    def why_not(self, client: type) -> str | None:
+        """Say what clients of that type lack for this workload ("cannot ..."); None if nothing."""
+        ...
 
     def opened(self, client: TargetClient) -> TargetClient:
-        """Return the client as this workload uses it, for one process of a history.
-
-        Raises:
-            HarnessError: it cannot do what the workload needs.
-        """
+        """Return the client as this workload uses it, for one process of a history."""
         ...
 
 
@@ -82,8 +85,3 @@ class OffsetsClient(Protocol):
     async def commit(self, key: str, offset: int) -> None:
         """Let the group go on at `offset`."""
         ...
-
-
-def lacking(workload: str, needs: str) -> HarnessError:
-    """Say that the target's clients cannot do what a workload needs."""
-    return HarnessError(f"workload {workload}: this target's clients cannot {needs}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 
-from harness.clients import OffsetsClient, lacking
+from harness.clients import OffsetsClient
 from harness.draw import draw
 from harness.generators import Generator, KeySpread, alone, each_client, operations
 from harness.groups import GroupClient
@@ -58,10 +58,13 @@ class OffsetsWorkload:
         for number in range(client, self.spread.keys, clients):
             yield Operation("fetch", self._key(number))
 
+    def why_not(self, client: type) -> str | None:
+        """It takes a client that keeps a group's offsets."""
+        is_able = issubclass(client, OffsetsClient)
+        return None if is_able else "cannot commit and fetch a group's offsets"
+
     def opened(self, client: TargetClient) -> TargetClient:
-        """Return the client, if it keeps offsets."""
-        if not isinstance(client, OffsetsClient):
-            raise lacking(self.name, "commit and fetch a group's offsets")
+        """Return the client, told which topic all is about."""
         if isinstance(client, GroupClient):
             client.use(TOPIC, self.spread.keys)
         return client

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from harness.clients import ConditionalClient, RegisterClient, lacking
+from harness.clients import ConditionalClient, RegisterClient
 from harness.draw import draw
 from harness.generators import (
     Context,
@@ -73,13 +73,15 @@ class RegisterWorkload:
         for number in range(client, self.spread.keys, clients):
             yield Operation("read", self._key(number))
 
+    def why_not(self, client: type) -> str | None:
+        """It takes registers, or a log with appends on a condition."""
+        if issubclass(client, RegisterClient) or issubclass(client, ConditionalClient):
+            return None
+        return "keep no registers, and cannot append on a condition"
+
     def opened(self, client: TargetClient) -> TargetClient:
         """Return a client of registers: the target's own, or one that keeps them on its log."""
-        if isinstance(client, RegisterClient):
-            return client
-        if isinstance(client, ConditionalClient):
-            return LogRegisters(client)
-        raise lacking(self.name, "append on a condition, and keep no registers")
+        return client if isinstance(client, RegisterClient) else LogRegisters(client)
 
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient

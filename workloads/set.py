@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 
-from harness.clients import PollingClient, lacking
+from harness.clients import PollingClient
 from harness.errors import IndefiniteError
 from harness.generators import (
     Generator,
@@ -84,10 +84,12 @@ class SetWorkload:
         """Read the client's first set."""
         yield Operation("read", key_of(client))
 
+    def why_not(self, client: type) -> str | None:
+        """It takes a log that is polled."""
+        return None if issubclass(client, PollingClient) else "cannot poll a queue"
+
     def opened(self, client: TargetClient) -> TargetClient:
-        """Return the client, if it can poll."""
-        if not isinstance(client, PollingClient):
-            raise lacking(self.name, "poll a queue")
+        """Return the client."""
         return client
 
     async def invoke(

@@ -24,7 +24,7 @@ import trio
 from harness import discovery
 from harness.clients import OpeningWorkload
 from harness.draw import draw
-from harness.errors import DefiniteError, IndefiniteError
+from harness.errors import DefiniteError, HarnessError, IndefiniteError
 from harness.generators.generator import Ended, Generator
 from harness.generators.pace import rate, think_time
 from harness.generators.workload import final_generator_of, generator_of
@@ -222,7 +222,11 @@ class Worker:
             assert isinstance(client, GroupClient), f"{self._plan.target} knows no consumer groups"
             return self._groups.opened(client)
         workload = self._workload
-        return workload.opened(client) if isinstance(workload, OpeningWorkload) else client
+        if not isinstance(workload, OpeningWorkload):
+            return client
+        if (why := workload.why_not(type(client))) is not None:
+            raise HarnessError(f"workload {workload.name}: this target's clients {why}")
+        return workload.opened(client)
 
     def choose(self, client: Client, operation: Operation) -> Operation | None:
         """Turn a drawn operation into what the client does now; None if that is nothing."""

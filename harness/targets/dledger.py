@@ -97,6 +97,7 @@ class DLedgerTarget:
     """Three or more `python -m system.node` processes that keep one replicated log."""
 
     name = "dledger"
+    client_type = DLedgerClient
     needs_name_server = False
     lease_max_ms = 249
     promises = Promises(

@@ -63,6 +63,11 @@ class NativeTarget:
         """What each node of the run is now: MASTER or SLAVE."""
         self._status_clients: dict[str, BrokerGroupClient] = {}
 
+    @property
+    def client_type(self) -> type:
+        """What its clients are."""
+        return NativeClient
+
     # ---- nodes -------------------------------------------------------------------------
 
     def prepare(self, layout: NodeLayout) -> Launch:

@@ -50,8 +50,9 @@ class ConditionalSends:
             # Nothing runs in between: the send below gets this very offset.
             self._sends.send(connection, born_host, request, now_ms, wall_ms)
             return
-        remark = f"the next message of {fields.topic}/{fields.queue_id} is {end}, not {expected}"
-        self._outbox.refuse(connection, command, ResponseCode.QUEUE_END_MOVED, remark)
+        remark = f"{fields.topic}/{fields.queue_id} does not end at the expected offset"
+        ext = {"queueOffset": str(end)}
+        self._outbox.answer(connection, command, ResponseCode.QUEUE_END_MOVED, remark, ext)
 
     def _next_offset(self, queue: Queue) -> int:
         """The offset that the queue's next message gets: a decision that calibration may break."""

@@ -112,7 +112,7 @@ class ResponseCode(IntEnum):
     CONSUMER_NOT_ONLINE = 206
     FLOW_CONTROL = 215
     GO_AWAY = 1500
-    # Ours: the refusal of an APPEND_AT whose message would get another offset.
+    # Ours: the refusal of an APPEND_AT whose message would get another offset, ext `queueOffset`.
     QUEUE_END_MOVED = 58101
 
 

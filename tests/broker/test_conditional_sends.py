@@ -35,7 +35,8 @@ def test_it_is_stored_at_the_offset_that_it_names_or_not_at_all() -> None:
         (refused,) = leader.answer(append_at(wrong))
         assert refused.code == MOVED
         assert outcome_of(refused.code) == "fail"
-        assert refused.remark == f"the next message of t/0 is 1, not {wrong}"
+        assert refused.remark == "t/0 does not end at the expected offset"
+        assert refused.ext["queueOffset"] == "1", "the offset that the next message gets"
     assert codes(leader, append_at(1)) == [0]
     (end,) = leader.answer(max_offset("t", 0))
     assert end.ext["offset"] == "2"

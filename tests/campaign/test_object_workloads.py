@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 
 from harness import discovery
-from harness.errors import DefiniteError, HarnessError
+from harness.campaign import check_clients
+from harness.errors import DefiniteError, UsageError
 from harness.generators import Due, play
 from harness.groups import Polled
 from harness.plugins import Answer, Operation, TargetClient, Workload
@@ -249,8 +251,12 @@ def test_what_was_used_is_read_once_more(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["register", "set", "offsets"])
 def test_clients_that_cannot_do_it_are_refused_in_one_line(name: str) -> None:
-    with pytest.raises(HarnessError, match=f"^workload {name}: this target's clients cannot"):
-        discovery.get("workloads", name).opened(Bare())
+    workload = discovery.get("workloads", name)
+    assert "cannot " in workload.why_not(Bare)
+    assert workload.why_not(Table) is None
+    with pytest.raises(UsageError, match=f"^workload {name}: clients of bare .*cannot "):
+        check_clients(workload, SimpleNamespace(name="bare", client_type=Bare))
+    check_clients(workload, SimpleNamespace(name="who knows"))
 
 
 def test_hot_keys_and_clients_for_a_key() -> None:
