@@ -58,7 +58,8 @@ class TakesResources(Protocol):
         Always "node" and "ended" (how its process ended for want of it; None if it did not). Of
         the processor: "stopped_ms", "stops", "cpu_ms" (time it ran), "wall_ms", and
         "cpu_share_before". Of memory: "limit_bytes", "had_bytes", "refused" (lines in its log
-        that say so). Of descriptors: "limit", "open" (the most seen), "unaccepted" (connections
-        that waited at its door with none free, the most seen), "refused".
+        that say so), "silent" (it runs, and answers nothing). Of descriptors: "limit", "open" (the
+        most seen), "unaccepted" (connections that waited at its door with none free, the most
+        seen), "refused".
         """
         ...

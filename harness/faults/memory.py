@@ -2,7 +2,8 @@
 
 The limit is the process's own (RLIMIT_AS). Meanwhile a crowd asks for connections at its door, as
 clients do that come back all at once, so that it wants more. A program that is refused carries on
-without, or ends; in the end it is started again with its limit as it was.
+without, or ends, or loses a part of itself and stands still: in the end it has its limit as it
+was, and is started again if it does not run or does not answer.
 
 Source: setrlimit(2); Chaos Mesh's memory stress; openraft and etcd out-of-memory reports.
 """
@@ -31,11 +32,13 @@ def _tell(resources: Resources) -> str:
 
 
 def _judge(resources: Resources, did: Json) -> str | None:
-    ended = how_it_ended(did)
-    if ended is None and not did.get("refused"):
+    ended, refused = how_it_ended(did), did.get("refused", 0)
+    if ended is None and did.get("silent"):
+        ended = "it runs, and answers nothing"
+    if ended is None and not refused:
         return None
     limit = f"was refused memory beyond {did.get('limit_bytes', 0) // MIB} MiB"
-    return f"{limit} {did['refused']} times" if ended is None else f"{limit}: {ended}"
+    return f"{limit} {refused} times" if ended is None else f"{limit}: {ended}"
 
 
 PLUGIN = ResourceFault(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import resource
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -28,6 +28,8 @@ from harness.runtime.disks import Member
 BEFORE_S = 0.25
 """For so long a process is watched before processor time is taken from it."""
 LOOK_INTERVAL_S = 0.05
+REVIVED_TIMEOUT_S = 3.0
+"""A process that has its memory again answers within this time, or never."""
 CALLERS_S = 0.5
 """Within this time all callers are there."""
 LOG_BYTES_MAX = 1 << 20
@@ -41,7 +43,11 @@ REFUSALS: Mapping[int, re.Pattern[bytes]] = {
 
 
 class Starter(Protocol):
-    """What starts nodes."""
+    """What starts and ends nodes."""
+
+    async def kill(self, node: str) -> Json:
+        """End the node's process; see `World.kill`."""
+        ...
 
     async def restart(self, node: str, incarnation: int) -> None:
         """Start the node again if its dead incarnation is still that one (idempotent)."""
@@ -71,11 +77,18 @@ class Taking:
     Args:
         members: the nodes.
         starter: starts those that ended for want of what was taken.
+        answers: whether a node answers, as far as is known now.
     """
 
-    def __init__(self, members: Mapping[str, Member], starter: Starter) -> None:
+    def __init__(
+        self,
+        members: Mapping[str, Member],
+        starter: Starter,
+        answers: Callable[[str], bool],
+    ) -> None:
         self._members = members
         self._starter = starter
+        self._answers = answers
         self._taken: dict[str, _Taken] = {}
         self._numbers = count()
 
@@ -100,9 +113,18 @@ class Taking:
         return name
 
     async def give_back(self, name: str) -> None:
-        """Give exactly that back, and start what ended for want of it (idempotent)."""
+        """Give exactly that back, and start what ended for want of it (idempotent).
+
+        A process that was refused memory may have lost a part of itself, and stand still for ever;
+        it is started again, as by its operator.
+        """
         taken = self._taken.get(name)
-        if taken is not None and not taken.is_given_back and self._release(taken):
+        if taken is None or taken.is_given_back:
+            return
+        if self._release(taken):
+            await self._starter.restart(taken.node, taken.incarnation)
+        elif resource.RLIMIT_AS in taken.limits and not await self._revived(taken):
+            await self._starter.kill(taken.node)
             await self._starter.restart(taken.node, taken.incarnation)
 
     def _release(self, taken: _Taken) -> bool:
@@ -131,6 +153,20 @@ class Taking:
         for taken in left:
             self._release(taken)
         return [f"resources of {taken.node} were not given back" for taken in left]
+
+    async def _revived(self, taken: _Taken) -> bool:
+        """Whether a process that has its memory again answers; True if it is another's by now."""
+        process = self._members[taken.node].process
+        with trio.move_on_after(REVIVED_TIMEOUT_S):
+            while self._is_silent(taken):  # noqa: ASYNC110 - a question, no event
+                await trio.sleep(LOOK_INTERVAL_S)
+            return True
+        return process.is_paused or not self._is_silent(taken)
+
+    def _is_silent(self, taken: _Taken) -> bool:
+        process = self._members[taken.node].process
+        is_same = process.incarnation == taken.incarnation and process.is_running
+        return is_same and not self._answers(taken.node)
 
     def _lower_limits(self, taken: _Taken) -> None:
         asked = taken.resources
@@ -198,6 +234,7 @@ class Taking:
             seen["cpu_ms"] = None if used is None else round((used - taken.cpu_ns) / 1e6, 1)
         if taken.limits:
             seen["refused"] = len(refusals)
+            seen["silent"] = not process.is_paused and self._is_silent(taken)
         return seen
 
 

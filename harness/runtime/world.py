@@ -65,7 +65,7 @@ class ProcessWorld:
         self._helpers = tuple(helpers)
         self._disks = Disks(target, self._members, self)
         self._steered = SteeredNodes(target, self._members, self)
-        self._taking = Taking(self._members, self)
+        self._taking = Taking(self._members, self, self._answers)
         self._damages = Damages(target, self._members, self._answers)
         self._network = network
         self._observer = observer

@@ -188,3 +188,11 @@ def test_worlds_say_what_they_lack(world, missing):
     assert set(choice.unavailable) == missing
     for why in choice.unavailable.values():
         assert why == "world sim cannot do it: a simulated process has none of its own"
+
+
+def test_one_that_stands_still_of_it_has_been_bitten_too():
+    world = OperatedWorld()
+    world.did = {"limit_bytes": 1 << 28, "refused": 0, "silent": True}
+    evidence, _ = play("memory", world)
+    assert evidence.bit
+    assert "was refused memory beyond 256 MiB: it runs, and answers nothing" in evidence.what
