@@ -1,0 +1,89 @@
+"""Another wall clock for a program that is not ours: libfaketime, preloaded.
+
+What the program shows is to be measured, never assumed: a program that is static, or asks the
+kernel itself (Go), does not notice. Only the wall clock is faked, for a faked monotonic clock
+hangs programs that wait on conditions.
+
+Traps that are taken care of here: a rate counts from the start of the process, so that one that
+comes late would jump; "+0" alone does not undo a rate; answers are cached for seconds unless that
+is forbidden; a process that is killed leaves two files in /dev/shm.
+
+Source: libfaketime's README; the PyPI package libfaketime, which carries the library (Debian's
+0.9.10 hangs Python 3.11); HARNESSES.md section 5.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from harness.errors import HarnessError
+from harness.history.run_folder import write_atomically
+from harness.plugins import Launch
+
+RIGHT: Final = "+0 x1"
+"""What undoes an offset and a rate."""
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where the library puts its own files
+_LIBRARY = Path("vendor", "libfaketime", "src", "libfaketime.so.1")
+
+
+class FakedTime:
+    """The wall clock of one program, kept in a file of `folder`.
+
+    Raises:
+        HarnessError: the library is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "faketime"
+        self._library = library()
+        self._started_s = time.time()
+        write_atomically(self._file, f"{RIGHT}\n")
+
+    def launch(self, launch: Launch) -> Launch:
+        """Return the launch of the same program under this clock; call it when that starts."""
+        self._started_s = time.time()
+        before = launch.env.get("LD_PRELOAD", "")
+        faked = {
+            "LD_PRELOAD": f"{self._library}:{before}" if before else str(self._library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+        return replace(launch, env={**launch.env, **faked})
+
+    def change(self, offset_ms: float = 0.0, rate: float = 1.0) -> None:
+        """Put the clock ahead (or back) now, and let it go at a rate from now on.
+
+        Raises:
+            HarnessError: the file cannot be written.
+        """
+        ahead_s = (rate - 1.0) * (time.time() - self._started_s)
+        write_atomically(self._file, f"{offset_ms / 1000 - ahead_s:+.6f} x{rate:g}\n")
+
+    def heal(self) -> None:
+        """Let the clock be right again (idempotent). Raises HarnessError."""
+        write_atomically(self._file, f"{RIGHT}\n")
+
+
+def forget(pid: int) -> None:
+    """Delete what a process that ended left in shared memory (idempotent)."""
+    for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+        (SHARED_MEMORY / name).unlink(missing_ok=True)
+
+
+def library() -> Path:
+    """Return the library that is preloaded.
+
+    Raises:
+        HarnessError: the package libfaketime is not installed, or was built without it.
+    """
+    spec = find_spec("libfaketime")
+    found = None if spec is None or spec.origin is None else Path(spec.origin).parent / _LIBRARY
+    if found is None or not found.exists():
+        raise HarnessError("libfaketime is not installed: pip install 'libfaketime>=3.0.1'")
+    return found
