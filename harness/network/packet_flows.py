@@ -92,10 +92,12 @@ class Flows:
         return [frames.reset_onward(self._last[flow])]
 
     def tell_half(self, shape: str) -> None:
-        """Let what that shape left half open take its course: the far side answers now."""
+        """Let what that shape left half open take its course: the far side answers now.
+
+        Whether the near side still has such a connection shows when it says something.
+        """
         for flow in [one for one, end in self._ended.items() if end.shape == shape]:
-            self._ended.pop(flow)
-            self._ended.pop(frames.reverse(flow), None)
+            self._forget(flow)
 
     def _is_live(self, flow: Flow, frame: bytes) -> bool:
         """True if neither side has ended a connection, as far as was seen."""

@@ -217,6 +217,10 @@ def test_half_open_tells_the_far_side_and_swallows_what_the_near_side_says() -> 
     assert (did["half_open"], did["unread"], did["resets"]) == (1, len(said), 0)
     assert at.take(AB, frame(AB, ports=(4001, 10_001), flags=SYN), 2.0), "new ones are whole"
     at.unshape(shape)
+    late = at.shape([AB], LinkShape(half_open=True), 3.0)
+    assert at.shaped(late)["half_open"] == 1, "the new one; the old one may be long gone"
+    at.unshape(late)
+    assert len(list(at.due(3.0))) == 1
     assert at.take(AB, said, 3.0) == (said,), "the far side may say what it knows of it"
 
 
