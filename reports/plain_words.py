@@ -25,7 +25,31 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "acknowledged append is missing on a node that committed it",
         "acknowledged appends are missing on a node that committed them",
     ),
+    "lost-element": (
+        "element that was known to be in a set is gone",
+        "elements that were known to be in sets are gone",
+    ),
     # What was read is wrong.
+    "not-linearizable": (
+        "key shows what no order of its operations explains",
+        "keys show what no order of their operations explains",
+    ),
+    "stale-element": (
+        "element was missed by a later read of its set",
+        "elements were missed by later reads of their sets",
+    ),
+    "unexpected-element": (
+        "element was read that nobody had added",
+        "elements were read that nobody had added",
+    ),
+    "repeated-element": (
+        "element stood twice in one read of its set",
+        "elements stood twice in one read of their sets",
+    ),
+    "out-of-bounds": (
+        "read of a counter was more or less than can have been added",
+        "reads of counters were more or less than can have been added",
+    ),
     "phantom-read": (
         "read returned a value that nobody appended",
         "reads returned values that nobody appended",
