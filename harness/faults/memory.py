@@ -18,13 +18,15 @@ from harness.resources import Resources
 from harness.words import Word
 
 MIB = 1 << 20
-SPARES_BYTES = (0, 0, MIB, 4 * MIB)
-CALLERS = 120
-"""Each of them costs a program some memory."""
+SPARES_BYTES = (0, 0, 0, MIB)
+CALLERS, CALLERS_MAX = 150, 600
+"""Each of them costs a program some memory; what they took before it may have kept, so that each
+time there are more."""
 
 
 def _draw(rng: Random, turn: int) -> Json:
-    return {"memory_spare_bytes": rng.choice(SPARES_BYTES) if turn else 0, "callers": CALLERS}
+    callers = min(CALLERS * (turn + 1), CALLERS_MAX)
+    return {"memory_spare_bytes": rng.choice(SPARES_BYTES) if turn else 0, "callers": callers}
 
 
 def _tell(resources: Resources) -> str:
@@ -43,7 +45,7 @@ def _judge(resources: Resources, did: Json) -> str | None:
 
 PLUGIN = ResourceFault(
     name="memory",
-    summary="Let nodes have 0 to 4 MiB more memory than they have now (RLIMIT_AS).",
+    summary="Let nodes have 0 or 1 MiB more memory than they have now (RLIMIT_AS).",
     needs=frozenset({Word.MEMORY}),
     draw=_draw,
     tell=_tell,
