@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -96,6 +96,9 @@ def play(
     faults = cast("dict[str, Any]", discovery.find("faults"))
     if disk is not None:
         faults[Ext4Power.name] = Ext4Power(disk)
+        target = discovery.get("targets", "dledger")
+        promised = target.promises.durable_under | {Ext4Power.name}  # as it stands any power loss
+        target.promises = replace(target.promises, durable_under=promised)
     asked = resolve(loads(text, "power-losses"))
     folder = run_folder.create(store, asked.name, datetime.now(UTC))
     if disk is not None:
