@@ -114,7 +114,8 @@ def _candidates(env: Mapping[str, str]) -> Iterator[tuple[str, Path | str]]:
 
 
 def _can_run(binary: Path) -> bool:
-    return binary.is_file() and os.access(binary, os.X_OK)
+    # In this order: in a folder of PATH that is closed to us `is_file` would raise.
+    return os.access(binary, os.X_OK) and binary.is_file()
 
 
 def _ask(source: str, binary: Path, env: Mapping[str, str]) -> Java | str:

