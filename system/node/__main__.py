@@ -22,8 +22,9 @@ from system.node.assembly import assemble
 from system.node.clock import Clock, SystemClock
 from system.node.conf_values import ConfigError
 from system.node.config import NodeConfig, load
+from system.node.disk_threads import DiskThreads
 from system.node.heap import keep_memory
-from system.node.machine import Machine, in_disk_thread
+from system.node.machine import Machine
 from system.node.node import Node
 from system.node.open_file_limit import clients_within, raise_open_file_limit
 from system.node.real_disk import RealDisk
@@ -136,7 +137,7 @@ def _machine(config: NodeConfig, steering: Steering | None) -> Machine:
         return Random(f"{config.seed}/{purpose}") if config.seed else SystemRandom()
 
     on_message = None if steering is None else steering.on_message
-    return Machine(disk, clock, dice, in_disk_thread, on_message=on_message)
+    return Machine(disk, clock, dice, DiskThreads(), on_message=on_message)
 
 
 def _log_folder(config: NodeConfig) -> str:

@@ -27,6 +27,7 @@ from system.node.native_assembly import assemble_native
 from system.node.node import Node
 from system.node.node_parts import NodeParts, Replication, WriteHooks
 from system.node.overheard import Overheard
+from system.node.reception import Reception
 from system.node.recorder import CannotRecord, Recorder
 from system.node.taking_over import to_take_over
 from system.raft.membership import Membership
@@ -96,8 +97,8 @@ def _parts(
             hooks.before_install,
         )
 
-    def new_replication(touch: Callable[[], None]) -> Replication:
-        members = Members(config, machine.clock, broker, touch)
+    def new_replication(touch: Callable[[], None], reception: Reception) -> Replication:
+        members = Members(config, machine.clock, broker, touch, reception)
         return Overheard(members, machine.on_message) if machine.on_message else members
 
     return NodeParts(

@@ -1,7 +1,7 @@
 """What a node is given of the machine it runs on: disk, clock, dice and a place for disk work.
 
-A process gets the real ones (`system.node.__main__`), a simulated node those of its world; the
-node itself is the same (DESIGN.md decision 9).
+A process gets the real ones (`system.node.__main__`, `system.node.disk_threads`), a simulated
+node those of its world; the node itself is the same (DESIGN.md decision 9).
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
-
-import trio
 
 from system.node.clock import Clock
 from system.node.direct_socket import KernelPoll, Poll
@@ -44,11 +42,3 @@ class Machine:
     run_disk_work: DiskWork
     new_poll: Callable[[], Poll] = KernelPoll
     on_message: Callable[[Message], None] | None = None
-
-
-async def in_disk_thread(work: Callable[[], Result]) -> Result:
-    """Run disk work of a process: in a thread, so that a slow fsync stops no heartbeat.
-
-    A cancelled node waits for the work under way: nobody else may touch the files meanwhile.
-    """
-    return await trio.to_thread.run_sync(work)

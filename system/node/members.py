@@ -13,6 +13,7 @@ from system.node.clock import Clock
 from system.node.config import NodeConfig
 from system.node.link import Link
 from system.node.peers import Address, Peers
+from system.node.reception import Reception
 from system.node.serving import guarded, listen
 from system.raft.membership import Membership
 from system.raft.protocol import Message
@@ -27,15 +28,24 @@ log = logging.getLogger("shaketable.node")
 
 
 class Members:
-    """The other members, and strangers that want an answer. `touch` has effects carried out."""
+    """The other members, and strangers that want an answer.
+
+    `touch` has effects carried out; `reception` reads what they send, and then carries out itself.
+    """
 
     def __init__(
-        self, config: NodeConfig, clock: Clock, broker: Broker, touch: Callable[[], None]
+        self,
+        config: NodeConfig,
+        clock: Clock,
+        broker: Broker,
+        touch: Callable[[], None],
+        reception: Reception,
     ) -> None:
         self._config = config
         self._clock = clock
         self._broker = broker
         self._touch = touch
+        self._reception = reception
         self._strangers: dict[str, Address] = {}
         self._peers = Peers(clock, self._addresses(broker.core.membership))
         host, port = config.peers[config.self_id]
@@ -131,4 +141,4 @@ class Members:
                     self._meet(sender, wire.address_of(command))
                 broker.receive(message, now_ms)
 
-        await Link(stream.socket, 0).read(on_frames)
+        await self._reception.read(Link(stream.socket, 0), on_frames)

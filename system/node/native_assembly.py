@@ -20,6 +20,7 @@ from system.node.native_flusher import NativeFlusher
 from system.node.native_keys import NativeSettings
 from system.node.node import Node
 from system.node.node_parts import NodeParts, WriteHooks
+from system.node.reception import Reception
 from system.node.slave_synchronize import SlaveSynchronize
 from system.store.native_commit_log import NativeCommitLog
 
@@ -70,7 +71,7 @@ def assemble_native(config: NodeConfig, settings: NativeSettings, machine: Machi
     def new_flusher(hooks: WriteHooks) -> NativeFlusher:
         return NativeFlusher(commit_log, machine, settings.config, hooks, on_flushed)
 
-    def new_replication(node_touch: Callable[[], None]) -> HAService:
+    def new_replication(node_touch: Callable[[], None], _: Reception) -> HAService:
         touches.append(node_touch)
         synchronize = SlaveSynchronize(machine.clock, broker.tables, node_touch)
         return HAService(

@@ -67,8 +67,8 @@ class Node:
             broker, files, machine, self._flusher.until_durable, self._touch
         )
         self._data_files = parts.data_files
-        self._replication = parts.new_replication(self._touch)
         self._reception = Reception(machine.new_poll(), self._carry_out)
+        self._replication = parts.new_replication(self._touch, self._reception)
         self._has_effects = self._is_carrying_out = False
         self._clients: dict[int, Link] = {}
         self._numbers = count(1)

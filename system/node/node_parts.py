@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from system.broker.expiry import DataFile
+from system.node.reception import Reception
 from system.raft.membership import Membership
 from system.raft.protocol import Message, Write
 from system.store.log_writer import WritableLog
@@ -80,9 +81,12 @@ class WriteHooks:
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """The parts; `new_replication` is given what lets the node carry out effects."""
+    """The parts.
+
+    `new_replication` is given what has effects carried out, and what reads the node's connections.
+    """
 
     commit_log: WritableLog
     data_files: FullFiles
     new_write_queue: Callable[[WriteHooks], WriteQueue]
-    new_replication: Callable[[Callable[[], None]], Replication]
+    new_replication: Callable[[Callable[[], None], Reception], Replication]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from random import Random
 
 import pytest
 import trio
+import trio.testing
 
 from system.node import wire
 from system.node.assembly import assemble
 from system.node.clock import SystemClock
 from system.node.config import NodeConfig
-from system.node.machine import Machine, in_disk_thread
+from system.node.disk_threads import DiskThreads
+from system.node.machine import Machine
 from system.node.node import Node
 from system.node.real_disk import RealDisk
 from system.raft.batch import LogEnd
@@ -26,7 +27,7 @@ from system.remoting.frame import FRAME_BYTES_MAX
 def new_node(folder: Path) -> Node:
     peers = {"n0": ("127.0.0.1", 1), "n1": ("127.0.0.1", 2)}
     config = NodeConfig("n0", "g", peers, 3, folder, data_file_bytes=8192, index_file_bytes=320)
-    return assemble(config, Machine(RealDisk(), SystemClock(), Random, in_disk_thread))
+    return assemble(config, Machine(RealDisk(), SystemClock(), Random, DiskThreads()))
 
 
 def test_a_snapshot_that_fits_no_frame_is_dropped_and_said(
@@ -47,29 +48,18 @@ def test_what_came_in_front_of_a_bad_message_is_answered_at_once(tmp_path: Path)
     bad = VoteRequest(1, "n1", -1, -1, canvass=False)
 
     async def main() -> None:
-        ours, theirs = socket.socketpair()
-        with theirs, trio.socket.from_stdlib_socket(ours) as sock:
-            theirs.sendall(wire.encode(good, "g") + wire.encode(bad, "another group"))
-            with pytest.raises(CommandError, match="another group"):
-                await node._replication._serve(_Stream(sock))  # type: ignore[arg-type]
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        theirs = await trio.testing.open_stream_to_socket_listener(listener)
+        async with listener, theirs, trio.open_nursery() as nursery:
+            nursery.start_soon(node._reception.run)
+            ours = await listener.accept()
+            await theirs.send_all(wire.encode(good, "g") + wire.encode(bad, "another group"))
+            async with ours:
+                with pytest.raises(CommandError, match="another group"):
+                    await node._replication._serve(ours)  # type: ignore[attr-defined]
+            nursery.cancel_scope.cancel()
 
     trio.run(main)
     assert node.broker.core.voted_for == "n1"
-    assert node._dirty.is_set(), "the vote is written and said now, and not at the next timeout"
+    assert not node._flusher.is_idle, "the vote is written now, and not at the next timeout"
     node._leave()
-
-
-class _Stream:
-    """A stream of a socket that knows nothing of TCP."""
-
-    def __init__(self, sock: trio.socket.SocketType) -> None:
-        self.socket = _NoOptions(sock)
-
-
-class _NoOptions:
-    def __init__(self, sock: trio.socket.SocketType) -> None:
-        self.recv_into = sock.recv_into
-        self.fileno = sock.fileno
-
-    def setsockopt(self, *option: object) -> None:
-        """A pair of sockets has none of TCP's."""

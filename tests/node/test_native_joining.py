@@ -14,7 +14,8 @@ from system.node.assembly import assemble
 from system.node.clock import SystemClock
 from system.node.conf_values import ConfigError
 from system.node.config import NodeConfig, load
-from system.node.machine import Machine, in_disk_thread
+from system.node.disk_threads import DiskThreads
+from system.node.machine import Machine
 from system.node.real_disk import RealDisk
 
 FILE_BYTES = 65_536
@@ -46,7 +47,7 @@ def write_native_log(folder: Path) -> None:
 
 def start(config: NodeConfig) -> None:
     """Assemble a node and put it away again."""
-    node = assemble(config, Machine(RealDisk(), SystemClock(), Random, in_disk_thread))
+    node = assemble(config, Machine(RealDisk(), SystemClock(), Random, DiskThreads()))
     node._leave()
 
 

@@ -24,8 +24,9 @@ from system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
 from system.node import __main__ as node_main
 from system.node import wire
 from system.node.clock import SystemClock
+from system.node.disk_threads import DiskThreads
 from system.node.flusher import Flusher
-from system.node.machine import Machine, in_disk_thread
+from system.node.machine import Machine
 from system.node.real_disk import RealDisk
 from system.raft.protocol import PushRequest, SaveState
 from system.store.commit_log import CommitLog
@@ -354,7 +355,7 @@ def test_a_failed_fsync_stops_the_node(tmp_path: Path) -> None:
 
     async def main() -> None:
         log: CommitLog = FailingLog()  # type: ignore[assignment]
-        machine = Machine(RealDisk(), SystemClock(), Random, in_disk_thread)
+        machine = Machine(RealDisk(), SystemClock(), Random, DiskThreads())
         flusher = Flusher(
             LogWriter(log), machine, said.append, pytest.fail, lambda: -1, trio.lowlevel.checkpoint
         )
