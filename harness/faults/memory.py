@@ -19,14 +19,12 @@ from harness.words import Word
 
 MIB = 1 << 20
 SPARES_BYTES = (0, 0, 0, MIB)
-CALLERS, CALLERS_MAX = 150, 600
-"""Each of them costs a program some memory; what they took before it may have kept, so that each
-time there are more."""
+CALLERS = 400
+"""Each of them costs a program some memory, all of them more than it has in hand."""
 
 
 def _draw(rng: Random, turn: int) -> Json:
-    callers = min(CALLERS * (turn + 1), CALLERS_MAX)
-    return {"memory_spare_bytes": rng.choice(SPARES_BYTES) if turn else 0, "callers": callers}
+    return {"memory_spare_bytes": rng.choice(SPARES_BYTES) if turn else 0, "callers": CALLERS}
 
 
 def _tell(resources: Resources) -> str:

@@ -121,10 +121,13 @@ class Taking:
         taken = self._taken.get(name)
         if taken is None or taken.is_given_back:
             return
+        process = self._members[taken.node].process
         if self._release(taken):
             await self._starter.restart(taken.node, taken.incarnation)
         elif resource.RLIMIT_AS in taken.limits and not await self._revived(taken):
             await self._starter.kill(taken.node)
+            await self._starter.restart(taken.node, taken.incarnation)
+        elif process.incarnation == taken.incarnation and process.has_fallen:  # only now
             await self._starter.restart(taken.node, taken.incarnation)
 
     def _release(self, taken: _Taken) -> bool:
@@ -134,7 +137,8 @@ class Taking:
         taken.scope.cancel()
         process = self._members[taken.node].process
         has_fallen = process.incarnation == taken.incarnation and process.has_fallen
-        process.excuse_no_more(but_this_one=has_fallen)
+        is_ending = resource.RLIMIT_AS in taken.limits and self._is_silent(taken)
+        process.excuse_no_more(but_this_one=has_fallen or is_ending)
         if process.incarnation == taken.incarnation and process.pid == taken.pid:
             for limit, (soft, hard) in taken.limits.items():
                 resource.prlimit(taken.pid, limit, (soft, hard))

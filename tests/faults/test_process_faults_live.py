@@ -70,7 +70,7 @@ async def starved(world: ProcessWorld, members) -> None:
     assert members["n0"].process.incarnation == 1
     assert not members["n0"].process.is_paused
 
-    none = {"memory_spare_bytes": 0, "callers": 120}
+    none = {"memory_spare_bytes": 0, "callers": 400}
     bit, what, measures = await strike(world, "memory", {"resources": none}, 1.5)
     assert bit, what
     assert measures["refused"] > 0
