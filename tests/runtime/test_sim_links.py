@@ -25,6 +25,8 @@ OPTIONS = {
     "seed": "7",
     "mutant": None,
     "disk": "volatile",
+    "ack": "fsync",
+    "leases_ms": 0,
     "data_file_bytes": 1 << 20,
     "index_file_bytes": 1 << 18,
 }
