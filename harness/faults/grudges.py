@@ -87,13 +87,16 @@ def each_alone(nodes: Sequence[str], alone: Sequence[str]) -> tuple[Link, ...]:
 
 
 def parted(nodes: Sequence[str], cut: Sequence[Link]) -> tuple[str, ...]:
-    """Return the nodes outside the largest part in which all still hear each other."""
-    allowed = nx.complete_graph(nodes, nx.DiGraph)
-    allowed.remove_edges_from(cut)
+    """Return the nodes outside the most that still hear each other directly, both ways.
+
+    Who hears another by way of a third does not count: votes and entries are not passed on.
+    """
+    holds = nx.complete_graph(nodes)
+    holds.remove_edges_from(cut)
     places = {node: place for place, node in enumerate(nodes)}
-    parts = nx.strongly_connected_components(allowed)
-    whole = max(parts, key=lambda part: (len(part), -min(places[node] for node in part)))
-    return tuple(node for node in nodes if node not in whole)
+    cliques = (sorted(places[node] for node in clique) for clique in nx.find_cliques(holds))
+    whole = min(cliques, key=lambda clique: (-len(clique), clique))
+    return tuple(node for node, place in places.items() if place not in whole)
 
 
 def deaf(nodes: Sequence[str], node: str) -> tuple[Link, ...]:

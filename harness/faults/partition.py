@@ -80,7 +80,7 @@ class Partition:
         return f"{plan.get('label', plan['shape'])}, {after[plan['mend']]}"
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The nodes that are not among the most that still hear each other."""
+        """The nodes that are not among the most that all hear each other directly."""
         return grudges.parted(nodes, [(a, b) for a, b in plan["links"]])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:

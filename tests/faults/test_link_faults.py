@@ -127,11 +127,14 @@ def test_victims_say_whom_a_partition_parts_from_the_others():
         partition.PLUGIN.configured({"victims": ["all"], "nodes": list(nodes)})
 
 
-def test_what_a_partition_takes_out_is_outside_of_the_largest_part_that_hears_itself():
+def test_what_a_partition_takes_out_is_who_does_not_hear_the_most_others_directly():
     nodes = group(5)
     assert grudges.parted(nodes, []) == ()
     assert grudges.parted(nodes, grudges.deaf(nodes, "n2")) == ("n2",)
-    assert grudges.parted(nodes, [("n0", "n1")]) == ()
+    assert grudges.parted(nodes, [("n0", "n1")]) == ("n1",)
+    assert grudges.parted(group(3), [("n0", "n1"), ("n1", "n0")]) == ("n1",)
+    assert grudges.parted(nodes, grudges.bridge(nodes, nodes[:2], "n2", nodes[3:])) == nodes[3:]
+    assert len(grudges.parted(nodes, grudges.majorities_ring(nodes, nodes))) == 3
     halves = grudges.components(nodes, [["n0", "n4"], ["n1", "n2", "n3"]])
     assert grudges.parted(nodes, halves) == ("n0", "n4")
     assert grudges.parted(nodes, grudges.each_alone(nodes, nodes)) == ("n1", "n2", "n3", "n4")
