@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from checkers.linearizability.linearizable import Linearizable
+from checkers.logs.durability import why_unpromised
 from checkers.models.cas_register import CasRegister
 from harness.plugins import CheckContext
 
@@ -21,10 +22,7 @@ def why_not_promised(kind: str, context: CheckContext) -> str | None:
     promises = context.promises
     if not promises.linearizable >= FUNCTIONS:
         return "the target does not promise it"
-    beyond = sorted(set(context.faults_asked) - promises.durable_under)
-    if beyond:
-        return f"the target promises no durability under {', '.join(beyond)}"
-    return None
+    return why_unpromised(context)
 
 
 class LinearizableRegister(Linearizable):

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from harness.promises import stands
 
 if TYPE_CHECKING:  # client workers import this module, and start far faster without pyarrow
     import numpy as np
@@ -16,6 +18,10 @@ if TYPE_CHECKING:  # client workers import this module, and start far faster wit
 
     from harness.plugins import Promises
     from harness.verdict import Verdict
+
+
+UNMEASURED: Final = ("could not be applied", "probe ", "not undone")
+"""How the evidence of a fault begins of which nobody knows whether it bit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,11 @@ class FaultWindow:
     def from_ns(self) -> int:
         """When the fault began to be applied, as early as is known."""
         return self.start_ns if self.began_ns is None else self.began_ns
+
+    @property
+    def may_have_bitten(self) -> bool:
+        """It bit, or was begun and never measured: what it took away may have been taken."""
+        return self.bit or self.evidence.startswith(UNMEASURED)
 
 
 SEARCH_BYTES = 512 << 20
@@ -66,6 +77,7 @@ class CheckContext:
     `committed` maps each node that answered while draining to its committed index; a
     node that did not answer is absent. `incomplete` says, in words, why the history is
     known to lack events, if it is: then no verdict may be VALID or rest on absence.
+    `families` maps faults to their families (`harness.words.FAMILIES`), as far as is known.
     `search` is what a search may spend. `clock_unix_s` is the only clock of a checker, put in
     by the engine (importable, so that it can be sent to executors); without one, as in a
     test of one checker, time never runs out.
@@ -79,6 +91,13 @@ class CheckContext:
     incomplete: str | None = None
     search: SearchBudget = SearchBudget()
     clock_unix_s: Callable[[], float] | None = None
+    families: Mapping[str, str] = field(default_factory=dict)
+
+    def beyond(self, stood: frozenset[str]) -> str:
+        """Name the faults done that nobody promised to stand who promises to stand `stood`."""
+        names = sorted({window.name for window in self.windows if window.may_have_bitten})
+        family = self.families.get
+        return ", ".join(name for name in names if not stands(stood, name, family(name, "")))
 
     def begin_search(self) -> Callable[[], bool]:
         """Start the time of one partition's search; the answer says, when asked, if it is over."""

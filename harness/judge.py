@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,9 +25,11 @@ from harness.course import judge_course
 from harness.errors import HarnessError, UsageError
 from harness.history.export import Exported, export, export_events, load_operations
 from harness.history.run_folder import RunFolder
-from harness.plugins import CheckContext, Target
+from harness.plugins import CheckContext, FaultWindow, Target
+from harness.promises import OURS
 from harness.repeat import repeat_command
 from harness.verdict import Verdict
+from harness.words import family_of
 
 log = logging.getLogger(__name__)
 
@@ -209,6 +211,7 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
         windows=exported.windows,
         faults_asked=tuple(name for name in faults_of(campaign) if name not in unavailable),
         incomplete=exported.incomplete,
+        families=_families(exported.windows),
     )
     return CheckJob(
         operations=tuple(sorted(folder.operations.glob("*.parquet"))),
@@ -227,6 +230,13 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
             else None
         ),
     )
+
+
+def _families(windows: Iterable[FaultWindow]) -> dict[str, str]:
+    """Return the families of other people's faults that were done, if they are still installed."""
+    names = {window.name for window in windows} - OURS
+    here = discovery.find("faults") if names else {}
+    return {name: family_of(here[name]) for name in names if name in here}
 
 
 def committed_indexes(folder: RunFolder) -> dict[str, int]:

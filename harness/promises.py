@@ -5,6 +5,7 @@ Source: DESIGN.md decision 5.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -32,13 +33,42 @@ FAULTS_OF_DISKS: Final = frozenset(
     {"power", "disk-errors", "disk-full", "disk-slow", "disk-stall", "damage"}
 )
 """Faults of one node's disk, and of many at once; `rollback` is none that anybody stands."""
+OURS: Final = (
+    frozenset({"kill", "pause", "transfer", "wipe", "rollback"})
+    | FAULTS_OF_LINKS
+    | FAULTS_OF_PROCESSES
+    | FAULTS_OF_CLOCKS
+    | FAULTS_OF_DISKS
+)
+"""Faults that every target's promises could name: what they do not name is not promised."""
+STANDS_BY: Final[Mapping[str, frozenset[str]]] = {
+    "process": frozenset({"kill", "pause"}),
+    "network": frozenset({"partition"}),
+    "clock": FAULTS_OF_CLOCKS,
+    "disk": FAULTS_OF_DISKS | {"wipe"},
+    "membership": frozenset({"members"}),
+    "resources": frozenset({"cpu", "memory", "descriptors"}),
+}
+"""By family (`harness.words.FAMILIES`): whoever stands these stands other people's faults of it.
+Rollbacks nobody stands."""
+
+
+def stands(stood: frozenset[str], fault: str, family: str) -> bool:
+    """Say if who promises to stand the faults `stood` promises to stand this one.
+
+    One that the promises could not name, since it is somebody's own plug-in, is judged by its
+    family; one that says no family is not promised.
+    """
+    if fault in stood or fault in OURS:
+        return fault in stood
+    return family in STANDS_BY and STANDS_BY[family] <= stood
 
 
 @dataclass(frozen=True, slots=True)
 class Promises:
     """What a target promises, as data; checkers judge these and nothing else.
 
-    `durable_under`: names of faults that an acknowledged append survives.
+    `durable_under`: names of faults that an acknowledged append survives; see `stands`.
     `linearizable`: operation names (f) that are linearizable together, for each key.
     `committed_prefix`: committed log prefixes are equal on all nodes.
     `excludes`: anomalies (docs/anomalies.md) that it promises never to show, beside those

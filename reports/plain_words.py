@@ -46,6 +46,10 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "element stood twice in one read of its set",
         "elements stood twice in one read of their sets",
     ),
+    "lost-add": (
+        "read of a counter lacked what had been added",
+        "reads of counters lacked what had been added",
+    ),
     "out-of-bounds": (
         "read of a counter was more or less than can have been added",
         "reads of counters were more or less than can have been added",

@@ -6,6 +6,7 @@ Source: jepsen.checker "counter"; beyond it, decrements.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,8 @@ from harness.verdict import Finding, Verdict
 
 NAME: Final = "counter"
 OUT_OF_BOUNDS: Final = "out-of-bounds"
+LOST_ADD: Final = "lost-add"
+"""Out of bounds as well, but as it may be where acknowledged adds are gone."""
 
 
 class Counter:
@@ -46,14 +49,15 @@ class Counter:
         # Intervals are closed: what returns when the read is called is concurrent with it.
         begin, close = rows.call[reads], rows.end[reads]
         surely = _sum_before(end, amount, begin, "left")
-        low = (
-            surely + _sum_before(call, down, close, "right") - _sum_before(end, down, begin, "left")
-        )
-        high = surely + _sum_before(call, up, close, "right") - _sum_before(end, up, begin, "left")
+        least, most = (_sum_before(call, part, close, "right") for part in (down, up))
+        low = surely + least - _sum_before(end, down, begin, "left")
+        high = surely + most - _sum_before(end, up, begin, "left")
         value = rows.output[reads]
+        outside = (value < low) | (value > high)
+        may_be_loss = (value >= least) & (value <= most)
         findings = Findings()
 
-        def describe(n: int) -> Finding:
+        def describe(kind: str, n: int) -> Finding:
             row = int(reads[n])
             message = (
                 f"{rows.key}: the read by process {rows.process[row]} (op {rows.op[row]}) returned"
@@ -62,10 +66,10 @@ class Counter:
             bounds = {"value": value[n], "low": low[n], "high": high[n]}
             more = details(context, int(rows.call[row]), **bounds)
             operations = (int(rows.op[row]),)
-            return Finding(OUT_OF_BOUNDS, message, rows.key or None, None, operations, more)
+            return Finding(kind, message, rows.key or None, None, operations, more)
 
-        outside = np.flatnonzero((value < low) | (value > high))
-        findings.add(OUT_OF_BOUNDS, outside.tolist(), describe)
+        for kind, are in ((LOST_ADD, may_be_loss), (OUT_OF_BOUNDS, ~may_be_loss)):
+            findings.add(kind, np.flatnonzero(outside & are).tolist(), partial(describe, kind))
         return findings.table({"counters": 1, "adds": len(adds), "reads": len(reads)})
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:

@@ -50,6 +50,7 @@ EXCLUDED_BY: Final[Mapping[str, tuple[Group, ...]]] = {
     "duplicated-element": (NOTHING,),
     "stale-element": (PUTS, TAKES),
     "repeated-element": (PUTS, TAKES),
+    "lost-add": (PUTS, TAKES),
     "out-of-bounds": (PUTS, TAKES),
     "repeated-id": (frozenset(("generate",)),),
     "offset-went-back": (COMMITS, FETCHES),
@@ -64,10 +65,8 @@ ANOMALIES: Final = frozenset(EXCLUDED_BY)
 """All of them: `Promises(excludes=ANOMALIES)` is how a history is judged whose system promises
 everything."""
 
-DURABILITY: Final = frozenset(
-    ("lost-write", "unseen", "lost-element", "offset-lost", "out-of-bounds")
-)
-"""Anomalies of what was acknowledged and is gone; a counter that lost an add is out of bounds."""
+DURABILITY: Final = frozenset(("lost-write", "unseen", "lost-element", "offset-lost", "lost-add"))
+"""Anomalies of what was acknowledged and is gone."""
 DELIVERED: Final = frozenset(
     (
         "lost-message",
@@ -91,6 +90,7 @@ NEEDS_ALL_EVENTS: Final = frozenset(
         "unexpected-element",
         "duplicated-element",
         "stale-element",
+        "lost-add",
         "out-of-bounds",
         "never-committed",
     )
@@ -105,10 +105,10 @@ def why_not_promised(kind: str, context: CheckContext) -> str | None:
     is_linearizable = all(group & promises.linearizable for group in groups)
     if not is_linearizable and kind not in promises.excludes:
         return "the target does not promise it"
-    beyond = sorted(set(context.faults_asked) - promises.durable_under)
+    beyond = context.beyond(promises.durable_under)
     if kind in DURABILITY and beyond:
-        return f"the target promises no durability under {', '.join(beyond)}"
-    beyond = sorted(set(context.faults_asked) - promises.all_delivered_under)
+        return f"the target promises no durability under {beyond}"
+    beyond = context.beyond(promises.all_delivered_under)
     if kind in DELIVERED and beyond:
-        return f"the target promises no delivery under {', '.join(beyond)}"
+        return f"the target promises no delivery under {beyond}"
     return None

@@ -134,11 +134,9 @@ def why_not_judged(context: CheckContext) -> str | None:
 
 
 def why_unpromised(context: CheckContext) -> str | None:
-    """Say which of the faults asked for may lose what was acknowledged; None if none may."""
-    beyond = sorted(set(context.faults_asked) - context.promises.durable_under)
-    if not beyond:
-        return None
-    return f"the target promises no durability under {', '.join(beyond)}"
+    """Say which of the faults done may lose what was acknowledged; None if none may."""
+    beyond = context.beyond(context.promises.durable_under)
+    return f"the target promises no durability under {beyond}" if beyond else None
 
 
 def _doubts(gathered: Gathered, context: CheckContext) -> list[str]:

@@ -11,7 +11,7 @@ from checkers.logs import committed_prefix, durability
 from harness.plugins import FaultWindow
 from harness.targets.dledger_files import read_entries
 from harness.verdict import Outcome
-from tests.support.checker_histories import PROMISES, job, op
+from tests.support.checker_histories import PROMISES, job, op, struck
 from tests.support.dledger_encoder import write_log
 
 NODES = ("n0", "n1", "n2")
@@ -214,7 +214,7 @@ def test_nothing_acknowledged_is_no_verdict(tmp_path):
 def test_loss_that_was_not_promised_away_is_observed(tmp_path):
     promises = replace(PROMISES, durable_under=frozenset(("kill",)), committed_prefix=False)
     logs = {"n0": BASE, "n1": BASE[:-1], "n2": BASE[:-1]}
-    durable, prefix = judge(tmp_path, logs, promises=promises, faults_asked=("kill", "partition"))
+    durable, prefix = judge(tmp_path, logs, promises=promises, **struck("kill", "partition"))
     assert durable.outcome is Outcome.VALID
     assert [finding.kind for finding in durable.observed] == ["lost-append"]
     assert "promises no durability under partition" in durable.summary
@@ -225,7 +225,7 @@ def test_loss_that_was_not_promised_away_is_observed(tmp_path):
 def test_loss_under_promised_faults_counts(tmp_path):
     promises = replace(PROMISES, durable_under=frozenset(("kill",)))
     logs = dict.fromkeys(NODES, BASE[:-1])
-    durable, _ = judge(tmp_path, logs, promises=promises, faults_asked=("kill",))
+    durable, _ = judge(tmp_path, logs, promises=promises, **struck("kill"))
     assert durable.outcome is Outcome.INVALID
 
 

@@ -9,6 +9,7 @@ import pytest
 from harness.plugins import Promises
 from harness.verdict import Outcome
 from tests.support.anomaly_histories import judge, kinds_of, parse
+from tests.support.checker_histories import struck
 
 ROOT = Path(__file__).parent.parent / "histories" / "registers"
 HISTORIES = sorted(ROOT.glob("*.txt"))
@@ -37,7 +38,8 @@ def test_what_is_not_promised_is_observed(
     tmp_path: Path, promises: Promises, faults: tuple[str, ...], why: str
 ) -> None:
     rows = parse((ROOT / "stale_read.txt").read_text())
-    verdict = judge(tmp_path, rows, "linearizable-register", promises=promises, faults_asked=faults)
+    told = {"promises": promises, **struck(*faults)}
+    verdict = judge(tmp_path, rows, "linearizable-register", **told)
     assert verdict.outcome is Outcome.VALID
     assert why in verdict.summary
     assert len(verdict.observed) == 1

@@ -27,6 +27,7 @@ from tests.support.checker_histories import (
     job,
     parse,
     random_history,
+    struck,
     table,
 )
 
@@ -121,7 +122,7 @@ def test_spark_says_the_same(tmp_path, spark):
 
 def test_logs_that_may_lose_entries_are_no_breach(tmp_path):
     """Nothing was promised of the fault that was asked for; it is shown all the same."""
-    verdict = judge(tmp_path, GONE, logs(1), faults_asked=("wipe",))
+    verdict = judge(tmp_path, GONE, logs(1), **struck("wipe"))
     assert verdict.outcome is Outcome.VALID
     assert [finding.kind for finding in verdict.observed] == [
         "unexplained-offset (with the nodes' logs)"

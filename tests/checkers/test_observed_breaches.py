@@ -6,9 +6,12 @@ import pytest
 
 from checkers.anomalies.promises import why_not_promised
 from checkers.findings import NOTHING_BROKEN, Findings, gather, settle
+from harness.history.export import NOT_UNDONE
 from harness.plugins import Promises
+from harness.promises import FAULTS_OF_DISKS, STANDS_BY
 from harness.verdict import Finding, Outcome
-from tests.support.checker_histories import context
+from harness.words import FAMILIES
+from tests.support.checker_histories import context, struck
 
 KEPT = Promises(
     durable_under=frozenset({"kill", "wipe"}),
@@ -30,11 +33,51 @@ KEPT = Promises(
     ],
 )
 def test_what_is_kept_and_what_is_delivered_are_promised_apart(kind, faults, why):
-    assert why_not_promised(kind, context(promises=KEPT, faults_asked=faults)) == why
+    assert why_not_promised(kind, context(promises=KEPT, **struck(*faults))) == why
+
+
+STURDY = Promises(
+    durable_under=frozenset({"kill", "pause"}) | FAULTS_OF_DISKS, excludes=frozenset({"lost-add"})
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "family", "is_excused"),
+    [
+        ("power-plug", "disk", True),  # whoever stands all of disks stands a wipe too
+        ("debugger", "process", False),
+        ("old-copy", "rollback", True),
+        ("whatever", "other", True),
+        ("uninstalled", None, True),
+        ("clock", "clock", True),
+        ("rolling-restart", "process", True),  # it could be named, and is not
+    ],
+)
+def test_other_peoples_faults_are_judged_by_their_family(fault, family, is_excused):
+    families = {} if family is None else {fault: family}
+    about = context(promises=STURDY, families=families, **struck("kill", fault))
+    why = f"the target promises no durability under {fault}" if is_excused else None
+    assert why_not_promised("lost-add", about) == why
+    assert set(STANDS_BY) <= set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "is_excused"),
+    [
+        ("the disk is as it was", False),
+        ("not begun: the budget keeps a quorum", False),
+        ("could not be applied: OSError: no room", True),
+        ("probe failed: OSError: no disk", True),
+        (NOT_UNDONE, True),
+    ],
+)
+def test_a_fault_that_never_bit_excuses_nothing_if_that_is_known(evidence, is_excused):
+    faults = struck("rollback", bit=False, evidence=evidence)
+    assert bool(why_not_promised("lost-add", context(promises=STURDY, **faults))) is is_excused
 
 
 def test_observed_kinds_are_counted_and_told_with_what_is_documented():
-    about = context(promises=KEPT, faults_asked=("wipe",))
+    about = context(promises=KEPT, **struck("wipe"))
     findings = Findings()
     findings.add("lost-message", range(300), lambda n: Finding("lost-message", f"{n} is gone."))
     verdict = settle(
@@ -49,7 +92,7 @@ def test_observed_kinds_are_counted_and_told_with_what_is_documented():
     )
     raised = context(
         promises=KEPT.raised_to(Promises(durable_under=frozenset({"wipe"})), "other"),
-        faults_asked=("wipe",),
+        **struck("wipe"),
     )
     again = settle(
         "x", gather(findings.table({})), raised,

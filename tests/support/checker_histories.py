@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from checkers.engine.job import CheckJob
 from harness.history.schema import OPERATIONS
-from harness.plugins import CheckContext, Promises
+from harness.plugins import CheckContext, FaultWindow, Promises
 
 Op = dict[str, Any]
 
@@ -22,6 +22,12 @@ PROMISES = Promises(
     linearizable=frozenset(("append", "read", "end")),
     committed_prefix=True,
 )
+
+
+def struck(*faults: str, bit: bool = True, evidence: str = "") -> dict[str, Any]:
+    """What a context is told of a run in which these faults were done."""
+    windows = [FaultWindow(n, name, name, 0, 0, bit, evidence) for n, name in enumerate(faults)]
+    return {"faults_asked": faults, "windows": tuple(windows)}
 
 
 def context(**more: Any) -> CheckContext:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from checkers.anomalies import cycles, log_anomalies
 from harness.verdict import Outcome
 from tests.support.anomaly_histories import EVERYTHING, kinds_of
-from tests.support.checker_histories import context, op, table
+from tests.support.checker_histories import context, op, struck, table
 
 PROCESSES = 4
 
@@ -222,7 +222,7 @@ def test_what_was_never_promised_is_observed():
 
 
 def test_what_is_gone_under_a_fault_that_nothing_survives_is_observed():
-    told = context(promises=EVERYTHING, faults_asked=("clock",))
+    told = context(promises=EVERYTHING, **struck("clock"))
     rows = [
         op(0, "send", 0, 10, input=1, offset=0),
         op(1, "poll", 11, 12, extra='{"output": []}'),
