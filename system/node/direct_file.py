@@ -34,44 +34,62 @@ class WriteBuffer:
 class DirectFile(RealFile):
     """A file that is written by whole blocks; the last one is kept for the next write.
 
-    `is_zero` says that it was just created. Raises OSError where the file system cannot.
+    `is_zero` says that it was just created. Only one handle of a file may write. Where the file
+    system cannot do it, the page cache is written to, as ever. A file that is not written to, or
+    full, holds one descriptor, as any other.
     """
 
-    __slots__ = ("_block", "_block_at", "_buffer", "_data_end", "_direct_fd")
+    __slots__ = ("_block", "_block_at", "_buffer", "_data_end", "_direct_fd", "_is_direct")
 
     def __init__(
         self, path: str, fd: int, size: int, buffer: WriteBuffer, *, reserve: bool, is_zero: bool
     ) -> None:
         super().__init__(path, fd, size, reserve=reserve)
-        self._direct_fd = os.open(path, os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC)
         self._buffer = buffer
+        self._direct_fd = -1
+        self._is_direct = True
         self._block = _ZEROS
         self._block_at = -1  # where `_block`, the last one written, stands; -1: nowhere
         self._data_end = 0 if is_zero else -1  # behind it all is zero; -1: not looked at yet
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the page cache is passed by, as far as is known."""
+        return self._is_direct
 
     def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
         """Write all buffers one behind the other from `position` on."""
         data = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
         behind = position + sum(map(len, data))
+        whole_end = self.size // BLOCK_BYTES * BLOCK_BYTES
         if self._data_end < 0:
             ranges = self.data_ranges(0)
             self._data_end = ranges[-1][1] if ranges else 0
-        if self._direct_fd < 0 or behind > self.size // BLOCK_BYTES * BLOCK_BYTES:
-            self._block_at = -1  # the file's last block is no whole one
-            super().pwrite(data, position)
-        else:
-            self._write(data, position)
-        self._data_end = max(self._data_end, behind)
+        try:
+            if not data or behind > whole_end or not self._is_direct:
+                self._block_at = -1  # the file's last block is no whole one
+                super().pwrite(data, position)
+            else:
+                self._write(data, position)
+        finally:  # also behind a failure: part of it may stand there
+            self._data_end = max(self._data_end, behind)
+        if behind >= whole_end:
+            self._close_direct()
 
     def _write(self, data: Sequence[memoryview], position: int) -> None:
         with self._buffer.lock, errors_of("write", self.path):
             try:
+                if self._direct_fd < 0:
+                    flags = os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC
+                    self._direct_fd = os.open(self.path, flags)
                 self._write_blocks(data, position)
             except OSError as error:
                 self._block_at = -1
                 if error.errno != errno.EINVAL:
                     raise
-                self._close_direct()  # its disk's blocks are larger than we know
+                # No direct writes in this file system, or its disk's blocks are larger.
+                self._is_direct = False
+                self._close_direct()
                 super().pwrite(data, position)
 
     def _write_blocks(self, data: Sequence[memoryview], position: int) -> None:
@@ -80,6 +98,9 @@ class DirectFile(RealFile):
         at = position % BLOCK_BYTES
         place = position - at
         memory[:at] = self._read_block(place)[:at] if at else b""
+        end = position + sum(map(len, data))
+        # Read before anything is written: a direct write drops its neighbours from the page cache.
+        last = self._read_block(end - end % BLOCK_BYTES) if end % BLOCK_BYTES else b""
         for piece in data:
             done = 0
             while done < len(piece):
@@ -91,7 +112,7 @@ class DirectFile(RealFile):
                     place, at = place + BUFFER_BYTES, 0
         if part := at % BLOCK_BYTES:
             whole = at - part + BLOCK_BYTES
-            memory[at:whole] = self._read_block(place + at - part)[part:]
+            memory[at:whole] = last[part:]
             at = whole
         if at:
             self._write_out(place, at)

@@ -41,6 +41,7 @@ class DiskThreads:
     def __init__(self) -> None:
         self._idle: list[SimpleQueue[_Job]] = []
 
+    @trio.lowlevel.enable_ki_protection  # whoever gave work away waits for it
     async def __call__(self, work: Callable[[], Result]) -> Result:
         """Run `work` and return what it returns, or raise what it raises."""
         await trio.lowlevel.checkpoint_if_cancelled()

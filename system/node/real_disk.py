@@ -5,7 +5,6 @@ Source: Linux man pages; DESIGN.md decision 2 (an error of fsync is fatal, names
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -48,8 +47,7 @@ class RealDisk:
 
     def _file(self, path: str, fd: int, size: int, *, reserve: bool, is_zero: bool) -> RealFile:
         if self._buffer is not None and str(Path(path).parent) == self._direct_folder:
-            with contextlib.suppress(OSError):  # its file system, or the disk, cannot
-                return DirectFile(path, fd, size, self._buffer, reserve=reserve, is_zero=is_zero)
+            return DirectFile(path, fd, size, self._buffer, reserve=reserve, is_zero=is_zero)
         return RealFile(path, fd, size, reserve=reserve)
 
     def exists(self, path: str) -> bool:

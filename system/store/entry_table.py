@@ -26,6 +26,7 @@ CHECKED_MIN = 32
 WALKED_MIN = 64
 """With fewer entries the arrays cost more than they save."""
 
+_I64_MAX = 2**63 - 1
 _SIZE_AT_4 = Struct(">4xi").unpack_from
 _HEADER = np.dtype(
     [
@@ -64,6 +65,8 @@ def is_sound(batch: Batch) -> bool:
     False says nothing: the batch may be too small for columns, or have a membership in it.
     """
     data, count = batch.data, batch.count
+    if max(batch.last_index, batch.end_position) > _I64_MAX:  # numbers would wrap
+        return False
     starts = _starts(data, count) if count >= CHECKED_MIN else None
     if starts is None:
         return False

@@ -68,8 +68,8 @@ def recover(
     cut_until = max(data_end, min(mark.mark.cut_until, file_end))
     if cut_until > end.position:
         mark.move(mark.mark.end, cut_until)
-    data.cut(end.position, cut_until)
     data.rewrite(mark.mark.end.position, end.position)
+    data.cut(end.position, cut_until)
     data.sync()
     data.sync_names()
     scan.rebuilder.finish()

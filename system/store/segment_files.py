@@ -143,15 +143,23 @@ class SegmentFiles:
             self.sync_names()
 
     def rewrite(self, position: int, end: int) -> None:
-        """Write again what stands in a range, so that the next sync really writes it."""
+        """Write again what stands in a range, so that the next sync really writes it.
+
+        It may stand in the page cache alone, as clean pages, after an fsync that failed; and a
+        write past the page cache drops its neighbours there. So all is read before any is written:
+        no more than what was not synced when the node ended.
+        """
+        pieces: list[tuple[int, bytes]] = []
         while position < end:
             room = self.start_of(position) + self.file_bytes - position
             if not self.has(position):
                 position += room
                 continue
             data = self.read(position, min(_CHUNK_BYTES, room, end - position))
-            self.write([data], position)
+            pieces.append((position, data))
             position += len(data)
+        for place, data in pieces:
+            self.write([data], place)
 
     def sync(self) -> None:
         """Make everything written durable."""

@@ -27,9 +27,11 @@ def direct_disk(folder: Path) -> RealDisk:
     """A disk that writes this folder's files directly; no test of it where that cannot be."""
     disk = RealDisk(str(folder))
     file = disk.create(f"{folder}/probe", BLOCK_BYTES)
+    assert isinstance(file, DirectFile)
+    file.pwrite([b"x"], 0)
+    assert file.is_direct, "the tests' folder must be able to write directly"
     file.close()
     disk.unlink(f"{folder}/probe")
-    assert isinstance(file, DirectFile), "the tests' folder must be able to write directly"
     return disk
 
 
@@ -67,7 +69,7 @@ def test_a_write_larger_than_the_buffer(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_file_system_that_cannot_gets_ordinary_files(
+def test_a_file_system_that_cannot_is_written_through_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_open = os.open
@@ -80,8 +82,9 @@ def test_a_file_system_that_cannot_gets_ordinary_files(
     monkeypatch.setattr(os, "open", refuse)
     disk = RealDisk(str(tmp_path))
     file = disk.create(f"{tmp_path}/file", BLOCK_BYTES)
-    assert not isinstance(file, DirectFile)
     file.pwrite([b"x"], 7)
+    assert isinstance(file, DirectFile)
+    assert not file.is_direct
     assert file.pread(2, 6) == b"\0x"
     file.close()
 
@@ -122,3 +125,19 @@ def test_only_the_log_s_folder_is_written_directly(tmp_path: Path) -> None:
     file = disk.create(f"{tmp_path}/index/file", BLOCK_BYTES)
     assert not isinstance(file, DirectFile)
     file.close()
+
+
+def test_only_a_file_that_is_being_written_has_a_second_descriptor(tmp_path: Path) -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    disk = direct_disk(tmp_path)
+    before = descriptors()
+    file = disk.create(f"{tmp_path}/file", 2 * BLOCK_BYTES)
+    assert descriptors() == before + 1
+    file.pwrite([b"x"], 0)
+    assert descriptors() == before + 2
+    file.pwrite([bytes(2 * BLOCK_BYTES - 1)], 1)
+    assert descriptors() == before + 1
+    file.close()
+    assert descriptors() == before

@@ -132,3 +132,10 @@ def test_a_gap_in_a_queue_is_left_to_the_walk() -> None:
     table = message_table(batch.data, batch.position, batch.count)
     assert table is not None
     assert table.runs() is None
+
+
+@pytest.mark.parametrize("place", [{"position": 2**63 - 1000}, {"first_index": 2**63 - 20}])
+def test_places_behind_all_numbers_are_left_to_the_walk(place: dict[str, int]) -> None:
+    batch = replace(batch_of(6), **place)
+    assert not is_sound(batch)
+    assert not is_found_sound(batch)
