@@ -17,6 +17,7 @@ from harness.campaign import Campaign, fault_options, node_names
 from harness.draw import draw
 from harness.errors import HarnessError, UsageError
 from harness.limits import FAULT_DURATION_MIN_S
+from harness.plan_values import check_values
 from harness.plugins import Fault
 from harness.scripts import Step
 from harness.words import Acts
@@ -73,7 +74,7 @@ def schedule(campaign: Campaign, faults: Mapping[str, Fault]) -> list[Planned]:
 
     Raises:
         UsageError: the time limit leaves no room to try each fault once, or the script sets
-            what a fault's plan does not have.
+            what a fault's plan does not have or cannot be, or lasts too long.
         HarnessError: a fault's plan is no JSON.
     """
     assert campaign.seed is not None, "a schedule is drawn from a seed"
@@ -184,18 +185,23 @@ def _squeeze(
 
 def _scripted(campaign: Campaign, faults: Mapping[str, Fault], first_number: int) -> list[Planned]:
     """Return the faults of the script, each with what its entry sets in place of what is drawn."""
-    nodes = node_names(campaign)
+    nodes, options = node_names(campaign), fault_options(campaign)
     planned: list[Planned] = []
     for entry, step in enumerate(campaign.script, 1):
         if step.fault not in faults:
             continue
+        _check_time(campaign, step, entry)
         fault = faults[step.fault]
         if step.victims:
-            fault = fault.configured({**fault_options(campaign), "victims": list(step.victims)})
+            fault = fault.configured({**options, "victims": list(step.victims)})
         for turn in range(step.times):
             rng = draw(campaign.seed or "", "nemesis", "script", entry, turn)
             plan = _as_json(fault.name, fault.plan(rng, nodes, turn))
             _check_plan(step, plan, entry)
+            try:
+                check_values(fault, plan, step.plan, nodes, options)
+            except UsageError as error:
+                raise UsageError(f"script {entry}: {error}") from error
             planned.append(
                 Planned(
                     number=first_number + len(planned),
@@ -209,6 +215,15 @@ def _scripted(campaign: Campaign, faults: Mapping[str, Fault], first_number: int
                 )
             )
     return planned
+
+
+def _check_time(campaign: Campaign, step: Step, entry: int) -> None:
+    room_s = campaign.time_limit_s - campaign.steady_s
+    if step.at is not None and step.at + step.duration > room_s + _ROUNDING_S:
+        raise UsageError(
+            f"script {entry}: {step} for {step.duration:g} s ends after the {max(room_s, 0):g} s"
+            f" that time_limit {campaign.time_limit_s:g} s leaves for faults"
+        )
 
 
 def _check_plan(step: Step, plan: Mapping[str, Any], entry: int) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -250,6 +251,58 @@ def test_a_script_that_sets_what_no_plan_has_is_refused() -> None:
     campaign = loads(SCRIPT + "lenght = 3", "file")
     with pytest.raises(UsageError, match=r"script 2: 'lenght' is neither .* pause \(there are: o"):
         schedule(campaign, find("faults"))
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ("fault = 'kill'\norder = 5", "order of kill cannot be 5"),
+        ("fault = 'kill'\norder = []", "expected all of n0"),
+        ("fault = 'kill'\nvariant = 'leadr'", "leader"),
+        ("fault = 'clock'\nchange = 'fast'", "change of clock cannot be 'fast'"),
+        ("fault = 'clock'\nchange = {rat = 1.0}", "rat"),
+        ("fault = 'clock'\nchange = {rate = nan}", "rate: expected 0 to 1000, not nan"),
+        ("fault = 'partition'\nmend = 'x'", "cannot be done with mend = 'x'"),
+        ("fault = 'partition'\nshape = 'nope'", "unknown shape 'nope'"),
+        ("fault = 'delay'\ndirection = 'up'", "cannot be done with direction = 'up'"),
+        ("fault = 'delay'\nlink_shape = {delay_ms = 'slow'}", "delay_ms"),
+        ("fault = 'delay'\nlink_shape = {loss = 1.5}", "loss: expected 0 to 1, not 1.5"),
+        ("fault = 'memory'\nresources = {bytes = 1}", "bytes"),
+        ("fault = 'disk-slow'\nharm = {delay_ms = -5}", "delay_ms: expected 0"),
+        ("fault = 'disk-errors'\nharm = {error = 'EPERM'}", "expected one of EIO, ENOSPC"),
+        ("fault = 'flap'\ndown_ms = 0\nup_ms = 0", "down_ms: expected 1"),
+        ("fault = 'crash-loop'\nlives_s = []", "one number at least"),
+    ],
+)
+def test_a_script_that_sets_what_a_fault_cannot_take_is_refused(entry: str, why: str) -> None:
+    campaign = loads(f"seed = 7\n[[script]]\nat = 1\n{entry}", "file")
+    with pytest.raises(UsageError, match=f"script 1: .*{re.escape(why)}") as told:
+        schedule(campaign, find("faults"))
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "fault = 'clock'\nchange = {offset_ms = -500, which = 'wall'}",
+        "fault = 'delay'\nlink_shape = {delay_ms = 20}\ndirection = 'in'",
+        "fault = 'disk-errors'\nharm = {error = 'EIO', op = 'sync', nth = 3}",
+        "fault = 'flap'\ndown_ms = 5\nup_ms = 7\nvariant = 'n1'",
+        "fault = 'memory'\nresources = {memory_spare_bytes = 1000000}",
+        "fault = 'partition'\nshape = 'one-way'",
+    ],
+)
+def test_a_script_may_set_what_a_fault_can_take(entry: str) -> None:
+    campaign = loads(f"seed = 7\n[[script]]\nat = 1\n{entry}", "file")
+    (planned,) = schedule(campaign, find("faults"))
+    assert planned.plan.items() >= campaign.script[0].plan.items()
+
+
+def test_a_script_that_outlasts_its_run_is_refused() -> None:
+    text = "seed = 7\ntime_limit = 20\nsteady = 5\n[[script]]\nfault = 'kill'\nat = {}"
+    assert schedule(loads(text.format(13), "file"), find("faults"))
+    with pytest.raises(UsageError, match=r"script 1: kill at 13\.5 for 2 s ends after the 15 s"):
+        schedule(loads(text.format(13.5), "file"), find("faults"))
 
 
 def test_no_faults_is_an_empty_schedule() -> None:
