@@ -83,6 +83,7 @@ class Nemesis:
         self._record = record
         self._observer = observer
         self._now_ns = now_ns
+        self._stuck: set[int] = set()
 
     async def run(self, schedule: Sequence[Planned], room_s: float = math.inf) -> None:
         """Do all faults of a schedule, whose times count from now; return when all are undone.
@@ -102,20 +103,32 @@ class Nemesis:
         """One fault from its time on: wait, aim, apply, hold, probe, undo."""
         fault = self._faults[planned.fault]
         if planned.on is None:
-            await trio.sleep_until(began + planned.start_s)
+            await trio.sleep_until(min(began + planned.start_s, end))
         elif not await self._await_event(planned, planned.on, end, since):
-            await self._leave_out(fault, planned, f"{planned.on} did not happen in time")
+            needed_s = planned.after_s + planned.duration_s
+            why = f"{planned.on} did not happen in time, {needed_s:g} s before the end"
+            await self._leave_out(fault, planned, why)
             return
         start = trio.current_time() if planned.on is not None else began + planned.start_s
+        if start > end:
+            await self._leave_out(fault, planned, "its time is behind that of the run")
+            return
         try:
-            plan = await self._aim(fault, planned, min(end, start + planned.duration_s))
+            try:
+                plan = await self._aim(fault, planned, min(end, start + planned.duration_s))
+                if plan is not None:
+                    fault.describe(plan)
+            except Exception as failure:  # somebody's plug-in, or a plan of somebody's
+                await self._fail(fault, planned, f"{type(failure).__name__}: {failure}")
+                return
             if plan is None:
                 why = f"the budget keeps a quorum, and {self._budget}"
                 await self._leave_out(fault, planned, why)
                 return
             await self._strike(fault, planned, plan, start + planned.duration_s)
         finally:
-            self._budget.give_back(planned.number)
+            if planned.number not in self._stuck:  # who is still down is still out
+                self._budget.give_back(planned.number)
 
     async def _await_event(
         self, planned: Planned, event: str, end: float, since: Mapping[str, int]
@@ -172,10 +185,21 @@ class Nemesis:
                 self._observer.note(f"fault {number}, {what}")
                 undo["failure"] = what
 
+    async def _fail(self, fault: Fault, planned: Planned, error: str) -> None:
+        """Tell of a fault whose plan it cannot even aim or describe."""
+        self.tally.failed += 1
+        await self._tell_unbegun(fault, planned, f"its plan cannot be done: {error}")
+
     async def _leave_out(self, fault: Fault, planned: Planned, why: str) -> None:
         """Tell of a fault that did not begin, in the history too."""
         self.tally.left_out += 1
-        what = fault.describe(planned.plan)
+        await self._tell_unbegun(fault, planned, why)
+
+    async def _tell_unbegun(self, fault: Fault, planned: Planned, why: str) -> None:
+        try:
+            what = fault.describe(planned.plan)
+        except Exception:
+            what = fault.name
         event: Json = {"fault": planned.number, "plan": planned.plan, "description": what}
         self._record(fault.name, {**event, "phase": "start"})
         stopped = {"bit": False, "evidence": f"not begun: {why}", "measures": {}}
@@ -223,6 +247,7 @@ class Nemesis:
             self.happenings.fault_healed(fault.name)
         else:
             self.tally.stuck += 1
+            self._stuck.add(number)
             self._ledger.stuck(number, error)
             what = f"{what}; could not be undone: {error}"
             self._observer.note(f"fault {number}, {event['description']}: undo failed: {error}")

@@ -264,7 +264,8 @@ def test_a_fault_begins_on_each_event_it_waits_for_and_not_on_those_before(stage
     assert (tally.applied, tally.bit, tally.left_out) == (4, 4, 1)
     last = stage.events[-1][2]
     assert last["bit"] is False
-    assert last["evidence"] == "not begun: leader-elected did not happen in time"
+    why = "leader-elected did not happen in time, 1 s before the end"
+    assert last["evidence"] == f"not begun: {why}"
     assert open_faults(stage.path) == ()
 
 
@@ -348,6 +349,38 @@ def test_an_act_that_fails_is_told_and_its_fault_is_undone(stage):
     stage.run([planned(0, "kill", 1, 2.5)])
     assert stage.world.is_whole
     assert stage.notes == ["fault 0, kill leader n0: OSError: no more"]
+
+
+def test_a_stuck_fault_keeps_its_account(stage):
+    class Jams(kill.Kill):
+        async def undo(self, undo, world):
+            raise RuntimeError("jammed")
+
+    stage.faults["kill"] = Jams()
+    stage.budget = Budget(NODES, keeps_quorum=True)
+    others = planned(1, "pause", 2, 2, variant="one", order=["n2", "n1", "n0"])
+    tally = stage.run([planned(0, "kill", 1, 2), others], room_s=10)
+    assert (tally.applied, tally.stuck, tally.left_out) == (1, 1, 1)
+    assert stage.budget.out == {"n0"}
+
+
+def test_a_plan_that_cannot_be_aimed_or_told_is_a_fault_that_failed(stage):
+    bad = [
+        planned(0, "kill", 1, 2, order=5),
+        planned(1, "partition", 1, 2, shape="nope"),
+        planned(2, "partition", 1, 2, mend="x"),
+    ]
+    tally = stage.run([*bad, planned(3, "pause", 2, 1)], room_s=10)
+    assert (tally.failed, tally.applied, stage.world.is_whole) == (3, 1, True)
+    told = [value["evidence"] for _, _, value in stage.events if value["phase"] == "stop"]
+    assert sum(text.startswith("not begun: its plan cannot be done: ") for text in told) == 3
+
+
+def test_a_fault_behind_the_end_does_not_hold_the_run_up(stage):
+    tally = stage.run([planned(0, "kill", 1, 2), planned(1, "pause", 500, 2)], room_s=10)
+    assert (tally.applied, tally.left_out) == (1, 1)
+    assert stage.ended == 10
+    assert stage.events[-1][2]["evidence"] == "not begun: its time is behind that of the run"
 
 
 def test_faults_share_a_budget_and_wait_for_their_turn(stage):
