@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 import trio
@@ -50,6 +51,7 @@ class PacketNetwork:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         program = (sys.executable, "-m", "harness.network.switch", str(theirs.fileno()), *nodes)
         self._control = ours
+        self._asked = 0
         try:
             with theirs, log.open("ab") as output:
                 self._process = subprocess.Popen(
@@ -148,16 +150,28 @@ class PacketNetwork:
 
     def _ask(self, what: str, **more: object) -> Any:
         """Ask the switch; it answers at once, so nothing else need go on meanwhile."""
+        self._asked += 1
         try:
             self._control.settimeout(ANSWER_TIMEOUT_S)
-            self._control.send(json.dumps({"ask": what, **more}).encode())
+            self._control.send(json.dumps({"ask": what, "number": self._asked, **more}).encode())
         except OSError as error:
             raise HarnessError(f"network: the switch is gone: {error}") from error
         return self._hear(ANSWER_TIMEOUT_S)
 
     def _hear(self, timeout_s: float) -> Any:
-        self._control.settimeout(timeout_s)
+        """Wait for the answer to the last question; late ones to others are let go."""
+        deadline_s = monotonic() + timeout_s
+        while True:
+            answer = self._hear_any(timeout_s, deadline_s - monotonic())
+            if answer.get("number", 0) != self._asked:
+                continue
+            if "error" in answer:
+                raise HarnessError(f"network: {answer['error']}")
+            return answer["answer"]
+
+    def _hear_any(self, timeout_s: float, left_s: float) -> Json:
         try:
+            self._control.settimeout(max(left_s, 1e-3))
             message = self._control.recv(MESSAGE_BYTES_MAX)
         except TimeoutError as error:
             raise HarnessError(f"network: the switch is silent for {timeout_s:g} s") from error
@@ -165,7 +179,5 @@ class PacketNetwork:
             raise HarnessError(f"network: the switch is gone: {error}") from error
         if not message:
             raise HarnessError("network: the switch ended before it answered")
-        answer = json.loads(message)
-        if "error" in answer:
-            raise HarnessError(f"network: {answer['error']}")
-        return answer["answer"]
+        answer: Json = json.loads(message)
+        return answer

@@ -121,7 +121,7 @@ class Switch:
         except (KeyError, TypeError, ValueError) as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         with suppress(OSError):
-            self._control.send(json.dumps(answer).encode())
+            self._control.send(json.dumps({"number": asked.get("number"), **answer}).encode())
         return True
 
     def _shape(self, asked: Json) -> str:

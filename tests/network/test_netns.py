@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,8 +18,10 @@ import pytest
 from harness import availability, discovery
 from harness.campaign import Campaign
 from harness.errors import HarnessError, NamespaceNeededError, UsageError
-from harness.network import enter, probe
+from harness.network import enter, netns, probe
+from harness.network.netns import PacketNetwork
 from harness.network.probe import WORDS, Probed
+from harness.network.switch import Switch
 from harness.runtime import offers
 from harness.terminal import session
 from harness.words import Word
@@ -50,6 +54,27 @@ def test_every_word_is_tried_and_works(rights) -> None:
     found = json.loads(done.stdout)
     assert set(found) == set(WORDS)
     assert all(one["works"] for one in found.values()), found
+
+
+def test_a_late_answer_is_not_taken_for_that_to_the_next_question(monkeypatch) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(PacketNetwork, "__init__", lambda self: None)
+    monkeypatch.setattr(netns, "ANSWER_TIMEOUT_S", 0.01)
+    network = PacketNetwork()
+    network._control, network._asked = ours, 0
+    with ours, theirs:
+        switch = Switch((), theirs)
+        with pytest.raises(HarnessError, match=r"the switch is silent for 0\.01 s"):
+            network.open_cuts()
+        with pytest.raises(HarnessError, match="silent"):
+            network.held("no such cut")
+        monkeypatch.setattr(netns, "ANSWER_TIMEOUT_S", PATIENCE_S)
+        answers = threading.Thread(target=lambda: [switch._answer() for _ in range(3)])
+        answers.start()
+        try:
+            assert network.counts() == {"sent": 0, "unsent": 0, "unread": 0}
+        finally:
+            answers.join()
 
 
 def test_words_that_do_nothing_are_not_said_to_work() -> None:
