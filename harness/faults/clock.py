@@ -121,12 +121,11 @@ def is_as_asked(change: ClockChange, before: Json | None, found: Sequence[ClockR
             return max(rates) - min(rates) > NEAR_SHARE
         wall = [reading.offset_ms for reading in found]
         return max(wall) - min(wall) > abs(change.offset_ms) / 2
-    if change.rate != 1.0:
-        asked = change.rate if change.which != "wall" else 1.0
-        if change.which == "wall":
-            return abs(last.offset_ms) > NEAR_MS
-        return abs(last.rate - asked) <= NEAR_SHARE * abs(1 - asked)
     was = before or {"offset_ms": 0.0, "monotonic_offset_ms": 0.0}
+    if change.rate != 1.0:
+        if change.which == "wall":
+            return bool(abs(last.offset_ms - was["offset_ms"]) > NEAR_MS)
+        return abs(last.rate - change.rate) <= NEAR_SHARE * abs(1 - change.rate)
     moved = (
         last.monotonic_offset_ms - was["monotonic_offset_ms"]
         if change.which == "monotonic"

@@ -84,31 +84,44 @@ class Flap:
 
     async def apply(self, plan: Json, world: World) -> Json:
         """Cut the links for the first time."""
-        return {"cuts": [await world.cut(_links(plan, world))], "how": plan["mend"]}
+        past = {"flaps": 0, "met": 0, "bytes": 0}
+        return {"cuts": [await world.cut(_links(plan, world))], "how": plan["mend"], "past": past}
 
     async def act(self, plan: Json, undo: Json, world: World, note: Callable[[Json], None]) -> None:
-        """Mend and cut in turns; each cut is in the ledger as soon as it has a name."""
+        """Mend and cut in turns; a cut is in the ledger as soon as it has a name, until mended."""
         while True:
             await trio.sleep(plan["down_ms"] / 1e3)
-            await world.mend(undo["cuts"][-1], undo["how"])
+            await world.mend(undo["cuts"][0], undo["how"])
+            undo["past"] = _so_far(undo, world)
+            undo["cuts"] = []
             await trio.sleep(plan["up_ms"] / 1e3)
             with trio.CancelScope(shield=True):  # a cut that nobody knows of would stay
-                undo["cuts"].append(await world.cut(_links(plan, world)))
+                undo["cuts"] = [await world.cut(_links(plan, world))]
                 note(undo)
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
         """Bit if the links were down more than once, and something stood before them each time."""
-        held = [world.held(cut) for cut in undo["cuts"]]
-        met = [one for one in held if one["bytes"] > 0 or one["connections"] > 0]
-        size = sum(one["bytes"] for one in held)
-        what = f"down {len(held)} times, {len(met)} times with traffic: {size} bytes stopped"
-        measures = {"flaps": len(held), "met": len(met), "bytes": size}
-        return Evidence(len(met) >= FLAPS_MIN, what, measures)
+        did = _so_far(undo, world)
+        what = (
+            f"down {did['flaps']} times, {did['met']} times with traffic:"
+            f" {did['bytes']} bytes stopped"
+        )
+        return Evidence(did["met"] >= FLAPS_MIN, what, did)
 
     async def undo(self, undo: Json, world: World) -> None:
         """Mend what is still cut."""
         for cut in undo["cuts"]:
             await world.mend(cut, undo["how"])
+
+
+def _so_far(undo: Json, world: World) -> dict[str, int | float]:
+    """What the cuts stopped: those that were mended, and the one that stands."""
+    did: dict[str, int | float] = dict(undo["past"])
+    for held in [world.held(cut) for cut in undo["cuts"]]:
+        did["flaps"] += 1
+        did["met"] += held["bytes"] > 0 or held["connections"] > 0
+        did["bytes"] += held["bytes"]
+    return did
 
 
 def _links(plan: Json, world: World) -> list[tuple[str, str]]:
