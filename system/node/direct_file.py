@@ -79,18 +79,22 @@ class DirectFile(RealFile):
     def _write(self, data: Sequence[memoryview], position: int) -> None:
         with self._buffer.lock, errors_of("write", self.path):
             try:
-                if self._direct_fd < 0:
-                    flags = os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC
-                    self._direct_fd = os.open(self.path, flags)
+                self._open_direct()
                 self._write_blocks(data, position)
             except OSError as error:
                 self._block_at = -1
-                if error.errno != errno.EINVAL:
+                if self._direct_fd >= 0 and error.errno != errno.EINVAL:
                     raise
                 # No direct writes in this file system, or its disk's blocks are larger.
                 self._is_direct = False
                 self._close_direct()
                 super().pwrite(data, position)
+
+    def _open_direct(self) -> None:
+        """Open the same file once more, whatever it is called by now."""
+        if self._direct_fd < 0:
+            flags = os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC
+            self._direct_fd = os.open(f"/proc/self/fd/{self._fd}", flags)
 
     def _write_blocks(self, data: Sequence[memoryview], position: int) -> None:
         """Write whole blocks: with what stands in front in the first, and behind in the last."""

@@ -203,7 +203,7 @@ def test_ctrl_c_keeps_what_was_found(shell: Shell) -> None:
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
-        assert process.wait(timeout=60) == 255
+        assert process.wait(timeout=60) == 255, said
     assert said.splitlines()[-1] == "shaketable: interrupted before a verdict"
     assert "Traceback" not in said
     assert list(temp.iterdir()) == []

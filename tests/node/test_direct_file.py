@@ -141,3 +141,14 @@ def test_only_a_file_that_is_being_written_has_a_second_descriptor(tmp_path: Pat
     assert descriptors() == before + 1
     file.close()
     assert descriptors() == before
+
+
+def test_a_file_may_be_renamed_before_it_is_written(tmp_path: Path) -> None:
+    disk = direct_disk(tmp_path)
+    file = disk.create(f"{tmp_path}/new", BLOCK_BYTES)
+    disk.rename(f"{tmp_path}/new", f"{tmp_path}/file")
+    file.pwrite([b"x"], 1)
+    assert isinstance(file, DirectFile)
+    assert file.is_direct
+    file.close()
+    assert (tmp_path / "file").read_bytes()[:3] == b"\0x\0"

@@ -166,6 +166,7 @@ def _fall_behind(group: NodeGroup) -> tuple[Writer, str]:
         await writer.send("idle")
         leader = await group.leader()
         lagging = next(name for name in group.peers if name != leader)
+        await group.metadata(lagging)  # it may still be starting
         group.kill(lagging)
         others = [name for name in group.peers if name != lagging]
         await writer.send_some("idle", 4)
