@@ -43,10 +43,17 @@ class Damages:
         self._members = members
         self._answers = answers
         self._copies: dict[str, Path] = {}
+        self._damaged: set[str] = set()
+
+    def is_damaged(self, node: str) -> bool:
+        """Whether bytes of this node's files were ever changed or cut off."""
+        return node in self._damaged
 
     async def damage(self, node: str, damage: Damage) -> Json:
         """Edit the files of a dead node; see `HurtsDisks.damage`."""
         assert not self._members[node].process.is_running, "files of a running node are its own"
+        if damage.how != "rollback":
+            self._damaged.add(node)
         return await trio.to_thread.run_sync(self._damage, node, damage)
 
     async def copy(self, node: str) -> str:
@@ -61,7 +68,7 @@ class Damages:
     async def watch(self, node: str) -> str | None:
         """See what a node does that was just started: what it said when it ended; None: it serves.
 
-        Call with its end excused.
+        Call with its end excused, if it was damaged.
         """
         process = self._members[node].process
         with trio.move_on_after(SERVES_TIMEOUT_S):
@@ -104,8 +111,9 @@ class Damages:
         store, folder = self._store(node), self._copies.pop(copy)
         layout = self._members[node].layout
         before = self._messages(layout.directory, node)
-        shutil.rmtree(store)
+        aside = store.rename(folder.with_name(f"{folder.name}-behind"))  # never without a store
         folder.rename(store)
+        shutil.rmtree(aside)
         after = self._messages(layout.directory, node)
         return {"file": ".", "bytes": 0, "entries": max(0, before - after)}
 

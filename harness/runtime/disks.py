@@ -69,20 +69,29 @@ class Disks:
         return self._known().why_not_now(node, missing)
 
     async def lose(self, node: str) -> Json:
-        """Delete all that a dead node stored; return {"files", "bytes", "messages"}."""
+        """Delete all that a dead node stored; return {"files", "bytes", "messages"}.
+
+        If that fails the node gets its empty disk at once: nobody else knows that it is down.
+        """
         layout = self._members[node].layout
         self.awaited.add(node)
         self._lost[node] += 1
         store = self._known().store(layout)
-        return await trio.to_thread.run_sync(_delete, self._target, layout, store)
+        try:
+            return await trio.to_thread.run_sync(_delete, self._target, layout, store)
+        except BaseException:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + READMIT_TIMEOUT_S):
+                await _empty(store)
+                await self.renew(node)
+                await self.readmit(node)
+            raise
 
     async def give_up(self, node: str) -> None:
         """Delete all that a dead node stored, which it refused (idempotent)."""
         layout = self._members[node].layout
         self.awaited.add(node)
         self._lost[node] += 1
-        store = self._known().store(layout)
-        await trio.to_thread.run_sync(partial(shutil.rmtree, store, ignore_errors=True))
+        await _empty(self._known().store(layout))
 
     async def renew(self, node: str) -> None:
         """Start a node without its disk in its new part, and others whose part changes."""
@@ -111,6 +120,10 @@ class Disks:
 
     def _layouts(self) -> dict[str, NodeLayout]:
         return {node: member.layout for node, member in self._members.items()}
+
+
+async def _empty(store: Path) -> None:
+    await trio.to_thread.run_sync(partial(shutil.rmtree, store, ignore_errors=True))
 
 
 def _delete(target: Target, layout: NodeLayout, store: Path) -> Json:

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
@@ -31,6 +31,10 @@ LOG_TAIL_BYTES = 16 * 1024
 LINE_CHARS_MAX = 300
 MARK = "--- shaketable:"
 """How lines of ours begin in a node's log."""
+
+
+OfIt = Callable[[int], bool]
+"""Says of an incarnation that ended whether it shows that a fault ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +94,8 @@ class NodeProcess:
         self._asked: set[int] = set()  # incarnations that we ended, or tried to
         self._is_held = False  # by a pause
         self._naps = 0  # slices of time that it is stopped for just now
-        self._excuses = 0
-        self._excused: set[int] = set()  # incarnations that a fault has ended, or will
+        self._excuses: dict[object, OfIt] = {}
+        self._excused: set[int] = set()  # incarnations that a fault has ended
 
     @property
     def pid(self) -> int | None:
@@ -102,6 +106,11 @@ class NodeProcess:
     def is_running(self) -> bool:
         """True while a process of this node exists, paused or not."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        """How the last incarnation ended, as in subprocess; None if none did, or it runs."""
+        return None if self._process is None else self._process.poll()
 
     @property
     def is_paused(self) -> bool:
@@ -117,21 +126,30 @@ class NodeProcess:
     def has_fallen(self) -> bool:
         """True if it does not run, and ended by a fault that excuses it (`excuse`)."""
         number = self.incarnation
-        return (
-            not self.is_running
-            and number not in self._asked
-            and (self._excuses > 0 or number in self._excused)
-        )
+        return not self.is_running and number not in self._asked and self._is_excused(number)
 
-    def excuse(self) -> None:
-        """From now on a fault may make it end: an end is the fault's, not its own."""
-        self._excuses += 1
+    def excuse(self, whose: object, ended_of_it: OfIt) -> None:
+        """From now on a fault may make it end: such an end is the fault's, not its own.
 
-    def excuse_no_more(self, *, but_this_one: bool = False) -> None:
-        """Take one excuse back; `but_this_one`: the incarnation that runs now may still end."""
-        self._excuses -= 1
-        if but_this_one:
-            self._excused.add(self.incarnation)
+        Args:
+            whose: the fault's word for it, to take it back by.
+            ended_of_it: says of an incarnation that ended whether it shows that it ended of that;
+                any other end is its own.
+        """
+        self._excuses[whose] = ended_of_it
+
+    def excuse_no_more(self, whose: object) -> None:
+        """Take that excuse back (idempotent): who has not ended by now ends by itself."""
+        if not self.is_running:
+            self._is_excused(self.incarnation)  # its end may not have been told yet
+        self._excuses.pop(whose, None)
+
+    def _is_excused(self, number: int) -> bool:
+        """Whether that incarnation, which has ended, ended by a fault; once so, always so."""
+        told = [ended_of_it(number) for ended_of_it in self._excuses.values()]  # all have a look
+        if any(told):
+            self._excused.add(number)
+        return number in self._excused
 
     def start(self) -> int:
         """Start the next incarnation; return its number.
@@ -174,11 +192,12 @@ class NodeProcess:
             finally:
                 os.close(pidfd)
         at_ns = monotonic_ns() - self._start_ns
+        is_excused = self._is_excused(incarnation)
         return Exit(
             self.node,
             incarnation,
             process.wait(),
-            incarnation in self._asked or self._excuses > 0 or incarnation in self._excused,
+            incarnation in self._asked or is_excused,
             last_line(self.log),
             at_ns,
         )

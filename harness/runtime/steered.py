@@ -2,7 +2,8 @@
 
 Each node has a folder with its orders and with what it counted (`harness.abilities.SteersNodes`).
 Orders of several faults add up, and each is taken back by its own number. A node that is told to
-fail its own disk calls may end of that: such an end is the fault's, and not the node's own.
+fail its own disk calls may end of that: where calls of an incarnation were made to fail, its end is
+the fault's, and not the node's own.
 
 Source: DESIGN.md decisions 9 to 11.
 """
@@ -10,8 +11,10 @@ Source: DESIGN.md decisions 9 to 11.
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Protocol
 
@@ -21,6 +24,7 @@ from harness.abilities import NodeSteering, SteersNodes
 from harness.errors import IndefiniteError
 from harness.plugins import UNTOUCHED, Json, Target
 from harness.runtime.disks import Member
+from harness.runtime.nodes import NodeProcess
 from harness.words import ClockChange, ClockReading, DiskHarm
 
 OBEY_TIMEOUT_S = 2.0
@@ -58,19 +62,26 @@ class _Node:
     trips: dict[int, Json] = field(default_factory=dict)
 
     @property
+    def is_running(self) -> bool:
+        return self.member.process.is_running
+
+    @property
     def is_awake(self) -> bool:
         process = self.member.process
         return process.is_running and not process.is_paused
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Harm:
     """A harm in force, or what it had done when it was healed."""
 
     node: str
     number: int
     is_deadly: bool
+    errors: dict[int, int] = field(default_factory=dict)  # counted by the end of incarnations
     done: Json | None = None
+    fallen: int = UNTOUCHED  # the incarnation that ended of it, when it is healed
+    is_healed: bool = False
 
 
 class SteeredNodes:
@@ -100,8 +111,7 @@ class SteeredNodes:
     async def unskew(self, node: str, undo: Json) -> None:
         """Undo that change (idempotent)."""
         steered = self._nodes[node]
-        if steered.clocks.pop(undo["number"], None) is not None:
-            await self._order(steered)
+        await self._take_back(steered, steered.clocks, undo["number"])
 
     async def read_clock(self, node: str) -> ClockReading:
         """Measure a node's clocks, by what it wrote down of them at two instants."""
@@ -134,33 +144,47 @@ class SteeredNodes:
         steered = self._nodes[node]
         # A node ends where it cannot know any more what is on its disk.
         is_deadly = harm.error == "EIO" or (bool(harm.error) and harm.op in ("sync", "any"))
-        if is_deadly:
-            steered.member.process.excuse()
-        steered.harms[number] = {"number": number, **harm.to_json()}
         name = f"harm-{number}"
-        self._harms[name] = _Harm(node, number, is_deadly)
+        self._harms[name] = known = _Harm(node, number, is_deadly)
+        if is_deadly:
+            steered.member.process.excuse(known, partial(self._ended_of_it, known))
+        steered.harms[number] = {"number": number, **harm.to_json()}
         await self._order(steered)
         return name
 
     async def heal_disk(self, harm: str) -> None:
         """End that harm, and start again the node that ended of it (idempotent)."""
         known = self._harms.get(harm)
-        if known is None or known.done is not None:
+        if known is None or known.is_healed:
             return
         steered = self._nodes[known.node]
         process = steered.member.process
-        has_struck = known.is_deadly and self.disk_harm(harm)["errors"] > 0
-        if has_struck:
+        if known.done is None:
             with trio.move_on_after(FALL_TIMEOUT_S):
-                while process.is_running:  # noqa: ASYNC110 - what ends it is no event of ours
+                while process.is_running and self._has_struck(known):  # noqa: ASYNC110 - no event
                     await trio.sleep(OBEY_POLL_S)
-        known.done = self.disk_harm(harm)
-        steered.harms.pop(known.number, None)
-        await self._order(steered)
-        if known.is_deadly:
-            process.excuse_no_more(but_this_one=has_struck)
-        if known.done["ended"]:
-            await self._starter.restart(known.node, process.incarnation)
+            done = self.disk_harm(harm)
+            known.fallen = process.incarnation if done["ended"] else UNTOUCHED
+            known.done = done
+        await self._take_back(steered, steered.harms, known.number)
+        if not (process.is_paused and self._has_struck(known)):  # it ends when it goes on
+            process.excuse_no_more(known)
+        if known.fallen != UNTOUCHED:
+            await self._starter.restart(known.node, known.fallen)
+        known.is_healed = True  # only now: what failed on the way is done again
+
+    def _has_struck(self, known: _Harm) -> bool:
+        """Whether a call of the incarnation that runs now was made to fail, and it has to end."""
+        process = self._nodes[known.node].member.process
+        return known.is_deadly and self._ended_of_it(known, process.incarnation)
+
+    def _ended_of_it(self, known: _Harm, incarnation: int) -> bool:
+        """Whether calls of that incarnation, which is the last one so far, were made to fail."""
+        known.errors[incarnation] = errors = (
+            self._nodes[known.node].steering.harm(known.number).get("errors", 0)
+        )
+        before = [seen for other, seen in known.errors.items() if other < incarnation]
+        return errors > max(before, default=0)
 
     def disk_harm(self, harm: str) -> Json:
         """What it did so far; see `HurtsDisks.disk_harm`."""
@@ -175,7 +199,7 @@ class SteeredNodes:
             "errors": found.get("errors", 0),
             "slowed": found.get("slowed", 0),
             "waited_ms": round(found.get("waited_us", 0) / 1000, 1),
-            "ended": process.has_fallen,
+            "ended": process.has_fallen and self._has_struck(known),
         }
 
     def effects(self, node: str) -> Mapping[str, int]:
@@ -184,51 +208,130 @@ class SteeredNodes:
 
     async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
         """Let nodes lose power; see `LosesPower.lose_power`."""
-        struck = {
-            node: self._nodes[node].member.process.incarnation
-            for node in nodes
-            if self._nodes[node].member.process.is_running
-        }
-        if on:
-            await self._trip(list(struck), on)
-        async with trio.open_nursery() as nursery:  # every signal is sent before one is waited for
-            for node in struck:
-                nursery.start_soon(self._starter.kill, node)
+        struck: dict[str, int] = {}
+        try:
+            if on:
+                await self._trip(nodes, on, struck)
+            await self._cut_power(nodes, struck)
+        except BaseException:  # also when cancelled: nobody else knows what was struck so far
+            with trio.CancelScope(shield=True):
+                for node, incarnation in struck.items():
+                    await self._starter.restart(node, incarnation)
+            raise
         lost = {node: self._nodes[node].steering.effects() for node in struck}
         return {
             "incarnations": {node: struck.get(node, UNTOUCHED) for node in nodes},
             "lost_bytes": {node: found.get("unsynced_bytes", 0) for node, found in lost.items()},
         }
 
-    async def _trip(self, nodes: Sequence[str], on: str) -> None:
-        """Let nodes kill themselves at an event; wait until they have, or for a while."""
+    async def _cut_power(self, nodes: Sequence[str], struck: dict[str, int]) -> None:
+        """Kill those that run; every signal is sent before one end is waited for."""
+        failed: list[Exception] = []
+
+        async def kill(node: str) -> None:
+            try:
+                with trio.CancelScope(shield=True):  # what is begun is known in the end
+                    killed = await self._starter.kill(node)
+            except Exception as error:  # the others are not left half dead
+                failed.append(error)
+                return
+            if killed["incarnation"] != UNTOUCHED:
+                struck[node] = killed["incarnation"]
+
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(kill, node)
+        if failed:
+            raise failed[0]
+
+    async def _trip(self, nodes: Sequence[str], on: str, struck: dict[str, int]) -> None:
+        """Let nodes kill themselves at an event; wait for a while; note which ones did."""
         event, _, nth = on.rpartition(":")
         number = next(self._numbers)
         trip = {"number": number, "on": event, "nth": int(nth), "what": "kill"}
-        processes = [self._nodes[node].member.process for node in nodes]
-        for process in processes:
-            process.excuse()
-        for node in nodes:
-            self._nodes[node].trips[number] = trip
-        async with trio.open_nursery() as nursery:
-            for node in nodes:
-                nursery.start_soon(self._order, self._nodes[node])
-        with trio.move_on_after(TRIP_TIMEOUT_S):
-            while any(process.is_running for process in processes):  # noqa: ASYNC110 - no event
-                await trio.sleep(OBEY_POLL_S)
-        for node in nodes:
-            del self._nodes[node].trips[number]
-            await self._order(self._nodes[node])
-        for process in processes:
-            process.excuse_no_more(but_this_one=True)
+        steered = {node: self._nodes[node] for node in nodes if self._nodes[node].is_running}
+        told = {node: each.member.process.incarnation for node, each in steered.items()}
+        for node, each in steered.items():
+            process = each.member.process
+            process.excuse(number, partial(_killed_itself, process, told[node]))
+            each.trips[number] = trip
+        try:
+            async with trio.open_nursery() as nursery:
+                for each in steered.values():
+                    nursery.start_soon(self._order, each)
+            with trio.move_on_after(TRIP_TIMEOUT_S):
+                while any(each.is_running for each in steered.values()):  # noqa: ASYNC110 - no event
+                    await trio.sleep(OBEY_POLL_S)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._trip_no_more(steered, number, told, struck)
+
+    async def _trip_no_more(
+        self,
+        steered: Mapping[str, _Node],
+        number: int,
+        told: Mapping[str, int],
+        struck: dict[str, int],
+    ) -> None:
+        """Take trips back, all of them; note which of the incarnations that were told tripped."""
+        failed: list[Exception] = []
+        for node, each in steered.items():
+            process = each.member.process
+            try:
+                await self._take_back(each, each.trips, number)
+            except Exception as error:  # the others are taken back all the same
+                each.trips.pop(number, None)
+                failed.append(error)
+            if process.has_fallen and _killed_itself(process, told[node], process.incarnation):
+                struck[node] = told[node]
+            process.excuse_no_more(number)
+        if failed:
+            raise failed[0]
+
+    async def _take_back(self, steered: _Node, orders: dict[int, Json], number: int) -> None:
+        """Take one order back (idempotent); it stands until the node's orders are written anew."""
+        order = orders.pop(number, None)
+        if order is None:
+            return
+        try:
+            await self._order(steered)
+        except BaseException:
+            orders[number] = order
+            raise
+
+    def give_up(self) -> list[str]:
+        """Take all orders back, without starting anything or waiting; say what these were."""
+        left = []
+        for node, steered in self._nodes.items():
+            kinds = {"clocks": steered.clocks, "disk": steered.harms, "trips": steered.trips}
+            found = [kind for kind, orders in kinds.items() if orders]
+            for orders in kinds.values():
+                orders.clear()
+            if found:
+                left.append(f"orders to {node} were still in force: {', '.join(found)}")
+                self._write(steered)
+        for harm, known in self._harms.items():
+            if not known.is_healed:
+                known.done = known.done or self.disk_harm(harm)
+                self._nodes[known.node].member.process.excuse_no_more(known)
+                known.is_healed = True
+        return left
+
+    def _write(self, steered: _Node) -> int:
+        return steered.steering.order(
+            [*steered.clocks.values()], [*steered.harms.values()], [*steered.trips.values()]
+        )
 
     async def _order(self, steered: _Node) -> None:
         """Write a node's orders; wait until it obeys, if it can."""
-        version = steered.steering.order(
-            [*steered.clocks.values()], [*steered.harms.values()], [*steered.trips.values()]
-        )
+        version = self._write(steered)
         with trio.move_on_after(OBEY_TIMEOUT_S):
             while steered.is_awake:
                 if steered.steering.effects().get("control_version", 0) >= version:
                     return
                 await trio.sleep(OBEY_POLL_S)
+
+
+def _killed_itself(process: NodeProcess, incarnation: int, ended: int) -> bool:
+    """Whether the incarnation that was told to ended by SIGKILL; any other end is its own."""
+    return ended == incarnation and process.returncode == -signal.SIGKILL

@@ -2,8 +2,8 @@
 
 Processor time is taken by stopping the process for a slice of time again and again; memory and
 descriptors by lowering the soft limits of that very process (prlimit), which are raised again. All
-of it ends with the process, so nothing can be left behind. A process that ends for want of what was
-taken ended by the fault, and not by itself.
+of it ends with the process, so nothing can be left behind. A process that was refused what was
+taken, wrote that down and ended, ended by the fault; any other end is its own.
 
 Source: cpulimit; prlimit(2); DESIGN.md decisions 10 to 12.
 """
@@ -14,6 +14,7 @@ import re
 import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -35,7 +36,8 @@ CALLERS_S = 0.5
 LOG_BYTES_MAX = 1 << 20
 REFUSALS: Mapping[int, re.Pattern[bytes]] = {
     resource.RLIMIT_AS: re.compile(
-        rb"MemoryError|[Cc]annot allocate memory|can't start new thread"
+        rb"MemoryError|[Cc]annot allocate memory|[Oo]ut ?[Oo]f ?[Mm]emory|bad_alloc"
+        rb"|can't start new thread"
     ),
     resource.RLIMIT_NOFILE: re.compile(rb"Too many open files"),
 }
@@ -54,7 +56,7 @@ class Starter(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Taken:
     """What was taken from one incarnation, and what that did so far."""
 
@@ -68,6 +70,8 @@ class _Taken:
     limits: dict[int, tuple[int, int]] = field(default_factory=dict)  # as they were
     seen: Json = field(default_factory=dict)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    is_released: bool = False
+    is_lost: bool = False  # it ended of it, or stands still of it: it has to be started
     is_given_back: bool = False
 
 
@@ -107,8 +111,9 @@ class Taking:
         taken.cpu_ns = process_files.cpu_ns(pid) or 0
         name = f"taken-{next(self._numbers)}"
         self._taken[name] = taken
-        process.excuse()
         self._lower_limits(taken)
+        if taken.limits:  # who is only stopped for slices of time does not end of that
+            process.excuse(taken, partial(self._ended_of_it, taken))
         nursery.start_soon(self._hold, taken)
         return name
 
@@ -122,40 +127,59 @@ class Taking:
         if taken is None or taken.is_given_back:
             return
         process = self._members[taken.node].process
-        if self._release(taken):
+        self._release(taken)
+        taken.is_lost = taken.is_lost or await self._is_lost(taken)
+        if taken.is_lost:
+            if process.incarnation == taken.incarnation:
+                await self._starter.kill(taken.node)
             await self._starter.restart(taken.node, taken.incarnation)
-        elif resource.RLIMIT_AS in taken.limits and not await self._revived(taken):
-            await self._starter.kill(taken.node)
-            await self._starter.restart(taken.node, taken.incarnation)
-        elif process.incarnation == taken.incarnation and process.has_fallen:  # only now
-            await self._starter.restart(taken.node, taken.incarnation)
+        process.excuse_no_more(taken)
+        taken.is_given_back = True  # only now: what failed on the way is done again
 
-    def _release(self, taken: _Taken) -> bool:
-        """Give back; True if the process ended for want of it, and has to be started."""
+    def _release(self, taken: _Taken) -> None:
+        """Give back (idempotent), and keep what it did."""
+        if taken.is_released:
+            return
         taken.seen = self._measured(taken)
-        taken.is_given_back = True
         taken.scope.cancel()
         process = self._members[taken.node].process
-        has_fallen = process.incarnation == taken.incarnation and process.has_fallen
-        is_ending = resource.RLIMIT_AS in taken.limits and self._is_silent(taken)
-        process.excuse_no_more(but_this_one=has_fallen or is_ending)
         if process.incarnation == taken.incarnation and process.pid == taken.pid:
             for limit, (soft, hard) in taken.limits.items():
                 resource.prlimit(taken.pid, limit, (soft, hard))
-        return has_fallen
+        taken.is_released = True
+
+    async def _is_lost(self, taken: _Taken) -> bool:
+        """Whether it ended for want of it, now or while it got it back, or stands still of it."""
+        is_silent = resource.RLIMIT_AS in taken.limits and not await self._revived(taken)
+        return is_silent or self._has_fallen(taken)
+
+    def _has_fallen(self, taken: _Taken) -> bool:
+        process = self._members[taken.node].process
+        is_down = process.incarnation == taken.incarnation and process.has_fallen
+        return is_down and self._ended_of_it(taken, taken.incarnation)
+
+    def _ended_of_it(self, taken: _Taken, incarnation: int) -> bool:
+        """Whether that incarnation was refused what was taken, and wrote that down."""
+        return incarnation == taken.incarnation and bool(self._refusals(taken))
+
+    def _refusals(self, taken: _Taken) -> list[bytes]:
+        said = _read_from(self._members[taken.node].process.log, taken.log_bytes)
+        return [line for limit in taken.limits for line in REFUSALS[limit].findall(said)]
 
     def taken(self, name: str) -> Json:
         """What that did so far; see `TakesResources.taken`."""
         taken = self._taken.get(name)
         if taken is None:
             return {"node": None, "ended": None}
-        return dict(taken.seen) if taken.is_given_back else self._measured(taken)
+        return dict(taken.seen) if taken.is_released else self._measured(taken)
 
     def give_up(self) -> list[str]:
         """Give everything back that was not, without starting anything; say what that was."""
         left = [taken for taken in self._taken.values() if not taken.is_given_back]
         for taken in left:
             self._release(taken)
+            self._members[taken.node].process.excuse_no_more(taken)
+            taken.is_given_back = True
         return [f"resources of {taken.node} were not given back" for taken in left]
 
     async def _revived(self, taken: _Taken) -> bool:
@@ -225,12 +249,8 @@ class Taking:
 
     def _measured(self, taken: _Taken) -> Json:
         process = self._members[taken.node].process
-        is_same = process.incarnation == taken.incarnation
-        said = _read_from(process.log, taken.log_bytes)
-        refusals = [line for limit in taken.limits for line in REFUSALS[limit].findall(said)]
-        ended = None
-        if is_same and process.has_fallen:
-            ended = refusals[-1].decode() if refusals else process.last_line() or "it said nothing"
+        refusals = self._refusals(taken)
+        ended = refusals[-1].decode() if self._has_fallen(taken) else None
         seen: Json = {**taken.seen, "node": taken.node, "ended": ended}
         if taken.resources.cpu_share < 1:
             used = process_files.cpu_ns(taken.pid) if process.pid == taken.pid else None

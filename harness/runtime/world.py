@@ -227,12 +227,11 @@ class ProcessWorld:
     async def tempt(self, node: str, incarnation: int) -> Json:
         """Start a damaged node, and see what it does; see `HurtsDisks.tempt`."""
         process = self._members[node].process
-        process.excuse()
-        try:
-            await self.restart(node, incarnation)
-            refused = await self._damages.watch(node)
-        finally:
-            process.excuse_no_more(but_this_one=True)
+        if self._damages.is_damaged(node):  # an end of a node that has all its bytes is its own
+            started = incarnation + 1
+            process.excuse(("damaged", started), lambda ended: ended == started)
+        await self.restart(node, incarnation)
+        refused = await self._damages.watch(node)
         return {"incarnation": process.incarnation, "refused": refused}
 
     async def revive(self, node: str, incarnation: int) -> None:
@@ -319,7 +318,7 @@ class ProcessWorld:
         found += [f"{shape} was still in force" for shape in self._network.open_shapes()]
         for shape in self._network.open_shapes():
             self._network.unshape(shape)
-        found += self._taking.give_up()
+        found += self._steered.give_up() + self._taking.give_up()
         for node in self.nodes:
             if self.is_paused(node):
                 self._members[node].process.resume()

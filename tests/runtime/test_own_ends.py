@@ -1,0 +1,302 @@
+"""A fault answers for the ends that it caused, and for no other; what is undone was undone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from fake_target import FakeTarget
+
+from harness.plugins import UNTOUCHED, Address, Json, Launch, NodeLayout
+from harness.resources import Resources
+from harness.runtime.disks import Disks, Member
+from harness.runtime.nodes import NodeProcess
+from harness.runtime.steered import SteeredNodes
+from harness.runtime.taking import Taking
+from harness.words import ClockChange, DiskHarm
+
+PATIENCE_S = 30
+ANYWHERE = Address("127.0.0.1", 1)
+
+
+class Orders:
+    """A node's orders; it "obeys" at once, and counts what a test says. May be `full`."""
+
+    def __init__(self) -> None:
+        self.errors = 0
+        self.full = False
+        self.trips: Callable[[], None] | None = None
+        self.version = 0
+        self.now: list[Sequence[Mapping[str, object]]] = [(), (), ()]
+
+    def order(self, *orders: Sequence[Mapping[str, object]]) -> int:
+        if self.full:
+            raise OSError("no space left")
+        self.now = [*orders]
+        if orders[2] and self.trips is not None:
+            self.trips()
+        self.version += 1
+        return self.version
+
+    def effects(self) -> Mapping[str, int]:
+        return {"control_version": self.version, "unsynced_bytes": 7}
+
+    def harm(self, number: int) -> Mapping[str, int]:
+        return {"errors": self.errors}
+
+
+class Group:
+    """One node whose process reads what it has to do; implements what starts nodes."""
+
+    name = "one"
+
+    def __init__(self, folder: Path) -> None:
+        self.orders = Orders()
+        self.fails: list[str] = []
+        (folder / "n0").mkdir()
+        launch = Launch((sys.executable, "-c", PROGRAM, str(folder / "do")), {})
+        self.do = folder / "do"
+        self.process = NodeProcess("n0", launch, folder / "n0", folder / "n0" / "log", 0)
+        layout = NodeLayout("n0", folder / "n0", ANYWHERE, ANYWHERE, {}, {})
+        self.member = Member(layout, self.process)
+        members = {"n0": self.member}
+        self.steered = SteeredNodes(self, members, self)  # type: ignore[arg-type]
+        self.taking = Taking(members, self, lambda _: True)
+
+    def steering(self, layout: NodeLayout) -> Orders:
+        return self.orders
+
+    async def kill(self, node: str) -> Json:
+        was = self.process.is_running
+        await self.process.kill()
+        return {"incarnation": self.process.incarnation if was else UNTOUCHED}
+
+    async def restart(self, node: str, incarnation: int) -> None:
+        if self.fails:
+            raise OSError(self.fails.pop())
+        if self.process.incarnation == incarnation and not self.process.is_running:
+            self.process.start()
+
+    async def end(self, words: str, code: int = 3) -> bool:
+        """Let the process say that and end; return whether a fault answers for it."""
+        self.do.write_text(f"import os; os.write(2, {words.encode()!r}); os._exit({code})")
+        ended = await self.process.wait()
+        self.do.unlink()
+        return ended.asked
+
+
+PROGRAM = """
+import pathlib, sys, time
+while True:
+    try:
+        code = pathlib.Path(sys.argv[1]).read_text()
+    except FileNotFoundError:
+        code = ""
+    exec(code)
+    time.sleep(0.005)
+"""
+
+
+@contextmanager
+def one(folder: Path) -> Iterator[Group]:
+    group = Group(folder)
+    group.process.start()
+    try:
+        yield group
+    finally:
+        if group.process.pid is not None:
+            os.kill(group.process.pid, signal.SIGKILL)
+            assert group.process._process is not None
+            group.process._process.wait()
+
+
+def run(main: Callable[[trio.Nursery], Awaitable[None]]) -> None:
+    async def patient() -> None:
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                await main(nursery)
+                nursery.cancel_scope.cancel()
+
+    trio.run(patient)
+
+
+@pytest.mark.parametrize(
+    ("taken", "words", "is_of_it"),
+    [
+        (Resources(cpu_share=0.5), "AssertionError", False),
+        (Resources(memory_spare_bytes=1 << 30), "AssertionError", False),
+        (Resources(memory_spare_bytes=1 << 30), "MemoryError", True),
+        (Resources(descriptors_spare=9), "AssertionError", False),
+        (Resources(descriptors_spare=9), "Too many open files", True),
+    ],
+)
+def test_who_was_refused_nothing_ended_by_itself(
+    tmp_path: Path, taken: Resources, words: str, is_of_it: bool
+) -> None:
+    async def main(nursery: trio.Nursery) -> None:
+        with one(tmp_path) as group:
+            name = await group.taking.take("n0", taken, nursery)
+            assert await group.end(words) == is_of_it
+            assert (group.taking.taken(name)["ended"] is not None) == is_of_it
+            await group.taking.give_back(name)
+            assert group.process.incarnation == 1 + is_of_it, "started again only if ended of it"
+
+    run(main)
+
+
+def test_a_disk_answers_for_the_incarnation_whose_calls_failed(tmp_path: Path) -> None:
+    async def main(_: trio.Nursery) -> None:
+        with one(tmp_path) as group:
+            harm = await group.steered.hurt_disk("n0", DiskHarm(op="sync", error="EIO"))
+            assert not await group.end("a bug of its own")
+            assert not group.steered.disk_harm(harm)["ended"]
+            group.process.start()
+            group.orders.errors = 1
+            assert await group.end("sync failed")
+            assert group.steered.disk_harm(harm)["ended"]
+            group.process.start()
+            assert not await group.end("a bug of its own"), "this one's calls did not fail"
+            assert not group.steered.disk_harm(harm)["ended"]
+
+    run(main)
+
+
+def test_a_node_that_survived_its_harm_is_not_excused_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.runtime.steered.FALL_TIMEOUT_S", 0.05)
+
+    async def main(_: trio.Nursery) -> None:
+        with one(tmp_path) as group:
+            harm = await group.steered.hurt_disk("n0", DiskHarm(op="read", error="EIO"))
+            group.orders.errors = 1
+            await group.steered.heal_disk(harm)
+            assert not await group.end("a bug of its own")
+
+    run(main)
+
+
+def test_an_undo_that_could_not_be_done_is_done_when_it_is_tried_again(tmp_path: Path) -> None:
+    async def main(nursery: trio.Nursery) -> None:
+        with one(tmp_path) as group:
+            skewed = await group.steered.skew("n0", ClockChange(offset_ms=5))
+            harm = await group.steered.hurt_disk("n0", DiskHarm(op="sync", error="EIO"))
+            group.orders.errors, group.orders.full = 1, True
+            assert await group.end("sync failed")
+            for undo in (
+                lambda: group.steered.unskew("n0", skewed),
+                lambda: group.steered.heal_disk(harm),
+            ):
+                with pytest.raises(OSError, match="no space"):
+                    await undo()
+            group.orders.full = False
+            await group.steered.unskew("n0", skewed)
+            group.fails = ["cannot start"]
+            with pytest.raises(OSError, match="cannot start"):
+                await group.steered.heal_disk(harm)
+            await group.steered.heal_disk(harm)
+            assert group.orders.now == [[], [], []]
+            assert group.process.incarnation == 2
+
+            taken = await group.taking.take("n0", Resources(memory_spare_bytes=1 << 30), nursery)
+            assert await group.end("MemoryError")
+            group.fails = ["cannot start"]
+            with pytest.raises(OSError, match="cannot start"):
+                await group.taking.give_back(taken)
+            await group.taking.give_back(taken)
+            assert group.process.incarnation == 3
+
+    run(main)
+
+
+def test_power_is_given_back_to_whoever_lost_it(tmp_path: Path) -> None:
+    async def main(_: trio.Nursery) -> None:
+        with one(tmp_path) as group:
+            group.orders.trips = lambda: os.kill(group.process.pid or 0, signal.SIGKILL)
+            lost = await group.steered.lose_power(["n0"], "sync:1")
+            assert lost == {"incarnations": {"n0": 1}, "lost_bytes": {"n0": 7}}
+            assert not group.process.is_running
+            group.process.start()
+            group.orders.trips = None
+            await group.kill("n0")  # another fault does that
+            lost = await group.steered.lose_power(["n0"], "")
+            assert lost["incarnations"] == {"n0": UNTOUCHED}
+            group.process.start()
+            group.orders.full = True
+            with pytest.raises(OSError, match="no space"):
+                await group.steered.lose_power(["n0"], "sync:1")
+            group.orders.full = False
+            assert not await group.end("a bug of its own"), "nothing excuses it any more"
+            assert group.steered.give_up() == []
+
+    run(main)
+
+
+def test_a_node_that_was_replaced_while_it_should_trip_is_struck_as_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.runtime.steered.TRIP_TIMEOUT_S", 0.3)
+
+    async def main(nursery: trio.Nursery) -> None:
+        with one(tmp_path) as group:
+
+            async def replace() -> None:
+                await trio.sleep(0.1)
+                await group.kill("n0")
+                group.process.start()
+
+            nursery.start_soon(replace)
+            lost = await group.steered.lose_power(["n0"], "sync:1000")
+            assert lost["incarnations"] == {"n0": 2}
+
+    run(main)
+
+
+def test_orders_that_nobody_took_back_are_found(tmp_path: Path) -> None:
+    async def main(_: trio.Nursery) -> None:
+        with one(tmp_path) as group:
+            await group.steered.skew("n0", ClockChange(offset_ms=5))
+            await group.steered.hurt_disk("n0", DiskHarm(op="sync", error="EIO"))
+            assert group.steered.give_up() == ["orders to n0 were still in force: clocks, disk"]
+            assert group.orders.now == [[], [], []]
+            group.orders.errors = 1
+            assert not await group.end("a bug of its own")
+            assert group.steered.give_up() == []
+
+    run(main)
+
+
+def test_a_disk_that_could_not_be_deleted_leaves_its_node_running(tmp_path: Path) -> None:
+    class Loses(FakeTarget):
+        def store(self, layout: NodeLayout) -> Path:
+            return layout.directory / "nothing here"
+
+        def why_no_disk_may_go(self, nodes: Sequence[str]) -> None: ...
+
+        def why_not_now(self, node: str, missing: Sequence[str]) -> None: ...
+
+        async def renew(self, layouts: object, node: str, lost: object) -> dict[str, Launch]:
+            return {node: group.process.launch}
+
+        async def readmit(self, *_: object) -> None: ...
+
+    class Starts:
+        def start(self, node: str) -> None:
+            group.process.start()
+
+    async def main(_: trio.Nursery) -> None:
+        await group.kill("n0")
+        disks = Disks(Loses(), {"n0": group.member}, Starts())
+        with pytest.raises(FileNotFoundError):
+            await disks.lose("n0")
+        assert group.process.is_running
+        assert not disks.awaited
+
+    with one(tmp_path) as group:
+        run(main)
