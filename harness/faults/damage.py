@@ -16,6 +16,7 @@ import trio
 
 from harness import words
 from harness.abilities import LosesDisks, NoticesDamage
+from harness.faults.incarnations import undone_if_it_fails
 from harness.faults.victims import SINGLE, choose_variants, describe_victims, pick_victims
 from harness.faults.victims import plan_victims as draw_victims
 from harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
@@ -83,13 +84,16 @@ class Damage:
         killed = {"incarnation": UNTOUCHED} if why else await world.kill(victim)
         if killed["incarnation"] == UNTOUCHED:
             return {"node": victim, **killed, "why": why or "it did not run"}
-        try:
-            done = await world.damage(victim, Edit(**plan["damage"]))
-        except BaseException:  # nothing was changed
-            with trio.CancelScope(shield=True):
-                await world.restart(victim, killed["incarnation"])
-            raise
-        return {"node": victim, **await world.tempt(victim, killed["incarnation"]), "done": done}
+        undo = {"node": victim, "incarnation": killed["incarnation"]}
+        async with undone_if_it_fails(self, undo, world):
+            try:
+                done = await world.damage(victim, Edit(**plan["damage"]))
+            except BaseException:  # nothing was changed
+                with trio.CancelScope(shield=True):
+                    await world.restart(victim, killed["incarnation"])
+                raise
+            undo |= await world.tempt(victim, killed["incarnation"])
+        return {**undo, "done": done}
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
         """Bit if bytes were changed; tells whether the node noticed."""

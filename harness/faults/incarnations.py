@@ -9,11 +9,12 @@ Source: DESIGN.md decision 10 (`undo` undoes exactly this fault).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 
 import trio
 
-from harness.plugins import UNTOUCHED, Json, World
+from harness.plugins import UNTOUCHED, Fault, Json, World
 
 UNDO_TIMEOUT_S = 10.0
 
@@ -34,6 +35,17 @@ async def apply_to_each(
             await undo({"incarnations": struck}, world)
         raise
     return {"incarnations": struck}
+
+
+@asynccontextmanager
+async def undone_if_it_fails(fault: Fault, undo: Json, world: World) -> AsyncIterator[None]:
+    """Undo what was done so far (`undo` may grow meanwhile) if the rest of an apply fails."""
+    try:
+        yield
+    except BaseException:  # also when cancelled: nobody else knows what was done so far
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
+            await fault.undo(undo, world)
+        raise
 
 
 def in_effect(undo: Json) -> Iterator[tuple[str, int]]:

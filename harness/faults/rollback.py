@@ -17,6 +17,7 @@ import trio
 
 from harness import words
 from harness.abilities import LosesDisks
+from harness.faults.incarnations import undone_if_it_fails
 from harness.faults.victims import SINGLE, choose_variants, describe_victims, pick_victims
 from harness.faults.victims import plan_victims as draw_victims
 from harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
@@ -75,21 +76,26 @@ class Rollback:
         killed = await world.kill(victim)
         if killed["incarnation"] == UNTOUCHED:
             return {"node": victim, **killed}
-        copy = await world.copy_store(victim)
-        await world.tempt(victim, killed["incarnation"])  # until it serves again
-        await trio.sleep(plan["age_s"])
-        killed = await world.kill(victim)
-        if killed["incarnation"] == UNTOUCHED:
-            return {"node": victim, **killed}
-        done = await world.damage(victim, Damage(how="rollback", copy=copy))
-        await world.restart(victim, killed["incarnation"])
-        return {"node": victim, **killed, "done": done}
+        undo = {"node": victim, "incarnation": killed["incarnation"]}
+        async with undone_if_it_fails(self, undo, world):
+            copy = await world.copy_store(victim)
+            undo |= {"incarnation": (await world.tempt(victim, undo["incarnation"]))["incarnation"]}
+            await trio.sleep(plan["age_s"])
+            killed = await world.kill(victim)
+            if killed["incarnation"] == UNTOUCHED:
+                return {**undo, "done": None}
+            undo |= killed
+            done = await world.damage(victim, Damage(how="rollback", copy=copy))
+            await world.restart(victim, undo["incarnation"])
+        return {**undo, "done": done}
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
         """Bit if entries that the node had are gone."""
         await trio.lowlevel.checkpoint()
         if undo["incarnation"] == UNTOUCHED:
             return Evidence(False, f"{undo['node']} did not run")
+        if undo["done"] is None:
+            return Evidence(False, f"{undo['node']} ended by itself before its copy was put back")
         entries = undo["done"]["entries"]
         what = f"{undo['node']} forgot {entries:,} entries of its log"
         return Evidence(entries > 0, what, {"entries": entries})

@@ -285,6 +285,58 @@ def test_a_node_is_rolled_back_to_its_copy() -> None:
     assert world.dead == set()
 
 
+class BrokenWorld(SteeredWorld):
+    """One thing fails there, or a node ends by itself just when it serves again."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(NODES, "n2")
+        self.what = what
+
+    async def copy_store(self, node: str) -> str:
+        self._fail("copy_store")
+        return await super().copy_store(node)
+
+    async def tempt(self, node: str, incarnation: int) -> Json:
+        self._fail("tempt")
+        found = await super().tempt(node, incarnation)
+        if self.what == "crash":
+            self.dead.add(node)
+        return found
+
+    async def revive(self, node: str, incarnation: int) -> None:
+        await self.restart(node, incarnation)
+
+    async def damage(self, node: str, damage: Damage) -> Json:
+        self._fail("damage")
+        return await super().damage(node, damage)
+
+    def _fail(self, what: str) -> None:
+        if self.what == what:
+            self.what = ""
+            raise HarnessError("no")
+
+
+@pytest.mark.parametrize("name", ["damage", "rollback"])
+@pytest.mark.parametrize("what", ["copy_store", "tempt", "damage"])
+def test_whatever_fails_leaves_nobody_down(name: str, what: str) -> None:
+    world = BrokenWorld(what)
+    world.refuses = None
+    if (name, what) != ("damage", "copy_store"):
+        with pytest.raises(HarnessError):
+            perform(name, world, age_s=0.0)
+    assert world.dead == set()
+
+
+def test_one_that_ended_before_its_copy_was_put_back_runs_again() -> None:
+    world = BrokenWorld("crash")
+    _, evidence, _ = perform("rollback", world, age_s=0.0)
+    assert (evidence.bit, evidence.what) == (
+        False,
+        "n2 ended by itself before its copy was put back",
+    )
+    assert world.dead == set()
+
+
 # ---- what worlds offer ---------------------------------------------------------------------
 
 
