@@ -67,7 +67,7 @@ class _Taken:
     began: float
     cpu_ns: int
     log_bytes: int
-    limits: dict[int, tuple[int, int]] = field(default_factory=dict)  # as they were
+    limits: dict[int, int] = field(default_factory=dict)  # to what it lowers them
     seen: Json = field(default_factory=dict)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     is_released: bool = False
@@ -94,6 +94,7 @@ class Taking:
         self._starter = starter
         self._answers = answers
         self._taken: dict[str, _Taken] = {}
+        self._limits: dict[tuple[str, int, int], tuple[int, int]] = {}  # as incarnations had them
         self._numbers = count()
 
     async def take(self, node: str, resources: Resources, nursery: trio.Nursery) -> str:
@@ -107,6 +108,8 @@ class Taking:
         )  # fmt: skip
         if resources.cpu_share < 1:
             taken.seen["cpu_share_before"] = await _cpu_share(pid)
+        if process.pid != pid:  # it ended meanwhile: there is nothing to take
+            return ""
         taken.began = trio.current_time()
         taken.cpu_ns = process_files.cpu_ns(pid) or 0
         name = f"taken-{next(self._numbers)}"
@@ -143,10 +146,10 @@ class Taking:
         taken.seen = self._measured(taken)
         taken.scope.cancel()
         process = self._members[taken.node].process
-        if process.incarnation == taken.incarnation and process.pid == taken.pid:
-            for limit, (soft, hard) in taken.limits.items():
-                resource.prlimit(taken.pid, limit, (soft, hard))
         taken.is_released = True
+        if process.incarnation == taken.incarnation and process.pid == taken.pid:
+            for limit in taken.limits:
+                self._set_limit(taken, limit)
 
     async def _is_lost(self, taken: _Taken) -> bool:
         """Whether it ended for want of it, now or while it got it back, or stands still of it."""
@@ -200,12 +203,33 @@ class Taking:
         asked = taken.resources
         if asked.memory_spare_bytes is not None:
             had = process_files.memory_bytes(taken.pid) or 0
-            limit = _lower(taken, resource.RLIMIT_AS, had + asked.memory_spare_bytes)
+            limit = self._lower(taken, resource.RLIMIT_AS, had + asked.memory_spare_bytes)
             taken.seen |= {"had_bytes": had, "limit_bytes": limit}
         if asked.descriptors_spare is not None:
             free = process_files.first_free_descriptor(taken.pid) or 0
-            limit = _lower(taken, resource.RLIMIT_NOFILE, free + asked.descriptors_spare)
+            limit = self._lower(taken, resource.RLIMIT_NOFILE, free + asked.descriptors_spare)
             taken.seen |= {"limit": limit, "open": free, "unaccepted": 0}
+
+    def _lower(self, taken: _Taken, limit: int, soft: int) -> int:
+        """Lower a soft limit of the process. Returns the one in force."""
+        key = taken.node, taken.incarnation, limit
+        was, _ = self._limits.setdefault(key, resource.prlimit(taken.pid, limit))
+        if was not in (resource.RLIM_INFINITY, -1) and was <= soft:
+            return was
+        taken.limits[limit] = soft
+        return self._set_limit(taken, limit)
+
+    def _set_limit(self, taken: _Taken, limit: int) -> int:
+        """Set it to the lowest of what is in force, or as it was; return that."""
+        was, hard = self._limits[taken.node, taken.incarnation, limit]
+        lowered = [
+            each.limits[limit]
+            for each in self._taken.values()
+            if each.pid == taken.pid and not each.is_released and limit in each.limits
+        ]
+        soft = min(lowered, default=was)
+        resource.prlimit(taken.pid, limit, (soft, hard))
+        return soft
 
     async def _hold(self, taken: _Taken) -> None:
         """Do what has to be done for as long as it holds, and look at what it does."""
@@ -260,16 +284,6 @@ class Taking:
             seen["refused"] = len(refusals)
             seen["silent"] = not process.is_paused and self._is_silent(taken)
         return seen
-
-
-def _lower(taken: _Taken, limit: int, soft: int) -> int:
-    """Lower a soft limit of the process; keep what it was. Returns the one in force."""
-    was, hard = resource.prlimit(taken.pid, limit)
-    if was not in (resource.RLIM_INFINITY, -1) and was <= soft:
-        return was
-    taken.limits[limit] = (was, hard)
-    resource.prlimit(taken.pid, limit, (soft, hard))
-    return soft
 
 
 async def _cpu_share(pid: int) -> float:

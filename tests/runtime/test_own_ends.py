@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -300,3 +301,36 @@ def test_a_disk_that_could_not_be_deleted_leaves_its_node_running(tmp_path: Path
 
     with one(tmp_path) as group:
         run(main)
+
+
+def test_limits_that_overlap_end_as_they_were(tmp_path: Path) -> None:
+    async def main(nursery: trio.Nursery) -> None:
+        with one(tmp_path) as group:
+            pid = group.process.pid
+            assert pid is not None
+
+            def limit() -> int:
+                return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+
+            was = limit()
+            first = await group.taking.take("n0", Resources(descriptors_spare=30), nursery)
+            less = limit()
+            second = await group.taking.take("n0", Resources(descriptors_spare=10), nursery)
+            least = limit()
+            assert least < less < was
+            await group.taking.give_back(first)
+            assert limit() == least
+            await group.taking.give_back(second)
+            assert limit() == was
+
+    run(main)
+
+
+def test_nothing_is_taken_from_a_process_that_ended_meanwhile(tmp_path: Path) -> None:
+    async def main(nursery: trio.Nursery) -> None:
+        with one(tmp_path) as group:
+            nursery.start_soon(group.kill, "n0")
+            much = Resources(cpu_share=0.5, descriptors_spare=3)
+            assert await group.taking.take("n0", much, nursery) == ""
+
+    run(main)
