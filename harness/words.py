@@ -334,7 +334,8 @@ class HurtsDisks(Protocol):
         """Start a damaged node, whose dead incarnation that is, and see what it does.
 
         Returns {"incarnation": of the process that was started, "refused": what it said when it
-        ended by itself, None if it serves}.
+        ended by itself, None if it runs, "serves": whether it answers}. One that runs and does
+        not answer in time has done neither.
         """
         ...
 

@@ -103,9 +103,14 @@ class Damage:
             return Evidence(False, f"{node} was left alone: {undo['why']}")
         done = undo["done"]
         refused = undo["refused"]
-        then = f"{node} refused it ({refused})" if refused else f"{node} SERVES with it"
+        silent = f"{node} SERVES with it" if undo["serves"] else f"{node} did not answer in time"
+        then = f"{node} refused it ({refused})" if refused else silent
         where = f"at byte {done['at']:,} of {done['file']}"
-        measures = {"changed_bytes": done["bytes"], "refused": int(refused is not None)}
+        measures = {
+            "changed_bytes": done["bytes"],
+            "refused": int(refused is not None),
+            "serves": int(undo["serves"]),
+        }
         return Evidence(
             done["bytes"] > 0, f"{done['bytes']:,} bytes changed {where}; {then}", measures
         )

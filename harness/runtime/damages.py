@@ -44,17 +44,24 @@ class Damages:
         self._answers = answers
         self._copies: dict[str, Path] = {}
         self._damaged: set[str] = set()
+        self.remarks: list[str] = []
+        """One line for each node that serves with what was damaged."""
 
     def is_damaged(self, node: str) -> bool:
-        """Whether bytes of this node's files were ever changed or cut off."""
+        """Whether bytes of this node's files were changed or cut off."""
         return node in self._damaged
+
+    def renewed(self, node: str) -> None:
+        """What was damaged is gone."""
+        self._damaged.discard(node)
 
     async def damage(self, node: str, damage: Damage) -> Json:
         """Edit the files of a dead node; see `HurtsDisks.damage`."""
         assert not self._members[node].process.is_running, "files of a running node are its own"
-        if damage.how != "rollback":
+        done = await trio.to_thread.run_sync(self._damage, node, damage)
+        if done["bytes"] > 0:  # none of a copy that is put back
             self._damaged.add(node)
-        return await trio.to_thread.run_sync(self._damage, node, damage)
+        return done
 
     async def copy(self, node: str) -> str:
         """Copy what a dead node has stored; see `HurtsDisks.copy_store`."""
@@ -65,8 +72,8 @@ class Damages:
         self._copies[name] = folder
         return name
 
-    async def watch(self, node: str) -> str | None:
-        """See what a node does that was just started: what it said when it ended; None: it serves.
+    async def watch(self, node: str) -> Json:
+        """See what a node does that was just started: {"refused", "serves"}; see `tempt`.
 
         Call with its end excused, if it was damaged.
         """
@@ -74,7 +81,14 @@ class Damages:
         with trio.move_on_after(SERVES_TIMEOUT_S):
             while process.is_running and not self._answers(node):  # noqa: ASYNC110 - no event
                 await trio.sleep(POLL_S)
-        return None if process.is_running else process.last_line() or "it said nothing"
+        serves = process.is_running and self._answers(node)
+        if serves and self.is_damaged(node):
+            self.remarks.append(
+                f"node {node} (incarnation {process.incarnation}) serves with a damaged store,"
+                " and did not notice"
+            )
+        refused = None if process.is_running else process.last_line() or "it said nothing"
+        return {"refused": refused, "serves": serves}
 
     def _store(self, node: str) -> Path:
         assert isinstance(self._target, LosesDisks), "the fault was not available"

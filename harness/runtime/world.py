@@ -231,8 +231,8 @@ class ProcessWorld:
             started = incarnation + 1
             process.excuse(("damaged", started), lambda ended: ended == started)
         await self.restart(node, incarnation)
-        refused = await self._damages.watch(node)
-        return {"incarnation": process.incarnation, "refused": refused}
+        found = await self._damages.watch(node)
+        return {"incarnation": process.incarnation, **found}
 
     async def revive(self, node: str, incarnation: int) -> None:
         """Give a node that refused its store an empty disk; see `HurtsDisks.revive`."""
@@ -241,6 +241,7 @@ class ProcessWorld:
             if process.is_running:  # it took what it found
                 return
             await self._disks.give_up(node)
+            self._damages.renewed(node)
         await self.replace(node, incarnation)
 
     # ---- what operators do, and resources (harness.operators, harness.resources) -------
@@ -336,8 +337,8 @@ class ProcessWorld:
         await self._for_each(lambda process: process.stop(STOP_GRACE_S))
 
     def remarks(self) -> tuple[str, ...]:
-        """Nothing: this world looks at processes and bytes from outside."""
-        return ()
+        """What nodes did that no node may do, as was seen from outside."""
+        return tuple(self._damages.remarks)
 
     def incarnation(self, node: str) -> int:
         """How often the node was started."""

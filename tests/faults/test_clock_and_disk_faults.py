@@ -36,6 +36,7 @@ class SteeredWorld(MemoryWorld):
         self.healed: list[str] = []
         self.fails_at: str | None = None
         self.refuses: str | None = "the log is damaged"
+        self.is_mute = False
         self.damages: list[Damage] = []
         self.revived: list[str] = []
         self.lost = 0 if deaf else 100
@@ -110,7 +111,12 @@ class SteeredWorld(MemoryWorld):
         await self.restart(node, incarnation)
         if self.refuses is not None and self.damages:
             self.dead.add(node)
-        return {"incarnation": self.incarnations[node], "refused": self.refuses}
+        serves = self.refuses is None and not self.is_mute
+        return {
+            "incarnation": self.incarnations[node],
+            "refused": self.refuses,
+            "serves": serves,
+        }
 
     async def revive(self, node: str, incarnation: int) -> None:
         self.revived.append(node)
@@ -253,7 +259,12 @@ def test_a_damaged_node_is_whole_again() -> None:
     world.refuses = None
     _, evidence, _ = perform("damage", world)
     assert "SERVES" in evidence.what
-    assert evidence.measures["refused"] == 0
+    assert (evidence.measures["refused"], evidence.measures["serves"]) == (0, 1)
+    world = SteeredWorld(NODES, "n2")
+    world.refuses, world.is_mute = None, True
+    _, evidence, _ = perform("damage", world)
+    assert "did not answer in time" in evidence.what
+    assert (evidence.measures["refused"], evidence.measures["serves"]) == (0, 0)
 
 
 def test_damage_spares_a_group_that_is_not_whole_and_goes_back_if_it_fails() -> None:

@@ -14,13 +14,15 @@ import pytest
 import trio
 from fake_target import FakeTarget
 
+from harness.abilities import Vital
 from harness.plugins import UNTOUCHED, Address, Json, Launch, NodeLayout
 from harness.resources import Resources
+from harness.runtime.damages import Damages
 from harness.runtime.disks import Disks, Member
 from harness.runtime.nodes import NodeProcess
 from harness.runtime.steered import SteeredNodes
 from harness.runtime.taking import Taking
-from harness.words import ClockChange, DiskHarm
+from harness.words import ClockChange, Damage, DiskHarm
 
 PATIENCE_S = 30
 ANYWHERE = Address("127.0.0.1", 1)
@@ -334,3 +336,47 @@ def test_nothing_is_taken_from_a_process_that_ended_meanwhile(tmp_path: Path) ->
             assert await group.taking.take("n0", much, nursery) == ""
 
     run(main)
+
+
+def test_a_node_that_serves_with_a_damaged_store_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.runtime.damages.SERVES_TIMEOUT_S", 0.1)
+    answering: list[str] = []
+
+    class Notices(FakeTarget):
+        def store(self, layout: NodeLayout) -> Path:
+            return tmp_path
+
+        def why_no_disk_may_go(self, nodes: Sequence[str]) -> None: ...
+
+        def why_not_now(self, node: str, missing: Sequence[str]) -> None: ...
+
+        async def renew(self, *_: object) -> dict[str, Launch]:
+            return {}
+
+        async def readmit(self, *_: object) -> None: ...
+
+        def vital(self, layout: NodeLayout) -> list[Vital]:
+            return [Vital(tmp_path / "log", 0, 9)]
+
+    async def main(_: trio.Nursery) -> None:
+        damages = Damages(Notices(), {"n0": group.member}, lambda _: bool(answering))
+        answering.append("n0")
+        assert await damages.watch("n0") == {"refused": None, "serves": True}
+        assert damages.remarks == [], "all its bytes are there"
+        await group.kill("n0")
+        (tmp_path / "log").write_bytes(b"123456789")
+        await damages.damage("n0", Damage(how="flip", bytes_=1, seed="7"))
+        group.process.start()
+        answering.clear()
+        assert await damages.watch("n0") == {"refused": None, "serves": False}
+        assert damages.remarks == []
+        answering.append("n0")
+        assert await damages.watch("n0") == {"refused": None, "serves": True}
+        assert damages.remarks == [
+            "node n0 (incarnation 2) serves with a damaged store, and did not notice"
+        ]
+
+    with one(tmp_path) as group:
+        run(main)
