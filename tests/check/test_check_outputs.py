@@ -189,8 +189,11 @@ def test_ctrl_c_keeps_what_was_found(shell: Shell) -> None:
     shell.write("slow.jsonl", "".join(json.dumps(row) + "\n" for row in hard_queue()))
     temp = shell.folder / "temp"
     temp.mkdir()
+    asked = command(
+        "check", "invalid.log", "slow.jsonl", "--model", "fifo-queue", "--json", "o.json"
+    )
     with subprocess.Popen(
-        command("check", "invalid.log", "slow.jsonl", "--model", "fifo-queue", "--json", "o.json"),
+        ["env", "--default-signal=INT", *asked],  # tests in the background ignore Ctrl-C
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "TMPDIR": str(temp)},
     ) as process:  # fmt: skip
