@@ -35,6 +35,17 @@ class TransfersLeadership(Protocol):
 
 
 @runtime_checkable
+class AdvertisesAddresses(Protocol):
+    """A target whose nodes tell each other where they are: one address of a node for all others.
+
+    Such nodes find it in `NodeLayout.advertised_address`. Where links are proxies, who calls is
+    then told by the process that holds the other end (harness.network.callers).
+    """
+
+    advertises_addresses: bool
+
+
+@runtime_checkable
 class ChangesMembers(Protocol):
     """A target whose group can be told to do without a member, and to take it back."""
 

@@ -70,7 +70,9 @@ class NodeLayout:
     `peers` maps every *other* node to the address under which this node must reach it
     (a proxy, so that the link can be cut); `peer_address` is where this node listens
     for them; `client_address` is where clients and status requests reach it. With
-    `name_servers` (harness.abilities.NamesBrokers) it registers there.
+    `name_servers` (harness.abilities.NamesBrokers) it registers there. `advertised_address` is
+    where all peers reach it, of a target that asks for one address for all of them
+    (harness.abilities.AdvertisesAddresses): then `peers` holds theirs.
     """
 
     node: str
@@ -80,6 +82,7 @@ class NodeLayout:
     peers: Mapping[str, Address]
     options: Json = field(default_factory=dict)  # mutant, seed, disk, file sizes ...
     name_servers: tuple[Address, ...] = ()
+    advertised_address: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ A link can also be shaped (`harness.network.shapes`): what crosses it is late, o
 link, but comes whole and in order; its connections are reset now and then; or one side of each is
 closed and the other not told (half-open).
 
+Where nodes must know a peer by one address, a proxy stands before each node instead, and the link
+is that of whoever called (`harness.network.callers`).
+
 Source: DESIGN.md decisions 8 and 10; HARNESSES.md section 5 (own task a link, peer-aware);
 toxiproxy's toxics for the vocabulary.
 """
@@ -20,13 +23,14 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 
 import trio
 
 from harness.errors import HarnessError
+from harness.network.callers import Callers
 from harness.network.connection import Connection, prepare
 from harness.network.gates import Gates, Link
 from harness.network.shapes import Applied, Shapes
@@ -47,14 +51,20 @@ class ProxyNetwork:
 
     `upstreams` maps each node to the address where it really listens for its peers.
     Listening sockets exist from construction on, so that addresses can be handed out
-    before `run` starts.
+    before `run` starts. With `callers` each node has one address for all others.
 
     Raises:
         HarnessError: a listening socket could not be opened.
     """
 
-    def __init__(self, upstreams: Mapping[str, Address], host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        upstreams: Mapping[str, Address],
+        host: str = "127.0.0.1",
+        callers: Callers | None = None,
+    ) -> None:
         self._upstreams = dict(upstreams)
+        self._callers = callers
         self._gates = Gates(self._upstreams)
         self._shapes = Shapes(self._upstreams)
         self._resets: dict[str, trio.CancelScope] = {}  # of shapes that reset now and then
@@ -62,9 +72,14 @@ class ProxyNetwork:
         self._connections: set[Connection] = set()
         self._numbers = itertools.count()
         self._listeners: dict[Link, socket.socket] = {}
+        self._fronts: dict[str, socket.socket] = {}  # one for all callers
         try:
-            for link in itertools.permutations(self._upstreams, 2):
-                self._listeners[link] = _listen(host)
+            if callers is not None:
+                for node in self._upstreams:
+                    self._fronts[node] = _listen(host)
+            else:
+                for link in itertools.permutations(self._upstreams, 2):
+                    self._listeners[link] = _listen(host)
         except OSError as error:
             self.close()
             raise HarnessError(
@@ -74,8 +89,11 @@ class ProxyNetwork:
 
     def address(self, a: str, b: str) -> Address:
         """Where node a reaches node b."""
-        host, port = self._listeners[a, b].getsockname()
-        return Address(host, port)
+        return self.advertised(b) if self._fronts else _address(self._listeners[a, b])
+
+    def advertised(self, node: str) -> Address:
+        """Where all others reach the node, if there is one such address."""
+        return _address(self._fronts[node])
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Forward bytes until cancelled; then close every socket."""
@@ -83,7 +101,9 @@ class ProxyNetwork:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 for link, listener in self._listeners.items():
-                    nursery.start_soon(self._accept, link, listener, nursery)
+                    nursery.start_soon(self._accept, _always(link), listener, nursery)
+                for node, listener in self._fronts.items():
+                    nursery.start_soon(self._accept, partial(self._told, node), listener, nursery)
                 task_status.started()
         finally:
             self._nursery = None
@@ -91,7 +111,7 @@ class ProxyNetwork:
 
     def close(self) -> None:
         """Close the listening sockets (idempotent)."""
-        for listener in self._listeners.values():
+        for listener in (*self._listeners.values(), *self._fronts.values()):
             listener.close()
 
     def cut(self, links: Sequence[Link]) -> str:
@@ -191,7 +211,18 @@ class ProxyNetwork:
         """How many bytes are held on the way from a to b now."""
         return self._gates.waiting_bytes((a, b))
 
-    async def _accept(self, link: Link, listener: socket.socket, nursery: trio.Nursery) -> None:
+    def _told(self, called: str, accepted: socket.socket) -> Link | None:
+        """The link from whoever called that node; None if it is none of the other nodes."""
+        assert self._callers is not None, "there are no fronts without"
+        caller = self._callers.who(accepted)
+        return None if caller in (None, called) else (caller, called)
+
+    async def _accept(
+        self,
+        link_of: Callable[[socket.socket], Link | None],
+        listener: socket.socket,
+        nursery: trio.Nursery,
+    ) -> None:
         room = trio.Semaphore(CONNECTIONS_PER_LINK_MAX)
         while True:
             await room.acquire()
@@ -201,6 +232,11 @@ class ProxyNetwork:
             except OSError:  # the peer went away again, or no descriptor is left
                 room.release()
                 await trio.sleep(ACCEPT_RETRY_S)
+                continue
+            link = link_of(down)
+            if link is None:
+                down.close()
+                room.release()
                 continue
             prepare(down)
             connection = Connection(next(self._numbers), link, down, self._gates, self._shapes)
@@ -226,6 +262,15 @@ def _listen(host: str) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _address(listener: socket.socket) -> Address:
+    host, port = listener.getsockname()
+    return Address(host, port)
+
+
+def _always(link: Link) -> Callable[[socket.socket], Link]:
+    return lambda _: link
 
 
 def _most(halves: Sequence[Connection]) -> int:

@@ -179,6 +179,8 @@ def build(
         site.network.close()
         records.close()
         raise
+    if site.callers is not None:
+        site.callers.pids = lambda: _pids(members)
     world = ProcessWorld(
         target, members, site.network, records.status_log, observer, start_ns, helpers
     )
@@ -310,6 +312,11 @@ def _name_server(
         raise HarnessError(f"cannot prepare name server {name}: {error}") from error
     launch = target.name_server(address)
     return NodeProcess(name, launch, directory, folder.node_log(name), start_ns)
+
+
+def _pids(members: Mapping[str, Member]) -> dict[str, int]:
+    found = {node: member.process.pid for node, member in members.items()}
+    return {node: pid for node, pid in found.items() if pid is not None}
 
 
 def _process(

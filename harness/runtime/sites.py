@@ -7,11 +7,14 @@ world `netns` each has a network namespace and addresses of its own, and a switc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from harness import discovery
+from harness.abilities import AdvertisesAddresses
 from harness.campaign import Campaign, node_names
 from harness.history.run_folder import RunFolder
 from harness.network import addresses as at
+from harness.network.callers import Callers
 from harness.network.links import Network
 from harness.network.netns import PacketNetwork
 from harness.network.proxy import ProxyNetwork
@@ -27,13 +30,15 @@ BASE_PORT = 10_000
 class Site:
     """Where each node lives.
 
-    `prefixes` stand before the commands of nodes, so that each runs where it lives.
+    `prefixes` stand before the commands of nodes, so that each runs where it lives. `callers` are
+    to be told which processes the nodes have, where the links need to know.
     """
 
     network: Network
     layouts: Mapping[str, NodeLayout]
     name_servers: Mapping[str, Address]
     prefixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    callers: Callers | None = None
 
 
 def lay_out(
@@ -55,9 +60,13 @@ def lay_out(
     Raises:
         HarnessError: a port is in use, or there are no namespaces.
     """
+    target = discovery.get("targets", campaign.target)
+    is_advertised = isinstance(target, AdvertisesAddresses) and target.advertises_addresses
     if campaign.world == NETNS:
-        return _in_namespaces(campaign, folder, base_port, options, name_servers)
-    return _on_loopback(campaign, folder, base_port, options, name_servers)
+        site = _in_namespaces(campaign, folder, base_port, options, name_servers)
+        return _advertised(site) if is_advertised else site
+    callers = Callers() if is_advertised else None
+    return _on_loopback(campaign, folder, base_port, options, name_servers, callers)
 
 
 def _on_loopback(
@@ -66,8 +75,9 @@ def _on_loopback(
     base_port: int | None,
     options: Json,
     name_servers: Sequence[str],
+    callers: Callers | None,
 ) -> Site:
-    """Give each node two ports, each ordered pair a proxy, a name server a port."""
+    """Give each node two ports, each ordered pair (or node) a proxy, a name server a port."""
     nodes = node_names(campaign)
     owners = [f"the {who} of node {node}" for node in nodes for who in ("clients", "peers")]
     owners += [f"the name server {name}" for name in name_servers]
@@ -78,7 +88,7 @@ def _on_loopback(
     of_nodes, of_helpers = addresses[: 2 * len(nodes)], addresses[2 * len(nodes) :]
     client_of = dict(zip(nodes, of_nodes[0::2], strict=True))
     peer_of = dict(zip(nodes, of_nodes[1::2], strict=True))
-    network = ProxyNetwork(peer_of, ports.HOST)
+    network = ProxyNetwork(peer_of, ports.HOST, callers)
     layouts = {
         node: NodeLayout(
             node=node,
@@ -88,10 +98,21 @@ def _on_loopback(
             peers={peer: network.address(node, peer) for peer in nodes if peer != node},
             options=options,
             name_servers=tuple(of_helpers),
+            advertised_address=None if callers is None else network.advertised(node),
         )
         for node in nodes
     }
-    return Site(network, layouts, dict(zip(name_servers, of_helpers, strict=True)))
+    helpers = dict(zip(name_servers, of_helpers, strict=True))
+    return Site(network, layouts, helpers, callers=callers)
+
+
+def _advertised(site: Site) -> Site:
+    """Let nodes in namespaces advertise where they listen: all others reach them there."""
+    layouts = {
+        node: replace(layout, advertised_address=layout.peer_address)
+        for node, layout in site.layouts.items()
+    }
+    return replace(site, layouts=layouts)
 
 
 def _in_namespaces(

@@ -1,0 +1,99 @@
+"""One address of a node for all its peers: the link is that of whoever called."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import trio
+from proxy_rig import PATIENCE_S, run
+
+from harness.abilities import AdvertisesAddresses
+from harness.network.callers import Callers
+from harness.network.proxy import ProxyNetwork
+from harness.plugins import Address
+from harness.targets import dledger
+
+SPEAKS = (
+    "import socket, sys\n"
+    "with socket.create_connection(('127.0.0.1', int(sys.argv[1]))) as peer:\n"
+    "    peer.sendall(sys.argv[2].encode())\n"
+    "    print(repr(peer.recv(100).decode()), flush=True)\n"
+)
+STARTS_ONE = (
+    "import subprocess, sys\n"
+    "subprocess.run([sys.executable, '-c', sys.argv[3], *sys.argv[1:3]], check=True)\n"
+)
+
+
+@contextmanager
+def speaking(
+    address: Address, word: str, *, by_a_child: bool = False
+) -> Iterator[subprocess.Popen]:
+    """A process, of a session of its own, that says a word and prints the answer."""
+    program, more = (STARTS_ONE, [SPEAKS]) if by_a_child else (SPEAKS, [])
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", program, str(address.port), word, *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+async def said(process: subprocess.Popen) -> str:
+    return (await trio.to_thread.run_sync(process.stdout.readline)).strip()
+
+
+async def until(is_so) -> None:
+    with trio.fail_after(PATIENCE_S):
+        while not is_so():
+            await trio.sleep(0.005)
+
+
+@pytest.mark.parametrize("by_a_child", [False, True])
+def test_each_callers_link_is_its_own(by_a_child: bool) -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        word = await stream.receive_some(100)
+        if word:
+            await stream.send_all(b"heard " + word)
+
+    async def scenario() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        there = Address("127.0.0.1", listener.socket.getsockname()[1])
+        callers = Callers()
+        network = ProxyNetwork({"a": there, "b": there, "c": there}, callers=callers)
+        assert network.address("a", "c") == network.address("b", "c") == network.advertised("c")
+        assert network.advertised("b") != network.advertised("c")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.serve_listeners, answer, [listener])
+            await nursery.start(network.run)
+            at = network.advertised("c")
+            cut = network.cut([("a", "c")])
+            with speaking(at, "from a", by_a_child=by_a_child) as a, speaking(at, "from b") as b:
+                callers.pids = lambda: {"a": a.pid, "b": b.pid}
+                assert await said(b) == "'heard from b'", "only a's link is cut"
+                await until(lambda: network.held(cut)["connections"] == 1)
+                assert network.forwarded_bytes("a", "c") == 0
+                assert network.forwarded_bytes("b", "c") == 6
+                network.mend(cut, "deliver")
+                assert await said(a) == "'heard from a'"
+                with speaking(at, "from a stranger") as stranger:
+                    assert await said(stranger) in ("", "''"), "it is closed, or reset"
+            assert network.forwarded_bytes("a", "c") == 6
+            nursery.cancel_scope.cancel()
+
+    run(scenario)
+
+
+def test_our_own_nodes_ask_for_no_such_address() -> None:
+    assert not isinstance(dledger.PLUGIN, AdvertisesAddresses)
