@@ -33,6 +33,20 @@ def choose(campaign: Campaign) -> Choice:
             them can be done.
         HarnessError: a plug-in cannot be imported.
     """
+    choice = look(campaign)
+    if choice.unavailable and not choice.faults:
+        told = "; ".join(tell(choice.unavailable))
+        raise UsageError(f"none of the faults asked for is available: {told}")
+    return choice
+
+
+def look(campaign: Campaign) -> Choice:
+    """Do as `choose`, where it may be that none of the faults can be done.
+
+    Raises:
+        UsageError: an option that a fault cannot take.
+        HarnessError: a plug-in cannot be imported.
+    """
     target: Target = discovery.get("targets", campaign.target)
     nodes, options = node_names(campaign), fault_options(campaign)
     faults: dict[str, Fault] = {}
@@ -45,9 +59,6 @@ def choose(campaign: Campaign) -> Choice:
             faults[name] = fault
         else:
             unavailable[name] = why
-    if unavailable and not faults:
-        told = "; ".join(tell(unavailable))
-        raise UsageError(f"none of the faults asked for is available: {told}")
     return Choice(faults, unavailable)
 
 

@@ -19,6 +19,7 @@ import msgspec
 
 from harness import discovery
 from harness.abilities import NamesBrokers, TunesReplication
+from harness.built_in import CAMPAIGNS
 from harness.clients import OpeningWorkload
 from harness.discovery import unknown
 from harness.draw import new_seed
@@ -29,7 +30,7 @@ from harness.plugins import Promises, Target, Workload
 from harness.scripts import Step, check_event, read_steps, write_steps
 from harness.toml_text import toml_key, toml_value
 
-BUILT_IN = Path(__file__).parent.parent / "workloads" / "campaigns" / "quick.toml"
+BUILT_IN = CAMPAIGNS / "quick.toml"
 """The campaign that `run` without an argument runs."""
 
 FILE_ONLY = frozenset({"script"})

@@ -10,12 +10,12 @@ import msgspec
 from cyclopts import App, Group, Parameter
 from rich.text import Text
 
+from harness import built_in, discovery, judge
 from harness import campaign as campaigns
-from harness import discovery, judge
 from harness.campaign import Campaign
 from harness.errors import UsageError
 from harness.history import run_folder
-from harness.terminal import check, session, simulation, up
+from harness.terminal import check, matrix, session, simulation, up
 from harness.terminal.grid import show_rows
 from harness.terminal.help import CalmFormatter
 from harness.terminal.options import RunOptions
@@ -72,13 +72,15 @@ def run(
     ./shaketable run --mutant ack-before-quorum
 
     Args:
-        campaign: A campaign file; its keys are the options below with underscores.
+        campaign: A campaign file, whose keys are the options below with underscores; or the name
+            of a built-in one (docs/campaigns.md).
         options: What the command line says about the campaign.
     """
     given = options or RunOptions()
     if not 1 <= given.test_count <= TEST_COUNT_MAX:
         raise UsageError(f"--test-count {given.test_count}: expected 1 to {TEST_COUNT_MAX}")
-    wanted = campaigns.load(campaign or campaigns.BUILT_IN, given.given())
+    file = built_in.find(campaign or campaigns.BUILT_IN, built_in.CAMPAIGNS, "campaign")
+    wanted = campaigns.load(file, given.given())
     resolved = campaigns.resolve(wanted)
     session.enter(resolved)
     codes: list[int] = []
@@ -177,6 +179,7 @@ def list_(
 
 
 app.command(check.check, usage="Usage: ./shaketable check PATH... [OPTIONS]")
+app.command(matrix.matrix, usage="Usage: ./shaketable matrix [FILE.toml] [OPTIONS]")
 app.command(up.up, usage="Usage: ./shaketable up [OPTIONS]")
 app.command(simulation.simulate, usage="Usage: ./shaketable simulate [OPTIONS]")
 app.command(simulation.replay, usage="Usage: ./shaketable replay SEED|FILE [OPTIONS]")

@@ -25,6 +25,7 @@ from harness.errors import HarnessError, NamespaceNeededError
 from harness.history import run_folder
 from harness.history.run_folder import RunFolder
 from harness.repeat import repeat_command
+from harness.schedule import schedule
 from harness.terminal.display import Display, make_display
 from harness.terminal.output import Output
 from harness.verdict import EXIT_BY_OUTCOME, Outcome
@@ -82,6 +83,7 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
     engine = judge.Engine(judge.SPARK, campaign.spark)
     engine.require_java(os.environ)
     choice = availability.choose(campaign)
+    schedule(campaign, choice.faults)  # refuses what cannot be before anything is made
     if campaign.world == "sim":
         from harness.runtime.simulated import groups_of  # noqa: PLC0415 - as above
 

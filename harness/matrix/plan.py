@@ -1,0 +1,317 @@
+"""What a matrix is: targets x workloads x faults x worlds x seeds, as data; its cells. Pure.
+
+    name = "every-fault"
+    faults = "each"                        # one cell a fault; or names, or lists of names
+    worlds = ["process", "netns", "sim"]
+    seeds = 2                              # so many, drawn; or a list of them
+    bites_min = 3
+
+    [campaign]                             # keys of a campaign file, for every cell
+    time_limit = 60.0
+
+    [[adjust]]                             # for some cells other keys; the last one wins
+    faults = ["power"]
+    worlds = ["sim"]
+    campaign = { rate = 200.0 }
+
+    [[exclude]]
+    faults = ["wipe"]
+    why = "needs a spare disk"
+
+Axes that are left out come from [campaign], or are the defaults of a campaign.
+
+Source: GitHub's workflow matrices (axes, include, exclude); tipocket's and etcd's test matrices.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from harness.discovery import unknown
+from harness.errors import UsageError
+
+EACH: Final = "each"
+CELLS_MAX: Final = 10_000
+SEEDS_MAX: Final = 1_000
+BITES_MAX: Final = 1_000
+AXES: Final[tuple[str, ...]] = ("targets", "workloads", "faults", "worlds", "seeds")
+KEY_OF_AXIS: Final[Mapping[str, str]] = {axis: axis.removesuffix("s") for axis in AXES} | {
+    "faults": "faults"
+}
+"""The key of a campaign file that an axis sets."""
+OWN_KEYS: Final = ("name", "store", "script")
+"""Keys of a campaign file that no matrix may set: a cell has its own."""
+_TABLES: Final = ("campaign", "adjust", "exclude")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
+_UNFIT = re.compile(r"[^A-Za-z0-9+._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place in a matrix: one value of each axis; None where the matrix has no such axis."""
+
+    targets: str | None = None
+    workloads: str | None = None
+    faults: tuple[str, ...] | None = None
+    worlds: str | None = None
+    seeds: str | None = None
+
+    def matches(self, where: Mapping[str, Sequence[str]]) -> bool:
+        """Whether each axis that `where` names has one of its values here."""
+        for axis, values in where.items():
+            here = getattr(self, axis)
+            mine = here if axis == "faults" else (here,)
+            if not set(values) & set(mine or ()):
+                return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is so for some cells only: other keys of their campaigns, or that they are left out."""
+
+    where: Mapping[str, tuple[str, ...]]
+    campaign: Mapping[str, Any]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix as its file gives it.
+
+    Attributes:
+        name: the folder under the store.
+        axes: the values of each axis that it has; faults are tuples of names.
+        bites_min: a cell in which one of its faults bit less often is not valid.
+        campaign: keys of a campaign file, for all cells.
+        adjust: other keys for some of them.
+        exclude: which are left out.
+    """
+
+    name: str
+    axes: Mapping[str, tuple[Any, ...]]
+    bites_min: int
+    campaign: Mapping[str, Any]
+    adjust: tuple[Rule, ...]
+    exclude: tuple[Rule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A cell before anybody looked at whether it can be run: its place and its campaign's keys."""
+
+    id: str
+    point: Point
+    campaign: Mapping[str, Any]
+    excluded: str | None
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A cell of a matrix: one run. `skipped` says why there will be none, "" if there will be."""
+
+    id: str
+    target: str
+    workload: str
+    faults: tuple[str, ...]
+    world: str
+    seed: str
+    family: str = ""
+    skipped: str = ""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """All cells of a matrix, in the order in which they are run; plan.json is this."""
+
+    name: str
+    bites_min: int
+    cells: tuple[Cell, ...]
+
+
+def read_matrix(text: str, where: str, faults: Iterable[str], draw_seeds: Iterator[str]) -> Matrix:
+    """Read a matrix file.
+
+    Args:
+        text: of the file.
+        where: names it in errors.
+        faults: all that there are, for `faults = "each"`.
+        draw_seeds: where seeds come from if only their number is given.
+
+    Raises:
+        UsageError: it is none; one line says where and why.
+    """
+    try:
+        given = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where}: not TOML: {error}") from error
+    known = ("name", "bites_min", *AXES, *_TABLES)
+    for key in given:
+        if key not in known:
+            raise UsageError(f"{where}: {unknown('key of a matrix', key, known)}")
+    axes = {
+        axis: _axis(axis, given[axis], where, faults, draw_seeds) for axis in AXES if axis in given
+    }
+    matrix = Matrix(
+        name=_checked_name(given.get("name", Path(where).stem), where),
+        axes=axes,
+        bites_min=_number(given.get("bites_min", 0), "bites_min", 0, BITES_MAX, where),
+        campaign=_campaign(given.get("campaign", {}), f"{where}: [campaign]", axes),
+        adjust=_rules(given.get("adjust", []), "adjust", where, axes),
+        exclude=_rules(given.get("exclude", []), "exclude", where, axes),
+    )
+    count = 1
+    for values in axes.values():
+        count *= len(values)
+    if count > CELLS_MAX:
+        raise UsageError(f"{where}: {count:,} cells, at most {CELLS_MAX:,}")
+    return matrix
+
+
+def expand(matrix: Matrix) -> list[Wanted]:
+    """Return all cells of a matrix, those that are left out too, worlds changing last but seeds.
+
+    Raises:
+        UsageError: two cells would be the same.
+    """
+    axes = [(axis, matrix.axes.get(axis, (None,))) for axis in AXES]
+    cells: dict[str, Wanted] = {}
+    for values in itertools.product(*(values for _, values in axes)):
+        point = Point(**dict(zip(AXES, values, strict=True)))
+        cell = Wanted(
+            id=_cell_id(matrix, point),
+            point=point,
+            campaign=_keys(matrix, point),
+            excluded=next(
+                (rule.why or "excluded" for rule in matrix.exclude if point.matches(rule.where)),
+                None,
+            ),
+        )
+        if cells.setdefault(cell.id, cell) is not cell:
+            raise UsageError(f"matrix {matrix.name}: {cell.id} stands there twice")
+    return list(cells.values())
+
+
+def _keys(matrix: Matrix, point: Point) -> dict[str, Any]:
+    keys = dict(matrix.campaign)
+    for rule in matrix.adjust:
+        if point.matches(rule.where):
+            keys.update(rule.campaign)
+    for axis in matrix.axes:
+        value = getattr(point, axis)
+        keys[KEY_OF_AXIS[axis]] = list(value) if axis == "faults" else value
+    return keys
+
+
+def _cell_id(matrix: Matrix, point: Point) -> str:
+    """Name a cell by its place on the axes that have more than one; fit to name a folder."""
+    parts = []
+    for axis in AXES:
+        values, value = matrix.axes.get(axis, ()), getattr(point, axis)
+        if axis == "seeds":
+            parts += [f"s{values.index(value) + 1}"] if len(values) > 1 else []
+        elif axis == "faults":
+            parts += ["+".join(value) or "none"] if values else []
+        elif len(values) > 1 or (axis == "worlds" and values):
+            parts.append(str(value))
+    return _UNFIT.sub("_", "-".join(parts)) or matrix.name
+
+
+def _axis(
+    axis: str, given: Any, where: str, faults: Iterable[str], draw_seeds: Iterator[str]
+) -> tuple[Any, ...]:
+    if axis == "faults":
+        if given == EACH:
+            return tuple((name,) for name in faults)
+        return tuple(_fault_names(value, where) for value in _listed(axis, given, where))
+    if axis == "seeds":
+        if isinstance(given, int) and not isinstance(given, bool):
+            count = _number(given, "seeds", 1, SEEDS_MAX, where)
+            return tuple(itertools.islice(draw_seeds, count))
+        given = [str(one) if isinstance(one, int) else one for one in _listed(axis, given, where)]
+    return tuple(_text(value, axis, where) for value in _listed(axis, given, where))
+
+
+def _fault_names(value: Any, where: str) -> tuple[str, ...]:
+    """One value of the axis of faults: a name, "none", or several at once."""
+    if isinstance(value, str):
+        return () if value == "none" else (value,)
+    return tuple(_text(name, "faults", where) for name in _listed("faults", value, where))
+
+
+def _listed(key: str, given: Any, where: str) -> list[Any]:
+    if not isinstance(given, list) or not given:
+        raise UsageError(f"{where}: {key}: expected a list of one at least, not {given!r}")
+    if len({str(one) for one in given}) < len(given):
+        raise UsageError(f"{where}: {key}: one of them stands there twice")
+    return given
+
+
+def _text(value: Any, key: str, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{where}: {key}: expected a name, not {value!r}")
+    return value
+
+
+def _number(value: Any, key: str, least: int, most: int, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise UsageError(f"{where}: {key} {value!r}: expected {least} to {most}")
+    return value
+
+
+def _checked_name(name: Any, where: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError(f"{where}: name {name!r} cannot name a folder: use letters, digits and -")
+    return name
+
+
+def _campaign(given: Any, where: str, axes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Check keys that are for campaigns; what an axis sets they cannot."""
+    if not isinstance(given, dict):
+        raise UsageError(f"{where}: expected a table of keys of a campaign file")
+    taken = {KEY_OF_AXIS[axis]: axis for axis in axes}
+    for key in given:
+        if key in taken:
+            raise UsageError(f"{where}: {key} is set by the axis {taken[key]}")
+        if key in OWN_KEYS:
+            raise UsageError(f"{where}: {key} is none that a matrix can set")
+    return given
+
+
+def _rules(given: Any, name: str, where: str, axes: Mapping[str, Any]) -> tuple[Rule, ...]:
+    if not isinstance(given, list):
+        raise UsageError(f"{where}: expected [[{name}]] tables")
+    own = "campaign" if name == "adjust" else "why"
+    rules = []
+    for number, table in enumerate(given, 1):
+        here = f"{where}: {name} {number}"
+        if not isinstance(table, dict):
+            raise UsageError(f"{here}: expected a table")
+        for key in table:
+            if key not in (*axes, own):
+                raise UsageError(f"{here}: {unknown('key', key, (*axes, own))}")
+        picked = {
+            axis: tuple(str(one) for one in _listed(axis, table[axis], here))
+            for axis in axes
+            if axis in table
+        }
+        for axis, values in picked.items():
+            _check_picked(axis, values, axes[axis], here)
+        if not picked:
+            raise UsageError(f"{here}: says of no axis for which cells it is")
+        campaign = _campaign(table.get("campaign", {}), here, axes)
+        rules.append(Rule(picked, campaign, str(table.get("why", ""))))
+    return tuple(rules)
+
+
+def _check_picked(axis: str, picked: Sequence[str], values: Sequence[Any], where: str) -> None:
+    there = [name for value in values for name in (value if axis == "faults" else (value,))]
+    for name in picked:
+        if name not in there:
+            raise UsageError(f"{where}: {unknown(f'value of {axis}', name, set(there))}")

@@ -1,0 +1,154 @@
+"""Looks at each cell of a matrix before anything is run: can it be, and if not, why not.
+
+A cell that its world or its target cannot do is kept in the plan with the reason. What no run
+could make sense of (an unknown name, a number that cannot be, no room for the faults) is the
+file's fault, and refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from harness import availability, discovery
+from harness import campaign as campaigns
+from harness.campaign import Campaign
+from harness.draw import new_seed
+from harness.errors import UsageError
+from harness.limits import check_numbers
+from harness.matrix.plan import Cell, Matrix, Plan, Wanted, expand, read_matrix
+from harness.schedule import schedule
+from harness.toml_text import toml_value
+from harness.words import family_of
+
+FAMILIES = ("process", "network", "clock", "disk", "rollback", "membership", "resources")
+"""The order in which the built-in families of faults are told; others follow by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, and the campaign of each cell that will be run, by its id."""
+
+    plan: Plan
+    campaigns: dict[str, Campaign]
+
+
+def load(path: Path, told: Callable[[str], None]) -> Planned:
+    """Read a matrix file and look at each of its cells; `told` hears what takes a while.
+
+    Raises:
+        UsageError: the file says something that cannot be, or none of its cells can be run.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise UsageError(f"cannot read the matrix {path}: {why}") from error
+    matrix = read_matrix(text, str(path), _by_family(), _seeds())
+    if "netns" in (*matrix.axes.get("worlds", ()), matrix.campaign.get("world")):
+        told("looking at what network namespaces can do here")
+    return look(matrix, str(path))
+
+
+def look(matrix: Matrix, where: str) -> Planned:
+    """Look at each cell of a matrix. Raises as `load` does."""
+    own_seed = new_seed()
+    cells: list[Cell] = []
+    resolved: dict[str, Campaign] = {}
+    for wanted in expand(matrix):
+        campaign = _campaign(wanted, f"{where}: {wanted.id}", own_seed)
+        skipped = wanted.excluded or _why_not(campaign, f"{where}: {wanted.id}")
+        if skipped is None:
+            resolved[wanted.id] = campaign
+        cells.append(
+            Cell(
+                id=wanted.id,
+                target=campaign.target,
+                workload=campaign.workload,
+                faults=campaigns.faults_of(campaign),
+                world=campaign.world,
+                seed=campaign.seed or "",
+                family=_family(campaign),
+                skipped=skipped or "",
+            )
+        )
+    if not resolved:
+        raise UsageError(f"{where}: no cell can be run: {cells[0].id}: {cells[0].skipped}")
+    return Planned(Plan(name=matrix.name, bites_min=matrix.bites_min, cells=tuple(cells)), resolved)
+
+
+def _seeds() -> Iterator[str]:
+    while True:
+        yield new_seed()
+
+
+def _by_family() -> list[str]:
+    """Return the names of all faults, family after family."""
+
+    def place(name: str) -> tuple[int, str, str]:
+        family = family_of(known[name])
+        known_family = family in FAMILIES
+        return (FAMILIES.index(family) if known_family else len(FAMILIES)), family, name
+
+    known = discovery.find("faults")
+    return sorted(known, key=place)
+
+
+def _family(campaign: Campaign) -> str:
+    return " ".join(dict.fromkeys(availability.families(campaign).values()))
+
+
+def _campaign(wanted: Wanted, where: str, seed: str) -> Campaign:
+    """Make the campaign of a cell; refuse what no world and no target could do."""
+    lines = [f"{key} = {toml_value(value)}" for key, value in wanted.campaign.items()]
+    campaign = campaigns.loads("\n".join(lines), where)
+    campaign = msgspec.structs.replace(campaign, name=wanted.id, seed=campaign.seed or seed)
+    try:
+        check_numbers(msgspec.to_builtins(campaign))
+        campaigns.clients(campaign)
+        names = [("targets", campaign.target), ("workloads", campaign.workload)]
+        names += [("faults", fault) for fault in campaigns.faults_of(campaign)]
+        for kind, name in names:
+            discovery.get(kind, name)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    return campaign
+
+
+def _why_not(campaign: Campaign, where: str) -> str | None:
+    """Say why the world or the target of a cell cannot do it; None if they can.
+
+    Raises:
+        UsageError: its schedule cannot be drawn.
+    """
+    try:
+        resolved = campaigns.resolve(campaign)
+        if (why := _lacks_world(resolved)) is not None:
+            return why
+        choice = availability.look(resolved)
+    except UsageError as error:
+        return str(error)
+    if choice.unavailable and not choice.faults:
+        reasons = dict.fromkeys(choice.unavailable.values())
+        return "; ".join(reasons)
+    try:
+        schedule(resolved, choice.faults)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    return None
+
+
+def _lacks_world(campaign: Campaign) -> str | None:
+    if campaign.world == "netns":
+        from harness.network.probe import why_no_namespace  # noqa: PLC0415 - others need none
+
+        why = why_no_namespace()
+        return None if why is None else f"world netns: {why}"
+    if campaign.world == "sim":
+        from harness.runtime.simulated import groups_of  # noqa: PLC0415 - others need none
+
+        groups_of(discovery.get("targets", campaign.target))
+    return None

@@ -1,0 +1,182 @@
+"""Runs the queue of a matrix: so many cells at once, each a process of its own.
+
+Everything happens in the main thread, which a cell's process dies with (`harness.runtime.guard`).
+Whoever wants the queue to end says so once; cells that are under way are then told to end, and
+count as not run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from harness.errors import HarnessError
+from harness.matrix.folder import MatrixFolder
+from harness.matrix.journal import Journal, Outcome
+from harness.runtime import guard
+
+POLL_S: Final = 0.1
+TERM_EVERY_S: Final = 1.0
+"""A run that is told to end tears down at the second time, and leaves its check at the third."""
+END_TIMEOUT_S: Final = 90.0
+"""After this a run that was told to end is killed; what it started ends with it."""
+
+
+class Process(Protocol):
+    """A cell's process."""
+
+    def poll(self) -> int | None:
+        """Return its exit status once it has ended."""
+        ...
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal."""
+        ...
+
+    def wait(self) -> int:
+        """Wait for its end."""
+        ...
+
+
+class Watcher(Protocol):
+    """Who is told how the queue goes on."""
+
+    def began(self, cell: str) -> None:
+        """A cell's run begins."""
+        ...
+
+    def ended(self, cell: str, outcome: Outcome) -> None:
+        """It ended."""
+        ...
+
+    def tick(self) -> None:
+        """Nothing happened; told often."""
+        ...
+
+
+@dataclass(slots=True)
+class _Running:
+    cell: str
+    attempt: int
+    process: Process
+    began_s: float
+
+
+@dataclass(slots=True)
+class Queue:
+    """The cells that are to be run, and those that are.
+
+    Attributes:
+        journal: what is known of them on disk.
+        launch: starts an attempt at a cell.
+        read: what came of it: (cell, attempt, exit status, seconds) to an outcome.
+        watcher: who is told.
+        is_ending: set by `end`.
+    """
+
+    journal: Journal
+    launch: Callable[[str, int], Process]
+    read: Callable[[str, int, int, float], Outcome]
+    watcher: Watcher
+    is_ending: bool = False
+    _running: list[_Running] = field(default_factory=list)
+
+    def end(self) -> None:
+        """Begin no more cells, and end those that are under way. May be called by a handler."""
+        self.is_ending = True
+
+    def run(self, cells: Sequence[str], jobs: int) -> bool:
+        """Run cells, in this order, `jobs` at once; return whether all were run.
+
+        On every way out no process of a cell is left.
+
+        Raises:
+            HarnessError: the journal cannot be written, or a process not be started.
+        """
+        waiting = list(reversed(cells))
+        try:
+            while (waiting or self._running) and not self.is_ending:
+                while waiting and len(self._running) < jobs and not self.is_ending:
+                    self._begin(waiting.pop())
+                self._collect()
+                self.watcher.tick()
+                time.sleep(POLL_S)
+        finally:
+            self._end_all()
+        return not self.is_ending
+
+    def _begin(self, cell: str) -> None:
+        attempt = self.journal.began(cell, _now())
+        process = self.launch(cell, attempt)
+        self._running.append(_Running(cell, attempt, process, time.monotonic()))
+        self.watcher.began(cell)
+
+    def _collect(self) -> None:
+        """Take the outcomes of those that have ended."""
+        for one in list(self._running):
+            code = one.process.poll()
+            if code is None:
+                continue
+            self._running.remove(one)
+            outcome = self.read(one.cell, one.attempt, code, time.monotonic() - one.began_s)
+            self.journal.ended(one.cell, _now(), outcome)
+            self.watcher.ended(one.cell, outcome)
+
+    def _end_all(self) -> None:
+        """End what still runs: in good order while there is time, else by SIGKILL."""
+        deadline_s = time.monotonic() + END_TIMEOUT_S
+        next_s = 0.0
+        while self._running and time.monotonic() < deadline_s:
+            if time.monotonic() >= next_s:
+                next_s = time.monotonic() + TERM_EVERY_S
+                for one in self._running:
+                    _send(one.process, signal.SIGTERM)
+            self._running = [one for one in self._running if one.process.poll() is None]
+            self.watcher.tick()
+            time.sleep(POLL_S)
+        for one in self._running:
+            _send(one.process, signal.SIGKILL)
+            one.process.wait()
+        self._running.clear()
+
+
+def launcher(folder: MatrixFolder) -> Callable[[str, int], subprocess.Popen[bytes]]:
+    """Return what starts `run` for a cell of that folder. Must be called in the main thread.
+
+    A process is in a session of its own, so that Ctrl-C reaches the queue alone; what it prints
+    goes to a file; it ends with this process, however that ends.
+    """
+
+    def launch(cell: str, attempt: int) -> subprocess.Popen[bytes]:
+        run = ["run", str(folder.campaign(cell)), "--store", str(folder.runs)]
+        argv = guard.command([sys.executable, "-P", "-m", "harness.cli", *run], os.getpid())
+        try:
+            with folder.output(cell, attempt).open("wb") as output:
+                return subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise HarnessError(f"cannot start the run of {cell}: {error.strerror}") from error
+
+    return launch
+
+
+def _send(process: Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,149 @@
+"""What came of a matrix: its exit code, results.json, and the table that people read. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from harness.matrix.journal import Outcome, code_of
+from harness.matrix.plan import Cell, Plan
+from harness.verdict import ExitCode, worst_exit
+from reports.matrix_model import MatrixAttempt, MatrixCell, MatrixRow, MatrixView
+
+FORMAT: Final = 1
+NS_PER_S: Final = 1e9
+VERDICTS: Final[Mapping[int, str]] = {
+    ExitCode.VALID: "VALID",
+    ExitCode.INVALID: "INVALID",
+    ExitCode.UNKNOWN: "UNKNOWN",
+}
+ERROR: Final = "ERROR"
+SKIPPED: Final = "SKIPPED"
+OPEN: Final = "OPEN"
+ORDER: Final = ("VALID", "INVALID", "UNKNOWN", ERROR, OPEN, SKIPPED)
+
+Attempts = Mapping[str, Sequence[Outcome]]
+
+
+def verdict_of(code: int | None) -> str:
+    """Return the word for what a run came to; no code: it is still to be run."""
+    return OPEN if code is None else VERDICTS.get(code, ERROR)
+
+
+def exit_code(plan: Plan, attempts: Attempts) -> int:
+    """Return the worst of all cells, 255 > 254 > 1 > 2 > 0; what was not run yet is no verdict."""
+    codes = [code_of(attempts.get(cell.id, ())) for cell in plan.cells if not cell.skipped]
+    known = [code for code in codes if code is not None]
+    if len(known) < len(codes):
+        return worst_exit([*known, ExitCode.HARNESS])
+    return worst_exit(known)
+
+
+def to_json(plan: Plan, attempts: Attempts) -> dict[str, Any]:
+    """Return the content of results.json."""
+    code = exit_code(plan, attempts)
+    return {
+        "format": FORMAT,
+        "name": plan.name,
+        "verdict": verdict_of(code),
+        "exit_code": int(code),
+        "bites_min": plan.bites_min,
+        "counts": dict(_counts(plan, attempts)),
+        "cells": [
+            {
+                **msgspec.to_builtins(cell),
+                "verdict": _verdict(cell, attempts.get(cell.id, ())),
+                "attempts": [
+                    {"verdict": verdict_of(one.code), **msgspec.to_builtins(one)}
+                    for one in attempts.get(cell.id, ())
+                ],
+            }
+            for cell in plan.cells
+        ],
+    }
+
+
+def view(plan: Plan, attempts: Attempts, resume: str) -> MatrixView:
+    """Return the table: worlds side by side, all else one below the other."""
+    worlds = tuple(dict.fromkeys(cell.world for cell in plan.cells))
+    several = [
+        name
+        for name in ("target", "workload", "faults", "seed")
+        if len({getattr(cell, name) for cell in plan.cells}) > 1
+    ] or ["faults"]
+    rows: dict[tuple[Any, ...], dict[str, Cell]] = {}
+    for cell in plan.cells:
+        place = tuple(getattr(cell, name) for name in several)
+        rows.setdefault(place, {})[cell.world] = cell
+    return MatrixView(
+        name=plan.name,
+        verdict=verdict_of(exit_code(plan, attempts)),
+        counts=_counts(plan, attempts),
+        row_head=", ".join("fault" if name == "faults" else name for name in several),
+        columns=worlds,
+        rows=tuple(
+            MatrixRow(
+                label=" ".join(_text(value) for value in place),
+                family=next(iter(of_world.values())).family,
+                cells=tuple(
+                    _cell(of_world[world], attempts.get(of_world[world].id, ()))
+                    if world in of_world
+                    else None
+                    for world in worlds
+                ),
+            )
+            for place, of_world in rows.items()
+        ),
+        bites_min=plan.bites_min,
+        resume=resume,
+    )
+
+
+def bit_text(outcome: Outcome) -> str:
+    """Say how often the faults of a run bit: "9/10"."""
+    bit = sum(count.bit for count in outcome.faults.values())
+    done = sum(count.done for count in outcome.faults.values())
+    return f"{bit}/{done}" if outcome.faults else ""
+
+
+def recovery_text(outcome: Outcome) -> str:
+    """Say how soon the group served again, in the median: "0.41 s"."""
+    return "" if outcome.recovery_ns is None else f"{outcome.recovery_ns / NS_PER_S:.2f} s"
+
+
+def _cell(cell: Cell, attempts: Sequence[Outcome]) -> MatrixCell:
+    verdict = _verdict(cell, attempts)
+    told = next((one for one in reversed(attempts) if verdict_of(one.code) == verdict), None)
+    return MatrixCell(
+        id=cell.id,
+        verdict=verdict,
+        bit=bit_text(told) if told else "",
+        recovery=recovery_text(told) if told else "",
+        why=cell.skipped or (told.why if told else ""),
+        attempts=tuple(
+            MatrixAttempt(
+                verdict=verdict_of(one.code),
+                why=one.why,
+                report=f"{one.run}/report.html" if one.run else "",
+                output=f"output/{cell.id}.{one.attempt}.txt",
+            )
+            for one in attempts
+        ),
+        operations=told.operations if told else 0,
+    )
+
+
+def _verdict(cell: Cell, attempts: Sequence[Outcome]) -> str:
+    return SKIPPED if cell.skipped else verdict_of(code_of(attempts))
+
+
+def _counts(plan: Plan, attempts: Attempts) -> tuple[tuple[str, int], ...]:
+    found = Counter(_verdict(cell, attempts.get(cell.id, ())) for cell in plan.cells)
+    return tuple((name, found[name]) for name in ORDER if found[name])
+
+
+def _text(value: Any) -> str:
+    return "+".join(value) or "no faults" if isinstance(value, tuple) else str(value)

@@ -1,0 +1,129 @@
+"""The command `matrix`: many campaigns from one file, one table of what came of them.
+
+Source: ducktape (`--parallel`, `rerun-failed.yml`, `--deflake`) for what people miss elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+
+from harness import built_in
+from harness.errors import UsageError
+from harness.history.run_folder import write_atomically
+from harness.matrix import folder as folders
+from harness.matrix import planning, table
+from harness.matrix.folder import MatrixFolder
+from harness.matrix.journal import Journal, Outcome, pending
+from harness.matrix.plan import Plan
+from harness.matrix.running import Queue, launcher
+from harness.telling import tell
+from harness.terminal import matrix_table, session
+from harness.terminal.matrix_progress import make_progress
+from harness.verdict import ExitCode
+
+JOBS_MAX: Final = 64
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def matrix(
+    file: Annotated[Path | None, Parameter(name="FILE", show_default=False)] = None,
+    /,
+    *,
+    jobs: Annotated[int, Parameter(metavar="N")] = 1,
+    resume: Annotated[Path | None, Parameter(metavar="FOLDER", show_default=False)] = None,
+    again: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    store: Annotated[Path, Parameter(metavar="FOLDER")] = Path("store"),
+) -> int:
+    """Run a campaign for each cell of a matrix: targets, workloads, faults, worlds, seeds.
+
+    Ends with a table of all cells, and the worst of their exit codes. Ctrl-C ends it in good
+    order; `--resume` goes on with the cells that are not done.
+
+    For example:
+    ./shaketable matrix every-fault --jobs 2
+    ./shaketable matrix --resume store/matrix-every-fault/latest --again
+
+    Args:
+        file: A matrix file, or the name of a built-in one (docs/campaigns.md).
+        jobs: Runs at once; each takes about a core.
+        resume: Go on with a matrix that was begun; give its folder in place of a file.
+        again: Run once more what ended as not valid; both results are kept.
+        store: Where its folder is made.
+    """
+    if (file is None) == (resume is None):
+        raise UsageError("matrix: give a matrix file, or --resume and the folder of one, not both")
+    if not 1 <= jobs <= JOBS_MAX:
+        raise UsageError(f"--jobs {jobs}: expected 1 to {JOBS_MAX}")
+    if resume is not None:
+        folder, plan = folders.open_existing(resume)
+    else:
+        assert file is not None, "one of them was given"
+        folder, plan = _begin(built_in.find(file, built_in.MATRICES, "matrix"), store)
+    with Journal(folder.journal) as journal:
+        return _run(folder, plan, journal, jobs, again=again, is_resumed=resume is not None)
+
+
+def _begin(file: Path, store: Path) -> tuple[MatrixFolder, Plan]:
+    planned = planning.load(file, session.out.print)
+    folder = folders.create(store, planned.plan, planned.campaigns, file, datetime.now(UTC))
+    return folder, planned.plan
+
+
+def _run(
+    folder: MatrixFolder, plan: Plan, journal: Journal, jobs: int, *, again: bool, is_resumed: bool
+) -> int:
+    """Run what is to be run, show and write what came of it; return the exit code."""
+    from harness.matrix.reading import read_outcome  # noqa: PLC0415 - half a second, for others
+    from reports.matrix_page import render_matrix  # noqa: PLC0415 - as above
+
+    ours = [cell.id for cell in plan.cells if not cell.skipped]
+    todo = pending(ours, journal.attempts, again and is_resumed)
+    shown = session.shown(folder.path)
+    matrix_table.show_heading(session.out, plan, len(todo), jobs, shown)
+    progress = make_progress(session.out, len(todo))
+
+    def read(cell: str, attempt: int, code: int, took_s: float) -> Outcome:
+        return read_outcome(folder, cell, attempt, code, took_s, plan.bites_min)
+
+    queue = Queue(journal, launcher(folder), read, progress)
+    with _told_to_end(queue):
+        with progress.shown():
+            is_done = queue.run(todo, jobs)
+        if is_done and again and not is_resumed:
+            failed = pending(todo, journal.attempts, again=True)
+            progress = queue.watcher = make_progress(session.out, len(failed))
+            with progress.shown():
+                is_done = queue.run(failed, jobs)
+    resume = f"./shaketable matrix --resume {shown}"
+    view = table.view(plan, journal.attempts, resume)
+    text = json.dumps(table.to_json(plan, journal.attempts), indent=1)
+    write_atomically(folder.results_json, text + "\n")
+    write_atomically(folder.page, render_matrix(view))
+    matrix_table.show(session.out, view, session.shown(folder.page))
+    if not is_done:
+        return tell(f"interrupted; to go on: {resume}", ExitCode.HARNESS)
+    return table.exit_code(plan, journal.attempts)
+
+
+@contextmanager
+def _told_to_end(queue: Queue) -> Iterator[None]:
+    """Let Ctrl-C and its like end the queue in good order for the body of `with`."""
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        queue.end()
+
+    before = {number: signal.signal(number, end) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
