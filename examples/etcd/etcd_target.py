@@ -109,10 +109,10 @@ class EtcdTarget:
             return None
         node_of = {_member_id(at): node for node, at in layout.peers.items()}
         node_of[_member_id(layout.advertised_address)] = layout.node
-        leader = node_of.get(said.get("leader"))  # no leader: it is left out
+        leader = node_of.get(said.get("leader"))
         role = {None: "candidate", layout.node: "leader"}.get(leader, "follower")
-        applied, committed = (int(said.get(f"raft{what}", 0)) for what in ("AppliedIndex", "Index"))
-        return NodeStatus(layout.node, role, int(said["raftTerm"]), leader, applied, committed)
+        term, end = int(said.get("raftTerm", 0)), int(said.get("raftIndex", 0))  # 0 is left out
+        return NodeStatus(layout.node, role, term, leader, int(said.get("raftAppliedIndex", 0)), end)
 
     async def wall_clock(self, layout: NodeLayout, timeout_s: float) -> float:
         """Return the time that a node's answers bear, in whole seconds."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ import trio
 from proxy_rig import PATIENCE_S, run
 
 from harness.abilities import AdvertisesAddresses
+from harness.network import callers
 from harness.network.callers import Callers
 from harness.network.proxy import ProxyNetwork
 from harness.plugins import Address
@@ -70,8 +73,8 @@ def test_each_callers_link_is_its_own(by_a_child: bool) -> None:
     async def scenario() -> None:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         there = Address("127.0.0.1", listener.socket.getsockname()[1])
-        callers = Callers()
-        network = ProxyNetwork({"a": there, "b": there, "c": there}, callers=callers)
+        known = Callers()
+        network = ProxyNetwork({"a": there, "b": there, "c": there}, callers=known)
         assert network.address("a", "c") == network.address("b", "c") == network.advertised("c")
         assert network.advertised("b") != network.advertised("c")
         async with trio.open_nursery() as nursery:
@@ -80,7 +83,7 @@ def test_each_callers_link_is_its_own(by_a_child: bool) -> None:
             at = network.advertised("c")
             cut = network.cut([("a", "c")])
             with speaking(at, "from a", by_a_child=by_a_child) as a, speaking(at, "from b") as b:
-                callers.pids = lambda: {"a": a.pid, "b": b.pid}
+                known.pids = lambda: {"a": a.pid, "b": b.pid}
                 assert await said(b) == "'heard from b'", "only a's link is cut"
                 await until(lambda: network.held(cut)["connections"] == 1)
                 assert network.forwarded_bytes("a", "c") == 0
@@ -93,6 +96,20 @@ def test_each_callers_link_is_its_own(by_a_child: bool) -> None:
             nursery.cancel_scope.cancel()
 
     run(scenario)
+
+
+def test_the_list_says_what_the_kernel_says_when_asked() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as caller:
+            accepted, _ = server.accept()
+            with accepted:
+                ends = accepted.getpeername(), accepted.getsockname()
+                inode = os.fstat(caller.fileno()).st_ino
+                assert callers._listed(*ends) == inode
+                assert callers._asked(*ends) in (inode, None), "None: a kernel that cannot be asked"
+        unused = ("127.0.0.1", 1), ("127.0.0.1", 2)
+        assert callers._asked(*unused) is None
+        assert callers._listed(*unused) is None
 
 
 def test_our_own_nodes_ask_for_no_such_address() -> None:
