@@ -21,6 +21,7 @@ from harness.promises import FAULTS_OF_CLOCKS, FAULTS_OF_LINKS, FAULTS_OF_PROCES
 STANDS = frozenset({"kill", "pause"}) | FAULTS_OF_PROCESSES | FAULTS_OF_LINKS | FAULTS_OF_CLOCKS
 REFUSALS = ("no leader", "not capable", "too many requests", "request is too large")
 """What etcd says before it proposes anything; behind any other error a write may take effect."""
+INDEXES = ("raftAppliedIndex", "raftIndex")
 ABSENT = {"target": "VERSION", "version": "0"}
 TURNS = count()  # so that clients are spread over the nodes
 
@@ -37,8 +38,7 @@ class EtcdClient:
 
     async def get(self, key: str) -> int | None:
         """Read; who knows nothing of an answer still knows that nothing was changed."""
-        wanted = {"key": _text(key), **self._reads}
-        found = await self._post("range", wanted, unknown=DefiniteError)
+        found = await self._post("range", {"key": _text(key), **self._reads}, DefiniteError)
         return int(b64decode(found["kvs"][0]["value"])) if "kvs" in found else None
 
     async def put(self, key: str, value: int) -> None:
@@ -111,8 +111,8 @@ class EtcdTarget:
         node_of[_member_id(layout.advertised_address)] = layout.node
         leader = node_of.get(said.get("leader"))
         role = {None: "candidate", layout.node: "leader"}.get(leader, "follower")
-        term, end = int(said.get("raftTerm", 0)), int(said.get("raftIndex", 0))  # 0 is left out
-        return NodeStatus(layout.node, role, term, leader, int(said.get("raftAppliedIndex", 0)), end)
+        term, done, end = (int(said.get(key, 0)) for key in ("raftTerm", *INDEXES))  # no zeros
+        return NodeStatus(layout.node, role, term, leader, done, end)
 
     async def wall_clock(self, layout: NodeLayout, timeout_s: float) -> float:
         """Return the time that a node's answers bear, in whole seconds."""
