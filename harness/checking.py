@@ -29,6 +29,7 @@ from harness import discovery, judge
 from harness.errors import HarnessError, UsageError
 from harness.history.foreign.read import PartitionBy
 from harness.history.foreign.source import Source, open_source
+from harness.marks import scratch_prefix
 from harness.plugins import CheckContext, Checker, Promises, SearchBudget
 from harness.verdict import Verdict
 from reports.check_model import CheckedHistory, shown_findings
@@ -259,7 +260,7 @@ def _scratch() -> Iterator[Path]:
         HarnessError: none can be made.
     """
     try:
-        folder = tempfile.TemporaryDirectory(prefix="shaketable-check-")
+        folder = tempfile.TemporaryDirectory(prefix=scratch_prefix("check"))
     except OSError as error:
         raise _no_room(error) from error
     with folder as path:

@@ -33,6 +33,7 @@ from checkers.engine.java import Java, find_java
 from checkers.engine.jvm import Jvm, launch
 from checkers.kernels.shipped import code_kept
 from harness.errors import HarnessError, UsageError
+from harness.marks import scratch_prefix
 
 DRIVER_MEMORY = "2g"
 """Heap of the local JVM. Arrow data and the Python workers are outside of it."""
@@ -140,7 +141,7 @@ class Session:
                 f"{error}: a Spark Connect server needs `pip install 'shaketable[connect]'`"
             ) from error
         _require_listener(self.master)
-        self.scratch = Path(tempfile.mkdtemp(prefix="shaketable-spark-"))
+        self.scratch = Path(tempfile.mkdtemp(prefix=scratch_prefix("spark")))
         self.frames = connect.SparkSession.builder.remote(self.master).create()
         for name, value in _sql_settings().items():
             self.frames.conf.set(name, value)
@@ -152,7 +153,7 @@ class Session:
         java_gateway = importlib.import_module("pyspark.java_gateway")
         pyspark = importlib.import_module("pyspark")
         sql = importlib.import_module("pyspark.sql")
-        self.scratch = Path(tempfile.mkdtemp(prefix="shaketable-spark-"))
+        self.scratch = Path(tempfile.mkdtemp(prefix=scratch_prefix("spark")))
         for folder in ("conf", "local", "tmp", "warehouse", "worker"):
             (self.scratch / folder).mkdir()
         (self.scratch / "conf" / "log4j2.properties").write_text(_LOGGING)

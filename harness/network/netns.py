@@ -70,6 +70,11 @@ class PacketNetwork:
             self.close()
             raise
 
+    @property
+    def pid(self) -> int:
+        """The pid of the switch."""
+        return self._process.pid
+
     def entered(self, node: str) -> tuple[str, ...]:
         """What stands before a command so that it runs in the node's namespace."""
         return tuple(enter.into(self.namespace(node)))

@@ -27,6 +27,7 @@ from time import monotonic, sleep, time_ns
 from typing import Final
 
 from harness.errors import HarnessError
+from harness.marks import scratch_prefix
 from harness.network import enter
 from harness.network.addresses import node_address
 from harness.network.netns import PacketNetwork
@@ -290,7 +291,7 @@ TRIALS: Final[Mapping[Word, Callable[[Wire], Probed]]] = {
 def main() -> int:
     """Try all words; print what came of it."""
     found: dict[str, Probed] = {}
-    with tempfile.TemporaryDirectory(prefix="shaketable-") as folder:
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix("probe")) as folder:
         try:
             network = PacketNetwork(("a", "b"), Path(folder) / "switch.log")
         except HarnessError as error:

@@ -3,11 +3,18 @@
 One JSON line an event, each one write(2) to a file opened for appending, so that a line is
 in the kernel's hands before the next step happens and SIGKILL of the harness loses none:
 
+    {"event": "began",    "pid": 41, "started": 7311, "boot": "...", "at_ns": ...}  the harness
+    {"event": "process",  "node": "n1", "pid": 47, "started": 7342, "at_ns": ...}   one it started
     {"event": "applying", "fault": 3, "name": "pause", "plan": {...}, "at_ns": ...}
     {"event": "applied",  "fault": 3, "undo": {...}, "at_ns": ...}
     {"event": "failed",   "fault": 3, "error": "...", "at_ns": ...}
     {"event": "undone",   "fault": 3, "at_ns": ...}
     {"event": "stuck",    "fault": 3, "error": "...", "at_ns": ...}   the undo failed
+    {"event": "ended",    "at_ns": ...}                 nothing of the run is left by itself
+    {"event": "healed",   "did": ["..."], "utc": "..."} by `heal`, after the harness was killed
+
+`started` is in clock ticks since the machine's boot, as in /proc/PID/stat: a process is known by
+its pid and that, for a pid is given to others in time. What a heal undoes it notes as "undone".
 
 Source: DESIGN.md decision 12.
 """
@@ -17,10 +24,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness import marks
 from harness.errors import HarnessError
+from harness.marks import Who
 from harness.plugins import Json
 
 
@@ -61,6 +71,15 @@ class Ledger:
     def __init__(self, path: Path, now_ns: Callable[[], int]) -> None:
         self._lines = Lines(path)
         self._now_ns = now_ns
+        self._is_closed = False
+        here = marks.me()
+        self._tell("began", pid=here.pid, started=here.started, boot=marks.boot())
+
+    def process(self, node: str, pid: int) -> None:
+        """Note a process that was just started; nothing if it has ended already."""
+        found = marks.who(pid)
+        if found is not None:
+            self._tell("process", node=node, pid=pid, started=found.started)
 
     def applying(self, fault: int, name: str, plan: Json) -> None:
         """Call before a fault is applied: from here on it may be in force."""
@@ -83,11 +102,19 @@ class Ledger:
         self._write("stuck", fault, error=error)
 
     def close(self) -> None:
-        """Close the file (idempotent)."""
+        """Note that the run has ended, and close the file (idempotent)."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with suppress(HarnessError):  # a full disk, say: then a heal finds nothing to do
+            self._tell("ended")
         self._lines.close()
 
     def _write(self, event: str, fault: int, **more: object) -> None:
-        self._lines.append({"event": event, "fault": fault, **more, "at_ns": self._now_ns()})
+        self._tell(event, fault=fault, **more)
+
+    def _tell(self, event: str, **more: object) -> None:
+        self._lines.append({"event": event, **more, "at_ns": self._now_ns()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +127,37 @@ class OpenFault:
     undo: Json | None
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a ledger says of its run.
+
+    Attributes:
+        harness: the process that wrote it, and the boot of the machine then; None: it does not say.
+        processes: those that it started, by what they were.
+        open: the faults that may still be in force, the newest first: the order to undo them in.
+        is_ended: the run came to its own end, and has ended all that it started.
+        is_healed: somebody else has put in order what it left.
+    """
+
+    harness: Who | None
+    boot: str
+    processes: tuple[tuple[str, Who], ...]
+    open: tuple[OpenFault, ...]
+    is_ended: bool
+    is_healed: bool
+
+
 def open_faults(path: Path) -> tuple[OpenFault, ...]:
     """Read which faults a run left in force, the newest first: the order to undo them in.
+
+    Raises:
+        HarnessError: as of `read`.
+    """
+    return read(path).open
+
+
+def read(path: Path) -> Account:
+    """Read a ledger; one that is not there says nothing.
 
     A last line that was torn by the harness's death is left out.
 
@@ -109,17 +165,27 @@ def open_faults(path: Path) -> tuple[OpenFault, ...]:
         HarnessError: the ledger cannot be read, or a line in the middle is no JSON.
     """
     opened: dict[int, OpenFault] = {}
-    for row in _rows(path):
-        number = row["fault"]
-        match row["event"]:
-            case "applying":
-                opened[number] = OpenFault(number, row["name"], row["plan"], None)
-            case "applied":
+    harness, boot = None, ""
+    processes: list[tuple[str, Who]] = []
+    rows = _rows(path)
+    for row in rows:
+        match row:
+            case {"event": "began", "pid": pid, "started": started, "boot": boot}:
+                harness = Who(pid, started)
+            case {"event": "process", "node": node, "pid": pid, "started": started}:
+                processes.append((node, Who(pid, started)))
+            case {"event": "applying", "fault": number, "name": name, "plan": plan}:
+                opened[number] = OpenFault(number, name, plan, None)
+            case {"event": "applied", "fault": number, "undo": undo}:
                 known = opened[number]
-                opened[number] = OpenFault(number, known.name, known.plan, row["undo"])
-            case "undone" | "failed":
+                opened[number] = OpenFault(number, known.name, known.plan, undo)
+            case {"event": "undone" | "failed", "fault": number}:
                 opened.pop(number, None)
-    return tuple(reversed(opened.values()))
+    events = {row.get("event") for row in rows}
+    still = tuple(reversed(opened.values()))
+    return Account(
+        harness, boot, tuple(processes), still, "ended" in events, "healed" in events
+    )  # fmt: skip
 
 
 def _rows(path: Path) -> list[Json]:

@@ -89,6 +89,8 @@ class NodeProcess:
         self._prefix = tuple(prefix)
         self.log = log
         """What it and we write about it."""
+        self.on_start: Callable[[str, int], None] = _nobody
+        """Told of each process that was started: the node, its pid."""
         self._start_ns = start_ns
         self._process: subprocess.Popen[bytes] | None = None
         self._asked: set[int] = set()  # incarnations that we ended, or tried to
@@ -179,6 +181,7 @@ class NodeProcess:
         self._process = process
         self._is_held = False
         self.incarnation = number
+        self.on_start(self.node, process.pid)
         return number
 
     async def wait(self) -> Exit:
@@ -277,6 +280,10 @@ class NodeProcess:
     def _mark(self, what: str) -> None:
         with self.log.open("ab", buffering=0) as log:
             _mark(log, f"{self.node} {what}", self._start_ns)
+
+
+def _nobody(_node: str, _pid: int) -> None:
+    """Nobody is told."""
 
 
 def last_line(log: Path) -> str:

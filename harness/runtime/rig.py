@@ -14,6 +14,7 @@ from harness.errors import HarnessError
 from harness.groups import GroupWorkload
 from harness.history.recorder import Recorder
 from harness.history.run_folder import RunFolder, write_atomically
+from harness.network.netns import PacketNetwork
 from harness.plugins import Address, Fault, Json, NodeLayout, Target, World
 from harness.runtime import sites
 from harness.runtime.budget import Budget
@@ -167,10 +168,7 @@ def build(
         records.close()
         raise
     try:
-        helpers = [
-            _name_server(target, name, at, folder, start_ns)
-            for name, at in site.name_servers.items()
-        ]
+        helpers = _helpers(target, site, folder, start_ns)
         members = {
             node: Member(layout, _process(target, layout, folder, start_ns, site))
             for node, layout in site.layouts.items()
@@ -179,8 +177,7 @@ def build(
         site.network.close()
         records.close()
         raise
-    if site.callers is not None:
-        site.callers.pids = lambda: _pids(members)
+    _introduce(records.ledger, site, members, helpers)
     world = ProcessWorld(
         target, members, site.network, records.status_log, observer, start_ns, helpers
     )
@@ -193,7 +190,9 @@ def build(
         observer=observer,
         facts=records.facts,
         world=world,
-        workers=WorkerGroup(plan_workers(campaign, folder, clients, start_ns)),
+        workers=WorkerGroup(
+            plan_workers(campaign, folder, clients, start_ns), records.ledger.process
+        ),
         services=(site.network.run, world.run),
         collect=_nothing,
         nemesis=make_nemesis(campaign, records, world, observer, now_ns),
@@ -312,6 +311,23 @@ def _name_server(
         raise HarnessError(f"cannot prepare name server {name}: {error}") from error
     launch = target.name_server(address)
     return NodeProcess(name, launch, directory, folder.node_log(name), start_ns)
+
+
+def _helpers(target: Target, site: Site, folder: RunFolder, start_ns: int) -> list[NodeProcess]:
+    servers = site.name_servers.items()
+    return [_name_server(target, name, at, folder, start_ns) for name, at in servers]
+
+
+def _introduce(
+    ledger: Ledger, site: Site, members: Mapping[str, Member], helpers: Sequence[NodeProcess]
+) -> None:
+    """Have the ledger name every process that is started, and links know who calls."""
+    if site.callers is not None:
+        site.callers.pids = lambda: _pids(members)
+    for process in (*helpers, *(member.process for member in members.values())):
+        process.on_start = ledger.process
+    if isinstance(site.network, PacketNetwork):
+        ledger.process("switch", site.network.pid)
 
 
 def _pids(members: Mapping[str, Member]) -> dict[str, int]:

@@ -78,8 +78,14 @@ class WorkerGroup:
     and always in the end (idempotent). No method blocks the trio loop.
     """
 
-    def __init__(self, plans: Sequence[WorkerPlan]) -> None:
+    def __init__(
+        self,
+        plans: Sequence[WorkerPlan],
+        on_start: Callable[[str, int], None] = lambda _name, _pid: None,
+    ) -> None:
+        """`on_start` is told of each process: its name, its pid."""
         self._plans = tuple(plans)
+        self._on_start = on_start
         self._handles: list[_Handle] = []
 
     async def start(self, timeout_s: float = 30.0) -> None:
@@ -94,6 +100,7 @@ class WorkerGroup:
         context = multiprocess.get_context("spawn")
         for plan in self._plans:
             self._handles.append(_Handle.started(context, plan))
+            self._on_start(plan.name, self._handles[-1].pid)
             await trio.lowlevel.checkpoint()
         if not await self._awaited("ready", timeout_s):
             late = [handle.plan.name for handle in self._handles if "ready" not in handle.said]

@@ -15,7 +15,7 @@ from harness import campaign as campaigns
 from harness.campaign import Campaign
 from harness.errors import UsageError
 from harness.history import run_folder
-from harness.terminal import check, matrix, session, simulation, up
+from harness.terminal import check, heal, matrix, session, simulation, up
 from harness.terminal.grid import show_rows
 from harness.terminal.help import CalmFormatter
 from harness.terminal.options import RunOptions
@@ -83,6 +83,7 @@ def run(
     wanted = campaigns.load(file, given.given())
     resolved = campaigns.resolve(wanted)
     session.enter(resolved)
+    heal.heal_before_a_run(Path(resolved.store))
     codes: list[int] = []
     for number in range(given.test_count):
         if number:
@@ -180,6 +181,7 @@ def list_(
 
 app.command(check.check, usage="Usage: ./shaketable check PATH... [OPTIONS]")
 app.command(matrix.matrix, usage="Usage: ./shaketable matrix [FILE.toml] [OPTIONS]")
+app.command(heal.heal, usage="Usage: ./shaketable heal [STORE|RUN]")
 app.command(up.up, usage="Usage: ./shaketable up [OPTIONS]")
 app.command(simulation.simulate, usage="Usage: ./shaketable simulate [OPTIONS]")
 app.command(simulation.replay, usage="Usage: ./shaketable replay SEED|FILE [OPTIONS]")

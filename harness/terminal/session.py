@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 from rich.text import Text
 
-from harness import availability, discovery, judge
+from harness import availability, discovery, judge, marks
 from harness import campaign as campaigns
 from harness.campaign import Campaign, faults_of
 from harness.errors import HarnessError, NamespaceNeededError
@@ -95,7 +95,7 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
     for line in availability.tell(choice.unavailable):
         out.print(Text(line), soft_wrap=True)
     display = make_display(out, engine.warm_up)
-    with logged_to(folder), _ended_by_signals():
+    with marks.occupied(folder.path), logged_to(folder), _ended_by_signals():
         try:
             with display.shown():
                 result = _run(campaign, folder, display, base_port)
@@ -139,11 +139,12 @@ def judge_stored(folder: RunFolder, campaign: Campaign, engine: judge.Engine) ->
     """
     engine.require_java(os.environ)
     display = make_display(out, engine.warm_up)
-    try:
-        with display.shown():
-            judged = judge.judge(folder, campaign, engine, display.checking)
-    finally:
-        engine.stop()
+    with marks.occupied(folder.path):
+        try:
+            with display.shown():
+                judged = judge.judge(folder, campaign, engine, display.checking)
+        finally:
+            engine.stop()
     return conclude(folder, judged.outcome)
 
 

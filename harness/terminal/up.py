@@ -18,6 +18,7 @@ from cyclopts import Parameter
 from rich.markup import escape
 
 from harness.errors import HarnessError, UsageError
+from harness.marks import scratch_prefix
 from harness.runtime import ports
 from harness.runtime.nodes import NodeProcess
 from harness.targets.broker_site import (
@@ -100,7 +101,7 @@ def up(
 def _folder(folder: Path | None) -> Iterator[Path]:
     """Yield the folder that was named, made if it is not there; else one that is removed."""
     if folder is None:
-        with tempfile.TemporaryDirectory(prefix="shaketable-up-") as name:
+        with tempfile.TemporaryDirectory(prefix=scratch_prefix("up")) as name:
             yield Path(name)
         return
     try:

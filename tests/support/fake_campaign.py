@@ -21,7 +21,7 @@ from harness.campaign import Campaign
 from harness.errors import HarnessError
 from harness.history import run_folder
 from harness.history.run_folder import RunFolder
-from harness.runtime import rig
+from harness.runtime import rig, sites
 from harness.runtime.observer import Counts, Observer
 from harness.runtime.supervisor import RunResult, run_campaign
 
@@ -83,6 +83,7 @@ def patch(setattr_: Any) -> None:
 
     setattr_(rig, "discovery", FakeDiscovery)
     setattr_(availability, "discovery", FakeDiscovery)
+    setattr_(sites, "discovery", FakeDiscovery)
     setattr_(rig, "plan_workers", plan)
 
 

@@ -1,0 +1,275 @@
+"""Undoes what a run left whose harness was killed: its processes, its faults, its files elsewhere.
+
+What dies with the harness by itself: nodes, client workers and the switch (the kernel's
+parent-death signal, also for stopped processes), with them proxies, namespaces, limits and clocks;
+Spark's JVM (a shell waits for the end of its input). What does not: what a target's program started
+beside itself, whatever lost its watcher, scratch folders of whoever was killed, and what a fault of
+somebody else's did elsewhere. All of that is found by the run's mark and by its ledger.
+
+`own_processes` says which processes are a run's. Nothing else is ever touched, and no run whose
+harness lives. Doing it twice is doing it once.
+
+Source: DESIGN.md decision 12; jepsen.nemesis (`teardown!` heals what a crashed test left).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from harness import discovery, marks
+from harness.abilities import SteersNodes
+from harness.campaign import Campaign, load, node_names
+from harness.errors import HarnessError, UsageError
+from harness.history.run_folder import RunFolder
+from harness.plugins import Address, Fault, NodeLayout
+from harness.runtime import faketime, ledger, own_processes
+from harness.runtime.ledger import Account, Lines, OpenFault
+from harness.runtime.over_world import OverWorld
+
+UNDO_TIMEOUT_S: Final = 15.0
+TAIL_BYTES: Final = 4096
+_NOWHERE: Final = Address("127.0.0.1", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """What was done about one run.
+
+    Attributes:
+        folder: the run's.
+        did: what was undone, a line each; () if nothing was left.
+        left: what could not be undone, a line each.
+        is_alive: its harness lives, so nothing was touched.
+    """
+
+    folder: Path
+    did: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    is_alive: bool = False
+
+
+def heal_store(store: Path, depth: int = 2) -> list[Healed]:
+    """Heal every run of a store that needs it, the oldest first, and remove lost scratch folders.
+
+    A store's runs stand in STORE/NAME/TIME: `depth` folders below it, or fewer. Returns what was
+    done; runs that came to their own end are not in it, those that live are.
+
+    Raises:
+        HarnessError: a ledger cannot be read or written.
+    """
+    store = store.resolve()
+    found = own_processes.by_folder()
+    runs = {path for path in found if path.is_relative_to(store)}
+    for below in range(1, depth + 1):
+        ledgers = store.glob("/".join(["*"] * below + ["faults.jsonl"]))
+        runs |= {path.parent.resolve() for path in ledgers if not _is_over(path)}
+    healed = [_heal(run, found.get(run, {})) for run in sorted(runs)]
+    scratch = remove_scratch()
+    if scratch:
+        healed.append(Healed(Path(tempfile.gettempdir()), scratch))
+    return healed
+
+
+def heal_run(folder: Path) -> Healed:
+    """Heal one run, by its folder.
+
+    Raises:
+        UsageError: its harness lives.
+        HarnessError: its ledger cannot be read or written.
+    """
+    folder = folder.resolve()
+    healed = _heal(folder, own_processes.by_folder().get(folder, {}))
+    if healed.is_alive:
+        raise UsageError(f"{folder}: its harness is at work; end that first (Ctrl-C)")
+    return healed
+
+
+def remove_scratch() -> tuple[str, ...]:
+    """Remove the scratch folders of processes that were killed; say which."""
+    removed = []
+    for path in marks.left_scratch(Path(tempfile.gettempdir())):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            removed.append(f"removed {path}, whose process is gone")
+    return tuple(removed)
+
+
+# ---- one run -------------------------------------------------------------------------------
+
+
+def _heal(path: Path, marked: Mapping[int, marks.Mark]) -> Healed:
+    folder = RunFolder(path)
+    if not path.is_dir():  # somebody deleted it: all that is left are processes
+        if any(mark.harness.is_alive for mark in marked.values()):
+            return Healed(path, is_alive=True)
+        return Healed(path, *own_processes.end(path, None))
+    with marks.alone(path) as is_alone:
+        account = ledger.read(folder.faults_jsonl)
+        if not is_alone or _is_alive(account, marked):
+            return Healed(path, is_alive=True)
+        did, left = own_processes.end(path, account)
+        undone, stuck = _undo_faults(folder, account)
+        did += _forget_clocks(account) + _take_orders_back(folder, account) + undone
+        left += stuck
+        if account.harness is not None and (did or not (account.is_ended or account.is_healed)):
+            _note(folder, account, did)
+    return Healed(path, did, left)
+
+
+def _is_alive(account: Account, marked: Mapping[int, marks.Mark]) -> bool:
+    """Whether the process that made this run's ledger, or marked its processes, still runs."""
+    is_open = not account.is_ended and account.boot == marks.boot()
+    if account.harness is not None and is_open and account.harness.is_alive:
+        return True
+    return any(mark.harness.is_alive for mark in marked.values())
+
+
+def _undo_faults(folder: RunFolder, account: Account) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Undo the faults that are open, the newest first; say which, and which could not be."""
+    if not account.open:
+        return (), ()
+    world = OverWorld(_nodes(folder))
+    lines = _opened(folder)
+    did, left = [], []
+    try:
+        for fault in account.open:
+            error = _undo(fault, world)
+            if error is None:
+                lines.append({"event": "undone", "fault": fault.fault, "by": "heal"})
+                how = "undid" if fault.undo is not None else "ended, while it was applied,"
+                did.append(f"{how} fault {fault.fault} ({fault.name})")
+            else:
+                lines.append({"event": "stuck", "fault": fault.fault, "error": error, "by": "heal"})
+                left.append(f"fault {fault.fault} ({fault.name}) is not undone: {error}")
+    finally:
+        lines.close()
+    return tuple(did), tuple(left)
+
+
+def _undo(opened: OpenFault, world: OverWorld) -> str | None:
+    """Undo one fault; say why that failed, None if it did not.
+
+    A fault without an undo was killed while it was applied: what it did to processes is over.
+    """
+    undo = opened.undo
+    if undo is None:
+        return None
+
+    async def main() -> bool:
+        with trio.move_on_after(UNDO_TIMEOUT_S) as scope:
+            await fault.undo(undo, world)
+        return scope.cancelled_caught
+
+    try:
+        fault: Fault = discovery.get("faults", opened.name)
+        is_late = trio.run(main)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return f"not within {UNDO_TIMEOUT_S:g} s" if is_late else None
+
+
+def _forget_clocks(account: Account) -> tuple[str, ...]:
+    """Delete what programs with a faked clock left in shared memory."""
+    if account.boot != marks.boot():
+        return ()
+    did = []
+    for node, each in account.processes:
+        shared = faketime.SHARED_MEMORY / f"faketime_shm_{each.pid}"
+        if marks.stat(each.pid) is None and shared.exists():
+            faketime.forget(each.pid)
+            did.append(f"removed what the faked clock of {node} (process {each.pid}) left")
+    return tuple(did)
+
+
+def _take_orders_back(folder: RunFolder, account: Account) -> tuple[str, ...]:
+    """Take back what nodes were told about their clocks and disks; who starts one finds it well."""
+    campaign = _campaign(folder)
+    if campaign is None or not account.open:
+        return ()
+    try:
+        target = discovery.get("targets", campaign.target)
+    except (HarnessError, UsageError):
+        return ()
+    if not isinstance(target, SteersNodes):
+        return ()
+    did = []
+    for node in node_names(campaign):
+        layout = NodeLayout(node, folder.node(node), _NOWHERE, _NOWHERE, {})
+        steering = target.steering(layout)
+        if steering.effects():  # it took orders
+            steering.order()
+            did.append(f"took the orders to {node} back")
+    return tuple(did)
+
+
+# ---- the ledger ----------------------------------------------------------------------------
+
+
+def _note(folder: RunFolder, account: Account, did: tuple[str, ...]) -> None:
+    lines = _opened(folder)
+    try:
+        lines.append(
+            {
+                "event": "healed",
+                "did": list(did),
+                "utc": datetime.now(UTC).isoformat("T", "seconds"),
+            }
+        )
+    finally:
+        lines.close()
+
+
+def _opened(folder: RunFolder) -> Lines:
+    """Open the ledger to go on behind its last whole line.
+
+    Raises:
+        HarnessError: it cannot be written.
+    """
+    path = folder.faults_jsonl
+    try:
+        data = path.read_bytes()
+        if data and not data.endswith(b"\n"):  # torn by the harness's death
+            os.truncate(path, data.rfind(b"\n") + 1)
+    except OSError as error:
+        raise HarnessError(f"cannot write {path}: {error.strerror}") from error
+    return Lines(path)
+
+
+def _is_over(path: Path) -> bool:
+    """Whether a ledger says that its run ended by itself or was healed, and left nothing open."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
+    except OSError:
+        return True
+    if last.startswith((b'{"event":"ended"', b'{"event":"healed"')):
+        return b'"event":"stuck"' not in path.read_bytes() or not ledger.open_faults(path)
+    account = ledger.read(path)
+    return account.harness is None and not account.open  # of a time that did not note its end
+
+
+def _campaign(folder: RunFolder) -> Campaign | None:
+    try:
+        return load(folder.campaign_toml)
+    except UsageError:
+        return None
+
+
+def _nodes(folder: RunFolder) -> tuple[str, ...]:
+    campaign = _campaign(folder)
+    if campaign is not None:
+        return node_names(campaign)
+    with suppress(OSError):
+        return tuple(sorted(path.name for path in folder.nodes.iterdir()))
+    return ()

@@ -1,0 +1,96 @@
+"""The command `heal`: undoes what a run left whose harness was killed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from harness.errors import HarnessError, UsageError
+from harness.runtime import healing
+from harness.runtime.healing import Healed
+from harness.terminal import session
+from harness.verdict import ExitCode
+
+STORE: Final = Path("store")
+DEPTH: Final = 4
+"""So deep below what is named runs are looked for: a folder may hold several stores."""
+
+
+def heal(
+    where: Annotated[Path, Parameter(name="STORE|RUN")] = STORE,
+    /,
+) -> int:
+    """Undo what a run left whose harness was killed.
+
+    Ends its processes, stopped ones too, undoes the faults that its ledger (faults.jsonl) has
+    open, takes back what its nodes were told, and removes scratch folders of killed processes.
+    A run whose harness lives is not touched, nor is anything that is not a run's. The next run
+    in the same store does all this by itself.
+
+    Exit code 0: nothing is left; 255: something could not be undone.
+
+    For example:
+    ./shaketable heal
+    ./shaketable heal store/quick/latest
+
+    Args:
+        where: A store, of which all runs are healed, or the folder of one run.
+    """
+    healed = _heal(where)
+    tell(healed)
+    if not any(each.did or each.left or each.is_alive for each in healed):
+        session.out.print(Text(f"{session.shown(where)}: nothing is left to undo"), soft_wrap=True)
+    return ExitCode.HARNESS if any(each.left for each in healed) else ExitCode.VALID
+
+
+def heal_before_a_run(store: Path) -> None:
+    """Heal what killed runs left in a store; tells what there was, and lets the run go on."""
+    try:
+        healed = healing.heal_store(store)
+    except HarnessError as error:
+        session.out.print(Text(f"cannot heal what was left in {store}: {error}"), soft_wrap=True)
+        return
+    tell(each for each in healed if not each.is_alive)
+
+
+def tell(healed: Iterable[Healed]) -> None:
+    """Say what was done, a line each."""
+    for each in healed:
+        where = session.shown(each.folder)
+        if each.is_alive:
+            session.out.print(Text(f"{where}: at work; not touched"), soft_wrap=True)
+        if each.did or each.left:
+            is_run = each.folder != Path(tempfile.gettempdir())
+            what = "left by a harness that was killed" if is_run else "left by killed processes"
+            session.out.print(Text(f"{where}: {what}"), soft_wrap=True)
+        for line in each.did:
+            session.out.print(Text(f"  {line}"), soft_wrap=True)
+        for line in each.left:
+            session.out.print(Text(f"  left: {line}"), soft_wrap=True)
+
+
+def _heal(where: Path) -> list[Healed]:
+    """Heal a run's folder, or all of a store.
+
+    Raises:
+        UsageError: there is no such folder, or its harness lives.
+    """
+    if not where.exists():
+        if where == STORE:
+            return _scratch()
+        raise UsageError(f"{where}: there is no such folder; give a store or the folder of a run")
+    if not where.is_dir():
+        raise UsageError(f"{where}: a file; give a store or the folder of a run")
+    if (where / "campaign.toml").exists() or (where / "faults.jsonl").exists():
+        return [healing.heal_run(where), *_scratch()]
+    return healing.heal_store(where, DEPTH)
+
+
+def _scratch() -> list[Healed]:
+    removed = healing.remove_scratch()
+    return [Healed(Path(tempfile.gettempdir()), removed)] if removed else []
