@@ -41,6 +41,15 @@ OURS: Final = (
     | FAULTS_OF_DISKS
 )
 """Faults that every target's promises could name: what they do not name is not promised."""
+FAMILIES: Final[Mapping[str, frozenset[str]]] = {
+    "process": frozenset({"kill", "pause", "transfer", "rolling-restart", "crash-loop"}),
+    "network": FAULTS_OF_LINKS,
+    "clock": FAULTS_OF_CLOCKS,
+    "disk": FAULTS_OF_DISKS | {"wipe"},
+    "membership": frozenset({"members"}),
+    "resources": frozenset({"cpu", "memory", "descriptors"}),
+}
+"""Our faults by family (`harness.words.FAMILIES`), but for rollbacks, which nobody stands."""
 STANDS_BY: Final[Mapping[str, frozenset[str]]] = {
     "process": frozenset({"kill", "pause"}),
     "network": frozenset({"partition"}),
@@ -62,6 +71,17 @@ def stands(stood: frozenset[str], fault: str, family: str) -> bool:
     if fault in stood or fault in OURS:
         return fault in stood
     return family in STANDS_BY and STANDS_BY[family] <= stood
+
+
+def in_families(faults: frozenset[str]) -> str:
+    """Say these faults by their families, where they are all of one, and the rest by name."""
+    whole = [family for family, ours in FAMILIES.items() if ours <= faults]
+    rest = sorted(faults.difference(*(FAMILIES[family] for family in whole)))
+    if not whole:
+        return ", ".join(rest)
+    *first, last = whole
+    told = f"{', '.join(first)} and {last}" if first else last
+    return ", ".join((f"every {told} fault", *rest))
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,6 +219,7 @@ class RunView:
     op_timeout_s: float | None = None
     faults_unavailable: tuple[tuple[str, str], ...] = ()  # name, why
     families: tuple[tuple[str, int, int], ...] = ()  # name, bit, done
+    memory: tuple[tuple[str, int, int, int], ...] = ()  # process, first, last, most: bytes
 
     @property
     def failover(self) -> Failover | None:

@@ -27,6 +27,7 @@ from reports.model import (
     RunView,
     StatsRow,
 )
+from reports.promised import promised
 from reports.recovery import recovery_times
 from reports.violations import Surroundings, group_findings, kind_totals
 
@@ -82,7 +83,7 @@ def build_view(folder_path: Path) -> RunView:
         families=families(results),
         nodes=nodes,
         command=_command(files, seed),
-        promises=_promises(results.get("promises") or _fact(files, "promises")),
+        promises=promised(results.get("promises") or _fact(files, "promises")),
         duration_ns=end_ns,
         outcomes=_outcomes(files.operations),
         leader_changes=(
@@ -102,6 +103,7 @@ def build_view(folder_path: Path) -> RunView:
         why_kinds=_why_kinds(verdict, results, checkers),
         observed=_observed(checkers, results.get("promises")),
         op_timeout_s=_seconds(_fact(files, "op_timeout")),
+        memory=_memory(files.run.get("memory")),
     )
 
 
@@ -153,6 +155,16 @@ def _faults(
 def _seconds(value: object) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number else None  # type: ignore[arg-type]  # a number, as tested
+
+
+def _memory(memory: object) -> tuple[tuple[str, int, int, int], ...]:
+    """Return of each process (name, first, last, most), in bytes; nothing of older runs."""
+    used = {str(name): _mapping(of) for name, of in _mapping(memory).items()}
+    return tuple(
+        (name, int(of["first"]), int(of["last"]), int(of["most"]))
+        for name, of in used.items()
+        if all(isinstance(of.get(key), int) for key in ("first", "last", "most"))
+    )
 
 
 def _verdict(judged: Mapping[str, Any]) -> str:
@@ -207,26 +219,6 @@ def _command(files: RunFiles, seed: str) -> str:
     if "--seed" not in text and seed != NOT_KNOWN:
         text += f" --seed {shlex.quote(seed)}"
     return text
-
-
-def _promises(promises: object) -> tuple[str, ...]:
-    """Say a target's promises (harness.plugins.Promises as JSON) as sentences."""
-    stated = _mapping(promises)
-    sentences = []
-    if durable := _words(stated.get("durable_under")):
-        sentences.append(f"an acknowledged append survives {', '.join(sorted(durable))}")
-    if linearizable := _words(stated.get("linearizable")):
-        sentences.append(f"{', '.join(sorted(linearizable))} are linearizable on each queue")
-    if stated.get("committed_prefix"):
-        sentences.append("committed log prefixes are equal on all nodes")
-    delivered = _words(stated.get("delivered_under"))
-    if delivered and set(delivered) != set(durable):
-        sentences.append(f"what is kept stays at its offset under {', '.join(sorted(delivered))}")
-    if excludes := _words(stated.get("excludes")):
-        sentences.append(f"never shows {', '.join(sorted(excludes))}")
-    if note := stated.get("note"):
-        sentences.append(str(note).rstrip("."))
-    return tuple(sentences)
 
 
 def _why(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerView]) -> str:
@@ -385,6 +377,7 @@ def _existing_files(folder: Path) -> tuple[tuple[str, str], ...]:
         ("status.jsonl", "changes of the nodes' roles and terms"),
         ("drain.json", "what the nodes said while draining"),
         ("run.json", "facts of the run"),
+        ("memory.jsonl", "what the harness and its workers had of memory"),
         ("shaketable.log", "the harness's log"),
         ("junit.xml", "the verdicts for CI"),
     ]

@@ -86,6 +86,11 @@ class RunFolder:
         return self.path / "run.json"
 
     @property
+    def memory_jsonl(self) -> Path:
+        """What the harness and its workers had of memory, every few seconds."""
+        return self.path / "memory.jsonl"
+
+    @property
     def recorded_json(self) -> Path:
         """How many bytes each segment had while the run was under way, noted now and then."""
         return self.path / "history" / "recorded.json"

@@ -5,7 +5,7 @@ mutant, workload, nodes (ids), faults (asked for), faults_unavailable (name -> w
 there are any), started (UTC), command, versions, promises,
 phases ([{"name", "start_ns", "stop_ns"}]), and at the end segments (file name -> events
 written, null if the worker died), faults_done, leader_changes, exits, problems, drained,
-counts.
+counts, memory (process -> {"first", "last", "most"}, bytes in RAM).
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ class RunFacts:
         self._facts: Json = {"status": "running", **facts, "phases": []}
         self._now_ns = now_ns
         self._write()
+
+    def now_ns(self) -> int:
+        """The time since the run's start."""
+        return self._now_ns()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[int]:

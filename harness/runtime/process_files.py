@@ -30,6 +30,12 @@ def memory_bytes(pid: int) -> int | None:
     return None if statm is None else int(statm.split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def resident_bytes(pid: int) -> int | None:
+    """What of its memory is in RAM."""
+    statm = _read(f"/proc/{pid}/statm")
+    return None if statm is None else int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def first_free_descriptor(pid: int) -> int | None:
     """The number that the next file or connection would get: what RLIMIT_NOFILE limits."""
     try:

@@ -83,6 +83,10 @@ class RunWorkers(Protocol):
         """One line for each worker that failed."""
         ...
 
+    def pids(self) -> Mapping[str, int]:
+        """Process ids of the clients' own processes, by name."""
+        ...
+
     async def finish_main(self, timeout_s: float | None = None) -> bool:
         """Stop generating; True if no operation is open in time."""
         ...

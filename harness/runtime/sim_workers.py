@@ -5,6 +5,7 @@ The same `Worker` as in a client process; only the talk with it goes through mem
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import trio
@@ -68,6 +69,10 @@ class SimulatedWorkers:
     def problems(self) -> tuple[str, ...]:
         """None: a worker that fails ends the run."""
         return ()
+
+    def pids(self) -> Mapping[str, int]:
+        """None: the clients are tasks of this very process."""
+        return {}
 
     async def finish_main(self, timeout_s: float | None = None) -> bool:
         """Stop generating; True if no operation is open in time."""

@@ -18,6 +18,8 @@ from harness.campaign import Campaign
 from harness.errors import HarnessError, UsageError
 from harness.history.run_folder import RunFolder
 from harness.runtime import phases
+from harness.runtime.ledger import Lines
+from harness.runtime.memory_use import MemoryUse
 from harness.runtime.nemesis import Tally
 from harness.runtime.observer import Counts, Observer
 from harness.runtime.rig import Rig, build
@@ -48,6 +50,7 @@ class RunResult:
 class _Progress:
     """How far a run has come, for whoever has to end it."""
 
+    memory: MemoryUse
     shaking: trio.CancelScope = field(default_factory=trio.CancelScope)
     has_clients: bool = False
     is_interrupted: bool = False
@@ -81,7 +84,8 @@ async def run_campaign(
 
 async def run_rig(rig: Rig) -> RunResult:
     """Run what was put together, whatever its world. Raises as `run_campaign` does."""
-    progress = _Progress()
+    memory_log = Lines(rig.folder.memory_jsonl)
+    progress = _Progress(MemoryUse(memory_log, rig.workers.pids, rig.facts.now_ns))
     try:
         with _one_line():
             async with trio.open_nursery() as nursery:
@@ -97,6 +101,7 @@ async def run_rig(rig: Rig) -> RunResult:
         rig.facts.update(status="failed", error=f"{type(error).__name__}: {error}")
         raise
     finally:
+        memory_log.close()
         rig.close()
     return _conclude(rig, progress)
 
@@ -106,7 +111,7 @@ async def _run_phases(rig: Rig, progress: _Progress) -> None:
     with progress.shaking:
         with _phase(rig, "setup", None):
             await phases.set_up(rig)
-        async with phases.telling_counts(rig):
+        async with phases.telling_counts(rig), progress.memory.recorded(campaign.steady_s):
             began = trio.current_time()
             progress.has_clients = True
             await rig.workers.generate(rig.clock_ns() + int(campaign.time_limit_s * 1e9))
@@ -158,6 +163,7 @@ def _conclude(rig: Rig, progress: _Progress) -> RunResult:
         drained=result.is_drained,
         exits=[asdict(ended) for ended in rig.world.exits],
         problems=list(result.problems),
+        memory=progress.memory.summary(),
     )
     return result
 

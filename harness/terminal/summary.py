@@ -20,6 +20,7 @@ NOTES_SHOWN = 3
 NOTE_CHARS_MAX = 140
 """Longer notes are cut; the report has them whole."""
 NS_PER_S = 1e9
+MB = 1e6
 COPIED = ("report", "repeat")
 STYLES = {"VALID": "bold green", "INVALID": "bold red", "UNKNOWN": "bold yellow"}
 
@@ -48,6 +49,7 @@ def rows(view: RunView, report: str) -> list[tuple[str, str]]:
         ("recovery", recovery_text(summarise(row.recovery for row in view.faults))),
         ("failover", failover_text(view.failover)),
         ("leader", leader_text(view.leader_changes)),
+        ("memory", memory_text(view.memory)),
         ("observed", f"never promised: {view.observed}" if view.observed else ""),
         *note_rows(view.notes),
         *findings_rows(view),
@@ -122,6 +124,14 @@ def leader_text(changes: int | None) -> str:
     if changes is None:
         return "not known who led"
     return {0: "never changed", 1: "changed once"}.get(changes, f"changed {changes} times")
+
+
+def memory_text(memory: Sequence[tuple[str, int, int, int]]) -> str:
+    """Say what each process of ours had of memory after the steady phase, and at the end."""
+    return "; ".join(
+        f"{name} {first / MB:.0f} MB, at the end {last / MB:.0f}, at most {most / MB:.0f}"
+        for name, first, last, most in memory
+    )
 
 
 def note_rows(notes: Sequence[str]) -> list[tuple[str, str]]:
