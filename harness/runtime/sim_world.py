@@ -6,7 +6,7 @@ behind the words is a target's `SimulatedGroup`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -15,6 +15,7 @@ from harness.plugins import UNTOUCHED, Json, NodeStatus
 from harness.resources import Resources
 from harness.runtime.ledger import Lines
 from harness.runtime.nodes import Exit
+from harness.runtime.obeyed_words import ObeyedWords
 from harness.runtime.observer import Observer
 from harness.runtime.questions import add_member, remove_member, transfer, wait_until
 from harness.runtime.sim_slices import Slices
@@ -23,14 +24,14 @@ from harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standi
 from harness.runtime.world import STOP_GRACE_S
 from harness.simulated_links import ShapesSimulatedLinks, SimulatedShape
 from harness.simulation import SimulatedGroup
-from harness.words import ClockChange, ClockReading, Damage, DiskHarm, Link, LinkShape
+from harness.words import Damage, Link, LinkShape
 
 NO_DAMAGE = "simulated disks are never lost, and a damaged one would have to be"
 ENDED_STATUS = 1
 """A simulated process has no exit status of its own: that of one that raised."""
 
 
-class SimulatedWorld:
+class SimulatedWorld(ObeyedWords):
     """Implements `harness.plugins.World`, and what the phases need, over a simulated group.
 
     Args:
@@ -57,7 +58,7 @@ class SimulatedWorld:
         self._stopped: dict[str, Json] = {}  # by cuts that were mended
         self._shapes: dict[str, SimulatedShape] = {}
         self._unshaped: set[str] = set()
-        self._steered = SimSteered(group.machines, self, nodes)
+        self._clocks = self._harms = self._steered = SimSteered(group.machines, self, nodes)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Watch and poll the nodes until cancelled."""
@@ -204,39 +205,7 @@ class SimulatedWorld:
         """What that did so far; see `TakesResources.taken`."""
         return self._slices.taken(taken)
 
-    # ---- clocks and disks (harness.words.SkewsClocks, HurtsDisks, LosesPower) ----------
-
-    async def skew(self, node: str, change: ClockChange) -> Json:
-        """Change a node's clocks; see `SkewsClocks.skew`."""
-        return await self._steered.skew(node, change)
-
-    async def unskew(self, node: str, undo: Json) -> None:
-        """Undo exactly that change (idempotent)."""
-        await self._steered.unskew(node, undo)
-
-    async def read_clock(self, node: str) -> ClockReading:
-        """Measure a node's clocks; see `SkewsClocks.read_clock`."""
-        return await self._steered.read_clock(node)
-
-    async def hurt_disk(self, node: str, harm: DiskHarm) -> str:
-        """Do that to a node's disk; see `HurtsDisks.hurt_disk`."""
-        return await self._steered.hurt_disk(node, harm)
-
-    async def heal_disk(self, harm: str) -> None:
-        """End exactly that harm (idempotent), and start the node that ended of it."""
-        await self._steered.heal_disk(harm)
-
-    def disk_harm(self, harm: str) -> Json:
-        """What it did so far; see `HurtsDisks.disk_harm`."""
-        return self._steered.disk_harm(harm)
-
-    def effects(self, node: str) -> Mapping[str, int]:
-        """How often what happened in that node so far; see `CountsEffects.effects`."""
-        return self._steered.effects(node)
-
-    async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
-        """Let nodes lose power; see `LosesPower.lose_power`."""
-        return await self._steered.lose_power(nodes, on)
+    # ---- the files of dead nodes (harness.words.HurtsDisks) ---------------------------------
 
     async def damage(self, node: str, damage: Damage) -> Json:
         """Nothing: campaigns are told before they begin that no simulated disk is lost."""

@@ -232,7 +232,7 @@ class _Handle:
             name=plan.name,
             daemon=True,  # an interpreter that exits must not wait for it
         )
-        with _bare_main():
+        with bare_main():
             process.start()
         theirs.close()
         return cls(plan, process, ours, process.pid)
@@ -285,8 +285,8 @@ class _Handle:
 
 
 @contextmanager
-def _bare_main() -> Iterator[None]:
-    """Hide the main module while a process is spawned.
+def bare_main() -> Iterator[None]:
+    """Hide the main module while a process is spawned (multiprocess, context "spawn").
 
     The child would import it again (the command line with all it needs), though a
     worker needs nothing of it: that would double its start-up time.

@@ -1,0 +1,170 @@
+"""Counts what nodes have in their logs, in a process of its own, while a run goes on.
+
+The links among the nodes run in the harness's own process: importing what reads a log, compiling
+it, and reading a large one would each keep Python's lock for seconds, hold up every link, and
+cost the group its leader: a fault that nobody asked for. Source: the trap is our own, measured.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import multiprocess
+import trio
+
+from harness.errors import HarnessError
+from harness.plugins import NodeLayout, Target
+from harness.runtime.guard import die_with_parent
+from harness.runtime.workers import bare_main
+
+COUNT_TIMEOUT_S: Final = 120.0
+"""A log of a gigabyte takes some seconds, and the first reading on a machine is compiled."""
+WARM_UP_TIMEOUT_S: Final = 60.0
+EXIT_TIMEOUT_S: Final = 3.0
+POLL_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a log holds: `entries` in all, of these `messages` of users, and its size."""
+
+    entries: int
+    messages: int
+    bytes_: int
+
+
+class CountsLogs(Protocol):
+    """Who tells what nodes have stored."""
+
+    async def count(self, layout: NodeLayout) -> Stored:
+        """Count what a node's log holds; HarnessError if it cannot be read."""
+        ...
+
+
+class StoredLogs:
+    """Asks a process, started at the first question, about the logs of nodes.
+
+    Args:
+        target: whose `read_log` is used there; it must be picklable.
+        on_start: told of the process: its name, its pid.
+    """
+
+    def __init__(
+        self, target: Target, on_start: Callable[[str, int], None] = lambda _name, _pid: None
+    ) -> None:
+        self._target = target
+        self._on_start = on_start
+        self._process: Any = None
+        self._pipe: Any = None
+        self._asked = 0
+        self._turn = trio.Lock()
+
+    async def count(self, layout: NodeLayout) -> Stored:
+        """Count what a node's log holds; what is damaged there counts as an entry.
+
+        Raises:
+            HarnessError: it cannot be read, or not in time.
+        """
+        async with self._turn:
+            self._start()
+            self._asked += 1
+            self._pipe.send((self._asked, layout.directory, layout.node))
+            with trio.move_on_after(COUNT_TIMEOUT_S):
+                return await self._answer(layout.node)
+            await self._end()
+            raise HarnessError(f"the log of {layout.node} was not read in {COUNT_TIMEOUT_S:g} s")
+
+    async def warm_up(
+        self,
+        layouts: Sequence[NodeLayout],
+        until_ready: Callable[[float], Awaitable[bool]],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Read logs for nothing as soon as there are any: what must be compiled is by then.
+
+        Source: numba, which compiles at the first call where its cache is cold.
+        """
+        task_status.started()
+        await until_ready(WARM_UP_TIMEOUT_S)
+        for layout in layouts:
+            with suppress(HarnessError):  # of a running node: the next one may be whole
+                await self.count(layout)
+
+    async def end(self) -> None:
+        """End the process (idempotent)."""
+        async with self._turn:
+            await self._end()
+
+    def _start(self) -> None:
+        if self._process is not None and self._process.is_alive():
+            return
+        assert threading.current_thread() is threading.main_thread(), "it dies with its thread"
+        context = multiprocess.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(self._target, theirs, os.getpid()), name="stored-logs", daemon=True
+        )
+        with bare_main():
+            self._process.start()
+        theirs.close()
+        self._on_start("stored-logs", self._process.pid)
+
+    async def _answer(self, node: str) -> Stored:
+        while True:
+            try:
+                while self._pipe.poll():
+                    number, stored, problem = self._pipe.recv()
+                    if number != self._asked:  # of a question that was given up
+                        continue
+                    if problem is not None:
+                        raise HarnessError(f"the log of {node} cannot be read: {problem}")
+                    return Stored(*stored)
+            except (EOFError, OSError) as error:
+                await self._end()
+                raise HarnessError(f"what reads the log of {node} ended: {error!r}") from error
+            await trio.sleep(POLL_S)
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        with trio.CancelScope(shield=True), trio.move_on_after(EXIT_TIMEOUT_S):
+            while process.is_alive():  # noqa: ASYNC110 - another process sets no Event of ours
+                await trio.sleep(POLL_S)
+        self._pipe.close()
+
+
+def _serve(target: Target, pipe: Connection, parent_pid: int) -> None:
+    """Answer (number, directory, node) by (number, (entries, messages, bytes), problem)."""
+    die_with_parent(parent_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness's affair
+    while True:
+        try:
+            number, directory, node = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((number, _count(target, directory, node), None))
+        except Exception as error:
+            pipe.send((number, None, f"{type(error).__name__}: {error}"))
+
+
+def _count(target: Target, directory: Path, node: str) -> tuple[int, int, int]:
+    import pyarrow.compute as pc  # noqa: PLC0415 - here alone, for this process is for it
+
+    entries = messages = size = 0
+    for batch in target.read_log(directory, node):
+        entries += batch.num_rows
+        messages += batch.num_rows - batch["key"].null_count
+        size += pc.sum(batch["size"]).as_py() or 0
+    return entries, messages, size
