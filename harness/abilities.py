@@ -207,6 +207,22 @@ class SteersNodes(Protocol):
         ...
 
 
+@runtime_checkable
+class ShowsClock(Protocol):
+    """A target whose nodes are programs of others, and show what time it is for them.
+
+    Their wall clocks can be faked (harness.runtime.faketime). Whether a program notices is
+    measured by what it shows; a target that has this ability promises nothing about it.
+    """
+
+    async def wall_clock(self, layout: NodeLayout, timeout_s: float) -> float:
+        """Return the wall clock of a node, in seconds since the epoch, as coarse as it shows it.
+
+        May raise whatever the library raises that it is asked with: then it shows nothing.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Vital:
     """Bytes [start, behind) of a file that a node must not lose without noticing."""

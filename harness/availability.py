@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness import discovery
+from harness.abilities import ShowsClock, SteersNodes
 from harness.campaign import Campaign, fault_options, faults_of, node_names
 from harness.errors import UsageError
 from harness.plugins import Fault, Json, Target
@@ -48,7 +49,7 @@ def look(campaign: Campaign) -> Choice:
         HarnessError: a plug-in cannot be imported.
     """
     target: Target = discovery.get("targets", campaign.target)
-    nodes, options = node_names(campaign), fault_options(campaign)
+    nodes, options = node_names(campaign), {**fault_options(campaign), **clocks_of(target)}
     faults: dict[str, Fault] = {}
     unavailable: dict[str, str] = {}
     for name in faults_of(campaign):
@@ -60,6 +61,12 @@ def look(campaign: Campaign) -> Choice:
         else:
             unavailable[name] = why
     return Choice(faults, unavailable)
+
+
+def clocks_of(target: Target) -> Json:
+    """Say to faults which clocks of such nodes can be wrong, if these are not all."""
+    is_foreign = isinstance(target, ShowsClock) and not isinstance(target, SteersNodes)
+    return {"clocks": "wall"} if is_foreign else {}
 
 
 def families(campaign: Campaign) -> dict[str, str]:

@@ -227,11 +227,13 @@ class ClockReading:
         offset_ms: its wall clock is ahead by so much.
         monotonic_offset_ms: its monotonic clock is ahead by so much since it started.
         rate: how fast its monotonic clock goes: 1.0 as ours.
+        is_wall_only: nothing but the wall clock could be measured.
     """
 
     offset_ms: float
-    monotonic_offset_ms: float
-    rate: float
+    monotonic_offset_ms: float = 0.0
+    rate: float = 1.0
+    is_wall_only: bool = False
 
 
 @runtime_checkable

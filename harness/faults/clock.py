@@ -23,6 +23,8 @@ from harness.words import ClockChange, ClockReading, SkewsClocks, Word
 VARIANTS = ("leader", "one", "minority", "majority", "followers", "all")
 KINDS = ("drift", "offset", "frozen", "strobe")
 """They come in this order, so that a campaign of four has each."""
+WALL_KINDS = ("offset", "drift", "frozen")
+"""Those of nodes whose wall clock alone can be changed, and not often enough to strobe."""
 RATES = (0.1, 0.5, 0.8, 1.2, 2.0, 5.0)
 WALL_OFFSETS_MS = (-3_600_000.0, -30_000.0, -400.0, 400.0, 30_000.0, 3_600_000.0)
 MONOTONIC_OFFSETS_MS = (100.0, 600.0, 5_000.0)
@@ -42,12 +44,14 @@ class Clock:
     family = words.CLOCK
     needs = frozenset({Word.CLOCK})
 
-    def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
+    def __init__(self, variants: Sequence[str] = VARIANTS, *, is_wall_only: bool = False) -> None:
         self._variants = tuple(variants)
+        self._is_wall_only = is_wall_only
 
     def configured(self, options: Json) -> Fault:
-        """Return this fault on options["victims"] alone, where there are any."""
-        return Clock(choose_variants(self.name, VARIANTS, options))
+        """Return this fault on options["victims"] alone, and on options["clocks"] ("wall")."""
+        variants = choose_variants(self.name, VARIANTS, options)
+        return Clock(variants, is_wall_only=options.get("clocks") == "wall")
 
     def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
         """Every node has clocks; whether they can be changed a world says."""
@@ -56,6 +60,9 @@ class Clock:
     def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
         """Draw whose clocks, and what becomes of them."""
         plan = plan_victims(rng, nodes, self._variants, turn)
+        if self._is_wall_only:
+            kind = WALL_KINDS[turn % len(WALL_KINDS)]
+            return {**plan, "kind": kind, "change": _draw_wall(kind, rng)}
         kind = KINDS[turn % len(KINDS)]
         return {**plan, "kind": kind, "change": _draw(kind, rng)}
 
@@ -92,7 +99,7 @@ class Clock:
         assert isinstance(world, SkewsClocks), "the fault was not available"
         change = ClockChange(**plan["change"])
         readings = await _read_all(list(undo["changes"]), _readings(change), world)
-        told, skewed = [], 0
+        told, untouched, skewed = [], [], 0
         most: dict[str, int | float] = {}
         for node, found in readings.items():
             if not found:
@@ -101,8 +108,14 @@ class Clock:
             last = found[-1]
             if is_as_asked(change, undo["before"][node], found):
                 skewed += 1
-                most = {"offset_ms": round(last.offset_ms, 1), "rate": round(last.rate, 3)}
+                most = {"offset_ms": round(last.offset_ms, 1)}
+                if not last.is_wall_only:
+                    most["rate"] = round(last.rate, 3)
+            elif last.is_wall_only:
+                untouched.append(node)
             told.append(f"{node} {_tell_reading(last)}")
+        if untouched:
+            told.append(f"the program of {', '.join(untouched)} does not notice")
         return Evidence(skewed > 0, "measured: " + ", ".join(told), {"skewed": skewed, **most})
 
     async def undo(self, undo: Json, world: World) -> None:
@@ -151,6 +164,15 @@ def _draw(kind: str, rng: Random) -> Json:
     return {"offset_ms": rng.choice(offsets), "which": which}
 
 
+def _draw_wall(kind: str, rng: Random) -> Json:
+    match kind:
+        case "drift":
+            return {"rate": rng.choice(RATES), "which": "wall"}
+        case "frozen":
+            return {"rate": 0.0, "which": "wall"}
+    return {"offset_ms": rng.choice(WALL_OFFSETS_MS), "which": "wall"}
+
+
 def _tell(change: ClockChange) -> str:
     if change.strobe_ms:
         what = f"clock strobing by {change.offset_ms:g} ms every {change.strobe_ms:g} ms"
@@ -165,6 +187,8 @@ def _tell(change: ClockChange) -> str:
 
 def _tell_reading(reading: ClockReading) -> str:
     wall, monotonic = reading.offset_ms, reading.monotonic_offset_ms
+    if reading.is_wall_only:
+        return f"wall {wall:+.0f} ms"
     return f"wall {wall:+.0f} ms, monotonic {monotonic:+.0f} ms, rate {reading.rate:.2f}"
 
 

@@ -19,6 +19,7 @@ import trio
 
 from harness.abilities import LosesDisks
 from harness.plugins import Json, NodeLayout, Target
+from harness.runtime.faketime import FakedTime
 from harness.runtime.nodes import NodeProcess
 
 STOP_GRACE_S = 5.0
@@ -28,10 +29,11 @@ READMIT_TIMEOUT_S = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One node as the world knows it: where it lives, and its process."""
+    """One node as the world knows it: where it lives, its process, its clock if that is faked."""
 
     layout: NodeLayout
     process: NodeProcess
+    clock: FakedTime | None = None
 
 
 class Starter(Protocol):

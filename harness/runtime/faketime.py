@@ -14,6 +14,7 @@ Source: libfaketime's README; the PyPI package libfaketime, which carries the li
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -41,6 +42,7 @@ class FakedTime:
         self._file = folder / "faketime"
         self._library = library()
         self._started_s = time.time()
+        self._pids: set[int] = set()
         write_atomically(self._file, f"{RIGHT}\n")
 
     def launch(self, launch: Launch) -> Launch:
@@ -56,14 +58,26 @@ class FakedTime:
         }
         return replace(launch, env={**launch.env, **faked})
 
-    def change(self, offset_ms: float = 0.0, rate: float = 1.0) -> None:
+    def change(self, offset_ms: float = 0.0, rate: float = 1.0, age_s: float | None = None) -> None:
         """Put the clock ahead (or back) now, and let it go at a rate from now on.
+
+        `age_s` is how long the program has run, if that is better known than by `launch`.
 
         Raises:
             HarnessError: the file cannot be written.
         """
-        ahead_s = (rate - 1.0) * (time.time() - self._started_s)
+        ahead_s = (rate - 1.0) * (time.time() - self._started_s if age_s is None else age_s)
         write_atomically(self._file, f"{offset_ms / 1000 - ahead_s:+.6f} x{rate:g}\n")
+
+    def started(self, pid: int) -> None:
+        """Note a process of this program, to be forgotten in the end."""
+        self._pids.add(pid)
+
+    def forget(self) -> None:
+        """Delete what processes left in shared memory, all of which have ended (idempotent)."""
+        for pid in self._pids:
+            forget(pid)
+        self._pids.clear()
 
     def heal(self) -> None:
         """Let the clock be right again (idempotent). Raises HarnessError."""
@@ -74,6 +88,16 @@ def forget(pid: int) -> None:
     """Delete what a process that ended left in shared memory (idempotent)."""
     for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
         (SHARED_MEMORY / name).unlink(missing_ok=True)
+
+
+def age_s(pid: int) -> float | None:
+    """How long a process has run; None if it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    ticks = int(stat.rpartition(")")[2].split()[19])  # field 22, starttime
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def library() -> Path:

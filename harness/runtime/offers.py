@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from harness.abilities import LosesDisks, SteersNodes
+from harness.abilities import LosesDisks, ShowsClock, SteersNodes
+from harness.errors import HarnessError
 from harness.network import probe
 from harness.plugins import Json, Target
+from harness.runtime import faketime
 from harness.words import Word
 
 Question = Callable[[Target, Json], str | None]
@@ -34,6 +36,17 @@ def _steered(target: Target, _options: Json) -> str | None:
     return f"nodes of {target.name} take no orders about their clocks and disks"
 
 
+def _clocks(target: Target, options: Json) -> str | None:
+    """Whether a target's nodes obey orders, or their clocks can be faked from outside."""
+    if isinstance(target, SteersNodes) or not isinstance(target, ShowsClock):
+        return _steered(target, options)
+    try:
+        faketime.library()
+    except HarnessError as error:
+        return str(error)
+    return None
+
+
 def _power(target: Target, options: Json) -> str | None:
     """Whether a kill of a target's node is a power loss, and what is lost is known."""
     if options.get("disk") != "volatile":
@@ -49,7 +62,8 @@ def _stored(target: Target, _options: Json) -> str | None:
 
 
 _CLOCKS_AND_DISKS: Mapping[Word, Offer] = {
-    **dict.fromkeys((Word.CLOCK, Word.DISK_ERRORS, Word.DISK_FULL, Word.DISK_SLOW), _steered),
+    Word.CLOCK: _clocks,
+    **dict.fromkeys((Word.DISK_ERRORS, Word.DISK_FULL, Word.DISK_SLOW), _steered),
     Word.POWER: _power,
     Word.DAMAGE: _stored,
     Word.ROLLBACK: _stored,

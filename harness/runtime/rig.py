@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic_ns
 from typing import Protocol
 
 from harness import availability, discovery
 from harness.abilities import NamesBrokers
 from harness.campaign import Campaign, faults_of, promises_of
-from harness.errors import HarnessError
 from harness.groups import GroupWorkload
 from harness.history.recorder import Recorder
 from harness.history.run_folder import RunFolder, write_atomically
-from harness.network.netns import PacketNetwork
-from harness.plugins import Address, Fault, Json, NodeLayout, Target, World
-from harness.runtime import sites
+from harness.plugins import Fault, Json, Target, World
+from harness.runtime import configuring, sites
 from harness.runtime.budget import Budget
-from harness.runtime.disks import Member
 from harness.runtime.facts import RunFacts, describe
 from harness.runtime.ledger import Ledger, Lines
 from harness.runtime.nemesis import Nemesis
-from harness.runtime.nodes import Exit, NodeProcess
+from harness.runtime.nodes import Exit
 from harness.runtime.observer import Counts, Observer
-from harness.runtime.sites import Site
 from harness.runtime.standing import Standing
 from harness.runtime.workers import WorkerGroup, plan_workers
 from harness.runtime.world import ProcessWorld
@@ -172,16 +169,14 @@ def build(
         records.close()
         raise
     try:
-        helpers = _helpers(target, site, folder, start_ns)
-        members = {
-            node: Member(layout, _process(target, layout, folder, start_ns, site))
-            for node, layout in site.layouts.items()
-        }
+        helpers = configuring.name_servers(target, site, folder, start_ns)
+        is_faked = Word.CLOCK in words_of(campaign) and bool(availability.clocks_of(target))
+        members = configuring.configure(target, site, folder, start_ns, is_faked=is_faked)
     except BaseException:
         site.network.close()
         records.close()
         raise
-    _introduce(records.ledger, site, members, helpers)
+    configuring.introduce(records.ledger, site, members, helpers)
     world = ProcessWorld(
         target, members, site.network, records.status_log, observer, start_ns, helpers
     )
@@ -204,7 +199,7 @@ def build(
         recorder=records.recorder,
         ledger=records.ledger,
         status_log=records.status_log,
-        let_go=site.network.close,
+        let_go=partial(configuring.let_go, site, members),
     )
 
 
@@ -279,8 +274,7 @@ def _nothing() -> None:
 
 def node_options(campaign: Campaign) -> Json:
     """What a target is told about its nodes (`NodeLayout.options`)."""
-    faults = (discovery.get("faults", name) for name in faults_of(campaign))
-    words = {word for fault in faults for word in needs_of(fault)}
+    words = words_of(campaign)
     return {
         "mutant": campaign.mutant,
         "seed": campaign.seed,
@@ -296,57 +290,15 @@ def node_options(campaign: Campaign) -> Json:
     }
 
 
+def words_of(campaign: Campaign) -> frozenset[Word]:
+    """All words that the faults of a campaign need."""
+    faults = (discovery.get("faults", name) for name in faults_of(campaign))
+    return frozenset(word for fault in faults for word in needs_of(fault))
+
+
 def needs_name_server(campaign: Campaign) -> bool:
     """Whether the clients of a campaign find its nodes by a name server."""
     if isinstance(discovery.get("workloads", campaign.workload), GroupWorkload):
         return True
     target = discovery.get("targets", campaign.target)
     return isinstance(target, NamesBrokers) and target.needs_name_server
-
-
-def _name_server(
-    target: Target, name: str, address: Address, folder: RunFolder, start_ns: int
-) -> NodeProcess:
-    assert isinstance(target, NamesBrokers), "looked at when the campaign was resolved"
-    directory = folder.node(name)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise HarnessError(f"cannot prepare name server {name}: {error}") from error
-    launch = target.name_server(address)
-    return NodeProcess(name, launch, directory, folder.node_log(name), start_ns)
-
-
-def _helpers(target: Target, site: Site, folder: RunFolder, start_ns: int) -> list[NodeProcess]:
-    servers = site.name_servers.items()
-    return [_name_server(target, name, at, folder, start_ns) for name, at in servers]
-
-
-def _introduce(
-    ledger: Ledger, site: Site, members: Mapping[str, Member], helpers: Sequence[NodeProcess]
-) -> None:
-    """Have the ledger name every process that is started, and links know who calls."""
-    if site.callers is not None:
-        site.callers.pids = lambda: _pids(members)
-    for process in (*helpers, *(member.process for member in members.values())):
-        process.on_start = ledger.process
-    if isinstance(site.network, PacketNetwork):
-        ledger.process("switch", site.network.pid)
-
-
-def _pids(members: Mapping[str, Member]) -> dict[str, int]:
-    found = {node: member.process.pid for node, member in members.items()}
-    return {node: pid for node, pid in found.items() if pid is not None}
-
-
-def _process(
-    target: Target, layout: NodeLayout, folder: RunFolder, start_ns: int, site: Site
-) -> NodeProcess:
-    try:
-        layout.directory.mkdir(parents=True, exist_ok=True)
-        launch = target.prepare(layout)
-    except OSError as error:
-        raise HarnessError(f"cannot prepare node {layout.node}: {error}") from error
-    log = folder.node_log(layout.node)
-    prefix = site.prefixes.get(layout.node, ())
-    return NodeProcess(layout.node, launch, layout.directory, log, start_ns, prefix)

@@ -3,7 +3,8 @@
 Each node has a folder with its orders and with what it counted (`harness.abilities.SteersNodes`).
 Orders of several faults add up, and each is taken back by its own number. A node that is told to
 fail its own disk calls may end of that: where calls of an incarnation were made to fail, its end is
-the fault's, and not the node's own.
+the fault's, and not the node's own. Nodes that take no orders have wall clocks at most, which are
+faked from outside (`harness.runtime.faked_clocks`).
 
 Source: DESIGN.md decisions 9 to 11.
 """
@@ -20,10 +21,11 @@ from typing import Protocol
 
 import trio
 
-from harness.abilities import NodeSteering, SteersNodes
+from harness.abilities import NodeSteering, ShowsClock, SteersNodes
 from harness.errors import IndefiniteError
 from harness.plugins import UNTOUCHED, Json, Target
 from harness.runtime.disks import Member
+from harness.runtime.faked_clocks import FakedClocks
 from harness.runtime.nodes import NodeProcess
 from harness.words import ClockChange, ClockReading, DiskHarm
 
@@ -92,6 +94,9 @@ class SteeredNodes:
         self._numbers = count(1)
         self._harms: dict[str, _Harm] = {}
         self._nodes: dict[str, _Node] = {}
+        self._faked = None
+        if isinstance(target, ShowsClock) and not isinstance(target, SteersNodes):
+            self._faked = FakedClocks(target, members)
         if isinstance(target, SteersNodes):
             self._nodes = {
                 node: _Node(member, target.steering(member.layout))
@@ -102,6 +107,8 @@ class SteeredNodes:
 
     async def skew(self, node: str, change: ClockChange) -> Json:
         """Change a node's clocks; see `SkewsClocks.skew`."""
+        if self._faked is not None:
+            return await self._faked.skew(node, change)
         number = next(self._numbers)
         steered = self._nodes[node]
         steered.clocks[number] = {"number": number, **change.to_json()}
@@ -110,11 +117,16 @@ class SteeredNodes:
 
     async def unskew(self, node: str, undo: Json) -> None:
         """Undo that change (idempotent)."""
+        if self._faked is not None:
+            await self._faked.unskew(node, undo)
+            return
         steered = self._nodes[node]
         await self._take_back(steered, steered.clocks, undo["number"])
 
     async def read_clock(self, node: str) -> ClockReading:
         """Measure a node's clocks, by what it wrote down of them at two instants."""
+        if self._faked is not None:
+            return await self._faked.read_clock(node)
         first = await self._fresh(node)
         await trio.sleep(READING_GAP_S)
         last = await self._fresh(node)
@@ -301,7 +313,7 @@ class SteeredNodes:
 
     def give_up(self) -> list[str]:
         """Take all orders back, without starting anything or waiting; say what these were."""
-        left = []
+        left = [] if self._faked is None else self._faked.give_up()
         for node, steered in self._nodes.items():
             kinds = {"clocks": steered.clocks, "disk": steered.harms, "trips": steered.trips}
             found = [kind for kind, orders in kinds.items() if orders]
