@@ -48,7 +48,7 @@ def run_simulated(
         on_clock(group.now_ns)
 
     async def main() -> None:
-        rig = _build(campaign, target, group, folder, observer, command)
+        rig = build(campaign, group, folder, observer, command)
         results.append(await run_rig(rig))
 
     group.run(main)
@@ -69,14 +69,18 @@ def groups_of(target: Target) -> Groups:
     return simulator
 
 
-def _build(
+def build(
     campaign: Campaign,
-    target: Target,
     group: SimulatedGroup,
     folder: RunFolder,
     observer: Observer,
-    command: Sequence[str],
+    command: Sequence[str] = (),
 ) -> Rig:
+    """Put a run in a simulated world together; call it in `group.run`.
+
+    Raises as `harness.runtime.rig.build` does.
+    """
+    target: Target = discovery.get("targets", campaign.target)
     nodes = node_names(campaign)
     records = open_records(campaign, target, folder, command, group.now_ns, 0, group.now_ns)
     world = SimulatedWorld(nodes, group, records.status_log, observer)

@@ -1,0 +1,1 @@
+"""Tries which faults work on this machine, by doing them; see `harness.terminal.doctor`."""

@@ -1,0 +1,159 @@
+"""What else matters on this machine: Java, Python, disk, cores, a foreign program's clock, rights.
+
+Whatever can be tried is tried: a program is run under a faked clock, a child is attached to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import pwd
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from checkers.engine.java import find_java
+from harness.doctoring.findings import Fact
+from harness.errors import HarnessError, UsageError
+from harness.plugins import Launch
+from harness.runtime import faketime
+
+FREE_BYTES_MIN: Final = 1 << 30
+"""A campaign of a minute writes a tenth of this."""
+PYTHON_MIN: Final = (3, 11)
+OFFSET_S: Final = 3600.0
+OFFSET_ERROR_S: Final = 60.0
+RUN_TIMEOUT_S: Final = 10.0
+PTRACE_SEIZE: Final = 0x4206
+
+
+def look(scratch: Path) -> list[Fact]:
+    """Look at the machine; `scratch` is a folder for what is tried."""
+    return [
+        _python(),
+        _java(),
+        _cores(),
+        _disk(scratch),
+        _foreign_clock(scratch),
+        _ptrace(),
+        _cgroup(),
+    ]
+
+
+def setting() -> str:
+    """Say as whom this runs, and in whose namespaces: "root", "nobody (uid 65534)"."""
+    user = os.geteuid()
+    try:
+        name = pwd.getpwuid(user).pw_name
+    except KeyError:
+        name = "somebody"
+    outside = _outside(user)
+    if outside is not None:
+        return f"{name} of a user namespace (uid {outside} outside)"
+    return name if user == 0 else f"{name} (uid {user})"
+
+
+def _outside(user: int) -> int | None:
+    """Who this user is outside of its user namespace; None if it is not in one."""
+    try:
+        rows = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    except OSError:
+        return None
+    if rows == [["0", "0", str(2**32 - 1)]]:
+        return None
+    for inside, outside, count in rows:
+        if int(inside) <= user < int(inside) + int(count):
+            return int(outside) + user - int(inside)
+    return None
+
+
+def _python() -> Fact:
+    found = platform.python_version()
+    is_well = sys.version_info[:2] >= PYTHON_MIN
+    return Fact("Python", found, is_well, "" if is_well else "install Python 3.11 or newer")
+
+
+def _java() -> Fact:
+    try:
+        found = find_java(os.environ)
+    except UsageError as error:
+        return Fact("Java for Spark", str(error), False)
+    return Fact("Java for Spark", found.describe(), True)
+
+
+def _cores() -> Fact:
+    count = len(os.sched_getaffinity(0))
+    return Fact("cores", str(count), True)
+
+
+def _disk(scratch: Path) -> Fact:
+    where = Path.cwd()
+    free = shutil.disk_usage(where).free
+    temporary = shutil.disk_usage(scratch).free
+    is_well = min(free, temporary) >= FREE_BYTES_MIN
+    what = f"{free / 1e9:.1f} GB free here, {temporary / 1e9:.1f} GB in {scratch.parent}"
+    return Fact("disk", what, is_well, "" if is_well else "free 1 GB, or name another --store")
+
+
+def _foreign_clock(scratch: Path) -> Fact:
+    """Put the clock of a program that is not ours wrong, and ask it for the time."""
+    name = "clocks of programs not ours"
+    program = shutil.which("date")
+    if program is None:
+        return Fact(name, "not tried: there is no program date", True)
+    try:
+        faked = faketime.FakedTime(scratch)
+        faked.change(offset_ms=OFFSET_S * 1e3)
+        launch = faked.launch(Launch((program, "+%s.%N")))
+        faked.change(offset_ms=OFFSET_S * 1e3)
+        done = subprocess.run(
+            launch.argv, env={**os.environ, **launch.env}, capture_output=True, text=True,
+            timeout=RUN_TIMEOUT_S, check=True,
+        )  # fmt: skip
+        ahead_s = float(done.stdout) - time.time()
+    except (HarnessError, OSError, subprocess.SubprocessError, ValueError) as error:
+        return Fact(name, f"libfaketime does not work: {error}", True, "pip install libfaketime")
+    if abs(ahead_s - OFFSET_S) > OFFSET_ERROR_S:
+        return Fact(name, f"no effect: date was {ahead_s:.0f} s ahead of {OFFSET_S:.0f} s", True)
+    what = f"libfaketime: date was {ahead_s:.0f} s ahead (asked for {OFFSET_S:.0f} s)"
+    return Fact(name, what, True)
+
+
+def _ptrace() -> Fact:
+    """Attach to a child of ours, and let it go."""
+    asleep = [sys.executable, "-I", "-S", "-c", "input()"]
+    child = subprocess.Popen(asleep, stdin=subprocess.PIPE)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        libc.ptrace.restype = ctypes.c_long
+        if libc.ptrace(PTRACE_SEIZE, child.pid, None, None) == 0:
+            return Fact("ptrace", "attached to a child (nothing here needs it)", True)
+        why = os.strerror(ctypes.get_errno())
+        return Fact("ptrace", f"refused: {why} (nothing here needs it)", True)
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def _cgroup() -> Fact:
+    """Say which control groups this process is in, and whether it may make more of them."""
+    own = [line.split(":", 2) for line in _text("/proc/self/cgroup").splitlines()]
+    mounts = [line.split() for line in _text("/proc/self/mounts").splitlines()]
+    version = "v2" if any(fields[2] == "cgroup2" for fields in mounts) else "v1"
+    where = next((path for number, _, path in own if number == "0"), "")
+    root = next((fields[1] for fields in mounts if fields[2] == "cgroup2"), "")
+    is_ours = bool(root and where) and os.access(Path(root + where), os.W_OK)
+    what = f"{version}, {'may' if is_ours else 'may not'} be divided (nothing here needs it)"
+    return Fact("control group", what if mounts else "none", True)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,174 @@
+"""The command `doctor`: which faults truly work here, tried by doing them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from harness import discovery
+from harness.doctoring.examination import examine
+from harness.doctoring.findings import WORLDS, Examination, Finding, State
+from harness.terminal import session
+from harness.terminal.grid import show_rows
+from harness.verdict import ExitCode
+
+SHOWN: Final[dict[State, tuple[str, str]]] = {
+    "works": ("works", "green"),
+    "lacking": ("-", "dim"),
+    "no-effect": ("no effect", "yellow"),
+    "failed": ("failed", "red"),
+    "untried": ("not tried", "red"),
+}
+"""How a state is shown: as which word, in which style."""
+CONCLUSIONS: Final = {
+    ExitCode.VALID: "the default campaign can run here, and each of its faults works",
+    ExitCode.UNKNOWN: "the default campaign can run here, but a fault of it has no effect",
+    ExitCode.HARNESS: "the default campaign cannot run here",
+}
+
+
+def doctor(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> int:
+    """Try every fault on every world here, by doing it, and say what works.
+
+    Starts a group of three nodes with clients on each world, does each fault to it and measures
+    what came of that, as in a campaign: "works" says that it was done just now, and took effect.
+    What does not work is told with the reason. Takes about a minute; nothing is left. Faults that
+    are found by entry points are tried, too.
+
+    Exit code 0: the default campaign can run, and each of its faults works; 2: it can run, but a
+    fault of it has no effect; 255: it cannot run.
+
+    For example:
+    ./shaketable doctor
+    ./shaketable doctor --json
+
+    Args:
+        as_json: Print one JSON object, for programs.
+    """
+    with _progress(is_shown=not as_json) as progress:
+        found = examine(progress.take)
+    if as_json:
+        _print_json(found)
+    else:
+        show(found)
+    return found.exit_code
+
+
+def show(found: Examination) -> None:
+    """Print what was found: which faults work where, what shows it, what else matters."""
+    out = session.out
+    out.print()
+    out.print(Text("Faults", style="bold"), Text(f"tried as {found.setting}", style="dim"))
+    table = Table.grid(padding=(0, 3, 0, 0))
+    table.add_row("", *(Text(world, style="bold") for world in WORLDS))
+    for fault in found.faults:
+        table.add_row(f"  {fault}", *(_shown(found.of(fault, world)) for world in WORLDS))
+    _print_table(table)
+    for world in WORLDS:
+        here = [found.of(fault, world) for fault in found.faults]
+        working = [finding for finding in here if finding.works]
+        others = [finding for finding in here if not finding.works]
+        if working:
+            out.print()
+            out.print(Text(f"Measured on {world}", style="bold"))
+            show_rows(out, [(finding.fault, finding.what) for finding in working])
+        if others:
+            out.print()
+            out.print(Text(f"Not on {world}", style="bold"))
+            show_rows(out, _reasons(found, others))
+    out.print()
+    out.print(Text("This machine", style="bold"))
+    show_rows(out, [(fact.name, _advised(fact.what, fact.advice)) for fact in found.facts])
+    out.print()
+    works = sum(finding.works for finding in found.findings)
+    out.print(
+        Text(f"{works} of {len(found.faults) * len(WORLDS)} work; {CONCLUSIONS[found.exit_code]}"),
+        soft_wrap=True,
+    )
+
+
+def _reasons(found: Examination, findings: list[Finding]) -> list[tuple[str, str]]:
+    """Say why faults do not work; one line for all that have one reason."""
+    by_reason: dict[str, list[str]] = {}
+    for finding in findings:
+        by_reason.setdefault(_advised(finding.what, found.advice(finding)), []).append(
+            finding.fault
+        )
+    if len(by_reason) == 1 and len(findings) == len(found.faults):
+        return [("all of them", reason) for reason in by_reason]
+    return [(", ".join(faults), reason) for reason, faults in by_reason.items()]
+
+
+def _advised(what: str, advice: str) -> str:
+    return f"{what}; {advice}" if advice else what
+
+
+def _shown(finding: Finding) -> Text:
+    word, style = SHOWN[finding.state]
+    return Text(word, style=style)
+
+
+def _print_table(table: Table) -> None:
+    out = session.out
+    if out.is_terminal:
+        out.print(table)
+        return
+    with out.capture() as captured:  # rich fills columns with spaces: not into files
+        out.print(table)
+    for line in captured.get().splitlines():
+        out.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_json(found: Examination) -> None:
+    session.out.write(f"{json.dumps(found.to_json(), indent=1)}\n")
+
+
+class _Progress:
+    """Says how far the trials of each world are."""
+
+    def __init__(self, total: int, live: Live | None, is_shown: bool) -> None:
+        self._total = total
+        self._live = live
+        self._is_shown = is_shown
+        self._tried: dict[str, int] = dict.fromkeys(WORLDS, 0)
+        self._last: dict[str, str] = dict.fromkeys(WORLDS, "starting a group")
+
+    def take(self, finding: Finding) -> None:
+        """Take in that a fault was tried."""
+        self._tried[finding.world] += 1
+        is_over = self._tried[finding.world] == self._total
+        self._last[finding.world] = "" if is_over else finding.fault
+        if self._live is not None:
+            self._live.update(self.panel())
+        elif self._is_shown and is_over:
+            session.out.print(f"world {finding.world}: {self._total} faults looked at")
+
+    def panel(self) -> Table:
+        """The lines of a terminal."""
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for world in WORLDS:
+            count = f"{self._tried[world]} of {self._total}"
+            table.add_row(f"  {world}", count, Text(self._last[world], style="dim"))
+        return table
+
+
+@contextmanager
+def _progress(is_shown: bool) -> Iterator[_Progress]:
+    total = len(discovery.find("faults"))
+    out = session.out
+    if not (is_shown and out.is_terminal):
+        if is_shown:
+            out.print(f"trying {total} faults on {len(WORLDS)} worlds; takes about a minute")
+        yield _Progress(total, None, is_shown)
+        return
+    with Live(console=out, transient=True, refresh_per_second=4) as live:
+        progress = _Progress(total, live, is_shown)
+        live.update(progress.panel())
+        yield progress

@@ -1,0 +1,91 @@
+"""`shaketable doctor` shows what was found: at 80 columns, and as JSON."""
+
+import io
+import json
+
+import pytest
+
+from harness.doctoring.findings import Examination, Fact, Finding
+from harness.terminal import doctor, session
+from harness.terminal.output import Output
+from harness.verdict import ExitCode
+
+LACKS = "a stream loses nothing"
+
+
+def finding(fault: str, world: str, state: str, what: str) -> Finding:
+    return Finding(fault, world, state, what)
+
+
+FOUND = Examination(
+    findings=[
+        finding("kill", "process", "works", "process of n1 gone; nobody leads"),
+        finding("pause", "process", "works", "process of n0 stopped (state T)"),
+        finding("loss", "process", "lacking", LACKS),
+        finding("corrupt", "process", "lacking", LACKS),
+        finding("kill", "sim", "no-effect", "everybody stayed"),
+        finding("pause", "sim", "failed", "it stuck"),
+        finding("loss", "sim", "works", "20 packets lost"),
+        finding("corrupt", "sim", "works", "[11] packets changed"),
+        *(finding(f, "netns", "untried", "no network namespace: not permitted; be root")
+          for f in ("kill", "pause", "loss", "corrupt")),
+    ],
+    facts=[Fact("disk", "0.1 GB free here", False, "free 1 GB")],
+    setting="nobody (uid 65534)",
+    needed=("kill", "pause"),
+)  # fmt: skip
+
+EXPECTED = """\
+trying 28 faults on 3 worlds; takes about a minute
+
+Faults tried as nobody (uid 65534)
+            process   netns       sim
+  corrupt   -         not tried   works
+  kill      works     not tried   no effect
+  loss      -         not tried   works
+  pause     works     not tried   failed
+
+Measured on process
+  kill   process of n1 gone; nobody leads
+  pause  process of n0 stopped (state T)
+
+Not on process
+  corrupt, loss  a stream loses nothing; use --world sim
+
+Not on netns
+  all of them  no network namespace: not permitted; be root
+
+Measured on sim
+  corrupt  [11] packets changed
+  loss     20 packets lost
+
+Not on sim
+  kill   everybody stayed; use --world process
+  pause  it stuck; use --world process
+
+This machine
+  disk  0.1 GB free here; free 1 GB
+
+4 of 12 work; the default campaign cannot run here
+"""
+
+
+@pytest.fixture
+def out(monkeypatch):
+    """What the command prints, 80 columns wide."""
+    file = io.StringIO()
+    monkeypatch.setattr(session, "out", Output(file=file, width=80, highlight=False))
+    monkeypatch.setattr(doctor, "examine", lambda tell: FOUND)
+    return file
+
+
+def test_the_tables_say_what_works_where_what_shows_it_and_how_to_get_the_rest(out):
+    assert doctor.doctor() == ExitCode.HARNESS
+    said = out.getvalue()
+    assert said.partition("\n")[2] == EXPECTED.partition("\n")[2]
+    assert said.startswith("trying ")
+
+
+def test_programs_get_one_json_object_and_nothing_else(out):
+    assert doctor.doctor(as_json=True) == ExitCode.HARNESS
+    assert json.loads(out.getvalue()) == json.loads(json.dumps(FOUND.to_json()))
