@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from harness import plugins
 from harness.errors import HarnessError, UsageError
+from harness.words import FAMILIES, Word, family_of, needs_of
 
 PACKAGES: Final[Mapping[str, str]] = {
     "targets": "harness.targets",
@@ -162,6 +163,10 @@ def _protocol(kind: str) -> type:
 def _conform(kind: str, source: str, plugin: Any) -> None:
     """Check that a plug-in has every member of its protocol, methods callable."""
     protocol = _protocol(kind)
+    if inspect.isclass(plugin):
+        raise HarnessError(
+            f"{source} is no {protocol.__name__}: it is a class, not an object of it"
+        )
     fields = list(protocol.__annotations__)
     methods = [name for name in vars(protocol) if not name.startswith("_") and name not in fields]
     lacking = [name for name in fields + methods if not hasattr(plugin, name)]
@@ -172,3 +177,18 @@ def _conform(kind: str, source: str, plugin: Any) -> None:
         raise HarnessError(f"{source} is no {protocol.__name__}: {', '.join(what)}")
     if not isinstance(plugin.name, str) or not plugin.name:
         raise HarnessError(f"{source} is no {protocol.__name__}: its name is {plugin.name!r}")
+    if (wrong := _wrong_value(kind, plugin)) is not None:
+        raise HarnessError(f"{source} is no {protocol.__name__}: {wrong}")
+
+
+def _wrong_value(kind: str, plugin: Any) -> str | None:
+    """Say what a plug-in says of itself that cannot be; it would be found out half way of a run."""
+    if kind == "faults":
+        strange = sorted(needs_of(plugin) - set(Word))
+        if strange:
+            return f"it needs an {unknown('word', str(strange[0]), map(str, Word))}"
+        if family_of(plugin) not in FAMILIES:
+            return f"it is of an {unknown('family', family_of(plugin), FAMILIES)}"
+    if kind == "targets" and not isinstance(plugin.promises, plugins.Promises):
+        return f"its promises are {plugin.promises!r}"
+    return None

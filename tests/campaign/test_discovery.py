@@ -1,6 +1,7 @@
 """Plug-ins: built-ins and external ones are found; broken ones are told in one line."""
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -41,11 +42,13 @@ def _fresh():
     sys.modules.pop("other_workload", None)
 
 
-def install(site: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+def install(
+    site: Path, monkeypatch: pytest.MonkeyPatch, source: str, kind: str = "workloads"
+) -> None:
     info = site / "other_workload-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-workload\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[shaketable.workloads]\nother = other_workload:OTHER\n")
+    (info / "entry_points.txt").write_text(f"[shaketable.{kind}]\nother = other_workload:OTHER\n")
     (site / "other_workload.py").write_text(source)
     monkeypatch.syspath_prepend(str(site))
     importlib.invalidate_caches()
@@ -98,6 +101,7 @@ def test_unknown_names_are_told_with_the_nearest_and_all() -> None:
             WORKLOAD.replace("OTHER = Other()", "OTHER = Other()\nOTHER.invoke = None"),
             "is no Workload: invoke is no method",
         ),
+        (WORKLOAD.replace("= Other()", "= Other"), "is no Workload: it is a class"),
         (WORKLOAD.replace('"other"', "None"), "is no Workload: its name is None"),
         (WORKLOAD.replace('"other"', '"log"'), "workloads: two plug-ins are named 'log'"),
     ],
@@ -110,6 +114,47 @@ def test_a_broken_plug_in_is_told_in_one_line(
         discovery.find("workloads")
     assert "other_workload" in str(told.value)
     assert "\n" not in str(told.value)
+
+
+FAULT = '''
+class Other:
+    """A fault from elsewhere."""
+
+    name = "other"
+    {extra}
+
+    def configured(self, options): ...
+    def unavailable(self, target, nodes): ...
+    def plan(self, rng, nodes, turn): ...
+    def aim(self, plan, nodes, leader): ...
+    def describe(self, plan): ...
+    async def apply(self, plan, world): ...
+    async def probe(self, plan, undo, world): ...
+    async def undo(self, undo, world): ...
+
+
+OTHER = Other()
+'''
+
+
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        ("", None),
+        ('needs = {"kill"}; family = "process"', None),
+        ('needs = {"kil"}', "it needs an unknown word 'kil'; did you mean 'kill'?"),
+        ('family = "proces"', "it is of an unknown family 'proces'; did you mean 'process'?"),
+    ],
+)
+def test_a_fault_says_of_itself_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: str, told: str | None
+) -> None:
+    install(tmp_path, monkeypatch, FAULT.format(extra=extra), kind="faults")
+    if told is None:
+        assert "other" in discovery.find("faults")
+        return
+    with pytest.raises(HarnessError, match=re.escape(told)):
+        discovery.find("faults")
 
 
 def test_getting_one_imports_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
