@@ -14,6 +14,7 @@ TEMPLATES: Final = Path(__file__).parent / "templates"
 BADGES: Final = {"VALID": "VALID", "INVALID": "INVALID"}
 """Of the page's three colours, those that are not for doubt."""
 WORDS: Final = {"SKIPPED": "not here", "OPEN": "not run"}
+ENDS: Final = {"OPEN": "NOT DONE"}
 
 
 def render_matrix(view: MatrixView) -> str:
@@ -33,7 +34,12 @@ def render_matrix(view: MatrixView) -> str:
         _environment()
         .get_template("matrix.html.j2")
         .render(
-            view=view, badges=BADGES, words=WORDS, troubles=troubles, skipped=list(skipped.items())
+            view=view,
+            badges=BADGES,
+            words=WORDS,
+            ends=ENDS,
+            troubles=troubles,
+            skipped=list(skipped.items()),
         )
     )
 

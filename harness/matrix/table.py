@@ -42,13 +42,21 @@ def exit_code(plan: Plan, attempts: Attempts) -> int:
     return worst_exit(known)
 
 
+def verdict(plan: Plan, attempts: Attempts) -> str:
+    """Return the worst of all cells in a word; OPEN while some are to be run, and none is worse."""
+    codes = [code_of(attempts.get(cell.id, ())) for cell in plan.cells if not cell.skipped]
+    worst = worst_exit(code for code in codes if code is not None)
+    is_open = None in codes and worst in (ExitCode.VALID, ExitCode.UNKNOWN)
+    return OPEN if is_open else verdict_of(worst)
+
+
 def to_json(plan: Plan, attempts: Attempts) -> dict[str, Any]:
     """Return the content of results.json."""
     code = exit_code(plan, attempts)
     return {
         "format": FORMAT,
         "name": plan.name,
-        "verdict": verdict_of(code),
+        "verdict": verdict(plan, attempts),
         "exit_code": int(code),
         "bites_min": plan.bites_min,
         "counts": dict(_counts(plan, attempts)),
@@ -80,7 +88,7 @@ def view(plan: Plan, attempts: Attempts, resume: str) -> MatrixView:
         rows.setdefault(place, {})[cell.world] = cell
     return MatrixView(
         name=plan.name,
-        verdict=verdict_of(exit_code(plan, attempts)),
+        verdict=verdict(plan, attempts),
         counts=_counts(plan, attempts),
         row_head=", ".join("fault" if name == "faults" else name for name in several),
         columns=worlds,

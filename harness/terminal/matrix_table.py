@@ -21,6 +21,8 @@ STYLES: Final[Mapping[str, str]] = {
     "SKIPPED": "dim",
 }
 WORDS: Final = {"SKIPPED": "not here", "OPEN": "not run"}
+ENDS: Final = {"OPEN": "NOT DONE"}
+"""What the whole is called, where it is not what one cell is called."""
 WHY_CHARS_MAX: Final = 300
 
 
@@ -58,7 +60,7 @@ def show(console: Console, view: MatrixView, page: str) -> None:
     _show_skipped(console, view)
     counts = ", ".join(f"{count} {WORDS.get(name, name)}" for name, count in view.counts)
     console.print()
-    verdict = Text(view.verdict, style=STYLES.get(view.verdict, "bold"))
+    verdict = Text(ENDS.get(view.verdict, view.verdict), style=STYLES.get(view.verdict, "bold"))
     verdict.append(f"  {counts}", style="not bold default")
     console.print(verdict, highlight=False)
     console.print(Text(page), soft_wrap=True, highlight=False)

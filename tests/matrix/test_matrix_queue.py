@@ -13,7 +13,7 @@ from harness.errors import HarnessError, UsageError
 from harness.matrix.journal import FaultCount, Journal, Outcome, code_of, pending
 from harness.matrix.plan import Cell, Plan
 from harness.matrix.running import Queue
-from harness.matrix.table import exit_code, to_json, view
+from harness.matrix.table import exit_code, to_json, verdict, view
 from reports.matrix_page import render_matrix
 
 NOW = "2026-11-22T10:00:00.000+00:00"
@@ -158,6 +158,8 @@ def test_what_was_not_run_is_no_verdict_and_the_worst_counts() -> None:
     )
     plan = Plan(name="m", bites_min=0, cells=cells)
     assert exit_code(plan, {"a": [outcome(0)]}) == 255
+    assert verdict(plan, {"a": [outcome(0)]}) == "OPEN"
+    assert verdict(plan, {"a": [outcome(1)]}) == "INVALID"
     assert exit_code(plan, {"a": [outcome(0)], "b": [outcome(2)]}) == 2
     assert exit_code(plan, {"a": [outcome(1)], "b": [outcome(254)]}) == 254
     assert exit_code(plan, {"a": [outcome(0)], "b": [outcome(0)]}) == 0
