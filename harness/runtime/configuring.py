@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
+from harness import availability
 from harness.abilities import NamesBrokers
 from harness.errors import HarnessError
 from harness.history.run_folder import RunFolder
@@ -15,16 +16,20 @@ from harness.runtime.faketime import FakedTime
 from harness.runtime.ledger import Ledger
 from harness.runtime.nodes import NodeProcess
 from harness.runtime.sites import Site
+from harness.words import Word
 
 
 def configure(
-    target: Target, site: Site, folder: RunFolder, start_ns: int, *, is_faked: bool
+    target: Target, site: Site, folder: RunFolder, start_ns: int, words: Collection[Word]
 ) -> dict[str, Member]:
-    """Have the target configure each node; under a faked clock each if `is_faked`.
+    """Have the target configure each node, for faults that need these words.
+
+    Where clocks are to be wrong of nodes that take no orders, each runs under a faked one.
 
     Raises:
         HarnessError: a folder cannot be made, or a file not be written.
     """
+    is_faked = Word.CLOCK in words and bool(availability.clocks_of(target))
     members = {}
     for node, layout in site.layouts.items():
         process = _process(target, layout, folder, start_ns, site)

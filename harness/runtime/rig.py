@@ -170,8 +170,7 @@ def build(
         raise
     try:
         helpers = configuring.name_servers(target, site, folder, start_ns)
-        is_faked = Word.CLOCK in words_of(campaign) and bool(availability.clocks_of(target))
-        members = configuring.configure(target, site, folder, start_ns, is_faked=is_faked)
+        members = configuring.configure(target, site, folder, start_ns, words_of(campaign))
     except BaseException:
         site.network.close()
         records.close()
