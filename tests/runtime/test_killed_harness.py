@@ -1,0 +1,34 @@
+"""SIGKILL of the harness while nodes are stopped or cut off: after `heal` nothing is left.
+
+All faults on all worlds: tests/soaks/killed_harness.py.
+"""
+
+import pytest
+from killed_harness import try_one
+
+from harness.network.probe import why_no_namespace
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(150)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "world", "variant"),
+    [
+        ("pause", "process", "unguarded"),  # stopped nodes outlive it, and obey no SIGTERM
+        ("clock", "netns", "unguarded"),  # namespaces are held by nodes that were given orders
+    ],
+)
+def test_nothing_is_left_of_a_killed_run_after_heal(fault, world, variant, tmp_path):
+    if world == "netns" and (why := why_no_namespace()) is not None:
+        pytest.skip(why)
+    trial = try_one(fault, world, variant, tmp_path)
+    assert trial.problem == ""
+    assert trial.left == ()
+    assert trial.codes == [0, 0]
+    processes, spaces = trial.before
+    assert processes >= 6  # the harness, two workers, three nodes
+    assert spaces >= (4 if world == "netns" else 0)
+    assert (trial.survived > 0) == (variant == "unguarded")
+    ended = [line for line in trial.healed if line.startswith("ended process")]
+    assert len(ended) == trial.survived
+    assert any(f"({fault})" in line for line in trial.healed)
