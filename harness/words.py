@@ -68,6 +68,9 @@ STEERED: Final = frozenset(
 )
 """Words for which each node has to obey orders (`harness.abilities.SteersNodes`)."""
 
+TAKE_LOGS: Final = frozenset({Word.WIPE, Word.DAMAGE, Word.ROLLBACK})
+"""Words that take entries from what nodes have stored: these are counted before."""
+
 PROCESS: Final = "process"
 NETWORK: Final = "network"
 CLOCK: Final = "clock"

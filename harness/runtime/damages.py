@@ -19,6 +19,7 @@ from harness.draw import draw
 from harness.errors import HarnessError
 from harness.plugins import Json, Target
 from harness.runtime.disks import Member
+from harness.runtime.stored_logs import CountsLogs
 from harness.words import Damage
 
 COPIES: Final = "copies"
@@ -37,11 +38,13 @@ class Damages:
         target: Target,
         members: Mapping[str, Member],
         answers: Callable[[str], bool],
+        logs: CountsLogs,
     ) -> None:
         """`answers` says whether a node that runs answers by now."""
         self._target = target
         self._members = members
         self._answers = answers
+        self._logs = logs
         self._copies: dict[str, Path] = {}
         self._damaged: set[str] = set()
         self.remarks: list[str] = []
@@ -58,9 +61,10 @@ class Damages:
     async def damage(self, node: str, damage: Damage) -> Json:
         """Edit the files of a dead node; see `HurtsDisks.damage`."""
         assert not self._members[node].process.is_running, "files of a running node are its own"
+        if damage.how == "rollback":
+            return await self._roll_back(node, damage.copy)
         done = await trio.to_thread.run_sync(self._damage, node, damage)
-        if done["bytes"] > 0:  # none of a copy that is put back
-            self._damaged.add(node)
+        self._damaged.add(node)
         return done
 
     async def copy(self, node: str) -> str:
@@ -97,8 +101,6 @@ class Damages:
     def _damage(self, node: str, damage: Damage) -> Json:
         rng = draw(damage.seed, "damage", node)
         try:
-            if damage.how == "rollback":
-                return self._roll_back(node, damage.copy)
             part = self._part(node, damage, rng)
             if damage.how == "flip":
                 return _flip(part, damage.bytes_, rng)
@@ -120,19 +122,22 @@ class Damages:
             raise HarnessError(f"{node} has nothing on its disk yet that it must keep")
         return rng.choices(parts, [part.behind - part.start for part in parts])[0]
 
-    def _roll_back(self, node: str, copy: str) -> Json:
+    async def _roll_back(self, node: str, copy: str) -> Json:
         """Put a copy in the place of the store; say how many messages went with that."""
-        store, folder = self._store(node), self._copies.pop(copy)
-        layout = self._members[node].layout
-        before = self._messages(layout.directory, node)
-        aside = store.rename(folder.with_name(f"{folder.name}-behind"))  # never without a store
-        folder.rename(store)
-        shutil.rmtree(aside)
-        after = self._messages(layout.directory, node)
-        return {"file": ".", "bytes": 0, "entries": max(0, before - after)}
+        layout, folder = self._members[node].layout, self._copies.pop(copy)
+        before = await self._logs.count(layout)
+        try:
+            await trio.to_thread.run_sync(_exchange, self._store(node), folder)
+        except OSError as error:
+            raise HarnessError(f"cannot roll back what {node} stored: {error}") from error
+        after = await self._logs.count(layout)
+        return {"file": ".", "bytes": 0, "entries": max(0, before.entries - after.entries)}
 
-    def _messages(self, directory: Path, node: str) -> int:
-        return sum(batch.num_rows for batch in self._target.read_log(directory, node))
+
+def _exchange(store: Path, folder: Path) -> None:
+    aside = store.rename(folder.with_name(f"{folder.name}-behind"))  # never without a store
+    folder.rename(store)
+    shutil.rmtree(aside)
 
 
 def _flip(part: Vital, bits: int, rng: Random) -> Json:

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-import pyarrow.compute as pc
 import trio
 
 from harness.abilities import LosesDisks
 from harness.plugins import Json, NodeLayout, Target
 from harness.runtime.faketime import FakedTime
 from harness.runtime.nodes import NodeProcess
+from harness.runtime.stored_logs import CountsLogs
 
 STOP_GRACE_S = 5.0
 READMIT_TIMEOUT_S = 12.0
@@ -51,8 +51,15 @@ class Disks:
         awaited: nodes whose disk is gone, and that are not whole again yet.
     """
 
-    def __init__(self, target: Target, members: Mapping[str, Member], starter: Starter) -> None:
+    def __init__(
+        self,
+        target: Target,
+        members: Mapping[str, Member],
+        starter: Starter,
+        logs: CountsLogs,
+    ) -> None:
         self.awaited: set[str] = set()
+        self._logs = logs
         self._target = target
         self._members = members
         self._starter = starter
@@ -80,13 +87,15 @@ class Disks:
         self._lost[node] += 1
         store = self._known().store(layout)
         try:
-            return await trio.to_thread.run_sync(_delete, self._target, layout, store)
+            stored = await self._logs.count(layout)
+            files = await trio.to_thread.run_sync(_delete, store)
         except BaseException:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + READMIT_TIMEOUT_S):
                 await _empty(store)
                 await self.renew(node)
                 await self.readmit(node)
             raise
+        return {"files": files, "bytes": stored.bytes_, "messages": stored.messages}
 
     async def give_up(self, node: str) -> None:
         """Delete all that a dead node stored, which it refused (idempotent)."""
@@ -128,12 +137,8 @@ async def _empty(store: Path) -> None:
     await trio.to_thread.run_sync(partial(shutil.rmtree, store, ignore_errors=True))
 
 
-def _delete(target: Target, layout: NodeLayout, store: Path) -> Json:
-    """Count what there is in the log, and delete all."""
-    messages = size = 0
-    for batch in target.read_log(layout.directory, layout.node):
-        messages += batch.num_rows - batch["key"].null_count
-        size += pc.sum(batch["size"]).as_py() or 0
+def _delete(store: Path) -> int:
+    """Delete all; return how many files there were."""
     files = sum(path.is_file() for path in store.rglob("*"))
     shutil.rmtree(store)
-    return {"files": files, "bytes": size, "messages": messages}
+    return files

@@ -23,11 +23,12 @@ from harness.runtime.nemesis import Nemesis
 from harness.runtime.nodes import Exit
 from harness.runtime.observer import Counts, Observer
 from harness.runtime.standing import Standing
+from harness.runtime.stored_logs import StoredLogs
 from harness.runtime.workers import WorkerGroup, plan_workers
 from harness.runtime.world import ProcessWorld
 from harness.schedule import Planned, encode_schedule, schedule
 from harness.scripts import counted
-from harness.words import STEERED, Word, needs_of
+from harness.words import STEERED, TAKE_LOGS, Word, needs_of
 
 
 class RunWorld(World, Protocol):
@@ -176,8 +177,9 @@ def build(
         records.close()
         raise
     configuring.introduce(records.ledger, site, members, helpers)
+    logs = StoredLogs(target.read_log, records.ledger.process)
     world = ProcessWorld(
-        target, members, site.network, records.status_log, observer, start_ns, helpers
+        target, members, site.network, records.status_log, observer, start_ns, helpers, logs
     )
     clients = {node: layout.client_address for node, layout in site.layouts.items()}
     clients |= site.name_servers
@@ -191,7 +193,7 @@ def build(
         workers=WorkerGroup(
             plan_workers(campaign, folder, clients, start_ns), records.ledger.process
         ),
-        services=(site.network.run, world.run),
+        services=_services(site, world, logs if words_of(campaign) & TAKE_LOGS else None),
         collect=_nothing,
         nemesis=make_nemesis(campaign, records, world, observer, now_ns),
         schedule=records.schedule,
@@ -265,6 +267,16 @@ def make_nemesis(
     nemesis = Nemesis(records.faults, world, records.ledger, record, observer, now_ns, budget)
     world.standing.on_elected = nemesis.happenings.leader_elected
     return nemesis
+
+
+def _services(
+    site: Site, world: ProcessWorld, logs: StoredLogs | None
+) -> Sequence[Callable[..., Awaitable[None]]]:
+    """What runs beside everything else; `logs` is given if faults will take of them."""
+    if logs is None:
+        return (site.network.run, world.run)
+    reading = partial(logs.warm_up, tuple(site.layouts.values()), world.standing.until_ready)
+    return (site.network.run, world.run, reading)
 
 
 def _nothing() -> None:

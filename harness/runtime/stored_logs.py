@@ -10,26 +10,31 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import multiprocess
 import trio
 
 from harness.errors import HarnessError
-from harness.plugins import NodeLayout, Target
+from harness.plugins import NodeLayout
 from harness.runtime.guard import die_with_parent
 from harness.runtime.workers import bare_main
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 COUNT_TIMEOUT_S: Final = 120.0
 """A log of a gigabyte takes some seconds, and the first reading on a machine is compiled."""
 WARM_UP_TIMEOUT_S: Final = 60.0
 EXIT_TIMEOUT_S: Final = 3.0
 POLL_S: Final = 0.02
+
+ReadLog = Callable[[Path, str], Iterable["pa.RecordBatch"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +58,15 @@ class StoredLogs:
     """Asks a process, started at the first question, about the logs of nodes.
 
     Args:
-        target: whose `read_log` is used there; it must be picklable.
+        read_log: reads a node's log there, as `Target.read_log` does; it must be picklable, which
+            a target with its open connections is not.
         on_start: told of the process: its name, its pid.
     """
 
     def __init__(
-        self, target: Target, on_start: Callable[[str, int], None] = lambda _name, _pid: None
+        self, read_log: ReadLog, on_start: Callable[[str, int], None] = lambda _name, _pid: None
     ) -> None:
-        self._target = target
+        self._read_log = read_log
         self._on_start = on_start
         self._process: Any = None
         self._pipe: Any = None
@@ -76,7 +82,8 @@ class StoredLogs:
         async with self._turn:
             self._start()
             self._asked += 1
-            self._pipe.send((self._asked, layout.directory, layout.node))
+            with suppress(OSError):  # it has just ended: there will be no answer
+                self._pipe.send((self._asked, layout.directory, layout.node))
             with trio.move_on_after(COUNT_TIMEOUT_S):
                 return await self._answer(layout.node)
             await self._end()
@@ -110,12 +117,16 @@ class StoredLogs:
         assert threading.current_thread() is threading.main_thread(), "it dies with its thread"
         context = multiprocess.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(self._target, theirs, os.getpid()), name="stored-logs", daemon=True
+        process = context.Process(
+            target=_serve,
+            args=(self._read_log, theirs, os.getpid()),
+            name="stored-logs",
+            daemon=True,
         )
         with bare_main():
-            self._process.start()
+            process.start()
         theirs.close()
+        self._process = process
         self._on_start("stored-logs", self._process.pid)
 
     async def _answer(self, node: str) -> Stored:
@@ -144,7 +155,7 @@ class StoredLogs:
         self._pipe.close()
 
 
-def _serve(target: Target, pipe: Connection, parent_pid: int) -> None:
+def _serve(read_log: ReadLog, pipe: Connection, parent_pid: int) -> None:
     """Answer (number, directory, node) by (number, (entries, messages, bytes), problem)."""
     die_with_parent(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the harness's affair
@@ -154,16 +165,16 @@ def _serve(target: Target, pipe: Connection, parent_pid: int) -> None:
         except EOFError:
             return
         try:
-            pipe.send((number, _count(target, directory, node), None))
+            pipe.send((number, _count(read_log, directory, node), None))
         except Exception as error:
             pipe.send((number, None, f"{type(error).__name__}: {error}"))
 
 
-def _count(target: Target, directory: Path, node: str) -> tuple[int, int, int]:
+def _count(read_log: ReadLog, directory: Path, node: str) -> tuple[int, int, int]:
     import pyarrow.compute as pc  # noqa: PLC0415 - here alone, for this process is for it
 
     entries = messages = size = 0
-    for batch in target.read_log(directory, node):
+    for batch in read_log(directory, node):
         entries += batch.num_rows
         messages += batch.num_rows - batch["key"].null_count
         size += pc.sum(batch["size"]).as_py() or 0

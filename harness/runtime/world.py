@@ -1,8 +1,7 @@
 """The world of processes: nodes on loopback, user-space proxies between them.
 
-It gives faults their small vocabulary (kill, pause, cut; DESIGN.md decision 10), watches
-the nodes' processes, and asks the nodes for their status all the time, so that it knows who
-leads and the report can show it.
+It gives faults their small vocabulary (DESIGN.md decision 10), watches the nodes' processes, and
+asks nodes for their status all the time: it knows who leads, and the report can show it.
 """
 
 from __future__ import annotations
@@ -22,17 +21,19 @@ from harness.runtime.damages import Damages
 from harness.runtime.disks import Disks, Member
 from harness.runtime.ledger import Lines
 from harness.runtime.nodes import Exit, NodeProcess
+from harness.runtime.obeyed_words import ObeyedWords
 from harness.runtime.observer import Observer
 from harness.runtime.standing import STATUS_TIMEOUT_S, Standing
 from harness.runtime.steered import SteeredNodes
+from harness.runtime.stored_logs import StoredLogs
 from harness.runtime.taking import Taking
-from harness.words import ClockChange, ClockReading, Damage, DiskHarm, Link, LinkShape
+from harness.words import Damage, Link, LinkShape
 
 STOP_GRACE_S = 5.0
 EXITS_KEPT_MAX = 1_000
 
 
-class ProcessWorld:
+class ProcessWorld(ObeyedWords):
     """Implements `harness.plugins.World` over processes and proxies.
 
     Args:
@@ -43,6 +44,7 @@ class ProcessWorld:
         observer: who is told.
         start_ns: the run's start on CLOCK_MONOTONIC.
         helpers: name servers, not started; no fault strikes them.
+        logs: what counts what nodes have stored, when a fault takes it from them.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class ProcessWorld:
         observer: Observer,
         start_ns: int,
         helpers: Sequence[NodeProcess] = (),
+        logs: StoredLogs | None = None,
     ) -> None:
         self.nodes = tuple(members)
         self.exits: list[Exit] = []
@@ -63,10 +66,11 @@ class ProcessWorld:
         self._target = target
         self._members = dict(members)
         self._helpers = tuple(helpers)
-        self._disks = Disks(target, self._members, self)
-        self._steered = SteeredNodes(target, self._members, self)
+        self._logs = logs or StoredLogs(target.read_log)
+        self._disks = Disks(target, self._members, self, self._logs)
+        self._clocks = self._harms = self._steered = SteeredNodes(target, self._members, self)
         self._taking = Taking(self._members, self, self._answers)
-        self._damages = Damages(target, self._members, self._answers)
+        self._damages = Damages(target, self._members, self._answers, self._logs)
         self._network = network
         self._observer = observer
         self._nursery: trio.Nursery | None = None
@@ -82,6 +86,7 @@ class ProcessWorld:
         finally:
             self._nursery = None
             with trio.CancelScope(shield=True):
+                await self._logs.end()
                 await self._for_each(lambda process: process.kill())
 
     # ---- the vocabulary of faults ------------------------------------------------------
@@ -182,39 +187,7 @@ class ProcessWorld:
 
         return await questions.transfer(self.standing, ask, to)
 
-    # ---- clocks and disks (harness.words.SkewsClocks, HurtsDisks, LosesPower) ----------
-
-    async def skew(self, node: str, change: ClockChange) -> Json:
-        """Change a node's clocks; see `SkewsClocks.skew`."""
-        return await self._steered.skew(node, change)
-
-    async def unskew(self, node: str, undo: Json) -> None:
-        """Undo exactly that change (idempotent)."""
-        await self._steered.unskew(node, undo)
-
-    async def read_clock(self, node: str) -> ClockReading:
-        """Measure a node's clocks; see `SkewsClocks.read_clock`."""
-        return await self._steered.read_clock(node)
-
-    async def hurt_disk(self, node: str, harm: DiskHarm) -> str:
-        """Do that to a node's disk; see `HurtsDisks.hurt_disk`."""
-        return await self._steered.hurt_disk(node, harm)
-
-    async def heal_disk(self, harm: str) -> None:
-        """End exactly that harm (idempotent), and start the node that ended of it."""
-        await self._steered.heal_disk(harm)
-
-    def disk_harm(self, harm: str) -> Json:
-        """What it did so far, as the node itself counted; see `HurtsDisks.disk_harm`."""
-        return self._steered.disk_harm(harm)
-
-    def effects(self, node: str) -> Mapping[str, int]:
-        """How often what happened in that node so far; see `CountsEffects.effects`."""
-        return self._steered.effects(node)
-
-    async def lose_power(self, nodes: Sequence[str], on: str = "") -> Json:
-        """Let nodes lose power, all at once; see `LosesPower.lose_power`."""
-        return await self._steered.lose_power(nodes, on)
+    # ---- the files of dead nodes (harness.words.HurtsDisks) ---------------------------------
 
     async def damage(self, node: str, damage: Damage) -> Json:
         """Edit the files of a dead node; see `HurtsDisks.damage`."""

@@ -21,6 +21,7 @@ from harness.runtime.damages import Damages
 from harness.runtime.disks import Disks, Member
 from harness.runtime.nodes import NodeProcess
 from harness.runtime.steered import SteeredNodes
+from harness.runtime.stored_logs import Stored
 from harness.runtime.taking import Taking
 from harness.words import ClockChange, Damage, DiskHarm
 
@@ -104,6 +105,11 @@ while True:
     exec(code)
     time.sleep(0.005)
 """
+
+
+class NoLogs:
+    async def count(self, layout: NodeLayout) -> Stored:
+        return Stored(0, 0, 0)
 
 
 @contextmanager
@@ -295,7 +301,7 @@ def test_a_disk_that_could_not_be_deleted_leaves_its_node_running(tmp_path: Path
 
     async def main(_: trio.Nursery) -> None:
         await group.kill("n0")
-        disks = Disks(Loses(), {"n0": group.member}, Starts())
+        disks = Disks(Loses(), {"n0": group.member}, Starts(), NoLogs())
         with pytest.raises(FileNotFoundError):
             await disks.lose("n0")
         assert group.process.is_running
@@ -361,7 +367,7 @@ def test_a_node_that_serves_with_a_damaged_store_is_told(
             return [Vital(tmp_path / "log", 0, 9)]
 
     async def main(_: trio.Nursery) -> None:
-        damages = Damages(Notices(), {"n0": group.member}, lambda _: bool(answering))
+        damages = Damages(Notices(), {"n0": group.member}, lambda _: bool(answering), NoLogs())
         answering.append("n0")
         assert await damages.watch("n0") == {"refused": None, "serves": True}
         assert damages.remarks == [], "all its bytes are there"

@@ -24,27 +24,25 @@ def layout(folder: Path, node: str) -> NodeLayout:
     return NodeLayout(node, folder, NOWHERE, NOWHERE, {}, {})
 
 
-def target(main_pid: int) -> Any:
-    """Its class goes to the other process by value; nodes are named by what their log is."""
+def reads(main_pid: int) -> Any:
+    """A function that goes to the other process by value; a node's name says what its log is."""
 
-    class Reads:
-        @staticmethod
-        def read_log(directory: Path, node: str) -> Iterator[pa.RecordBatch]:
-            assert os.getpid() != main_pid
-            if node == "damaged":
-                raise ValueError("no log at all")
-            if node == "deadly":
-                os.kill(os.getpid(), signal.SIGKILL)
-            for key in ("a", None):
-                yield pa.record_batch({"key": pa.array([key] * 3, pa.string()), "size": [10] * 3})
+    def read_log(directory: Path, node: str) -> Iterator[pa.RecordBatch]:
+        assert os.getpid() != main_pid
+        if node == "damaged":
+            raise ValueError("no log at all")
+        if node == "deadly":
+            os.kill(os.getpid(), signal.SIGKILL)
+        for key in ("a", None):
+            yield pa.record_batch({"key": pa.array([key] * 3, pa.string()), "size": [10] * 3})
 
-    return Reads()
+    return read_log
 
 
 def run(main: Callable[[StoredLogs, list[int]], Awaitable[None]]) -> None:
     async def bounded() -> None:
         started: list[int] = []
-        logs = StoredLogs(target(os.getpid()), lambda _name, pid: started.append(pid))
+        logs = StoredLogs(reads(os.getpid()), lambda _name, pid: started.append(pid))
         with trio.fail_after(PATIENCE_S):
             try:
                 await main(logs, started)
