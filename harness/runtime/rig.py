@@ -22,6 +22,7 @@ from harness.runtime.ledger import Ledger, Lines
 from harness.runtime.nemesis import Nemesis
 from harness.runtime.nodes import Exit
 from harness.runtime.observer import Counts, Observer
+from harness.runtime.sites import Site
 from harness.runtime.standing import Standing
 from harness.runtime.stored_logs import StoredLogs
 from harness.runtime.workers import WorkerGroup, plan_workers
