@@ -116,7 +116,7 @@ class DLedgerTarget:
 
     def __init__(self) -> None:
         self.mutants = PlantedBugs()
-        self._status_clients: dict[str, BrokerGroupClient] = {}
+        self._status_clients: dict[tuple[str, Address], BrokerGroupClient] = {}
 
     @property
     def simulator(self) -> Simulator:
@@ -183,9 +183,9 @@ class DLedgerTarget:
     async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
         """Ask a node for its DLedger metadata."""
         at = layout.client_address
-        client = self._status_clients.get(str(at))
+        client = self._status_clients.get((layout.node, at))
         if client is None:
-            client = self._status_clients[str(at)] = BrokerGroupClient(
+            client = self._status_clients[layout.node, at] = BrokerGroupClient(
                 {layout.node: (at.host, at.port)}, timeout_s=timeout_s, rng=Random(0)
             )
         try:

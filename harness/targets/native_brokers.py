@@ -61,7 +61,7 @@ class NativeTarget:
         self._has_slaves = has_slaves
         self._parts: dict[str, str] = {}
         """What each node of the run is now: MASTER or SLAVE."""
-        self._status_clients: dict[str, BrokerGroupClient] = {}
+        self._status_clients: dict[tuple[str, Address], BrokerGroupClient] = {}
 
     @property
     def client_type(self) -> type:
@@ -85,9 +85,9 @@ class NativeTarget:
     async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
         """Ask a node for its part, and how far its log reaches (a byte's position)."""
         at = layout.client_address
-        client = self._status_clients.get(str(at))
+        client = self._status_clients.get((layout.node, at))
         if client is None:
-            client = self._status_clients[str(at)] = BrokerGroupClient(
+            client = self._status_clients[layout.node, at] = BrokerGroupClient(
                 {layout.node: (at.host, at.port)}, timeout_s=timeout_s, rng=Random(0)
             )
         try:

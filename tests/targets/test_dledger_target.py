@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 import trio
 
 from harness.errors import DefiniteError, IndefiniteError
-from harness.plugins import Address
+from harness.plugins import Address, NodeLayout
+from harness.targets import dledger
 from harness.targets.dledger import PLUGIN
 from harness.targets.dledger_client import NOBODYS_VALUE, DLedgerClient
 from system import mutants
 from system.client import DamagedResponseError, OutcomeUnknownError, PullResult, RefusedError
+from system.client.results import Metadata
 from system.store.message import Message
 
 
@@ -22,6 +25,29 @@ def test_the_targets_mutants_are_the_systems() -> None:
 
 def test_the_log_reader_can_be_sent_to_executors() -> None:
     assert pickle.loads(pickle.dumps(PLUGIN.read_log)) is not None
+
+
+def test_a_port_of_another_nodes_in_an_earlier_run_is_no_obstacle(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Knows:
+        def __init__(self, addresses: dict[str, tuple[str, int]], **_: object) -> None:
+            self._members = set(addresses)
+
+        async def metadata(self, member: str) -> Metadata:
+            if member not in self._members:
+                raise RefusedError(-1, f"no client address of {member} is known")
+            return Metadata(member, "follower", 1, "n0", 5, 6)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(dledger, "BrokerGroupClient", Knows)
+    at, target = Address("127.0.0.1", 1), dledger.DLedgerTarget()
+    for node in ("n0", "n1"):
+        layout = NodeLayout(node, tmp_path, at, at, {}, {})
+        status = trio.run(target.status, layout, 1.0)
+        assert status is not None
+        assert status.end_index == 6
 
 
 class Stub:
