@@ -31,7 +31,8 @@ LEADER_POLL_S = 0.05
 APPLY_TIMEOUT_S = 15.0
 PROBE_TIMEOUT_S = 5.0
 UNDO_TIMEOUT_S = 15.0
-UNDO_ATTEMPTS_MAX = 3
+UNDO_ATTEMPTS_MAX = 8
+"""Two minutes in all: so long may a node without its disk take to have a large log again."""
 HELD_SHARE_MIN = 0.5
 """A fault that began late still holds for this share of its duration."""
 
