@@ -135,7 +135,7 @@ def _cell(cell: Cell, attempts: Sequence[Outcome]) -> MatrixCell:
             MatrixAttempt(
                 verdict=verdict_of(one.code),
                 why=one.why,
-                report=f"{one.run}/report.html" if one.run else "",
+                report=f"{one.run}/report.html" if one.code in VERDICTS else "",
                 output=f"output/{cell.id}.{one.attempt}.txt",
             )
             for one in attempts

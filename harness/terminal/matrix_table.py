@@ -56,7 +56,7 @@ def show(console: Console, view: MatrixView, page: str) -> None:
         rows.add_row(row.label, *(_cell_text(cell) for cell in row.cells))
     _print(console, rows)
     cells = [cell for row in view.rows for cell in row.cells if cell is not None]
-    _show_troubles(console, cells)
+    _show_troubles(console, cells, folder=page.rpartition("/")[0])
     _show_skipped(console, view)
     counts = ", ".join(f"{count} {WORDS.get(name, name)}" for name, count in view.counts)
     console.print()
@@ -77,7 +77,7 @@ def _cell_text(cell: MatrixCell | None) -> Text:
     return Text.assemble(f"{cell.bit:>5} {cell.recovery:>7} ", word, again)
 
 
-def _show_troubles(console: Console, cells: Iterable[MatrixCell]) -> None:
+def _show_troubles(console: Console, cells: Iterable[MatrixCell], folder: str) -> None:
     """Say of each cell that is not valid why, and where its report or its output is."""
     for cell in cells:
         if cell.verdict in ("VALID", *WORDS):
@@ -88,7 +88,7 @@ def _show_troubles(console: Console, cells: Iterable[MatrixCell]) -> None:
         why = cell.why if len(cell.why) <= WHY_CHARS_MAX else f"{cell.why[: WHY_CHARS_MAX - 1]}…"
         console.print(Text(f"  {why}"), highlight=False)
         for attempt in cell.attempts:
-            where = attempt.report or attempt.output
+            where = f"{folder}/{attempt.report or attempt.output}"
             told = f"  {attempt.verdict:<8} {where}"
             console.print(Text(told, style="dim"), soft_wrap=True, highlight=False)
 

@@ -140,7 +140,7 @@ def test_a_retry_keeps_both_results_and_hides_no_invalid_one(tmp_path: Path) -> 
     ]
     page = render_matrix(shown)
     assert page.count(">INVALID<") == 3  # above all, in the table, and where it is explained
-    assert "output/b.3.txt" in page
+    assert "output/b.1.txt" in page, "there is no report of what failed"
 
 
 def test_what_was_not_run_is_no_verdict_and_the_worst_counts() -> None:
