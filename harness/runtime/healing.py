@@ -62,18 +62,17 @@ def heal_store(store: Path, depth: int = 2) -> list[Healed]:
     """Heal every run of a store that needs it, the oldest first, and remove lost scratch folders.
 
     A store's runs stand in STORE/NAME/TIME: `depth` folders below it, or fewer. Returns what was
-    done; runs that came to their own end are not in it, those that live are.
-
-    Raises:
-        HarnessError: a ledger cannot be read or written.
+    done; runs that came to their own end are not in it, those that live are. A ledger that cannot
+    be read or written is told in `left`.
     """
     store = store.resolve()
     found = own_processes.by_folder()
-    runs = {path for path in found if path.is_relative_to(store)}
+    lost = marks.left_scratch(Path(tempfile.gettempdir()))
+    runs = {path for path in found if any(map(path.is_relative_to, (store, *lost)))}
     for below in range(1, depth + 1):
         ledgers = store.glob("/".join(["*"] * below + ["faults.jsonl"]))
         runs |= {path.parent.resolve() for path in ledgers if not _is_over(path)}
-    healed = [_heal(run, found.get(run, {})) for run in sorted(runs)]
+    healed = [_heal_or_tell(run, found.get(run, {})) for run in sorted(runs)]
     scratch = remove_scratch()
     if scratch:
         healed.append(Healed(Path(tempfile.gettempdir()), scratch))
@@ -102,6 +101,14 @@ def remove_scratch() -> tuple[str, ...]:
         if not path.exists():
             removed.append(f"removed {path}, whose process is gone")
     return tuple(removed)
+
+
+def _heal_or_tell(path: Path, marked: Mapping[int, marks.Mark]) -> Healed:
+    """Heal a run; what hinders that does not hinder the healing of others."""
+    try:
+        return _heal(path, marked)
+    except HarnessError as error:
+        return Healed(path, left=(str(error),))
 
 
 # ---- one run -------------------------------------------------------------------------------
@@ -253,10 +260,15 @@ def _is_over(path: Path) -> bool:
             last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
     except OSError:
         return True
-    if last.startswith((b'{"event":"ended"', b'{"event":"healed"')):
-        return b'"event":"stuck"' not in path.read_bytes() or not ledger.open_faults(path)
-    account = ledger.read(path)
-    return account.harness is None and not account.open  # of a time that did not note its end
+    is_noted = last.startswith((b'{"event":"ended"', b'{"event":"healed"'))
+    if is_noted and b'"event":"stuck"' not in path.read_bytes():
+        return True
+    try:
+        account = ledger.read(path)
+    except HarnessError:
+        return False
+    is_old = account.harness is None  # of a time that did not note its end
+    return not account.open and (is_old or account.is_ended or account.is_healed)
 
 
 def _campaign(folder: RunFolder) -> Campaign | None:

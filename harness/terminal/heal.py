@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from rich.text import Text
 
-from harness.errors import HarnessError, UsageError
+from harness.errors import UsageError
 from harness.runtime import healing
 from harness.runtime.healing import Healed
 from harness.terminal import session
@@ -50,12 +50,7 @@ def heal(
 
 def heal_before_a_run(store: Path) -> None:
     """Heal what killed runs left in a store; tells what there was, and lets the run go on."""
-    try:
-        healed = healing.heal_store(store)
-    except HarnessError as error:
-        session.out.print(Text(f"cannot heal what was left in {store}: {error}"), soft_wrap=True)
-        return
-    tell(each for each in healed if not each.is_alive)
+    tell(each for each in healing.heal_store(store) if not each.is_alive)
 
 
 def tell(healed: Iterable[Healed]) -> None:

@@ -144,6 +144,18 @@ def test_a_run_that_ended_by_itself_is_left_as_it_is(tmp_path, scratch):
     assert (run / "faults.jsonl").read_bytes() == before
 
 
+def test_a_ledger_that_cannot_be_read_hinders_no_other_run(tmp_path, sleepers, scratch):
+    broken, run = make_run(tmp_path, "broken"), make_run(tmp_path)
+    (broken / "faults.jsonl").write_text('{"event"\n{"event":"applied"}\n')
+    pid = sleepers.sleeper(str(Mark(NOBODY, run)))
+    first, second = healing.heal_store(tmp_path)
+    assert first.folder == broken
+    assert first.left[0].endswith(
+        "line 1 is no JSON: Expecting ':' delimiter: line 1 column 9 (char 8)"
+    )
+    assert [line.partition(" (")[0] for line in second.did] == [f"ended process {pid}"]
+
+
 def test_scratch_folders_of_the_dead_are_removed_and_only_these(scratch):
     of_the_living = scratch / f"{marks.scratch_prefix('spark')}x"
     here = str(marks.me())

@@ -32,3 +32,5 @@ def test_nothing_is_left_of_a_killed_run_after_heal(fault, world, variant, tmp_p
     ended = [line for line in trial.healed if line.startswith("ended process")]
     assert len(ended) == trial.survived
     assert any(f"({fault})" in line for line in trial.healed)
+    orders = sum(line.startswith("took the orders") for line in trial.healed)
+    assert orders == (3 if fault == "clock" else 0)

@@ -6,6 +6,7 @@ mark: so a heal is not judged by what it goes by itself.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -136,6 +137,7 @@ def try_one(fault: str, world: str, variant: str, parent: Path) -> Trial:
             f"fault {fault.fault} is open"
             for fault in ledger.open_faults(_run(folder).faults_jsonl)
         )
+        trial.left += _orders_in_force(folder)
         again = _heal(folder, environment)
         trial.codes = [done.returncode, again.returncode]
         if "nothing is left" not in again.stdout:
@@ -176,6 +178,16 @@ def _compare(first: Machine, last: Machine) -> tuple[str, ...]:
     if last.preload != first.preload:
         left.append("/etc/ld.so.preload has changed")
     return tuple(left)
+
+
+def _orders_in_force(folder: Path) -> tuple[str, ...]:
+    """What nodes are still told about their clocks and disks."""
+    found = []
+    for path in sorted((folder / "store").glob("quick/*Z/nodes/*/**/control.json")):
+        orders = json.loads(path.read_text())
+        if any(orders[kind] for kind in ("clocks", "harms", "trips")):
+            found.append(f"orders in {path.relative_to(folder)}")
+    return tuple(found)
 
 
 def _strike(trial: Trial, folder: Path, token: str, harness: subprocess.Popen[bytes]) -> None:
