@@ -80,10 +80,10 @@ class EtcdTarget:
     mutants: Mapping[str, str] = {}
 
     def __init__(self, name: str, linearizable: set[str], **reads: bool) -> None:
-        self.name = name
+        self.name, self._reads, self._http = name, reads, _http()
+        how = "serializable" if reads else "linearizable"
+        self.summary = f"Registers on a group of etcd servers, any of which answers {how} reads."
         self.promises = Promises(durable_under=STANDS, linearizable=frozenset(linearizable))
-        self._reads = reads
-        self._http = _http()
 
     def prepare(self, layout: NodeLayout) -> Launch:
         """Say how to start a server that keeps all that it has in the node's folder."""
