@@ -14,6 +14,7 @@ if nothing is left of any trial.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -43,6 +44,7 @@ def main() -> int:
     parser.add_argument("--worlds", default=",".join(WORLDS))
     parser.add_argument("--variants", default=",".join(VARIANTS))
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(255))  # what was started is ended
     every = (*discovery.find("faults"), SPARK)
     faults = asked.faults.split(",") if asked.faults else every
     trials: list[Trial] = []
