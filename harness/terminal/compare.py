@@ -1,0 +1,136 @@
+"""The command `compare`: two stored runs side by side."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from harness.errors import UsageError
+from harness.history import run_folder
+from harness.history.run_folder import write_atomically
+from harness.printable import printable
+from harness.terminal import session
+from harness.terminal.grid import show_rows
+from harness.verdict import ExitCode
+
+if TYPE_CHECKING:
+    from reports.comparing.model import Comparison, Difference
+
+STYLES: Final = {"worse": "bold red", "better": "bold green", "same": "dim", "unsure": "dim"}
+ERRORS_SHOWN: Final = 4
+NOTES_SHOWN: Final = 6
+
+
+def compare(
+    a: Annotated[Path, Parameter(name="A")],
+    b: Annotated[Path, Parameter(name="B")],
+    /,
+    *,
+    html: Annotated[Path | None, Parameter(metavar="FILE", show_default=False)] = None,
+    json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+) -> int:
+    """Put two runs side by side: what got worse from A to B, by how much, and how sure that is.
+
+    Calm time is compared with calm time, and time under a fault with time under the same fault.
+    Only what is both large and sure is said to differ (docs/store.md). Exit codes: 0 nothing got
+    worse, 1 something did, 2 too little was measured to tell.
+
+    For example:
+    ./shaketable compare store/quick/20261122T101500.000Z store/latest
+
+    Args:
+        a: Folder of the run to compare with: the older one, or the healthy one.
+        b: Folder of the run in question.
+        html: Write a page there as well.
+        json: Print everything as JSON, for programs.
+    """
+    from reports.comparing.folders import compare_folders  # noqa: PLC0415 - half a second, for others
+    from reports.comparing.page import render_comparison, to_json  # noqa: PLC0415 - as above
+
+    folders = [run_folder.open_existing(path) for path in (a, b)]
+    if html is not None and html.is_dir():
+        raise UsageError(f"--html {html}: a folder; give the name of a file")
+    compared = compare_folders(*(folder.path for folder in folders))
+    if html is not None:
+        write_atomically(html, render_comparison(compared))
+    if json:
+        session.out.write(json_format.dumps(to_json(compared), indent=1, allow_nan=False) + "\n")
+    else:
+        show(compared, None if html is None else session.shown(html))
+    return exit_code(compared)
+
+
+def exit_code(compared: Comparison) -> int:
+    """Say by a number what got worse."""
+    if compared.worse:
+        return ExitCode.INVALID
+    return ExitCode.VALID if compared.is_told else ExitCode.UNKNOWN
+
+
+def show(compared: Comparison, page: str | None) -> None:
+    """Print a comparison: what differs first, then the numbers of both."""
+    from reports.comparing import words  # noqa: PLC0415 - see above
+
+    out = session.out
+    verdict = "worse" if compared.worse else "better" if compared.better else "same"
+    line = Text(verdict.upper() if verdict != "same" else "ALIKE", style=_style(verdict))
+    if not compared.is_told:
+        line = Text("UNKNOWN", style="bold yellow")
+    line.append(f"  {words.headline(compared)}", style="not bold default")
+    out.print(line)
+    out.print()
+    show_rows(out, [(letter, _run(compared, letter)) for letter in "AB"], "dim")
+    for each in (*compared.worse, *compared.better):
+        out.print()
+        told = Text(f"  {each.judgement}  ", style=_style(each.judgement))
+        told.append(printable(each.text), style="not bold default")
+        told.append(f" ({each.sure})", style="not bold dim")
+        out.print(told, soft_wrap=not out.is_terminal)
+    for heading, rows in (
+        ("Numbers (A, B)", [_row(each) for each in compared.differences if _is_number(each)]),
+        ("Ends of a thousand operations (A, B)", _errors(compared)),
+        ("The campaigns differ (A, B)", [(n, _both(x, y)) for n, x, y in compared.settings]),
+    ):
+        if rows:
+            out.print()
+            out.print(Text(heading, style="bold"))
+            show_rows(out, [(printable(label), printable(text)) for label, text in rows], "dim")
+    if compared.notes or page:
+        out.print()
+        notes = [("note", printable(note)) for note in compared.notes[:NOTES_SHOWN]]
+        show_rows(out, [*notes, *([("page", page)] if page else [])], "dim")
+
+
+def _style(judgement: str) -> str:
+    return STYLES["same"] if judgement not in STYLES else STYLES[judgement]
+
+
+def _run(compared: Comparison, letter: str) -> str:
+    run = compared.a if letter == "A" else compared.b
+    where = session.shown(Path(run.folder))
+    return printable(f"{run.verdict}  {where}: {run.operations:,} operations")
+
+
+def _is_number(each: Difference) -> bool:
+    return each.what != "verdict" and (each.a is not None or each.b is not None)
+
+
+def _row(each: Difference) -> tuple[str, str]:
+    from reports.comparing import words  # noqa: PLC0415 - see above
+
+    values = _both(words.number(each.a, each.unit), words.number(each.b, each.unit))
+    mark = f"  {each.judgement}" if each.judgement in ("worse", "better", "unsure") else ""
+    return f"{each.what} {each.where}", values + mark
+
+
+def _errors(compared: Comparison) -> list[tuple[str, str]]:
+    rows = [(f"{a:.1f}", f"{b:.1f}", text) for text, a, b in compared.errors[:ERRORS_SHOWN]]
+    return [(_both(a, b), text) for a, b, text in rows]
+
+
+def _both(a: str, b: str) -> str:
+    return f"{a or '-'}, {b or '-'}"

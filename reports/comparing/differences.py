@@ -1,0 +1,283 @@
+"""Two measured runs -> their differences, each judged. Pure.
+
+A difference counts only if it is large and sure: the whole interval of "how much worse" lies
+beyond a margin, and the numbers themselves lie apart by a floor. The margins are what two
+healthy runs on one loaded machine differ by (docs/store.md says how they were found). The
+confidence holds for all differences of a comparison together (Bonferroni).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from reports.comparing import chance, words
+from reports.comparing.chance import Floats, Interval
+from reports.comparing.measuring import Measured, Recoveries, Series
+from reports.comparing.model import EVERYWHERE, Comparison, Difference, Judgement
+from reports.comparing.stretches import CALM
+
+WINDOWS_MIN: Final = 6
+"""Fewer windows on either side: unsure."""
+ALPHA: Final = 0.05
+"""How often a comparison of two runs alike may say that anything differs, chance alone asked."""
+RECOVERIES_MIN: Final = 3
+RECOVERY_MARGIN: Final = 2.0
+RECOVERY_FLOOR_S: Final = 0.5
+RANKS: Final = {"VALID": 0, "UNKNOWN": 1, "INVALID": 2}
+ERRORS_MAX: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number of a condition.
+
+    `margin`: beyond which a difference matters; a factor, or (if `is_share`) a difference of
+    shares. `floor`: how far the numbers must lie apart besides, in `unit`.
+    """
+
+    name: str
+    unit: str
+    of: Callable[[Series], Floats]
+    statistic: chance.Statistic
+    more_is_worse: bool
+    margin: float
+    floor: float
+    is_share: bool = False
+
+
+METRICS: Final = (
+    Metric(
+        "throughput",
+        "/s",
+        lambda of: of.throughput,
+        chance.mean,
+        more_is_worse=False,
+        margin=1.25,
+        floor=1.0,
+    ),
+    Metric(
+        "median latency",
+        "ms",
+        lambda of: of.median_ms,
+        chance.median,
+        more_is_worse=True,
+        margin=1.75,
+        floor=3.0,
+    ),
+    Metric(
+        "p99 latency",
+        "ms",
+        lambda of: of.p99_ms,
+        chance.median,
+        more_is_worse=True,
+        margin=2.0,
+        floor=15.0,
+    ),
+    Metric(
+        "refused or unknown",
+        "%",
+        lambda of: of.refused * 100,
+        chance.mean,
+        more_is_worse=True,
+        margin=5.0,
+        floor=5.0,
+        is_share=True,
+    ),
+)
+
+
+def compare(a: Measured, b: Measured) -> Comparison:
+    """Compare run B with run A."""
+    pairs, notes = _pairs(a, b)
+    kinds = [name for name in a.recoveries if name in b.recoveries]
+    tests = len(pairs) * len(METRICS) + len(kinds) + (len(kinds) > 1)
+    alpha = ALPHA / max(1, tests)
+    differences = [
+        _verdicts(a, b),
+        *_findings(a, b),
+        *(
+            _of_metric(metric, where, of_a, of_b, alpha)
+            for where, of_a, of_b in pairs
+            for metric in METRICS
+        ),
+        *_of_recoveries(a, b, kinds, alpha),
+    ]
+    names = dict.fromkeys((*a.setting, *b.setting))
+    settings = [(name, a.setting.get(name, ""), b.setting.get(name, "")) for name in names]
+    return Comparison(
+        a=a,
+        b=b,
+        differences=tuple(differences),
+        settings=tuple(setting for setting in settings if setting[1] != setting[2]),
+        errors=_errors(a, b),
+        notes=tuple(notes),
+    )
+
+
+def _pairs(a: Measured, b: Measured) -> tuple[list[tuple[str, Series, Series]], list[str]]:
+    """Put conditions side by side; one of a fault that the other never asked for meets its calm."""
+    pairs, notes = [], []
+    for name in sorted(
+        a.conditions.keys() | b.conditions.keys(), key=lambda name: (name != CALM, name)
+    ):
+        of_a, of_b = a.conditions.get(name), b.conditions.get(name)
+        where = name if name == CALM else f"under {name}"
+        if of_a is not None and of_b is not None:
+            pairs.append((where, of_a, of_b))
+            continue
+        lacking, letter = (a, "A") if of_a is None else (b, "B")
+        calm = lacking.conditions.get(CALM)
+        if calm is None or set(name.split(" + ")) & set(lacking.faults_asked):
+            notes.append(f"{where}: not compared, {letter} has no such time")
+            continue
+        there = f"{where} ({letter} does not ask for it: its calm time)"
+        pairs.append((there, of_a or calm, of_b or calm))
+    return pairs, notes
+
+
+def _of_metric(metric: Metric, where: str, a: Series, b: Series, alpha: float) -> Difference:
+    """Judge one number of one condition."""
+    of_a, of_b = (values[~np.isnan(values)] for values in (metric.of(a), metric.of(b)))
+    point_a, point_b = (
+        float(metric.statistic(values[None, :])[0]) if len(values) else None
+        for values in (of_a, of_b)
+    )
+    if point_a is None or point_b is None or min(len(of_a), len(of_b)) < WINDOWS_MIN:
+        return Difference(
+            where,
+            metric.name,
+            metric.unit,
+            point_a,
+            point_b,
+            Judgement.UNSURE,
+            words.unsure(metric.name, where),
+            f"{len(of_a)} and {len(of_b)} seconds",
+        )
+    first, second = (of_a, of_b) if metric.more_is_worse else (of_b, of_a)
+    between = chance.difference if metric.is_share else chance.ratio
+    by = between(first, second, metric.statistic, alpha)
+    judgement = Judgement.SAME
+    if abs(point_b - point_a) >= metric.floor:
+        judgement = _beyond(by, metric.margin, is_share=metric.is_share)
+    return Difference(
+        where=where,
+        what=metric.name,
+        unit=metric.unit,
+        a=point_a,
+        b=point_b,
+        judgement=judgement,
+        text=words.of_metric(metric.name, metric.unit, where, point_a, point_b, by, judgement),
+        sure=f"{1 - ALPHA:.0%} sure, from {len(of_a)} and {len(of_b)} seconds",
+        low=by.low,
+        high=by.high,
+    )
+
+
+def _beyond(by: Interval, margin: float, *, is_share: bool) -> Judgement:
+    """Judge by the whole interval of how much worse it is."""
+    back = -margin if is_share else 1 / margin
+    if by.low > margin:
+        return Judgement.WORSE
+    return Judgement.BETTER if by.high < back else Judgement.SAME
+
+
+def _of_recoveries(
+    a: Measured, b: Measured, kinds: Sequence[str], alpha: float
+) -> Iterator[Difference]:
+    """Judge the recoveries after each kind of fault, and after all kinds that both had."""
+    for name in kinds:
+        pair = [(a.recoveries[name], b.recoveries[name])]
+        yield _recovery(f"after {name}", pair, alpha)
+    if len(kinds) > 1:
+        every = [(a.recoveries[name], b.recoveries[name]) for name in kinds]
+        yield _recovery("after all faults that both had", every, alpha)
+
+
+def _recovery(
+    where: str, strata: Sequence[tuple[Recoveries, Recoveries]], alpha: float
+) -> Difference:
+    all_a = [length for of_a, _ in strata for length in of_a.lengths_s]
+    all_b = [length for _, of_b in strata for length in of_b.lengths_s]
+    point_a, point_b = float(np.median(all_a)), float(np.median(all_b))
+    judgement, sure = Judgement.SAME, f"{len(all_a)} and {len(all_b)} recoveries"
+    if min(len(all_a), len(all_b)) < RECOVERIES_MIN:
+        judgement = Judgement.UNSURE
+    elif abs(point_b - point_a) >= RECOVERY_FLOOR_S:
+        pairs = [(of_a.lengths_s, of_b.lengths_s) for of_a, of_b in strata]
+        if _is_longer(pairs, alpha):
+            judgement = Judgement.WORSE
+        elif _is_longer([(of_b, of_a) for of_a, of_b in pairs], alpha):
+            judgement = Judgement.BETTER
+    never = sum(of_b.never for _, of_b in strata)
+    return Difference(
+        where=where,
+        what="recovery",
+        unit="s",
+        a=point_a,
+        b=point_b,
+        judgement=judgement,
+        text=words.of_recovery(where, point_a, point_b, never, judgement),
+        sure=f"{1 - ALPHA:.0%} sure, from {sure}" if judgement != Judgement.UNSURE else sure,
+    )
+
+
+def _is_longer(strata: Sequence[tuple[Sequence[float], Sequence[float]]], alpha: float) -> bool:
+    """Whether the second of each stratum are longer than `RECOVERY_MARGIN` times the first."""
+    shrunk = [(a, [length / RECOVERY_MARGIN for length in b]) for a, b in strata]
+    return chance.chance_of_being_greater(shrunk) <= alpha / 2
+
+
+def _verdicts(a: Measured, b: Measured) -> Difference:
+    """A verdict needs no statistics: it was reached or it was not."""
+    by = RANKS.get(b.verdict, 1) - RANKS.get(a.verdict, 1)
+    judgement = Judgement.SAME if not by else Judgement.WORSE if by > 0 else Judgement.BETTER
+    text = f"verdict: {a.verdict} in A, {b.verdict} in B"
+    if by:
+        text += f" ({b.why if by > 0 else a.why})"
+    return Difference(
+        EVERYWHERE,
+        "verdict",
+        "",
+        RANKS.get(a.verdict),
+        RANKS.get(b.verdict),
+        judgement,
+        text,
+        "certain",
+    )
+
+
+def _findings(a: Measured, b: Measured) -> Iterator[Difference]:
+    """Judge what checkers found, by kind: there, or not there. Counts of both are told."""
+    for kind in sorted(a.findings.keys() | b.findings.keys()):
+        of_a, of_b = a.findings.get(kind, 0), b.findings.get(kind, 0)
+        judgement = Judgement.SAME
+        if not of_a or not of_b:
+            judgement = Judgement.WORSE if of_b else Judgement.BETTER
+        yield Difference(
+            EVERYWHERE,
+            kind,
+            "found",
+            of_a,
+            of_b,
+            judgement,
+            f"{kind}: {of_a:,} found in A, {of_b:,} in B",
+            "certain",
+        )
+
+
+def _errors(a: Measured, b: Measured) -> tuple[tuple[str, float, float], ...]:
+    """Return how many of a thousand operations ended in each error, the most different first."""
+    rows = [
+        (
+            f"{outcome}: {text}" if outcome else text,
+            1000 * a.errors.get((outcome, text), 0) / max(1, a.operations),
+            1000 * b.errors.get((outcome, text), 0) / max(1, b.operations),
+        )
+        for outcome, text in a.errors.keys() | b.errors.keys()
+    ]
+    rows.sort(key=lambda row: (-abs(row[2] - row[1]), row[0]))
+    return tuple(rows[:ERRORS_MAX])

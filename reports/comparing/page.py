@@ -1,0 +1,91 @@
+"""A comparison -> ONE self-contained HTML page, and JSON for programs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from reports.comparing import words
+from reports.comparing.measuring import Measured
+from reports.comparing.model import Comparison
+
+TEMPLATES: Final = Path(__file__).parent.parent / "templates"
+FORMAT: Final = 1
+"""Of the JSON; raised when a reader of older files would misread newer ones."""
+COLOURS: Final = {"WORSE": "INVALID", "BETTER": "VALID", "ALIKE": "VALID", "UNKNOWN": "UNKNOWN"}
+
+
+def result(compared: Comparison) -> str:
+    """Say the comparison in a word: WORSE, BETTER, ALIKE or UNKNOWN."""
+    if compared.worse:
+        return "WORSE"
+    if not compared.is_told:
+        return "UNKNOWN"
+    return "BETTER" if compared.better else "ALIKE"
+
+
+def render_comparison(compared: Comparison) -> str:
+    """Render the page of a comparison."""
+    return (
+        _environment()
+        .get_template("compare.html.j2")
+        .render(
+            compared=compared,
+            result=result(compared),
+            headline=words.headline(compared),
+            colours=COLOURS,
+            number=words.number,
+        )
+    )
+
+
+def to_json(compared: Comparison) -> dict[str, Any]:
+    """Return everything that is said, for programs."""
+    return {
+        "format": FORMAT,
+        "result": result(compared).lower(),
+        "headline": words.headline(compared),
+        "a": _run(compared.a),
+        "b": _run(compared.b),
+        "differences": [
+            {
+                name: _finite(value) if isinstance(value, float) else value
+                for name, value in asdict(each).items()
+            }
+            for each in compared.differences
+        ],
+        "settings": [list(setting) for setting in compared.settings],
+        "errors_per_thousand": [{"error": text, "a": a, "b": b} for text, a, b in compared.errors],
+        "notes": list(compared.notes),
+    }
+
+
+def _run(run: Measured) -> dict[str, Any]:
+    return {
+        "folder": run.folder,
+        "name": run.name,
+        "verdict": run.verdict,
+        "operations": run.operations,
+        "seconds": {name: len(series) for name, series in run.conditions.items()},
+        "recoveries_s": {name: list(of.lengths_s) for name, of in run.recoveries.items()},
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

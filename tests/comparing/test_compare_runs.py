@@ -1,0 +1,197 @@
+"""What is said of two runs: everything that got worse, nothing of two alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from harness.history.schema import OPERATIONS
+from reports.comparing import chance, words
+from reports.comparing.differences import compare
+from reports.comparing.measuring import Measured, Recoveries, Series, series_of
+from reports.comparing.model import Judgement
+from reports.comparing.page import render_comparison, result, to_json
+from reports.comparing.stretches import CALM, Shaken, Window, windows
+
+S = 1_000_000_000
+
+
+def series(seed: int, seconds: int = 30, slower: float = 1.0, refused: float = 0.01) -> Series:
+    """Seconds that hang together, as those of a real run do."""
+    rng = np.random.default_rng(seed)
+    noise = np.convolve(rng.normal(0, 0.12, seconds + 4), np.ones(5) / 2, "valid")
+    latency = 8.0 * slower * np.exp(noise)
+    return Series(
+        throughput=800 / slower * np.exp(-noise / 4),
+        median_ms=latency,
+        p99_ms=5 * latency * np.exp(rng.normal(0, 0.2, seconds)),
+        refused=np.clip(refused + rng.normal(0, 0.004, seconds), 0, 1),
+    )
+
+
+def run(seed: int, **changed: object) -> Measured:
+    rng = np.random.default_rng(seed + 1000)
+    healthy = Measured(
+        folder=f"store/quick/{seed}",
+        name="quick",
+        verdict="VALID",
+        why="",
+        operations=30_000,
+        conditions={
+            CALM: series(seed),
+            "kill": series(seed + 1, 12, 1.6, 0.2),
+        },
+        recoveries={
+            "kill": Recoveries(tuple(rng.lognormal(0, 0.3, 5))),
+            "pause": Recoveries(tuple(rng.lognormal(-1, 0.4, 5))),
+        },
+        faults_asked=("kill", "pause"),
+    )
+    return replace(healthy, **changed)
+
+
+def worse(a: Measured, b: Measured) -> set[tuple[str, str]]:
+    return {(each.where, each.what) for each in compare(a, b).worse}
+
+
+def test_nothing_is_said_of_two_healthy_runs() -> None:
+    compared = [compare(run(seed), run(seed + 1)) for seed in range(0, 60, 2)]
+    told = [each for one in compared for each in (*one.worse, *one.better)]
+    assert told == []
+
+
+def test_what_got_worse_is_named_with_how_much_and_the_other_way_round_it_got_better() -> None:
+    slowed = run(4, conditions={CALM: series(4, slower=5), "kill": series(5, 12, 1.6, 0.2)})
+    compared = compare(run(1), slowed)
+    assert {(each.where, each.what) for each in compared.worse} == {
+        (CALM, "throughput"),
+        (CALM, "median latency"),
+        (CALM, "p99 latency"),
+    }
+    median = next(each for each in compared.worse if each.what == "median latency")
+    assert median.low is not None
+    assert median.high is not None
+    assert 1.75 < median.low < 5 < median.high
+    assert "times longer" in median.text
+    assert result(compared) == "WORSE"
+    back = compare(slowed, run(1))
+    assert not back.worse
+    assert len(back.better) == 3
+    assert words.headline(back) == "nothing got worse, 3 got better"
+
+
+def test_a_condition_is_compared_with_the_same_condition() -> None:
+    """A run with longer faults is no slower group."""
+    longer = run(8, conditions={CALM: series(8, 10), "kill": series(9, 40, 1.6, 0.2)})
+    assert worse(run(1), longer) == set()
+
+
+def test_time_under_a_fault_that_the_other_run_never_asked_for_meets_its_calm_time() -> None:
+    slow_disk = run(
+        6,
+        conditions={CALM: series(6), "disk-slow": series(7, 20, slower=6)},
+        faults_asked=("disk-slow",),
+    )
+    compared = compare(run(1), slow_disk)
+    assert {each.what for each in compared.worse} >= {"throughput", "median latency", "p99 latency"}
+    assert all("under disk-slow (A does not ask for it" in each.where for each in compared.worse)
+    drawn_otherwise = replace(slow_disk, faults_asked=("kill", "pause"))
+    both_asked = replace(run(1), faults_asked=("kill", "pause", "disk-slow"))
+    assert worse(both_asked, drawn_otherwise) == set()
+    assert any("not compared" in note for note in compare(both_asked, drawn_otherwise).notes)
+
+
+def test_more_refused_operations_are_seen() -> None:
+    refusing = run(2, conditions={CALM: series(2, refused=0.3)})
+    found = compare(run(1, conditions={CALM: series(1)}), refusing)
+    assert [(each.where, each.what) for each in found.worse] == [(CALM, "refused or unknown")]
+    assert "points more" in found.worse[0].text
+
+
+def test_longer_recoveries_are_seen_and_few_of_them_say_nothing() -> None:
+    long = {name: Recoveries((9.0, 8.0, 7.5, 9.5, 10.0), 1) for name in ("kill", "pause")}
+    assert {where for where, _ in worse(run(1), run(2, recoveries=long))} >= {
+        "after all faults that both had"
+    }
+    few = {"kill": Recoveries((9.0, 8.0))}
+    compared = compare(run(1), run(2, recoveries=few))
+    assert not compared.worse
+    judged = [each.judgement for each in compared.differences if each.what == "recovery"]
+    assert judged == [Judgement.UNSURE]
+
+
+def test_verdicts_and_findings_need_no_statistics() -> None:
+    broken = run(2, verdict="INVALID", why="2 acknowledged appends are lost", findings={"lost": 2})
+    assert worse(run(1), broken) == {("all", "verdict"), ("all", "lost")}
+    both = compare(replace(run(1), verdict="INVALID", findings={"lost": 9}), broken)
+    assert not both.worse
+    assert any("9 found in A, 2 in B" in each.text for each in both.differences)
+
+
+def test_runs_of_which_little_was_recorded_are_not_called_alike() -> None:
+    empty = Measured("x", "x", "UNKNOWN", "", 0, {}, {})
+    compared = compare(empty, empty)
+    assert not compared.is_told
+    assert result(compared) == "UNKNOWN"
+    short = run(1, conditions={CALM: series(1, 3)}, recoveries={})
+    assert not compare(short, run(2)).worse
+    to_json(compared)
+
+
+def test_windows_of_conditions_leave_nothing_out_and_count_nothing_twice() -> None:
+    cut = windows([(0, 20 * S)], [Shaken("kill", 3 * S, 7 * S), Shaken("pause", 6 * S, 9 * S)])
+    assert set(cut) == {CALM, "kill", "kill + pause", "pause"}
+    assert cut["kill + pause"] == (Window(6 * S, 7 * S),)
+    every = sorted((window.start_ns, window.stop_ns) for of in cut.values() for window in of)
+    assert [start for start, _ in every[1:]] == [stop for _, stop in every[:-1]]
+    assert (every[0][0], every[-1][1]) == (0, 20 * S)
+    assert windows([(0, S // 3)], []) == {}
+
+
+def test_windows_are_measured_as_they_were() -> None:
+    rows = [
+        dict.fromkeys(OPERATIONS.names)
+        | {
+            "op": n,
+            "f": "append",
+            "call_ns": n * S // 10,
+            "outcome": "info" if n % 10 == 9 else "ok",
+        }
+        | {"return_ns": None if n % 10 == 9 else n * S // 10 + (1 + n % 10) * S // 1000}
+        for n in range(20)
+    ]
+    measured = series_of(
+        pa.Table.from_pylist(rows, schema=OPERATIONS),
+        {CALM: (Window(0, S), Window(S, 2 * S), Window(2 * S, 3 * S))},
+    )[CALM]
+    assert measured.throughput.tolist() == [9, 9, 0]
+    assert measured.refused[:2] == pytest.approx([0.1, 0.1])
+    assert np.isnan(measured.refused[2])
+    assert measured.median_ms[:2] == pytest.approx([5, 5])
+    assert measured.p99_ms[:2] == pytest.approx([9, 9])
+
+
+def test_chance_is_what_it_is_said_to_be() -> None:
+    a, b = np.arange(1.0, 41), np.arange(1.0, 41) * 3
+    by = chance.ratio(a, b, chance.mean, 0.05)
+    assert by.low < 3 < by.high
+    of_equal = chance.difference(a, a, chance.mean, 0.05)
+    assert of_equal.low < 0 < of_equal.high
+    assert chance.chance_of_being_greater([((1, 2, 3), (4, 5, 6))]) == pytest.approx(
+        1 / 20, abs=0.01
+    )
+    assert chance.chance_of_being_greater([((4, 5, 6), (1, 2, 3))]) == pytest.approx(1, abs=0.01)
+    assert chance.chance_of_being_greater([((), (1,))]) == 1
+    assert chance.chance_of_being_greater([((2,), (2,)), ((5, 5), (5, 5))]) == 1
+
+
+def test_a_page_does_not_run_what_a_run_is_named() -> None:
+    hostile = run(
+        2, name="<script>alert(1)</script>", errors={("info", "<img src=x onerror=a>"): 3}
+    )
+    page = render_comparison(compare(run(1), hostile))
+    assert "<script" not in page
+    assert "<img" not in page
