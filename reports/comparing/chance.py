@@ -1,8 +1,8 @@
 """How sure a difference is: intervals and tests that ask little of the numbers. Pure, seeded.
 
-Windows of a run hang together in time (one slow second follows another), so whole blocks of
-neighbours are drawn, not windows. Source: Künsch 1989, Politis and Romano 1992 (circular block
-bootstrap); van Elteren 1960 (a rank test in strata, here by permutation).
+Windows of a run hang together in time (one slow second follows another, and those under one fault
+share its victim), so whole blocks of neighbours are drawn, not windows. Source: Carlstein 1986
+(blocks that do not overlap); van Elteren 1960 (a rank test in strata, here by permutation).
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Statistic = Callable[[Floats], Floats]
-"""Of an array (draws, windows): one number a draw."""
+"""Of an array (draws, windows), in which NaN is nothing: one number a draw."""
 
 DRAWS: Final = 4000
-BLOCK_WINDOWS: Final = 3
+BLOCK_WINDOWS_MAX: Final = 4
 SEED: Final = 20221
 """The same two runs have the same answer every time."""
 PERMUTATIONS: Final = 20_000
@@ -37,21 +38,39 @@ class Interval:
 
 def mean(drawn: Floats) -> Floats:
     """The mean of each draw."""
-    means: Floats = drawn.mean(axis=1)
+    means: Floats = np.nanmean(drawn, axis=1)
     return means
 
 
 def median(drawn: Floats) -> Floats:
     """The median of each draw."""
-    medians: Floats = np.median(drawn, axis=1)
+    medians: Floats = np.nanmedian(drawn, axis=1)
     return medians
 
 
-def ratio(a: Floats, b: Floats, statistic: Statistic, alpha: float) -> Interval:
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Windows by time, without NaN, and in which piece of the run each stands."""
+
+    values: Floats
+    pieces: Ints
+
+    @property
+    def blocks(self) -> list[Floats]:
+        """Neighbours that are drawn together: a piece, or equal parts of a long one."""
+        cut = np.flatnonzero(np.diff(self.pieces)) + 1
+        return [
+            block
+            for piece in np.split(self.values, cut)
+            for block in np.array_split(piece, -(-len(piece) // BLOCK_WINDOWS_MAX))
+        ]
+
+
+def ratio(a: Sample, b: Sample, statistic: Statistic, alpha: float) -> Interval:
     """Return the interval of statistic(b) / statistic(a).
 
     Args:
-        a: windows by time, without NaN, at least one.
+        a: at least one window.
         b: likewise, of the other run.
         statistic: what is compared.
         alpha: how often the interval may miss.
@@ -60,8 +79,8 @@ def ratio(a: Floats, b: Floats, statistic: Statistic, alpha: float) -> Interval:
     return _interval((of_b + TINY) / (of_a + TINY), alpha)
 
 
-def difference(a: Floats, b: Floats, statistic: Statistic, alpha: float) -> Interval:
-    """Return the interval of statistic(b) - statistic(a)."""
+def difference(a: Sample, b: Sample, statistic: Statistic, alpha: float) -> Interval:
+    """Return the interval of statistic(b) - statistic(a); arguments as of `ratio`."""
     return _interval(_drawn(b, statistic, SEED + 1) - _drawn(a, statistic, SEED), alpha)
 
 
@@ -69,13 +88,15 @@ TINY: Final = 1e-9
 """Keeps a ratio of nothing to nothing at 1."""
 
 
-def _drawn(windows: Floats, statistic: Statistic, seed: int) -> Floats:
-    rng = np.random.default_rng(seed)
-    count = len(windows)
-    block = min(BLOCK_WINDOWS, count)
-    starts = rng.integers(0, count, size=(DRAWS, -(-count // block)))
-    places = (starts[:, :, None] + np.arange(block)) % count
-    return statistic(windows[places.reshape(DRAWS, -1)[:, :count]])
+def _drawn(sample: Sample, statistic: Statistic, seed: int) -> Floats:
+    """Compute the statistic of as many blocks as there are, drawn again and again."""
+    blocks = sample.blocks
+    lengths = np.array([len(block) for block in blocks])
+    padded = np.full((len(blocks), lengths.max()), np.nan)
+    for row, block in zip(padded, blocks, strict=True):
+        row[: len(block)] = block
+    picks = np.random.default_rng(seed).integers(0, len(blocks), size=(DRAWS, len(blocks)))
+    return statistic(padded[picks].reshape(DRAWS, -1))
 
 
 def _interval(drawn: Floats, alpha: float) -> Interval:

@@ -15,13 +15,14 @@ from typing import Final
 import numpy as np
 
 from reports.comparing import chance, words
-from reports.comparing.chance import Floats, Interval
+from reports.comparing.chance import Floats, Interval, Sample
 from reports.comparing.measuring import Measured, Recoveries, Series
 from reports.comparing.model import EVERYWHERE, Comparison, Difference, Judgement
 from reports.comparing.stretches import CALM
 
 WINDOWS_MIN: Final = 6
-"""Fewer windows on either side: unsure."""
+BLOCKS_MIN: Final = 3
+"""With fewer windows or blocks of them on either side nothing is judged."""
 ALPHA: Final = 0.05
 """How often a comparison of two runs alike may say that anything differs, chance alone asked."""
 RECOVERIES_MIN: Final = 3
@@ -56,7 +57,7 @@ METRICS: Final = (
         lambda of: of.throughput,
         chance.mean,
         more_is_worse=False,
-        margin=1.25,
+        margin=1.5,
         floor=1.0,
     ),
     Metric(
@@ -65,8 +66,8 @@ METRICS: Final = (
         lambda of: of.median_ms,
         chance.median,
         more_is_worse=True,
-        margin=1.75,
-        floor=3.0,
+        margin=3.0,
+        floor=10.0,
     ),
     Metric(
         "p99 latency",
@@ -74,8 +75,8 @@ METRICS: Final = (
         lambda of: of.p99_ms,
         chance.median,
         more_is_worse=True,
-        margin=2.0,
-        floor=15.0,
+        margin=3.0,
+        floor=30.0,
     ),
     Metric(
         "refused or unknown",
@@ -83,8 +84,8 @@ METRICS: Final = (
         lambda of: of.refused * 100,
         chance.mean,
         more_is_worse=True,
-        margin=5.0,
-        floor=5.0,
+        margin=10.0,
+        floor=10.0,
         is_share=True,
     ),
 )
@@ -141,12 +142,16 @@ def _pairs(a: Measured, b: Measured) -> tuple[list[tuple[str, Series, Series]], 
 
 def _of_metric(metric: Metric, where: str, a: Series, b: Series, alpha: float) -> Difference:
     """Judge one number of one condition."""
-    of_a, of_b = (values[~np.isnan(values)] for values in (metric.of(a), metric.of(b)))
+    samples = [_sample(metric.of(series), series) for series in (a, b)]
     point_a, point_b = (
-        float(metric.statistic(values[None, :])[0]) if len(values) else None
-        for values in (of_a, of_b)
+        float(metric.statistic(sample.values[None, :])[0]) if len(sample.values) else None
+        for sample in samples
     )
-    if point_a is None or point_b is None or min(len(of_a), len(of_b)) < WINDOWS_MIN:
+    seconds = " and ".join(f"{len(sample.values)}" for sample in samples) + " seconds"
+    is_little = any(
+        len(sample.values) < WINDOWS_MIN or len(sample.blocks) < BLOCKS_MIN for sample in samples
+    )
+    if point_a is None or point_b is None or is_little:
         return Difference(
             where,
             metric.name,
@@ -155,9 +160,9 @@ def _of_metric(metric: Metric, where: str, a: Series, b: Series, alpha: float) -
             point_b,
             Judgement.UNSURE,
             words.unsure(metric.name, where),
-            f"{len(of_a)} and {len(of_b)} seconds",
+            seconds,
         )
-    first, second = (of_a, of_b) if metric.more_is_worse else (of_b, of_a)
+    first, second = samples if metric.more_is_worse else reversed(samples)
     between = chance.difference if metric.is_share else chance.ratio
     by = between(first, second, metric.statistic, alpha)
     judgement = Judgement.SAME
@@ -171,10 +176,15 @@ def _of_metric(metric: Metric, where: str, a: Series, b: Series, alpha: float) -
         b=point_b,
         judgement=judgement,
         text=words.of_metric(metric.name, metric.unit, where, point_a, point_b, by, judgement),
-        sure=f"{1 - ALPHA:.0%} sure, from {len(of_a)} and {len(of_b)} seconds",
+        sure=f"{1 - ALPHA:.0%} sure, from {seconds}",
         low=by.low,
         high=by.high,
     )
+
+
+def _sample(values: Floats, series: Series) -> Sample:
+    is_known = ~np.isnan(values)
+    return Sample(values[is_known], series.pieces[is_known])
 
 
 def _beyond(by: Interval, margin: float, *, is_share: bool) -> Judgement:

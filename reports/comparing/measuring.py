@@ -30,13 +30,14 @@ class Series:
 
     `throughput`: acknowledged operations a second. `median_ms`, `p99_ms`: latency of the
     acknowledged ones by their call. `refused`: share of the operations called that did not
-    succeed, 0 to 1.
+    succeed, 0 to 1. `pieces`: which windows stand in one stretch (`Window.piece`).
     """
 
     throughput: Floats
     median_ms: Floats
     p99_ms: Floats
     refused: Floats
+    pieces: Ints
 
     def __len__(self) -> int:
         return len(self.throughput)
@@ -133,7 +134,8 @@ def _series(
         if count >= LATENCY_OPERATIONS_MIN:
             inside = latency_ms[first : first + count]
             quantiles[:, place] = np.percentile(inside, (50, 99), method="inverted_cdf")
-    return Series(throughput, quantiles[0], quantiles[1], refused)
+    pieces = np.array([window.piece for window in cut], dtype=np.int64)
+    return Series(throughput, quantiles[0], quantiles[1], refused, pieces)
 
 
 def _inside(ascending: Ints, starts: Ints, stops: Ints) -> Ints:

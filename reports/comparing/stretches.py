@@ -33,10 +33,14 @@ class Shaken:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of one condition, `WINDOW_NS` long or a little less or more."""
+    """A stretch of one condition, `WINDOW_NS` long or a little less or more.
+
+    `piece` numbers the stretches of that condition: windows of one piece hang together.
+    """
 
     start_ns: int
     stop_ns: int
+    piece: int = 0
 
 
 def windows(
@@ -52,7 +56,8 @@ def windows(
     found: dict[str, list[Window]] = {}
     for start, stop in loaded:
         for name, begin, end in _conditions(start, stop, shaken):
-            found.setdefault(name, []).extend(_cut(begin, end))
+            cut = found.setdefault(name, [])
+            cut += _cut(begin, end, piece=cut[-1].piece + 1 if cut else 0)
     return {name: tuple(cut) for name, cut in found.items() if cut}
 
 
@@ -72,11 +77,11 @@ def _conditions(start: int, stop: int, shaken: Sequence[Shaken]) -> list[tuple[s
     return pieces
 
 
-def _cut(start: int, stop: int) -> list[Window]:
+def _cut(start: int, stop: int, piece: int) -> list[Window]:
     """Cut a stretch into equal windows of about `WINDOW_NS`; none if it is too short."""
     length = stop - start
     if length < REST_MIN_NS:
         return []
     count = max(1, (length + REST_MIN_NS) // WINDOW_NS)
     edges = [start + length * number // count for number in range(count + 1)]
-    return [Window(begin, end) for begin, end in pairwise(edges)]
+    return [Window(begin, end, piece) for begin, end in pairwise(edges)]

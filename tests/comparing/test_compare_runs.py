@@ -29,6 +29,7 @@ def series(seed: int, seconds: int = 30, slower: float = 1.0, refused: float = 0
         median_ms=latency,
         p99_ms=5 * latency * np.exp(rng.normal(0, 0.2, seconds)),
         refused=np.clip(refused + rng.normal(0, 0.004, seconds), 0, 1),
+        pieces=np.arange(seconds) // 5,
     )
 
 
@@ -64,7 +65,7 @@ def test_nothing_is_said_of_two_healthy_runs() -> None:
 
 
 def test_what_got_worse_is_named_with_how_much_and_the_other_way_round_it_got_better() -> None:
-    slowed = run(4, conditions={CALM: series(4, slower=5), "kill": series(5, 12, 1.6, 0.2)})
+    slowed = run(4, conditions={CALM: series(4, slower=8), "kill": series(5, 12, 1.6, 0.2)})
     compared = compare(run(1), slowed)
     assert {(each.where, each.what) for each in compared.worse} == {
         (CALM, "throughput"),
@@ -74,7 +75,7 @@ def test_what_got_worse_is_named_with_how_much_and_the_other_way_round_it_got_be
     median = next(each for each in compared.worse if each.what == "median latency")
     assert median.low is not None
     assert median.high is not None
-    assert 1.75 < median.low < 5 < median.high
+    assert 3 < median.low < 8 < median.high
     assert "times longer" in median.text
     assert result(compared) == "WORSE"
     back = compare(slowed, run(1))
@@ -175,9 +176,15 @@ def test_windows_are_measured_as_they_were() -> None:
 
 
 def test_chance_is_what_it_is_said_to_be() -> None:
-    a, b = np.arange(1.0, 41), np.arange(1.0, 41) * 3
+    pieces = np.arange(40) // 3
+    values = np.tile(np.arange(1.0, 11), 4)
+    a, b = chance.Sample(values, pieces), chance.Sample(values * 3, pieces)
     by = chance.ratio(a, b, chance.mean, 0.05)
     assert by.low < 3 < by.high
+    assert by.high / by.low < 3
+    assert sum(map(len, a.blocks)) == 40
+    assert max(map(len, a.blocks)) == 3
+    assert [len(of) for of in chance.Sample(values, pieces * 0).blocks] == [4] * 10
     of_equal = chance.difference(a, a, chance.mean, 0.05)
     assert of_equal.low < 0 < of_equal.high
     assert chance.chance_of_being_greater([((1, 2, 3), (4, 5, 6))]) == pytest.approx(
