@@ -28,33 +28,40 @@ def render(view: RunView) -> str:
         "skipped": str(len(view.faults_unavailable)),
         "time": seconds,
     }
-    root = ElementTree.Element("testsuites", {"name": "shaketable", **numbers})
+    of_all = {key: number for key, number in numbers.items() if key != "skipped"}
+    # Jenkins' schema has skipped cases of a suite, and none of all suites.
+    root = ElementTree.Element("testsuites", {"name": "shaketable", **of_all})
     suite = ElementTree.SubElement(
-        root, "testsuite", {"name": _xml(view.name), **numbers, "timestamp": _xml(view.started)}
+        root,
+        "testsuite",
+        {"name": xml_text(view.name), **numbers, "timestamp": xml_text(view.started)},
     )
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in _properties(view):
-        ElementTree.SubElement(properties, "property", {"name": name, "value": _xml(value)})
+        ElementTree.SubElement(properties, "property", {"name": name, "value": xml_text(value)})
     faults = "+".join(view.faults_asked) or "none"
     for checker in checkers:
         case = ElementTree.SubElement(
             suite,
             "testcase",
             {
-                "classname": _xml(f"{view.workload}.{faults}"),
-                "name": _xml(f"{checker.name}[{view.seed}]"),
+                "classname": xml_text(f"{view.workload}.{faults}"),
+                "name": xml_text(f"{checker.name}[{view.seed}]"),
                 "time": seconds if len(checkers) == 1 else "0.000",
             },
         )
         _add_verdict(case, checker)
         out = ElementTree.SubElement(case, "system-out")
-        out.text = _xml(
+        out.text = xml_text(
             f"{checker.summary}\nrepeat: {view.command}\nreport: {view.folder}/report.html"
         )
     for fault, why in view.faults_unavailable:
-        names = {"classname": _xml(f"{view.workload}.{fault}"), "name": _xml(f"fault[{view.seed}]")}
+        names = {
+            "classname": xml_text(f"{view.workload}.{fault}"),
+            "name": xml_text(f"fault[{view.seed}]"),
+        }
         case = ElementTree.SubElement(suite, "testcase", {**names, "time": "0.000"})
-        ElementTree.SubElement(case, "skipped", {"message": _xml(f"not available: {why}")})
+        ElementTree.SubElement(case, "skipped", {"message": xml_text(f"not available: {why}")})
     ElementTree.indent(root)
     body = ElementTree.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
@@ -66,7 +73,9 @@ def _add_verdict(case: ElementTree.Element, checker: CheckerView) -> None:
     tag, kind = ("failure", "invalid") if checker.verdict == "INVALID" else ("error", "unknown")
     if checker.crash is not None and tag == "error":
         kind = "crashed"
-    element = ElementTree.SubElement(case, tag, {"type": kind, "message": _xml(checker.summary)})
+    element = ElementTree.SubElement(
+        case, tag, {"type": kind, "message": xml_text(checker.summary)}
+    )
     lines = []
     for group in checker.groups:
         lines.append(group.title)
@@ -77,7 +86,7 @@ def _add_verdict(case: ElementTree.Element, checker: CheckerView) -> None:
         lines.append(f"{checker.findings_total} findings in all, {checker.findings_kept} kept")
     if checker.crash:
         lines += ["The checker crashed, in part of its work:", checker.crash]
-    element.text = _xml("\n".join(lines))
+    element.text = xml_text("\n".join(lines))
 
 
 def _unjudged(view: RunView) -> CheckerView:
@@ -98,5 +107,6 @@ def _properties(view: RunView) -> list[tuple[str, str]]:
     ]
 
 
-def _xml(text: str) -> str:
+def xml_text(text: str) -> str:
+    """Return text that XML can hold: what it has no spelling for becomes a mark."""
     return _NOT_XML.sub("\ufffd", text)

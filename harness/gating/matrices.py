@@ -1,0 +1,144 @@
+"""Reads what is known of the runs of a matrix: of every attempt, not of the last one alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from harness.errors import HarnessError
+from harness.gating import stored_runs
+from harness.history.run_folder import RunFolder
+from harness.matrix import folder as folders
+from harness.matrix.folder import MatrixFolder
+from harness.matrix.journal import Event
+from harness.matrix.journal import Outcome as Attempt
+from harness.verdict import ExitCode, Outcome
+from reports.gating.model import Bites, RunFacts
+from reports.gating.policy import Policy
+
+OUTCOMES: Final = {
+    int(ExitCode.VALID): Outcome.VALID,
+    int(ExitCode.UNKNOWN): Outcome.UNKNOWN,
+    int(ExitCode.INVALID): Outcome.INVALID,
+}
+
+
+def is_one(path: Path) -> bool:
+    """Whether a folder is that of a matrix."""
+    return MatrixFolder(path).plan_json.exists()
+
+
+def read(path: Path, policy: Policy) -> list[RunFacts]:
+    """Read what is known of each cell, and of earlier attempts at it.
+
+    Raises:
+        UsageError: its plan cannot be read.
+        HarnessError: its journal cannot be read.
+    """
+    folder, plan = folders.open_existing(path)
+    attempts = _attempts(folder.journal)
+    facts: list[RunFacts] = []
+    for cell in plan.cells:
+        name = f"{folder.path.parent.name}/{cell.id}"
+        if cell.skipped:
+            facts.append(RunFacts(name=name, path=str(path), outcome=None, skipped=cell.skipped))
+            continue
+        facts += _cell(folder, cell.id, name, path, attempts.get(cell.id, []), policy)
+    return facts
+
+
+def _cell(
+    folder: MatrixFolder,
+    cell: str,
+    name: str,
+    path: Path,
+    attempts: list[Attempt],
+    policy: Policy,
+) -> Iterator[RunFacts]:
+    for attempt in attempts[:-1]:
+        facts = _attempt(folder, f"{name} attempt {attempt.attempt}", path, attempt, policy)
+        yield replace(facts, is_retried=True)
+    known = {attempt.run for attempt in attempts}
+    for run in sorted(folder.runs.glob(f"{cell}/2*")):
+        where = str(run.relative_to(folder.path))
+        if where not in known and not run.is_symlink():  # its matrix was killed before it noted it
+            facts = stored_runs.read(
+                RunFolder(run), _below(path, where), policy, f"{name} {run.name}"
+            )
+            yield replace(facts, is_retried=True)
+    if attempts:
+        yield _attempt(folder, name, path, attempts[-1], policy)
+    else:
+        todo = f"it was not run; to go on: ./shaketable matrix --resume {path}"
+        yield RunFacts(name=name, path=str(path), outcome=None, failure=todo)
+
+
+def _attempt(
+    folder: MatrixFolder, name: str, path: Path, attempt: Attempt, policy: Policy
+) -> RunFacts:
+    """Join what the journal says of an attempt with what stands in its run's folder."""
+    noted = OUTCOMES.get(attempt.code)
+    faults = {fault: Bites(of.bit, of.done) for fault, of in attempt.faults.items()}
+    run = folder.path / attempt.run
+    if attempt.run and run.is_dir() and _is_below(run, folder.path):
+        facts = stored_runs.read(RunFolder(run), _below(path, attempt.run), policy, name)
+        if noted is None:  # its harness failed: what it says is no verdict, but for a violation
+            is_wrong = facts.outcome is Outcome.INVALID
+            return replace(
+                facts, outcome=Outcome.INVALID if is_wrong else None, failure=attempt.why
+            )
+        assert facts.outcome is not None, "a folder that is read has one, unknown at least"
+        worst = max(noted, facts.outcome)
+        return replace(facts, outcome=worst, failure=attempt.why or facts.failure)
+    return RunFacts(
+        name=name,
+        path=str(path),
+        outcome=noted,
+        failure=attempt.why or _without_folder(attempt.code, noted),
+        asked=tuple(faults),
+        faults=faults,
+        measures={
+            "operations": attempt.operations,
+            "faults_bit": sum(bites.bit for bites in faults.values()),
+        },
+        seconds=attempt.took_s,
+    )
+
+
+def _without_folder(code: int, noted: Outcome | None) -> str:
+    if noted is None:
+        return f"its harness ended with exit code {code}"
+    return f"the verdict is {noted.name.lower()} by the journal; the run's folder is not there"
+
+
+def _below(path: Path, where: str) -> str:
+    return os.path.join(path, where)  # noqa: PTH118 - as it was typed
+
+
+def _is_below(path: Path, root: Path) -> bool:
+    """Whether a path of the journal stays in the matrix' own folder."""
+    return path.resolve().is_relative_to(root.resolve())
+
+
+def _attempts(path: Path) -> dict[str, list[Attempt]]:
+    """Read the journal, also while the matrix runs; a last line that was not ended never was."""
+    try:
+        whole, _, _ = path.read_bytes().rpartition(b"\n")
+    except OSError as error:
+        raise HarnessError(f"cannot read {path}: {error.strerror}") from error
+    attempts: dict[str, list[Attempt]] = {}
+    for number, line in enumerate(whole.splitlines(), 1):
+        if not line:
+            continue
+        try:
+            event = msgspec.json.decode(line, type=Event)
+        except msgspec.DecodeError as error:
+            raise HarnessError(f"{path}: line {number} is none of ours: {error}") from error
+        if event.outcome is not None:
+            attempts.setdefault(event.cell, []).append(event.outcome)
+    return attempts

@@ -1,0 +1,129 @@
+"""The verdicts in files of ours, results.json and that of `check --json`, as a gate reads them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from harness.verdict import Outcome
+from reports.gating.model import Conclusion, Kind
+from reports.violations import kind_totals
+
+Valid = bool | Literal["unknown"]
+FOUND_UNKNOWN = "finding"
+"""What a finding without a kind is called."""
+
+
+class FindingFile(msgspec.Struct, frozen=True):
+    """A finding."""
+
+    kind: str = FOUND_UNKNOWN
+    message: str = ""
+    key: str | None = None
+    offset: int | None = None
+    operations: tuple[int, ...] = ()
+
+
+class CheckerFile(msgspec.Struct, frozen=True):
+    """A checker's verdict. Numbers and data are as the checker has them."""
+
+    valid: Valid
+    summary: str = ""
+    counts: dict[str, Any] = {}
+    findings_total: int = 0
+    findings: tuple[FindingFile, ...] = ()
+    observed: tuple[FindingFile, ...] = ()
+    data: dict[str, Any] = {}
+
+
+class CountFile(msgspec.Struct, frozen=True):
+    """How often a fault was done, and how often it bit."""
+
+    done: int
+    bit: int
+
+
+class FaultsFile(msgspec.Struct, frozen=True):
+    """How often the faults bit."""
+
+    bit: int | None = None
+    by_name: dict[str, CountFile] = {}
+
+
+class ResultsFile(msgspec.Struct, frozen=True):
+    """What a gate reads of results.json."""
+
+    valid: Valid
+    checkers: dict[str, CheckerFile] = {}
+    mutant: str | None = None
+    faults_asked: tuple[str, ...] = ()
+    faults: FaultsFile = FaultsFile()
+    faults_unavailable: dict[str, str] = {}
+    repeat: str = ""
+
+
+class HistoryFile(msgspec.Struct, frozen=True):
+    """What `check --json` wrote of one history."""
+
+    path: str
+    valid: Valid
+    checkers: dict[str, CheckerFile] = {}
+    operations: dict[str, int] = {}
+    seconds: float = 0.0
+
+
+class CheckFile(msgspec.Struct, frozen=True):
+    """What `check --json` wrote."""
+
+    histories: tuple[HistoryFile, ...]
+
+
+def outcome_of(valid: Valid, conclusions: Sequence[Conclusion]) -> Outcome:
+    """Join the verdict that a file states with those of its checkers; none at all is unknown."""
+    worst = max((one.outcome for one in conclusions), default=Outcome.UNKNOWN)
+    return max(worst, _outcome(valid))
+
+
+def conclusions_of(checkers: Mapping[str, CheckerFile]) -> tuple[Conclusion, ...]:
+    """Return what the checkers concluded, their findings by kind."""
+    return tuple(
+        Conclusion(
+            checker=name,
+            outcome=_outcome(one.valid),
+            summary=one.summary,
+            kinds=_kinds(one.findings, kind_totals(msgspec.to_builtins(one))),
+            observed=_kinds(one.observed, _observed_totals(one)),
+        )
+        for name, one in checkers.items()
+    )
+
+
+def _outcome(valid: Valid) -> Outcome:
+    if valid == "unknown":
+        return Outcome.UNKNOWN
+    return Outcome.VALID if valid else Outcome.INVALID
+
+
+def _observed_totals(one: CheckerFile) -> dict[str, int]:
+    """How many there are of each kind that breaks no promise: what is kept, or counted."""
+    totals = dict(Counter(finding.kind for finding in one.observed))
+    counted = one.data.get("observed")
+    for kind, count in counted.items() if isinstance(counted, dict) else ():
+        if isinstance(count, int):
+            totals[kind] = max(count, totals.get(kind, 0))
+    return totals
+
+
+def _kinds(findings: Sequence[FindingFile], totals: Mapping[str, int]) -> tuple[Kind, ...]:
+    first: dict[str, FindingFile] = {}
+    for finding in findings:
+        first.setdefault(finding.kind, finding)
+    kinds = []
+    for name in dict.fromkeys((*first, *totals)):
+        one = first.get(name, FindingFile(name))
+        count = totals.get(name, 1)
+        kinds.append(Kind(name, count, one.message, one.key, one.offset, one.operations))
+    return tuple(kinds)

@@ -1,0 +1,214 @@
+"""The gate's decisions: a policy, a day and what is known of runs -> rulings. Pure.
+
+Exit code 1 says that something is wrong: a promise is broken, or a ceiling exceeded. 2 says that it
+is not shown to be right: a verdict is unknown, too little was tried, planted bugs were missed, or a
+number is not there that a ceiling is about. 255: a run has no verdict, as its harness failed.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from harness.verdict import EXIT_BY_OUTCOME, ExitCode, Outcome
+from reports.gating.measures import CEILINGS, FLOORS
+from reports.gating.model import Conclusion, GateResult, Ruling, RunFacts, RunRulings
+from reports.gating.policy import UNKNOWN, VACUOUS, Allowance, Detection, Policy
+
+VACUITY: Final = "vacuity"
+"""The checker that says whether a run tested what it was asked to test."""
+FAULTS_BIT: Final = "faults-bit"
+VERDICT: Final = "verdict"
+PLANTED_BUG: Final = "planted-bug"
+DETECTION: Final = "detection"
+RUNS: Final = "runs"
+
+
+def decide(policy: Policy, runs: Sequence[RunFacts], today_utc: datetime.date) -> GateResult:
+    """Rule on each run and on all of them together.
+
+    Args:
+        policy: what is asked.
+        runs: what is known of each run, and of each attempt at one.
+        today_utc: the day by which allowances have ended or not.
+    """
+    judged = [run for run in runs if not run.skipped]
+    ruled = tuple(RunRulings(run, tuple(_rule(policy, run, today_utc))) for run in judged)
+    return GateResult(
+        runs=ruled,
+        overall=tuple(_overall(policy, judged)),
+        skipped=tuple(run for run in runs if run.skipped),
+        notes=tuple(_unneeded(policy, judged)),
+    )
+
+
+def _rule(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterator[Ruling]:
+    if run.outcome is None:
+        if run.is_retried:  # the harness failed, and a later attempt stands for it
+            return
+        yield Ruling(VERDICT, ExitCode.HARNESS, f"there is no verdict: {run.failure}")
+        return
+    if run.mutant is not None and policy.detection is not None:
+        yield _planted(run.mutant, run)
+        return
+    if run.is_retried:  # a later attempt stands for what is not known; for an invalid none does
+        yield from (ruling for ruling in _verdicts(policy, run, today_utc) if _is_wrong(ruling))
+        return
+    yield from _verdicts(policy, run, today_utc)
+    yield from _floors(policy, run)
+    yield from _ceilings(policy, run)
+
+
+def _is_wrong(ruling: Ruling) -> bool:
+    return ruling.code == ExitCode.INVALID
+
+
+def _planted(mutant: str, run: RunFacts) -> Ruling:
+    """A run with a planted bug is as it should be if it ended invalid."""
+    if run.outcome is Outcome.INVALID:
+        return Ruling(PLANTED_BUG, ExitCode.VALID, f"the planted bug {mutant} was found")
+    assert run.outcome is not None, "runs without a verdict are ruled on before"
+    text = f"the planted bug {mutant} was not found: the verdict is {run.outcome.name.lower()}"
+    return Ruling(PLANTED_BUG, ExitCode.VALID, f"{text} (counted under {DETECTION})")
+
+
+def _verdicts(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterator[Ruling]:
+    assert run.outcome is not None, "runs without a verdict are ruled on before"
+    for conclusion in run.conclusions:
+        yield _verdict(policy, run, conclusion, today_utc)
+    worst = max((one.outcome for one in run.conclusions), default=Outcome.VALID)
+    if run.outcome > worst or not run.conclusions:
+        text = run.failure or f"the verdict is {run.outcome.name.lower()}"
+        ruling = Ruling(VERDICT, EXIT_BY_OUTCOME[run.outcome], text)
+        yield _allowed(policy, ruling, UNKNOWN, run.name, today_utc)
+    told = any(one.checker == VACUITY and one.outcome > Outcome.VALID for one in run.conclusions)
+    if run.asked and not told and not any(count.bit for count in run.faults.values()):
+        text = f"vacuous: no fault bit of those asked for ({', '.join(run.asked)})"
+        ruling = Ruling(FAULTS_BIT, ExitCode.UNKNOWN, text)
+        yield _allowed(policy, ruling, VACUOUS, run.name, today_utc)
+
+
+def _verdict(
+    policy: Policy, run: RunFacts, conclusion: Conclusion, today_utc: datetime.date
+) -> Ruling:
+    code = EXIT_BY_OUTCOME[conclusion.outcome]
+    is_vacuous = conclusion.checker == VACUITY
+    kind = VACUOUS if is_vacuous else UNKNOWN
+    said = conclusion.summary
+    if code == ExitCode.UNKNOWN and not said.startswith(kind):
+        said = f"{kind}: {said}"
+    ruling = Ruling(conclusion.checker, code, said)
+    return _allowed(policy, ruling, kind, run.name, today_utc)
+
+
+def _allowed(
+    policy: Policy, ruling: Ruling, kind: str, run: str, today_utc: datetime.date
+) -> Ruling:
+    """Let a ruling pass if the policy allows it today; say so if it did until some day."""
+    if ruling.code != ExitCode.UNKNOWN:
+        return ruling
+    ended: Allowance | None = None
+    for allowance in policy.allow:
+        if not allowance.covers(kind, run, ruling.rule):
+            continue
+        if today_utc <= allowance.until:
+            return Ruling(ruling.rule, ExitCode.VALID, ruling.message, allowance)
+        ended = allowance
+    if ended is None:
+        return ruling
+    text = f"{ruling.message}; was allowed until {ended.until}: {ended.reason}"
+    return Ruling(ruling.rule, ruling.code, text)
+
+
+def _floors(policy: Policy, run: RunFacts) -> Iterator[Ruling]:
+    for key, measure in FLOORS.items():
+        floor = getattr(policy.floors, key)
+        if not floor:
+            continue
+        value = run.measures.get(key)
+        found = "not known" if value is None else measure.text(value)
+        code = ExitCode.UNKNOWN if value is None or value < floor else ExitCode.VALID
+        why = f" ({run.missing[key]})" if value is None and key in run.missing else ""
+        yield Ruling(key, code, f"{measure.words}: {found}{why}; at least {measure.text(floor)}")
+    for fault, floor in policy.floors.faults.items():
+        if fault in run.unavailable:
+            text = f"{fault} is not available: {run.unavailable[fault]}; at least {floor} asked for"
+            code = ExitCode.UNKNOWN if floor else ExitCode.VALID
+            yield Ruling(f"fault {fault}", code, text)
+        elif fault in run.asked:
+            bites = run.faults.get(fault)
+            bit = bites.bit if bites else 0
+            code = ExitCode.UNKNOWN if bit < floor else ExitCode.VALID
+            yield Ruling(f"fault {fault}", code, f"{fault} bit {_times(bit)}; at least {floor}")
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _ceilings(policy: Policy, run: RunFacts) -> Iterator[Ruling]:
+    for key, measure in CEILINGS.items():
+        ceiling = getattr(policy.ceilings, key)
+        if ceiling is None:
+            continue
+        value = run.measures.get(key)
+        most = f"at most {measure.text(ceiling)}"
+        if value is None:
+            why = run.missing.get(key, "the run has no such number")
+            yield Ruling(key, ExitCode.UNKNOWN, f"{measure.words}: not known ({why}); {most}")
+            continue
+        code = ExitCode.VALID if value <= ceiling else ExitCode.INVALID
+        yield Ruling(key, code, f"{measure.words}: {measure.text(value)}; {most}")
+
+
+def _overall(policy: Policy, runs: Sequence[RunFacts]) -> Iterator[Ruling]:
+    last = [run for run in runs if not run.is_retried]
+    if policy.detection is not None:
+        yield from _detection(policy.detection, [run for run in last if run.mutant is not None])
+        last = [run for run in last if run.mutant is None]
+    # Runs of planted bugs alone are a measurement of the harness, and may stand for themselves.
+    if last or policy.detection is None or not any(run.mutant for run in runs):
+        count = sum(run.outcome is not None for run in last)
+        code = ExitCode.VALID if count >= policy.floors.runs else ExitCode.UNKNOWN
+        yield Ruling(RUNS, code, f"runs with a verdict: {count}; at least {policy.floors.runs}")
+    for fault, floor in policy.floors.faults.items():
+        if floor and not any(fault in run.asked or fault in run.unavailable for run in last):
+            text = f"no run was asked for {fault}; it is to bite {_times(floor)}"
+            yield Ruling(f"fault {fault}", ExitCode.UNKNOWN, text)
+
+
+def _detection(asked: Detection, runs: Sequence[RunFacts]) -> Iterator[Ruling]:
+    """Rule on the planted bugs: one is found if any run of it ended invalid."""
+    ran = {run.mutant for run in runs if run.mutant is not None}
+    found = {run.mutant for run in runs if run.outcome is Outcome.INVALID}
+    missed = sorted(ran - found)
+    text = f"planted bugs found: {len(found)} of {len(ran)}"
+    if missed:
+        text += f", not {', '.join(missed)}"
+    is_met = bool(ran) and len(found) >= asked.found * len(ran)
+    code = ExitCode.VALID if is_met else ExitCode.UNKNOWN
+    yield Ruling(DETECTION, code, f"{text}; at least {asked.found:.0%}")
+    if len(ran) < asked.runs or asked.runs > 1:
+        code = ExitCode.UNKNOWN if len(ran) < asked.runs else ExitCode.VALID
+        yield Ruling(
+            f"{DETECTION} runs", code, f"planted bugs run: {len(ran)}; at least {asked.runs}"
+        )
+    for bug in asked.bugs:
+        code = ExitCode.VALID if bug in found else ExitCode.UNKNOWN
+        said = "was found" if bug in found else "was not found" if bug in ran else "was not run"
+        yield Ruling(f"{DETECTION} {bug}", code, f"the planted bug {bug} {said}")
+
+
+def _unneeded(policy: Policy, runs: Sequence[RunFacts]) -> Iterator[str]:
+    """Name what the policy allows and no run needs: it may be taken out."""
+    for allowance in policy.allow:
+        if not any(_is_needed(allowance, run) for run in runs):
+            where = "" if allowance.runs == ("*",) else f" of {', '.join(allowance.runs)}"
+            yield f"no run needs that {allowance.verdict}{where} is allowed: {allowance.reason}"
+
+
+def _is_needed(allowance: Allowance, run: RunFacts) -> bool:
+    day = datetime.date.min  # whether it has ended is another matter
+    rulings = _verdicts(Policy(allow=(allowance,)), run, day) if run.outcome is not None else ()
+    return any(ruling.allowed is not None for ruling in rulings)

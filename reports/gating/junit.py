@@ -1,0 +1,120 @@
+"""What a gate came to -> one JUnit file: a run is a test suite, a rule on it a test case.
+
+A failure says that something is wrong, an error that it is not shown to be right; what the policy
+lets pass, and what was not run, is skipped and says why. Jenkins, GitLab, Azure and GitHub's
+reporters read it: elements and attributes are those of the schema of Jenkins' xUnit plug-in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+from xml.etree import ElementTree
+
+from harness.verdict import ExitCode
+from reports.gating.measures import CEILINGS
+from reports.gating.model import GateResult, Ruling, RunFacts, RunRulings
+from reports.junit import xml_text
+
+ALL: Final = "all runs together"
+"""The suite of the rules on all of them."""
+NAME: Final = "shaketable gate"
+
+Tag = Literal["", "failure", "error", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A test case: `tag` says how it ended, "" is passed."""
+
+    name: str
+    tag: Tag
+    type: str
+    message: str
+
+
+def render(result: GateResult) -> str:
+    """Render the file; the same result gives the same text."""
+    root = ElementTree.Element("testsuites", {"name": NAME})
+    cases: list[_Case] = []
+    for run in result.runs:
+        of_run = [_case(ruling) for ruling in run.rulings]
+        cases += of_run
+        _suite(root, run.facts.name, of_run, run.facts.seconds, _told(run))
+    if result.overall:
+        of_all = [_case(ruling) for ruling in result.overall]
+        cases += of_all
+        _suite(root, ALL, of_all, 0.0, "")
+    for facts in result.skipped:
+        left_out = [_Case("run", "skipped", "left-out", facts.skipped)]
+        cases += left_out
+        _suite(root, facts.name, left_out, 0.0, "")
+    counts = _counts(cases)
+    del counts["skipped"]  # the schema has it for suites alone
+    root.attrib.update(counts, time=_seconds(sum(run.facts.seconds for run in result.runs)))
+    ElementTree.indent(root)
+    body = ElementTree.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
+
+
+def _suite(
+    root: ElementTree.Element, name: str, cases: Sequence[_Case], seconds: float, told: str
+) -> None:
+    """Add a suite; each of its cases is told apart by class and name, as GitLab wants it."""
+    named = {"name": xml_text(name), **_counts(cases), "time": _seconds(seconds)}
+    suite = ElementTree.SubElement(root, "testsuite", named)
+    for number, case in enumerate(cases):
+        # The run took its time once: the first case has it all, so that sums are right.
+        took = _seconds(seconds if number == 0 else 0.0)
+        names = {"classname": xml_text(name), "name": xml_text(case.name), "time": took}
+        element = ElementTree.SubElement(suite, "testcase", names)
+        if case.tag:
+            message = xml_text(case.message)
+            kind = {"type": case.type, "message": message}
+            ElementTree.SubElement(element, case.tag, kind).text = message
+        else:
+            ElementTree.SubElement(element, "system-out").text = xml_text(case.message)
+    if told:
+        ElementTree.SubElement(suite, "system-out").text = xml_text(told)
+
+
+def _case(ruling: Ruling) -> _Case:
+    if ruling.allowed is not None:
+        text = f"{ruling.message}; allowed until {ruling.allowed.until}: {ruling.allowed.reason}"
+        return _Case(ruling.rule, "skipped", "allowed", text)
+    if ruling.code == ExitCode.VALID:
+        return _Case(ruling.rule, "", "", ruling.message)
+    if ruling.code == ExitCode.INVALID:
+        kind = "exceeded" if ruling.rule in CEILINGS else "invalid"
+        return _Case(ruling.rule, "failure", kind, ruling.message)
+    kind = "unknown" if ruling.code == ExitCode.UNKNOWN else "crashed"
+    return _Case(ruling.rule, "error", kind, ruling.message)
+
+
+def _told(run: RunRulings) -> str:
+    """What helps to see it again."""
+    return "\n".join(f"{label}: {text}" for label, text in _rows(run.facts) if text)
+
+
+def _rows(facts: RunFacts) -> list[tuple[str, str]]:
+    return [
+        ("run", facts.path),
+        ("planted bug", facts.mutant or ""),
+        ("repeat", facts.repeat),
+        ("report", facts.report),
+    ]
+
+
+def _counts(cases: Sequence[_Case]) -> dict[str, str]:
+    tags = [case.tag for case in cases]
+    return {
+        "tests": str(len(cases)),
+        "failures": str(tags.count("failure")),
+        "errors": str(tags.count("error")),
+        "skipped": str(tags.count("skipped")),
+    }
+
+
+def _seconds(seconds: float) -> str:
+    return f"{max(0.0, seconds):.3f}"

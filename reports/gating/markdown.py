@@ -1,0 +1,112 @@
+"""What a gate came to -> Markdown, for the summary page of a CI job.
+
+Names and values come from histories of others: everything that Markdown or HTML would take for its
+own is written as a character reference, which shows the character and means nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from harness.printable import printable
+from harness.verdict import ExitCode
+from reports.gating.model import GateResult, Ruling, RunRulings
+
+SUMMARY_BYTES_MAX: Final = 1 << 20
+"""GitHub refuses a step's summary that is larger, and shows none of it."""
+TAIL_BYTES: Final = 256
+"""Kept free for saying that something was cut."""
+MESSAGE_CHARS_MAX: Final = 1_000
+LEFT_OUT_MAX: Final = 50
+WORDS: Final = {
+    int(ExitCode.VALID): "passed",
+    int(ExitCode.INVALID): "failed: something is wrong",
+    int(ExitCode.UNKNOWN): "failed: not shown to be right",
+}
+VERDICTS: Final = {
+    int(ExitCode.VALID): "holds",
+    int(ExitCode.INVALID): "broken",
+    int(ExitCode.UNKNOWN): "unknown",
+}
+_STEERING: Final = {ord(sign): f"&#{ord(sign)};" for sign in "\\`*_[]<>#!|~&@:$"}
+_WWW: Final = re.compile(r"(www)\.", re.IGNORECASE)
+"""What GitHub makes a link of though nothing in it steers."""
+
+
+def render(result: GateResult, bytes_max: int = SUMMARY_BYTES_MAX) -> str:
+    """Render the page, at most `bytes_max` bytes of it; the runs that fail come first."""
+    text = ""
+    size = 0
+    for block in _blocks(result):
+        grown = size + len(block.encode(errors="replace"))
+        if grown > bytes_max - TAIL_BYTES:
+            tail = "\n\nMore does not fit here; the JUnit and SARIF files have all.\n"
+            return text + tail if size + len(tail) <= bytes_max else text
+        text += block
+        size = grown
+    return text
+
+
+def escape(text: str) -> str:
+    """Return text that shows as it is, in one line, wherever it stands in Markdown."""
+    return _WWW.sub(r"\1&#46;", printable(text).translate(_STEERING))
+
+
+def _blocks(result: GateResult) -> Iterator[str]:
+    word = WORDS.get(result.code, "failed: the harness failed")
+    yield f"## shaketable gate {word} (exit code {result.code})\n\n"
+    told = sorted(result.runs, key=lambda run: run.code == ExitCode.VALID)
+    if told:
+        yield "| run | rules | broken |\n| --- | ---: | --- |\n"
+    for run in told:
+        yield _row(run)
+    details = [run for run in told if run.breaches or _let_pass(run)]
+    for run in details:
+        yield from _details(run)
+    if breaches := [ruling for ruling in result.overall if not ruling.holds]:
+        yield "\n### All runs together\n\n"
+        yield from (_line(ruling) for ruling in breaches)
+    if result.skipped:
+        yield "\n### Left out\n\n"
+    for facts in result.skipped[:LEFT_OUT_MAX]:
+        yield f"- {escape(facts.name)}: {escape(facts.skipped)}\n"
+    if (more := len(result.skipped) - LEFT_OUT_MAX) > 0:
+        yield f"- and {more} more\n"
+    for note in result.notes:
+        yield f"\nNote: {escape(note)}\n"
+
+
+def _row(run: RunRulings) -> str:
+    broken = ", ".join(escape(ruling.rule) for ruling in run.breaches)
+    bug = f" with {escape(run.facts.mutant)}" if run.facts.mutant else ""
+    return f"| {escape(run.facts.name)}{bug} | {len(run.rulings)} | {broken or 'none'} |\n"
+
+
+def _details(run: RunRulings) -> Iterator[str]:
+    yield f"\n### {escape(run.facts.name)}\n\n"
+    for ruling in run.breaches:
+        yield _line(ruling)
+    for ruling in _let_pass(run):
+        assert ruling.allowed is not None, "that is what was asked"
+        until = f"allowed until {ruling.allowed.until}: {escape(ruling.allowed.reason)}"
+        yield f"- {escape(ruling.rule)} (let pass): {_message(ruling)}; {until}\n"
+    if run.breaches and run.facts.repeat:
+        yield f"- to see it again: <code>{escape(run.facts.repeat)}</code>\n"
+    if run.breaches and run.facts.report:
+        yield f"- its page: <code>{escape(run.facts.report)}</code>\n"
+
+
+def _let_pass(run: RunRulings) -> list[Ruling]:
+    return [ruling for ruling in run.rulings if ruling.allowed is not None]
+
+
+def _line(ruling: Ruling) -> str:
+    verdict = VERDICTS.get(ruling.code, "no verdict")
+    return f"- **{escape(ruling.rule)}** ({verdict}): {_message(ruling)}\n"
+
+
+def _message(ruling: Ruling) -> str:
+    text = ruling.message
+    return escape(text if len(text) <= MESSAGE_CHARS_MAX else f"{text[: MESSAGE_CHARS_MAX - 1]}…")

@@ -1,0 +1,108 @@
+"""What a policy says: which verdicts pass, how much must be tried, how slow is too slow. Pure data.
+
+An invalid run never passes: no line of a policy can allow it. What a target does not promise
+belongs into its promises, not into a policy.
+"""
+
+from __future__ import annotations
+
+import datetime
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+
+import msgspec
+
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Bound = Annotated[float, msgspec.Meta(ge=0.0)]
+
+UNKNOWN = "unknown"
+VACUOUS = "vacuous"
+
+
+class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much must have been tried, or it shows nothing.
+
+    Attributes:
+        runs: so many runs there must be, all together.
+        operations: of the clients, in each run.
+        faults_bit: faults that bit, in each run.
+        faults: of single faults, how often each must have bitten in each run that asked for it;
+            one for which no run asked is missed.
+    """
+
+    runs: Annotated[int, msgspec.Meta(ge=1)] = 1
+    operations: Count = 0
+    faults_bit: Count = 0
+    faults: dict[str, Count] = {}
+
+
+class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What no run may exceed; None is not asked. See `reports.gating.measures.CEILINGS`."""
+
+    recovery_median_s: Bound | None = None
+    recovery_worst_s: Bound | None = None
+    p99_ms: Bound | None = None
+    p99_steady_ms: Bound | None = None
+    unavailable_longest_s: Bound | None = None
+    unavailable_total_s: Bound | None = None
+    acknowledged_loss: Count | None = None
+
+
+class Detection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is asked of the planted bugs: a harness that sees none of them shows nothing.
+
+    Attributes:
+        found: which share of those that were run must have been found.
+        bugs: those that must have been run and found, by name.
+        runs: so many different ones must have been run.
+    """
+
+    found: Share = 1.0
+    bugs: tuple[str, ...] = ()
+    runs: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A verdict that is let pass for a time.
+
+    Attributes:
+        verdict: which.
+        reason: why; it is shown wherever the verdict is.
+        until: the last day, UTC, on which it holds.
+        runs: names of runs, with * and ?; all if it is left out.
+        checkers: whose unknown; all if it is left out.
+    """
+
+    verdict: Literal["unknown", "vacuous"]
+    reason: Annotated[str, msgspec.Meta(min_length=1, pattern=r"\S")]
+    until: datetime.date
+    runs: tuple[str, ...] = ("*",)
+    checkers: tuple[str, ...] = ("*",)
+
+    def covers(self, verdict: str, run: str, checker: str) -> bool:
+        """Whether it is about this verdict of this checker in this run, on whatever day."""
+        return (
+            self.verdict == verdict
+            and any(fnmatchcase(run, pattern) for pattern in self.runs)
+            and any(fnmatchcase(checker, pattern) for pattern in self.checkers)
+        )
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy. The default one asks for valid verdicts of runs whose faults bit, and no more.
+
+    Attributes:
+        floors: how much must have been tried.
+        ceilings: what no run may exceed.
+        unavailable_from_s: a stretch without an acknowledgement counts as unavailable from this
+            length on.
+        detection: with it runs of planted bugs must end invalid; None: they are runs as any.
+        allow: what is let pass for a time.
+    """
+
+    floors: Floors = Floors()
+    ceilings: Ceilings = Ceilings()
+    unavailable_from_s: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0
+    detection: Detection | None = None
+    allow: tuple[Allowance, ...] = ()
