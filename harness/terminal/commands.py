@@ -15,7 +15,18 @@ from harness import campaign as campaigns
 from harness.campaign import Campaign
 from harness.errors import UsageError
 from harness.history import run_folder
-from harness.terminal import check, doctor, gate, heal, matrix, session, simulation, up
+from harness.terminal import (
+    check,
+    compare,
+    doctor,
+    gate,
+    heal,
+    matrix,
+    serve,
+    session,
+    simulation,
+    up,
+)
 from harness.terminal.grid import show_rows
 from harness.terminal.help import CalmFormatter
 from harness.terminal.options import RunOptions
@@ -181,6 +192,8 @@ def list_(
 
 app.command(check.check, usage="Usage: ./shaketable check PATH... [OPTIONS]")
 app.command(gate.gate, usage="Usage: ./shaketable gate RUN... [OPTIONS]")
+app.command(compare.compare, usage="Usage: ./shaketable compare A B [OPTIONS]")
+app.command(serve.serve, usage="Usage: ./shaketable serve [OPTIONS]")
 app.command(matrix.matrix, usage="Usage: ./shaketable matrix [FILE.toml] [OPTIONS]")
 app.command(doctor.doctor, usage="Usage: ./shaketable doctor [--json]")
 app.command(heal.heal, usage="Usage: ./shaketable heal [STORE|RUN]")

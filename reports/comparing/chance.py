@@ -20,7 +20,6 @@ Statistic = Callable[[Floats], Floats]
 """Of an array (draws, windows), in which NaN is nothing: one number a draw."""
 
 DRAWS: Final = 4000
-BLOCK_WINDOWS_MAX: Final = 4
 SEED: Final = 20221
 """The same two runs have the same answer every time."""
 PERMUTATIONS: Final = 20_000
@@ -50,10 +49,14 @@ def median(drawn: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Windows by time, without NaN, and in which piece of the run each stands."""
+    """Windows by time, without NaN, and in which piece of the run each stands.
+
+    `block_max`: windows of a piece that are drawn together, at most.
+    """
 
     values: Floats
     pieces: Ints
+    block_max: int = 4
 
     @property
     def blocks(self) -> list[Floats]:
@@ -62,7 +65,7 @@ class Sample:
         return [
             block
             for piece in np.split(self.values, cut)
-            for block in np.array_split(piece, -(-len(piece) // BLOCK_WINDOWS_MAX))
+            for block in np.array_split(piece, max(1, -(-len(piece) // self.block_max)))
         ]
 
 

@@ -23,6 +23,12 @@ from reports.comparing.stretches import CALM
 WINDOWS_MIN: Final = 6
 BLOCKS_MIN: Final = 3
 """With fewer windows or blocks of them on either side nothing is judged."""
+BLOCKS_ENOUGH: Final = 6
+FEW: Final = 2.0
+"""With fewer blocks the margin is so much wider: a few faults may by chance hit other nodes."""
+CALM_BLOCK: Final = 4
+FAULT_BLOCK: Final = 10
+"""Windows that are drawn together: those of calm time, and those under one fault."""
 ALPHA: Final = 0.05
 """How often a comparison of two runs alike may say that anything differs, chance alone asked."""
 RECOVERIES_MIN: Final = 3
@@ -142,7 +148,7 @@ def _pairs(a: Measured, b: Measured) -> tuple[list[tuple[str, Series, Series]], 
 
 def _of_metric(metric: Metric, where: str, a: Series, b: Series, alpha: float) -> Difference:
     """Judge one number of one condition."""
-    samples = [_sample(metric.of(series), series) for series in (a, b)]
+    samples = [_sample(metric.of(series), series, where) for series in (a, b)]
     point_a, point_b = (
         float(metric.statistic(sample.values[None, :])[0]) if len(sample.values) else None
         for sample in samples
@@ -167,7 +173,9 @@ def _of_metric(metric: Metric, where: str, a: Series, b: Series, alpha: float) -
     by = between(first, second, metric.statistic, alpha)
     judgement = Judgement.SAME
     if abs(point_b - point_a) >= metric.floor:
-        judgement = _beyond(by, metric.margin, is_share=metric.is_share)
+        is_few = any(len(sample.blocks) < BLOCKS_ENOUGH for sample in samples)
+        margin = metric.margin * (FEW if is_few else 1)
+        judgement = _beyond(by, margin, is_share=metric.is_share)
     return Difference(
         where=where,
         what=metric.name,
@@ -182,9 +190,10 @@ def _of_metric(metric: Metric, where: str, a: Series, b: Series, alpha: float) -
     )
 
 
-def _sample(values: Floats, series: Series) -> Sample:
+def _sample(values: Floats, series: Series, where: str) -> Sample:
     is_known = ~np.isnan(values)
-    return Sample(values[is_known], series.pieces[is_known])
+    block_max = CALM_BLOCK if where == CALM else FAULT_BLOCK
+    return Sample(values[is_known], series.pieces[is_known], block_max)
 
 
 def _beyond(by: Interval, margin: float, *, is_share: bool) -> Judgement:

@@ -29,7 +29,7 @@ def series(seed: int, seconds: int = 30, slower: float = 1.0, refused: float = 0
         median_ms=latency,
         p99_ms=5 * latency * np.exp(rng.normal(0, 0.2, seconds)),
         refused=np.clip(refused + rng.normal(0, 0.004, seconds), 0, 1),
-        pieces=np.arange(seconds) // 5,
+        pieces=np.arange(seconds) // 4,
     )
 
 
@@ -93,7 +93,7 @@ def test_a_condition_is_compared_with_the_same_condition() -> None:
 def test_time_under_a_fault_that_the_other_run_never_asked_for_meets_its_calm_time() -> None:
     slow_disk = run(
         6,
-        conditions={CALM: series(6), "disk-slow": series(7, 20, slower=6)},
+        conditions={CALM: series(6), "disk-slow": series(7, 40, slower=8)},
         faults_asked=("disk-slow",),
     )
     compared = compare(run(1), slow_disk)

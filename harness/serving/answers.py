@@ -1,0 +1,219 @@
+"""What is answered to a request: a page, a file, a zip. No socket is needed to ask.
+
+Everything is read only, and everything that is shown may be hostile: names, logs, reports.
+Pages of ours run no script but ours and no style of others. A report runs in a sandbox without an
+origin, so that whatever stands in it cannot read another page. Other files are never HTML.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from harness.history.run_folder import RunFolder
+from harness.serving import pages
+from harness.serving.index import Index, is_run
+from harness.serving.live import Follower
+from harness.serving.places import NotHereError, opened, place
+from harness.serving.trends import Trends
+from harness.serving.zipping import zipped
+
+CHUNK_BYTES: Final = 256 << 10
+QUERY_FIELDS_MAX: Final = 20
+OWN: Final = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""What pages of ours may do."""
+SELF_CONTAINED: Final = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+"""What a report or a comparison may do: show itself."""
+NOTHING: Final = "sandbox; default-src 'none'; frame-ancestors 'none'"
+HTML: Final = "text/html; charset=utf-8"
+PLAIN: Final = "text/plain; charset=utf-8"
+TEXTS: Final = (".json", ".jsonl", ".log", ".toml", ".txt", ".xml", ".conf", ".md", ".csv")
+REPORTS: Final = ("report.html", "matrix.html")
+"""The only files of a store that are shown as HTML."""
+COMMON: Final = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A status, a body (whole, or piece by piece) and what is said of it."""
+
+    status: int
+    kind: str
+    body: bytes | Iterator[bytes]
+    policy: str = OWN
+    headers: tuple[tuple[str, str], ...] = ()
+    length: int | None = None
+
+    @property
+    def all_headers(self) -> list[tuple[str, str]]:
+        """The headers but for those of the connection."""
+        length = len(self.body) if isinstance(self.body, bytes) else self.length
+        told = [("Content-Type", self.kind), ("Content-Security-Policy", self.policy)]
+        told += [("Content-Length", str(length))] if length is not None else []
+        return [*told, *COMMON, *self.headers]
+
+
+@dataclass(slots=True)
+class Site:
+    """A store as it is shown."""
+
+    store: Path
+    index: Index = field(init=False)
+    trends: Trends = field(init=False)
+    follower: Follower = field(default_factory=Follower)
+
+    def __post_init__(self) -> None:
+        """Nothing is read before somebody asks."""
+        self.index = Index(self.store)
+        self.trends = Trends(self.store)
+
+    def answer(self, target: str) -> Answer:
+        """Answer a GET of `target`, a path with a query. Never raises for what is asked."""
+        try:
+            path, query = _parsed(target)
+            return self._route(path, query)
+        except NotHereError:
+            return self.message(404, "There is nothing here.")
+
+    def message(self, status: int, text: str) -> Answer:
+        """A page that says one thing."""
+        return self._page("message.html.j2", status=status, text=text)
+
+    def _route(self, path: str, query: dict[str, str]) -> Answer:
+        first, _, rest = path.removeprefix("/").partition("/")
+        if first == "" and not rest:
+            return self._page("list.html.j2", **pages.listing(self.index.entries(), query))
+        if first == "static":
+            return _static(rest)
+        if first == "files":
+            return self._files(rest)
+        if first == "trends" and not rest:
+            return self._page("trends.html.j2", **pages.trending(self.index, self.trends, query))
+        if first == "compare" and not rest:
+            return self._compare(query)
+        if first in ("run", "live", "zip"):
+            return self._of_run(first, rest)
+        raise NotHereError
+
+    def _of_run(self, what: str, named: str) -> Answer:
+        """Answer for one run: its page, the part of it that changes, its files as a zip."""
+        found = place(self.store, named)
+        entry = self.index.entry(found)
+        if what == "zip":
+            name = f"{pages.safe_name(entry.name)}-{pages.safe_name(found.name)}.zip"
+            disposition = ("Content-Disposition", f'attachment; filename="{name}"')
+            return Answer(200, "application/zip", zipped(found), NOTHING, (disposition,))
+        live = self.follower.look(RunFolder(found)) if entry.state == "RUNNING" else None
+        if what == "live":
+            if live is None:
+                return Answer(200, HTML, b'<div id="live" data-state="ended"></div>')
+            return self._page("live.html.j2", entry=entry, live=live)
+        shown = pages.run(entry, self.index, has_report=RunFolder(found).report_html.is_file())
+        return self._page("run.html.j2", live=live, **shown)
+
+    def _page(self, template: str, **what: object) -> Answer:
+        status = what.get("status")
+        text = pages.rendered(template, store=str(self.store), **what)
+        body = text.encode(errors="replace")
+        return Answer(status if isinstance(status, int) else 200, HTML, body)
+
+    def _compare(self, query: dict[str, str]) -> Answer:
+        if not query.get("a") or not query.get("b"):
+            return self.message(400, "Choose a run A and a run B to compare.")
+        from reports.comparing.folders import compare_folders  # noqa: PLC0415 - half a second
+        from reports.comparing.page import render_comparison  # noqa: PLC0415 - as above
+
+        folders = [place(self.store, query[letter]) for letter in "ab"]
+        if not all(map(is_run, folders)):
+            raise NotHereError
+        text = render_comparison(compare_folders(folders[0], folders[1]))
+        return Answer(200, HTML, text.encode(errors="replace"), SELF_CONTAINED)
+
+    def _files(self, named: str) -> Answer:
+        found = place(self.store, named.rstrip("/"))
+        if found.is_dir():
+            here = found.relative_to(self.store.resolve())
+            return self._page("folder.html.j2", **pages.folder(found, here, is_run=is_run(found)))
+        file, size = opened(found)
+        kind, policy, headers = _kind(found)
+        return Answer(200, kind, _Pieces(file, size), policy, headers, length=size)
+
+
+@dataclass(slots=True)
+class _Pieces:
+    """A file, read as it is sent; as long as it was when it was opened."""
+
+    file: BinaryIO
+    left: int
+
+    def __iter__(self) -> _Pieces:
+        return self
+
+    def __next__(self) -> bytes:
+        data = self.file.read(min(CHUNK_BYTES, self.left)) if self.left > 0 else b""
+        if not data:
+            self.close()
+            raise StopIteration
+        self.left -= len(data)
+        return data
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.left = 0
+        self.file.close()
+
+
+def _parsed(target: str) -> tuple[str, dict[str, str]]:
+    """Split a request's target into its path and the fields of its query.
+
+    Raises:
+        NotHereError: it is no path.
+    """
+    if not target.startswith("/") or target.startswith("//"):
+        raise NotHereError
+    try:
+        split = urlsplit(target)
+        path = unquote(split.path, errors="strict")
+        query = dict(parse_qsl(split.query, max_num_fields=QUERY_FIELDS_MAX))
+    except ValueError as error:
+        raise NotHereError from error
+    return path, query
+
+
+def _static(name: str) -> Answer:
+    """Our own style and script."""
+    if name == "store.css":
+        return Answer(200, "text/css; charset=utf-8", pages.style())
+    if name == "store.js":
+        return Answer(200, "text/javascript; charset=utf-8", pages.script())
+    raise NotHereError
+
+
+def _kind(path: Path) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    """Say as what a file of the store is sent: a report, a text, or something to be saved."""
+    if path.name in REPORTS and (is_run(path.parent) or path.name == "matrix.html"):
+        return HTML, SELF_CONTAINED, ()
+    guessed = mimetypes.guess_type(path.name)[0] or ""
+    if path.suffix in TEXTS or guessed.startswith("text/"):
+        return PLAIN, NOTHING, ()
+    name = pages.safe_name(path.name)
+    disposition = ("Content-Disposition", f'attachment; filename="{name}"')
+    return "application/octet-stream", NOTHING, (disposition,)

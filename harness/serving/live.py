@@ -1,0 +1,210 @@
+"""What a run in progress has recorded so far: read from where it was left, a bounded step a time.
+
+Source: the files that a run folder grows: segments, faults.jsonl, status.jsonl, its log.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from harness.history.run_folder import RunFolder
+from harness.history.segments import MAGIC, PAYLOAD_BYTES_MAX, Event
+from harness.serving.places import NotHereError, opened, read_tail
+
+STEP_BYTES: Final = 4 << 20
+"""Of a segment, read at once: who looks at a long run late catches up in some steps."""
+SECONDS_SHOWN: Final = 120
+TAIL_BYTES: Final = 64 << 10
+LOG_LINES: Final = 12
+FOLLOWED_MAX: Final = 16
+"""Runs that are followed at a time; of another the counts begin anew."""
+_HEAD_BYTES: Final = 9
+"""Of a frame: kind u8, length u32, crc u32 (harness.history.segments)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultNow:
+    """One fault, when it was begun; `state` is applying, on, healed or what the ledger says."""
+
+    number: int
+    name: str
+    state: str
+    at_s: float
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNow:
+    """What a node was last heard to be."""
+
+    node: str
+    role: str
+    term: str
+    committed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A run as far as it is recorded: acknowledged operations of the last seconds, by second."""
+
+    phase: str
+    at_s: float
+    counts: dict[str, int]
+    rates: tuple[int, ...]
+    first_s: int
+    nodes: tuple[NodeNow, ...]
+    faults: tuple[FaultNow, ...]
+    log: tuple[str, ...]
+    is_behind: bool
+
+
+@dataclass(slots=True)
+class _Followed:
+    """How far a run was read."""
+
+    places: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[int] = field(default_factory=Counter)
+    last_ns: int = 0
+
+
+@dataclass(slots=True)
+class Follower:
+    """Follows runs in progress. Safe to be asked by several threads."""
+
+    _runs: dict[Path, _Followed] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def look(self, folder: RunFolder) -> Live:
+        """Say how far a run is, reading what came since the last look."""
+        with self._lock:
+            followed = self._runs.pop(folder.path, None) or _Followed()
+            self._runs[folder.path] = followed
+            while len(self._runs) > FOLLOWED_MAX:
+                self._runs.pop(next(iter(self._runs)))
+            is_behind = _follow(folder, followed)
+            counts, seconds = dict(followed.counts), followed.seconds
+            last_s = followed.last_ns // 1_000_000_000
+            first_s = max(0, last_s - SECONDS_SHOWN)
+            rates = tuple(seconds[second] for second in range(first_s, last_s))
+        log = read_tail(folder.log, TAIL_BYTES).decode(errors="replace").splitlines()
+        return Live(
+            phase=_phase(log),
+            at_s=followed.last_ns / 1e9,
+            counts=counts,
+            rates=rates,
+            first_s=first_s,
+            nodes=_nodes(read_tail(folder.status_jsonl, TAIL_BYTES)),
+            faults=_faults(read_tail(folder.faults_jsonl, TAIL_BYTES)),
+            log=tuple(log[-LOG_LINES:]),
+            is_behind=is_behind,
+        )
+
+
+def _follow(folder: RunFolder, followed: _Followed) -> bool:
+    """Count the events that came; return whether there are more than a step's."""
+    is_behind = False
+    for path in sorted(folder.segments.glob("worker-*.seg")):
+        try:
+            file, size = opened(path)
+        except NotHereError:
+            continue
+        with file:
+            place = followed.places.setdefault(path.name, len(MAGIC))
+            file.seek(place)
+            data = file.read(STEP_BYTES)
+        read = 0
+        for event, end in _events(data):
+            read = end
+            followed.last_ns = max(followed.last_ns, event.time_ns)
+            if event.process >= 0 and event.type != "invoke":
+                followed.counts[event.type] += 1
+                if event.type == "ok":
+                    followed.seconds[event.time_ns // 1_000_000_000] += 1
+        followed.places[path.name] = place + read
+        is_behind = is_behind or (read > 0 and place + len(data) < size)
+    return is_behind
+
+
+def _events(data: bytes) -> Iterator[tuple[Event, int]]:
+    """Yield the events of whole frames, each with where it ends; stops at what is none.
+
+    What is damaged is not counted here; the export judges it.
+    """
+    decoder = msgspec.msgpack.Decoder(Event)
+    at = 0
+    while at + _HEAD_BYTES <= len(data):
+        length = int.from_bytes(data[at + 1 : at + 5], "big")
+        end = at + _HEAD_BYTES + length
+        if length > PAYLOAD_BYTES_MAX or end > len(data) or data[at] != 1:
+            return
+        try:
+            event = decoder.decode(data[at + _HEAD_BYTES : end])
+        except msgspec.DecodeError:
+            return
+        at = end
+        yield event, end
+
+
+def _phase(log: list[str]) -> str:
+    for line in reversed(log):
+        _, found, phase = line.partition("event=phase ")
+        if found:
+            return phase.partition("phase=")[2].split(" ")[0]
+    return ""
+
+
+def _nodes(tail: bytes) -> tuple[NodeNow, ...]:
+    last: dict[str, NodeNow] = {}
+    for row in _rows(tail):
+        texts = (row.get(name) for name in ("role", "term", "committed_index"))
+        role, term, committed = ("-" if text is None else str(text)[:40] for text in texts)
+        node = str(row.get("node"))[:40]
+        last[node] = NodeNow(node, "no answer" if role == "-" else role, term, committed)
+    return tuple(last[node] for node in sorted(last))
+
+
+STATES: Final = {"applying": "applying", "applied": "on", "undone": "healed"}
+
+
+def _faults(tail: bytes) -> tuple[FaultNow, ...]:
+    faults: dict[int, FaultNow] = {}
+    for row in _rows(tail):
+        number, event = row.get("fault"), str(row.get("event"))
+        if not isinstance(number, int):
+            continue
+        before = faults.get(number)
+        plan = row.get("plan")
+        victims = plan.get("victims") if isinstance(plan, dict) else None
+        at_ns = row.get("at_ns")
+        faults[number] = FaultNow(
+            number=number,
+            name=str(row.get("name") or (before.name if before else "?"))[:60],
+            state=STATES.get(event, event[:40]),
+            at_s=before.at_s if before else at_ns / 1e9 if isinstance(at_ns, int) else 0.0,
+            what=", ".join(map(str, victims))[:80]
+            if isinstance(victims, list)
+            else (before.what if before else ""),
+        )
+    return tuple(faults[number] for number in sorted(faults))
+
+
+def _rows(tail: bytes) -> list[dict[str, Any]]:
+    """Read JSON lines; a first or last line that is cut is left out."""
+    rows = []
+    for line in tail.splitlines():
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows

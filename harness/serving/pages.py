@@ -1,0 +1,169 @@
+"""What stands on the pages of the store: entries, runs, folders, trends, as templates want it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from harness.serving import trends
+from harness.serving.index import JUDGED, STATES, Entry, Index, chosen
+from harness.serving.places import is_fit
+from harness.serving.trends import Trends
+
+TEMPLATES: Final = Path(__file__).parent / "templates"
+REPORT_CSS: Final = Path(__file__).parents[2] / "reports" / "templates" / "report.css"
+ENTRIES_A_PAGE: Final = 100
+OTHERS_MAX: Final = 50
+ROWS_MAX: Final = 2_000
+FILTERS: Final = ("state", "name", "target", "workload", "world")
+
+
+def rendered(template: str, **what: object) -> str:
+    """Render a page."""
+    return _environment().get_template(template).render(**what)
+
+
+@cache
+def style() -> bytes:
+    """The style of all pages: that of the reports, and what is the store's own."""
+    return REPORT_CSS.read_bytes() + (TEMPLATES / "store.css").read_bytes()
+
+
+@cache
+def script() -> bytes:
+    """The one script."""
+    return (TEMPLATES / "store.js").read_bytes()
+
+
+def listing(entries: Sequence[Entry], query: Mapping[str, str]) -> dict[str, Any]:
+    """The list of runs, searched and filtered."""
+    asked = {name: query.get(name, "") for name in ("q", *FILTERS)}
+    wanted = {name: asked[name] for name in FILTERS}
+    found = chosen(list(entries), asked["q"], **wanted)
+    page = _page_number(query.get("page", ""), len(found))
+    first = (page - 1) * ENTRIES_A_PAGE
+
+    def link(number: int) -> str:
+        fields = {name: value for name, value in asked.items() if value}
+        return urlencode({**fields, "page": number})
+
+    return {
+        "entries": found[first : first + ENTRIES_A_PAGE],
+        "shown_of": len(found),
+        "total": len(entries),
+        "query": asked,
+        "choices": [(name, _values(entries, name)) for name in FILTERS],
+        "page": page,
+        "before": link(page - 1),
+        "after": link(page + 1) if first + ENTRIES_A_PAGE < len(found) else "",
+    }
+
+
+def run(entry: Entry, index: Index, *, has_report: bool) -> dict[str, Any]:
+    """The page of one run."""
+    facts = (
+        ("begun (UTC)", when(entry.time)),
+        ("target", entry.target),
+        ("planted bug", entry.mutant),
+        ("workload", entry.workload),
+        ("world", entry.world),
+        ("faults", entry.faults),
+        ("seed", entry.seed),
+        ("operations", "" if entry.operations is None else f"{entry.operations:,}"),
+        ("folder", entry.id),
+    )
+    others = [
+        other
+        for other in chosen(index.entries(), name=entry.name)
+        if other.id != entry.id and other.state in JUDGED
+    ]
+    return {
+        "entry": entry,
+        "facts": facts,
+        "has_report": has_report,
+        "others": others[:OTHERS_MAX] if entry.state in JUDGED else [],
+    }
+
+
+def trending(index: Index, measured: Trends, query: Mapping[str, str]) -> dict[str, Any]:
+    """How the runs of one name went over time; without a name that of the newest run."""
+    entries = [entry for entry in index.entries() if entry.state in JUDGED]
+    names = Counter(entry.name for entry in entries)
+    name = query.get("name") or (entries[0].name if entries else "")
+    of_name = [entry for entry in entries if entry.name == name]
+    judged = of_name[: trends.RUNS_MAX][::-1]
+    return {
+        "name": name,
+        "names": sorted(names.items()),
+        "judged": judged,
+        "charts": trends.drawn(of_name, measured),
+        "width": trends.WIDTH,
+        "height": trends.HEIGHT,
+        "left": trends.LEFT,
+    }
+
+
+def folder(path: Path, here: Path, *, is_run: bool) -> dict[str, Any]:
+    """What a folder of the store holds: folders, and regular files with their sizes."""
+    rows: list[tuple[str, int | None]] = []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if not is_fit(entry.name) or entry.is_symlink():
+                continue
+            if entry.is_dir():
+                rows.append((entry.name, None))
+            elif entry.is_file():
+                rows.append((entry.name, entry.stat().st_size))
+    rows.sort(key=lambda row: (row[1] is not None, row[0]))
+    return {
+        "here": "" if here == Path() else str(here),
+        "rows": rows[:ROWS_MAX],
+        "cut": max(0, len(rows) - ROWS_MAX),
+        "is_run": is_run,
+    }
+
+
+def when(time: str) -> str:
+    """Print a run's folder name as a time, if it is one."""
+    try:
+        begun = datetime.strptime(time, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)
+    except ValueError:
+        return time
+    return f"{begun:%Y-%m-%d %H:%M:%S}"
+
+
+def safe_name(text: str) -> str:
+    """Return a text as a file's name that any header and any system takes."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:80].lstrip(".") or "file"
+
+
+def _values(entries: Sequence[Entry], name: str) -> list[str]:
+    there = {getattr(entry, name) for entry in entries} - {""}
+    return [state for state in STATES if state in there] if name == "state" else sorted(there)
+
+
+def _page_number(text: str, found: int) -> int:
+    last = max(1, -(-found // ENTRIES_A_PAGE))
+    return min(int(text), last) if text.isascii() and text.isdigit() and int(text[:6]) else 1
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["when"] = when
+    return environment

@@ -1,0 +1,91 @@
+"""From the path of a request to a file of the store, and never to one outside of it.
+
+Names come from a browser, and folders of a store from anywhere (an unpacked download): no
+"..", no hidden name, no link that leads out, nothing but regular files.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO, Final
+
+PARTS_MAX: Final = 12
+NAME_BYTES_MAX: Final = 255
+
+
+class NotHereError(Exception):
+    """There is nothing at that place that may be shown."""
+
+
+def place(store: Path, named: str) -> Path:
+    """Return the real path of what a request names: folders and files by "/", from the store.
+
+    Raises:
+        NotHereError: there is no such thing, or it is none of the store's.
+    """
+    parts = named.split("/") if named else []
+    if len(parts) > PARTS_MAX or not all(map(is_fit, parts)):
+        raise NotHereError
+    root = store.resolve()
+    try:
+        found = root.joinpath(*parts).resolve(strict=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise NotHereError from error
+    if found != root and root not in found.parents:
+        raise NotHereError
+    if any(part.startswith(".") for part in found.relative_to(root).parts):
+        raise NotHereError
+    return found
+
+
+def is_fit(part: str) -> bool:
+    """Whether a name of a request can be that of something that is shown."""
+    if not part or part.startswith(".") or "\0" in part or "/" in part or "\\" in part:
+        return False
+    try:
+        return len(os.fsencode(part)) <= NAME_BYTES_MAX
+    except UnicodeEncodeError:
+        return False
+
+
+def opened(path: Path) -> tuple[BinaryIO, int]:
+    """Open a regular file and return it with its size; never waits, as a pipe would have it.
+
+    Raises:
+        NotHereError: it is gone, no regular file, or not to be read by us.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotHereError from error
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode):
+        os.close(handle)
+        raise NotHereError
+    return os.fdopen(handle, "rb"), facts.st_size
+
+
+def read_bounded(path: Path, bytes_max: int) -> bytes:
+    """Read a regular file of at most `bytes_max` bytes.
+
+    Raises:
+        NotHereError: there is none, or it is larger.
+    """
+    file, size = opened(path)
+    with file:
+        if size > bytes_max:
+            raise NotHereError
+        return file.read(bytes_max)
+
+
+def read_tail(path: Path, bytes_max: int) -> bytes:
+    """Read the last bytes of a regular file; empty if there is none."""
+    try:
+        file, size = opened(path)
+    except NotHereError:
+        return b""
+    with file:
+        file.seek(max(0, size - bytes_max))
+        return file.read(bytes_max)

@@ -1,0 +1,165 @@
+"""How the numbers of the runs of one name went over time, as points and lines of a drawing.
+
+Pure, but for `Trends`, which measures runs and remembers what it measured.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from harness.history.run_folder import RunFolder
+from harness.serving.index import JUDGED, Entry
+
+RUNS_MAX: Final = 40
+"""The newest of a name; measuring one takes a part of a second, the first time."""
+OPERATIONS_BYTES_MAX: Final = 128 << 20
+"""Runs with larger tables are not measured here: a page is not worth minutes."""
+KNOWN_MAX: Final = 2_000
+WIDTH: Final = 720.0
+HEIGHT: Final = 150.0
+LEFT: Final = 64.0
+TOP: Final = 10.0
+BOTTOM: Final = 22.0
+RIGHT: Final = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What of a run is drawn; None where it says nothing."""
+
+    throughput: float | None = None
+    p99_ms: float | None = None
+    recovery_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run in a drawing."""
+
+    x: float
+    y: float
+    entry: Entry
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One number over the runs; `ticks` are heights with their texts, `lines` join neighbours."""
+
+    title: str
+    points: tuple[Point, ...]
+    lines: tuple[str, ...]
+    ticks: tuple[tuple[float, str], ...]
+
+
+@dataclass(slots=True)
+class Trends:
+    """Measures runs, each once as long as it is not judged again. Safe for several threads."""
+
+    store: Path
+    _known: dict[tuple[str, int], Numbers] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def numbers(self, entry: Entry) -> Numbers:
+        """Measure a run."""
+        folder = RunFolder(self.store.resolve() / entry.id)
+        try:
+            key = (entry.id, folder.results_json.stat().st_mtime_ns)
+        except OSError:
+            return Numbers()
+        with self._lock:
+            if key not in self._known:
+                while len(self._known) >= KNOWN_MAX:
+                    self._known.pop(next(iter(self._known)))
+                self._known[key] = _measure(folder)
+            return self._known[key]
+
+
+def _measure(folder: RunFolder) -> Numbers:
+    from reports.comparing.folders import measured  # noqa: PLC0415 - half a second, for others
+    from reports.comparing.stretches import CALM  # noqa: PLC0415 - as above
+
+    try:
+        size = sum(path.stat().st_size for path in folder.operations.glob("*.parquet"))
+        if size > OPERATIONS_BYTES_MAX:
+            return Numbers()
+        run = measured(folder.path)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return Numbers()  # damaged, or of another version: the run's own page says what is wrong
+    calm = run.conditions.get(CALM)
+    lengths = [length for each in run.recoveries.values() for length in each.lengths_s]
+    return Numbers(
+        throughput=None if calm is None else _middle(calm.throughput.tolist()),
+        p99_ms=None if calm is None else _middle(calm.p99_ms.tolist()),
+        recovery_s=_middle(lengths),
+    )
+
+
+def _middle(values: Sequence[float]) -> float | None:
+    known = [value for value in values if math.isfinite(value)]
+    return float(np.median(known)) if known else None
+
+
+DRAWN: Final[tuple[tuple[str, str, Callable[[Numbers], float | None]], ...]] = (
+    ("Acknowledged operations a second, calm time", "/s", lambda of: of.throughput),
+    ("p99 latency, calm time", "ms", lambda of: of.p99_ms),
+    ("Median recovery after a fault", "s", lambda of: of.recovery_s),
+)
+
+
+def drawn(entries: Sequence[Entry], trends: Trends) -> list[Chart]:
+    """Draw the newest judged runs, the oldest left."""
+    judged = [entry for entry in entries if entry.state in JUDGED][:RUNS_MAX][::-1]
+    numbers = [trends.numbers(entry) for entry in judged]
+    return [
+        chart(title, unit, list(zip(judged, map(of, numbers), strict=True)))
+        for title, unit, of in DRAWN
+    ]
+
+
+def chart(title: str, unit: str, values: Sequence[tuple[Entry, float | None]]) -> Chart:
+    """Lay one number out; runs that say nothing leave a gap."""
+    top = _round_up(max((value for _, value in values if value is not None), default=1.0))
+    step = (WIDTH - LEFT - RIGHT) / max(1, len(values) - 1)
+    points: list[Point] = []
+    lines: list[list[str]] = []
+    line: list[str] = []
+    for place, (entry, value) in enumerate(values):
+        if value is None:
+            lines.append(line)
+            line = []
+            continue
+        x = round(LEFT + place * step, 1)
+        y = round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / top), 1)
+        points.append(Point(x, y, entry, f"{_number(value)} {unit}"))
+        line.append(f"{x},{y}")
+    lines.append(line)
+    ticks = tuple(
+        (round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - share), 1), _number(top * share))
+        for share in (0.0, 0.5, 1.0)
+    )
+    return Chart(
+        f"{title} ({unit})",
+        tuple(points),
+        tuple(" ".join(each) for each in lines if len(each) > 1),
+        ticks,
+    )
+
+
+def _round_up(value: float) -> float:
+    """The next of 1, 2, 5, 10, ... times a power of ten."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= value)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
