@@ -10,13 +10,15 @@
 - stuck: id of the operation whose return cannot be passed; could_not: {op, why} for it and for
   those that were open then; before: how many operations had returned before the part.
 - states: how the object could stand at the part's begin.
+- stale: where a read is stale by real time alone, {read, written, over, since_ns}: see
+  `staleness.Stale`.
 - why (undecided only): the budget that was used up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ import pyarrow.compute as pc
 
 from checkers.evidence.closing import CLOSED, Citation, sentences
 from checkers.linearizability.longest_prefix import Prefix, as_found, longest_prefix
+from checkers.linearizability.staleness import in_words, stale_read
 from checkers.models.columns import call_of
 from checkers.models.model import Call, Model
 from checkers.search.found import Found, Part
@@ -109,7 +112,8 @@ def explain_part(
     reasons = {each["op"]: each["why"] for each in details["could_not"]}
     stuck = reasons.get(op, "no order of what was called by then allows it")
     message = f"{operations.name(op)} cannot take effect {_by_when(op, operations)}: {stuck}."
-    message += sentences(operations.cited, _needed(prefix, operations))
+    stale = _stale(operations, details, [op, *(each for each in prefix.operations if each != op)])
+    message += stale + sentences(operations.cited, _needed(prefix, operations))
     return Finding(NOT_LINEARIZABLE, message, None, None, _ids(details), details)
 
 
@@ -154,15 +158,17 @@ def _explain_accusation(
     that finds the longest prefix, and holds the special case to its word.
     """
     why = accusation.why.format(*(operations.name(op) for op in accusation.ops))
-    message = f"{why}.{sentences(operations.cited, accusation.ops)}"
     ops = accusation.ops[:OPERATIONS_MAX]
+    about: Json = {}
+    stale = _stale(operations, about, accusation.ops)
+    message = f"{why}.{stale}{sentences(operations.cited, accusation.ops)}"
     if accusation.closed:
         alone = only(problem, accusation.ops)
         found = decide(alone)
         assert found.outcome is not Outcome.VALID, f"{decision.method} accuses what is valid: {why}"
         if found.part is not None and found.outcome is Outcome.INVALID:
             shown = explain_part(found.part, alone, operations, decision.method)
-            details = shown.details | {"operations": operations.shown(ops)}
+            details = shown.details | about | {"operations": operations.shown(ops)}
             return replace(shown, message=message, operations=ops, details=details)
     details = {
         "model": operations.model.name,
@@ -173,8 +179,31 @@ def _explain_accusation(
         "could_not": [{"op": ops[0], "why": why}],
         "before": int((problem.return_ns < _call_of(problem, ops[0])).sum()),
         "states": [],
+        **about,
     }
     return Finding(NOT_LINEARIZABLE, message, None, None, ops, details)
+
+
+def _stale(operations: Operations, details: Json, among: Sequence[int]) -> str:
+    """Say which of these operations is a stale read, and note it in the details; "" if none is."""
+    found = stale_read(operations.model.name, operations.table, among, operations.cited.keys())
+    if found is None:
+        return ""
+    over = operations.rows([found.over])[found.over]
+    details["stale"] = asdict(found)
+    shown = {each["op"] for each in details.get("operations", ())}
+    more = [op for op in (found.written, found.over) if op is not None and op not in shown]
+    if "operations" in details and len(shown) + len(more) <= OPERATIONS_MAX:
+        details["operations"] = operations.shown([*shown, *more])
+    new = operations.model.describe_call(call_of(over))
+    known = f"had been acknowledged {in_words(found.since_ns)} before it began"
+    if found.written is None:
+        return f" The read of op {found.read} is stale: {new} (op {found.over}) {known}."
+    old = operations.name(found.written)
+    return (
+        f" The read of op {found.read} is stale: {new} (op {found.over}), called after {old} was"
+        f" over, {known}."
+    )
 
 
 def only(problem: Problem, ops: Sequence[int]) -> Problem:

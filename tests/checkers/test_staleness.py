@@ -1,0 +1,121 @@
+"""A read is called stale only where real time alone proves it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkers.engine.local import run_local
+from checkers.linearizability.linearizable import Linearizable
+from checkers.linearizability.staleness import Stale, in_words, stale_read
+from harness import discovery
+from harness.history.schema import OPERATIONS
+from harness.verdict import Outcome
+from tests.support.checker_histories import job, op
+from tests.support.model_histories import parse_model_history
+
+CAS = "cas-register"
+ONE = "0..10 p0 write 1 -> ok\n20..30 p0 write 2 -> ok\n"
+
+
+def found(text: str, read: int, unsure: tuple[int, ...] = ()) -> Stale | None:
+    table = pa.Table.from_pylist(parse_model_history(text), OPERATIONS)
+    return stale_read(CAS, table, [read], unsure)
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "stale"),
+    [
+        (f"{ONE}40..50 p1 read -> ok 1\n", 2, (0, 1)),
+        (f"{ONE}40..50 p1 read -> ok null\n", 2, (None, 0)),
+        ("0..10 p0 write 1 -> ok\n20..30 p0 cas 1 2 -> ok\n40..50 p1 read -> ok 1\n", 2, (0, 1)),
+    ],
+)
+def test_what_was_written_over_before_the_read_began(
+    text: str, read: int, stale: tuple[int | None, int]
+) -> None:
+    known = found(text, read)
+    assert known is not None
+    assert (known.written, known.over) == stale
+    assert known.since_ns > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (f"{ONE}40..50 p1 read -> ok 2\n", 2),
+        (f"{ONE}25..50 p1 read -> ok 1\n", 2),  # it began while the second was under way
+        ("0..10 p0 write 1 -> ok\n5..30 p2 write 2 -> ok\n40..50 p1 read -> ok 1\n", 2),
+        (f"{ONE}31..? p2 write 1 -> info\n40..50 p1 read -> ok 1\n", 3),  # written once more
+        (f"{ONE}40..50 p1 read -> ok 7\n", 2),  # nobody wrote it: wrong, but not stale
+        ("0..10 p0 write 1 -> ok\n20..? p0 write 2 -> info\n40..50 p1 read -> ok 1\n", 2),
+        ("0..10 p0 write 1 -> ok\n20..30 p0 write 2 -> fail\n40..50 p1 read -> ok 1\n", 2),
+    ],
+)
+def test_what_may_be_no_stale_read(text: str, read: int) -> None:
+    assert found(text, read) is None
+
+
+def test_nothing_is_founded_on_what_was_concluded() -> None:
+    text = f"{ONE}40..50 p1 read -> ok 1\n"
+    assert found(text, 2, unsure=(0,)) is None
+    assert found(text, 2, unsure=(1,)) is None
+
+
+def test_a_cas_that_was_refused_writes_nothing() -> None:
+    rows = [
+        op(0, "write", 0, 10, input=1),
+        op(1, "cas", 20, 30, expected=5, input=2, output=0),
+        op(2, "read", 40, 50, output=1),
+    ]
+    assert stale_read(CAS, pa.Table.from_pylist(rows, OPERATIONS), [2]) is None
+
+
+CALLS = st.lists(
+    st.tuples(
+        st.sampled_from(("write", "cas", "read")),
+        st.integers(1, 4),
+        st.integers(0, 40),
+        st.integers(1, 25),
+        st.sampled_from(("ok", "ok", "ok", "info")),
+    ),
+    min_size=2,
+    max_size=9,
+)
+
+
+@settings(max_examples=60)
+@given(CALLS)
+def test_a_history_with_a_stale_read_is_not_linearizable(
+    tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[str, int, int, int, str]]
+) -> None:
+    rows = []
+    for number, (f, value, begin, took, outcome) in enumerate(calls):
+        end = begin + took if outcome == "ok" else None
+        more = {
+            "write": {"input": value},
+            "read": {"output": value if outcome == "ok" else None},
+            "cas": {
+                "input": value,
+                "expected": value % 4 + 1,
+                "output": 1 if outcome == "ok" else None,
+            },
+        }[f]
+        rows.append(op(number, f, begin, end, process=number, outcome=outcome, **more))
+    table = pa.Table.from_pylist(rows, OPERATIONS)
+    if stale_read(CAS, table, range(len(rows))) is None:
+        return
+    checker = Linearizable(discovery.get("models", CAS))
+    verdict = run_local(job(tmp_path_factory.mktemp("stale"), rows, [checker]))[0]
+    assert verdict.outcome is Outcome.INVALID
+
+
+def test_spans_in_words() -> None:
+    assert [in_words(ns) for ns in (7, 12_300, 45_200_000, 3_210_000_000)] == [
+        "7 ns",
+        "12.3 us",
+        "45.2 ms",
+        "3.2 s",
+    ]
