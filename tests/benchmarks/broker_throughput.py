@@ -32,6 +32,7 @@ from tests.benchmarks.load.systems import SYSTEMS, System
 CONNECTIONS = 16
 WINDOW = 64
 SYNC_PRODUCERS = 64
+LOADS = ("closed", "sync", "paced")
 
 
 @dataclass
@@ -141,6 +142,10 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=1024, help="of a body")
     parser.add_argument("--json", type=Path, help="where to write every run's figures")
     options = parser.parse_args()
+    for given, known in ((options.systems, tuple(SYSTEMS)), (options.loads, LOADS)):
+        for name in given.split(","):
+            if name not in known:
+                parser.error(f"{name!r} is none of {', '.join(known)}")
     results: list[Result] = []
     for _ in range(options.runs):
         for name in options.systems.split(","):
