@@ -19,7 +19,7 @@ from harness.serving import pages
 from harness.serving.index import Index, is_run
 from harness.serving.live import Follower
 from harness.serving.places import NotHereError, opened, place
-from harness.serving.trends import Trends
+from harness.serving.trends import Trends, is_large
 from harness.serving.zipping import zipped
 
 CHUNK_BYTES: Final = 256 << 10
@@ -144,6 +144,8 @@ class Site:
         folders = [place(self.store, query[letter]) for letter in "ab"]
         if not all(map(is_run, folders)):
             raise NotHereError
+        if any(is_large(RunFolder(folder)) for folder in folders):
+            return self.message(413, "Too large for a page: ./shaketable compare A B --html FILE")
         text = render_comparison(compare_folders(folders[0], folders[1]))
         return Answer(200, HTML, text.encode(errors="replace"), SELF_CONTAINED)
 

@@ -101,11 +101,13 @@ def trending(index: Index, measured: Trends, query: Mapping[str, str]) -> dict[s
     name = query.get("name") or (entries[0].name if entries else "")
     of_name = [entry for entry in entries if entry.name == name]
     judged = of_name[: trends.RUNS_MAX][::-1]
+    charts, left = trends.drawn(of_name, measured)
     return {
         "name": name,
         "names": sorted(names.items()),
         "judged": judged,
-        "charts": trends.drawn(of_name, measured),
+        "charts": charts,
+        "left_out": left,
         "width": trends.WIDTH,
         "height": trends.HEIGHT,
         "left": trends.LEFT,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ RUNS_MAX: Final = 40
 """The newest of a name; measuring one takes a part of a second, the first time."""
 OPERATIONS_BYTES_MAX: Final = 128 << 20
 """Runs with larger tables are not measured here: a page is not worth minutes."""
+MEASURING_S: Final = 4.0
+"""How long a page may measure: what is not measured then is left for the next time."""
 KNOWN_MAX: Final = 2_000
 WIDTH: Final = 720.0
 HEIGHT: Final = 150.0
@@ -67,8 +70,8 @@ class Trends:
     _known: dict[tuple[str, int], Numbers] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def numbers(self, entry: Entry) -> Numbers:
-        """Measure a run."""
+    def numbers(self, entry: Entry, until_s: float = math.inf) -> Numbers | None:
+        """Measure a run; None if that is yet to be done and it is later than `until_s`."""
         folder = RunFolder(self.store.resolve() / entry.id)
         try:
             key = (entry.id, folder.results_json.stat().st_mtime_ns)
@@ -76,6 +79,8 @@ class Trends:
             return Numbers()
         with self._lock:
             if key not in self._known:
+                if time.monotonic() > until_s:
+                    return None
                 while len(self._known) >= KNOWN_MAX:
                     self._known.pop(next(iter(self._known)))
                 self._known[key] = _measure(folder)
@@ -87,8 +92,7 @@ def _measure(folder: RunFolder) -> Numbers:
     from reports.comparing.stretches import CALM  # noqa: PLC0415 - as above
 
     try:
-        size = sum(path.stat().st_size for path in folder.operations.glob("*.parquet"))
-        if size > OPERATIONS_BYTES_MAX:
+        if is_large(folder):
             return Numbers()
         run = measured(folder.path)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -100,6 +104,12 @@ def _measure(folder: RunFolder) -> Numbers:
         p99_ms=None if calm is None else _middle(calm.p99_ms.tolist()),
         recovery_s=_middle(lengths),
     )
+
+
+def is_large(folder: RunFolder) -> bool:
+    """Whether a run is too large to be measured for a page."""
+    size = sum(path.stat().st_size for path in folder.operations.glob("*.parquet"))
+    return size > OPERATIONS_BYTES_MAX
 
 
 def _middle(values: Sequence[float]) -> float | None:
@@ -114,14 +124,16 @@ DRAWN: Final[tuple[tuple[str, str, Callable[[Numbers], float | None]], ...]] = (
 )
 
 
-def drawn(entries: Sequence[Entry], trends: Trends) -> list[Chart]:
-    """Draw the newest judged runs, the oldest left."""
-    judged = [entry for entry in entries if entry.state in JUDGED][:RUNS_MAX][::-1]
-    numbers = [trends.numbers(entry) for entry in judged]
-    return [
-        chart(title, unit, list(zip(judged, map(of, numbers), strict=True)))
+def drawn(entries: Sequence[Entry], trends: Trends) -> tuple[list[Chart], int]:
+    """Draw the newest judged runs, the oldest left; say how many are yet to be measured."""
+    until_s = time.monotonic() + MEASURING_S
+    judged = [entry for entry in entries if entry.state in JUDGED][:RUNS_MAX]
+    measured = [(entry, trends.numbers(entry, until_s)) for entry in judged][::-1]
+    charts = [
+        chart(title, unit, [(entry, of(numbers or Numbers())) for entry, numbers in measured])
         for title, unit, of in DRAWN
     ]
+    return charts, sum(numbers is None for _, numbers in measured)
 
 
 def chart(title: str, unit: str, values: Sequence[tuple[Entry, float | None]]) -> Chart:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 STYLES: Final = {"worse": "bold red", "better": "bold green", "same": "dim", "unsure": "dim"}
 ERRORS_SHOWN: Final = 4
+VALUE_WIDTH: Final = 9
+NONE: Final = "none"
 NOTES_SHOWN: Final = 6
 
 
@@ -54,6 +56,8 @@ def compare(
     folders = [run_folder.open_existing(path) for path in (a, b)]
     if html is not None and html.is_dir():
         raise UsageError(f"--html {html}: a folder; give the name of a file")
+    if html is not None and not html.resolve().parent.is_dir():
+        raise UsageError(f"--html {html}: there is no folder {html.parent} to write it to")
     compared = compare_folders(*(folder.path for folder in folders))
     if html is not None:
         write_atomically(html, render_comparison(compared))
@@ -84,16 +88,16 @@ def show(compared: Comparison, page: str | None) -> None:
     out.print(line)
     out.print()
     show_rows(out, [(letter, _run(compared, letter)) for letter in "AB"], "dim")
-    for each in (*compared.worse, *compared.better):
+    if compared.worse or compared.better:
         out.print()
-        told = Text(f"  {each.judgement}  ", style=_style(each.judgement))
-        told.append(printable(each.text), style="not bold default")
-        told.append(f" ({each.sure})", style="not bold dim")
-        out.print(told, soft_wrap=not out.is_terminal)
+        show_rows(out, [_told(each) for each in (*compared.worse, *compared.better)], "bold")
     for heading, rows in (
         ("Numbers (A, B)", [_row(each) for each in compared.differences if _is_number(each)]),
         ("Ends of a thousand operations (A, B)", _errors(compared)),
-        ("The campaigns differ (A, B)", [(n, _both(x, y)) for n, x, y in compared.settings]),
+        (
+            "The campaigns differ (A; B)",
+            [(n, f"{x or NONE}; {y or NONE}") for n, x, y in compared.settings],
+        ),
     ):
         if rows:
             out.print()
@@ -103,6 +107,12 @@ def show(compared: Comparison, page: str | None) -> None:
         out.print()
         notes = [("note", printable(note)) for note in compared.notes[:NOTES_SHOWN]]
         show_rows(out, [*notes, *([("page", page)] if page else [])], "dim")
+
+
+def _told(each: Difference) -> tuple[str, Text]:
+    told = Text(printable(each.text))
+    told.append(f"; {each.sure}", style="dim")
+    return each.judgement, told
 
 
 def _style(judgement: str) -> str:
@@ -121,16 +131,17 @@ def _is_number(each: Difference) -> bool:
 
 def _row(each: Difference) -> tuple[str, str]:
     from reports.comparing import words  # noqa: PLC0415 - see above
+    from reports.comparing.model import EVERYWHERE  # noqa: PLC0415 - see above
 
     values = _both(words.number(each.a, each.unit), words.number(each.b, each.unit))
     mark = f"  {each.judgement}" if each.judgement in ("worse", "better", "unsure") else ""
-    return f"{each.what} {each.where}", values + mark
+    return each.what if each.where == EVERYWHERE else f"{each.what} {each.where}", values + mark
 
 
 def _errors(compared: Comparison) -> list[tuple[str, str]]:
     rows = [(f"{a:.1f}", f"{b:.1f}", text) for text, a, b in compared.errors[:ERRORS_SHOWN]]
-    return [(_both(a, b), text) for a, b, text in rows]
+    return [(f"{a:>6}  {b:>6}", text) for a, b, text in rows]
 
 
 def _both(a: str, b: str) -> str:
-    return f"{a or '-'}, {b or '-'}"
+    return f"{a or '-':>{VALUE_WIDTH}}  {b or '-':>{VALUE_WIDTH}}"

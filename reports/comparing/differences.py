@@ -9,7 +9,7 @@ confidence holds for all differences of a comparison together (Bonferroni).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -26,6 +26,8 @@ BLOCKS_MIN: Final = 3
 BLOCKS_ENOUGH: Final = 6
 FEW: Final = 2.0
 """With fewer blocks the margin is so much wider: a few faults may by chance hit other nodes."""
+OTHERS_MARGIN: Final = 0.2
+"""By how much more of its machine a run must lack for its slowness to say nothing."""
 CALM_BLOCK: Final = 4
 FAULT_BLOCK: Final = 10
 """Windows that are drawn together: those of calm time, and those under one fault."""
@@ -113,6 +115,18 @@ def compare(a: Measured, b: Measured) -> Comparison:
         ),
         *_of_recoveries(a, b, kinds, alpha),
     ]
+    notes += [
+        f"no operations of {letter} can be read; ./shaketable analyze exports what was recorded"
+        for letter, run in (("A", a), ("B", b))
+        if not run.operations
+    ]
+    slower = _slower_machine(a, b)
+    if slower is not None:
+        differences = [_doubted(each, slower) for each in differences]
+        notes.append(
+            f"other work took {a.others:.0%} of A's machine and {b.others:.0%} of B's: what is "
+            f"worse in {slower} may be that"
+        )
     names = dict.fromkeys((*a.setting, *b.setting))
     settings = [(name, a.setting.get(name, ""), b.setting.get(name, "")) for name in names]
     return Comparison(
@@ -123,6 +137,21 @@ def compare(a: Measured, b: Measured) -> Comparison:
         errors=_errors(a, b),
         notes=tuple(notes),
     )
+
+
+def _slower_machine(a: Measured, b: Measured) -> str | None:
+    """Say which run ("A", "B") had much less of its machine, if it is known of both."""
+    if a.others is None or b.others is None or abs(a.others - b.others) < OTHERS_MARGIN:
+        return None
+    return "A" if a.others > b.others else "B"
+
+
+def _doubted(each: Difference, slower: str) -> Difference:
+    """Take a judgement back that the machine alone may have brought about."""
+    brought = Judgement.WORSE if slower == "B" else Judgement.BETTER
+    if each.where == EVERYWHERE or each.judgement is not brought:
+        return each
+    return replace(each, judgement=Judgement.UNSURE, sure=f"{each.sure}, on a busier machine")
 
 
 def _pairs(a: Measured, b: Measured) -> tuple[list[tuple[str, Series, Series]], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,8 @@ SETTING: Final = (
     "ack",
 )
 """Keys of a campaign that make other numbers likely."""
+SIMULATED: Final = "sim"
+"""The world in which nothing of the machine matters."""
 VALUE_CHARS_MAX: Final = 120
 
 
@@ -44,7 +47,18 @@ def measured(folder: Path) -> Measured:
     Raises:
         NotADirectoryError: there is no such folder.
     """
-    return measure(build_view(folder), _setting(folder / "campaign.toml"))
+    view = build_view(folder)
+    others = None if view.world == SIMULATED else _others(folder / "run.json")
+    return measure(view, _setting(folder / "campaign.toml"), others)
+
+
+def _others(run_json: Path) -> float | None:
+    """Return the share of the machine that other work took, if the run noted it."""
+    try:
+        share = json.loads(run_json.read_bytes())["machine"]["busy_with_others"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return float(share) if isinstance(share, int | float) else None
 
 
 def _setting(campaign_toml: Path) -> dict[str, str]:

@@ -60,6 +60,7 @@ class Measured:
 
     `findings` counts anomalies by kind; `errors` counts operations by outcome and error;
     `setting` is what the campaign asked for, as far as it matters for a comparison.
+    `others`: the share of the machine that other work took while the run went on, if known.
     """
 
     folder: str
@@ -73,9 +74,12 @@ class Measured:
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
     faults_asked: tuple[str, ...] = ()
     setting: Mapping[str, str] = field(default_factory=dict)
+    others: float | None = None
 
 
-def measure(view: RunView, setting: Mapping[str, str] | None = None) -> Measured:
+def measure(
+    view: RunView, setting: Mapping[str, str] | None = None, others: float | None = None
+) -> Measured:
     """Measure a run."""
     findings: Counter[str] = Counter()
     for checker in view.checkers:
@@ -94,6 +98,7 @@ def measure(view: RunView, setting: Mapping[str, str] | None = None) -> Measured
         errors={(outcome, text): count for outcome, text, count in view.errors},
         faults_asked=view.faults_asked,
         setting=dict(setting or {}),
+        others=others,
     )
 
 

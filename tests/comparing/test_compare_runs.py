@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from harness import cli
 from harness.history.schema import OPERATIONS
 from reports.comparing import chance, words
 from reports.comparing.differences import compare
@@ -139,7 +142,8 @@ def test_runs_of_which_little_was_recorded_are_not_called_alike() -> None:
     assert result(compared) == "UNKNOWN"
     short = run(1, conditions={CALM: series(1, 3)}, recoveries={})
     assert not compare(short, run(2)).worse
-    to_json(compared)
+    assert [note[:1] for note in compared.notes] == ["A", "B"]
+    assert to_json(compared)["result"] == "unknown"
 
 
 def test_windows_of_conditions_leave_nothing_out_and_count_nothing_twice() -> None:
@@ -202,3 +206,48 @@ def test_a_page_does_not_run_what_a_run_is_named() -> None:
     page = render_comparison(compare(run(1), hostile))
     assert "<script" not in page
     assert "<img" not in page
+
+
+def test_a_machine_that_others_kept_busy_is_no_slower_group() -> None:
+    slowed = run(4, conditions={CALM: series(4, slower=8)}, others=0.6)
+    idle = run(1, others=0.1)
+    compared = compare(idle, slowed)
+    assert not compared.worse
+    assert any("60% of B's" in note for note in compared.notes)
+    assert len(compare(idle, replace(slowed, others=0.2)).worse) == 3
+    assert len(compare(idle, replace(slowed, others=None)).worse) == 3
+    assert len(compare(replace(idle, others=0.9), slowed).worse) == 3
+    broken = replace(slowed, verdict="INVALID", why="lost", findings={"lost": 1})
+    assert {each.what for each in compare(idle, broken).worse} == {"verdict", "lost"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nowhere", "nowhere"],
+        [".", "."],
+        [str(Path(__file__)), "."],
+        ["RUN", "RUN", "--html", "."],
+        ["RUN", "RUN", "--html", "nowhere/page.html"],
+        ["RUN"],
+    ],
+)
+def test_bad_input_gets_one_line(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "history" / "segments").mkdir(parents=True)
+    (tmp_path / "campaign.toml").write_text("nodes = 3\n")
+    given = [str(tmp_path) if argument == "RUN" else argument for argument in arguments]
+    assert cli.run(["compare", *given]) == 254
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_runs_that_were_killed_at_once_are_compared_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "history" / "segments").mkdir(parents=True)
+    (tmp_path / "campaign.toml").write_text("nodes = 3\n")
+    assert cli.run(["compare", str(tmp_path), str(tmp_path)]) == 2
+    assert "too little was measured" in capsys.readouterr().out
+    assert cli.run(["compare", str(tmp_path), str(tmp_path), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["result"] == "unknown"

@@ -297,6 +297,24 @@ def test_a_chart_leaves_a_gap_where_a_run_says_nothing() -> None:
     assert len(chart("one", "ms", [(entry, 0.0)]).points) == 1
 
 
+def test_what_takes_long_is_left_for_the_next_time_or_the_command_line(
+    store: Path, write_run: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for minute in (10, 11):
+        operations = write_run(time=f"20261122T10{minute}00.000Z") / "history" / "operations"
+        operations.mkdir()
+    site = Site(store)
+    with monkeypatch.context() as patched:
+        patched.setattr("harness.serving.trends.MEASURING_S", -1.0)
+        assert "2 of these runs are not measured yet" in text(site.answer("/trends"))
+    assert "not measured yet" not in text(site.answer("/trends"))
+    runs = "a=quick/20261122T101000.000Z&b=quick/20261122T101100.000Z"
+    assert site.answer(f"/compare?{runs}").status == 200
+    (operations / "part-0.parquet").write_bytes(b"PAR1" * 100)
+    monkeypatch.setattr("harness.serving.trends.OPERATIONS_BYTES_MAX", 100)
+    assert site.answer(f"/compare?{runs}").status == 413
+
+
 def test_an_empty_store_says_how_to_begin(store: Path) -> None:
     assert "./shaketable run" in text(Site(store).answer("/"))
     assert "No judged run" in text(Site(store).answer("/trends"))
