@@ -1,4 +1,4 @@
-"""Reads what a gate judges: run folders, matrix folders, what `check --json` wrote.
+"""Reads what a gate judges: folders of runs and matrices, files of `check` and `simulate`.
 
 What cannot be read of a run makes its verdict or its numbers unknown, never valid.
 """
@@ -14,8 +14,9 @@ import msgspec
 
 from harness.errors import HarnessError, UsageError
 from harness.gating import matrices, stored_runs
-from harness.gating.verdict_file import CheckFile, conclusions_of, outcome_of
+from harness.gating.verdict_file import CheckFile, HuntsFile, conclusions_of, outcome_of
 from harness.history import run_folder
+from harness.verdict import Outcome
 from reports.gating.model import RunFacts
 from reports.gating.policy import Policy
 
@@ -37,24 +38,33 @@ def read(paths: Sequence[Path], policy: Policy) -> list[RunFacts]:
 
 def _read(path: Path, policy: Policy) -> list[RunFacts]:
     if path.is_file():
-        return _histories(path)
+        return _file(path, policy)
     if matrices.is_one(path):
         return matrices.read(path, policy)
     return [stored_runs.read(run_folder.open_existing(path), str(path), policy)]
 
 
-def _histories(path: Path) -> list[RunFacts]:
-    """What `check --json` wrote: verdicts on histories of others, without faults."""
+def _file(path: Path, policy: Policy) -> list[RunFacts]:
+    """Read what `check --json` or `simulate --table --json` wrote."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
-            raise UsageError(f"{path}: more than {FILE_BYTES_MAX >> 20} MiB: not from check --json")
-        checked = msgspec.json.decode(path.read_bytes(), type=CheckFile)
+            raise UsageError(f"{path}: more than {FILE_BYTES_MAX >> 20} MiB: no file of ours")
+        read = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
+        if "planted_bugs" in read:
+            hunted = msgspec.json.decode(path.read_bytes(), type=HuntsFile)
+            return _hunts(path, hunted, policy)
+        return _histories(path, msgspec.json.decode(path.read_bytes(), type=CheckFile))
     except OSError as error:
         raise HarnessError(f"cannot read {path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise UsageError(
-            f"{path}: neither a folder of a run or a matrix nor a file of check --json: {error}"
+            f"{path}: neither a folder of a run or a matrix nor a file of check --json"
+            f" or simulate --table --json: {error}"
         ) from error
+
+
+def _histories(path: Path, checked: CheckFile) -> list[RunFacts]:
+    """Verdicts on histories of others, without faults."""
     return [
         RunFacts(
             name=one.path,
@@ -65,4 +75,21 @@ def _histories(path: Path) -> list[RunFacts]:
             seconds=one.seconds,
         )
         for one in checked.histories
+    ]
+
+
+def _hunts(path: Path, hunted: HuntsFile, policy: Policy) -> list[RunFacts]:
+    """Planted bugs that the simulated world hunted: one is found if each hunt found it."""
+    if policy.detection is None:
+        raise UsageError(f"{path}: planted bugs, of which the policy says nothing ([detection])")
+    where = "/".join(part for part in ("simulated", hunted.target, hunted.world) if part)
+    return [
+        RunFacts(
+            name=f"{where}/{bug}",
+            path=str(path),
+            outcome=Outcome.INVALID if 0 < one.hunts <= one.found else Outcome.VALID,
+            failure=f"found in {one.found} of {one.hunts} hunts",
+            mutant=bug,
+        )
+        for bug, one in hunted.planted_bugs.items()
     ]

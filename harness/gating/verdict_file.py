@@ -81,6 +81,22 @@ class CheckFile(msgspec.Struct, frozen=True):
     histories: tuple[HistoryFile, ...]
 
 
+class HuntedFile(msgspec.Struct, frozen=True):
+    """How often a planted bug was hunted, and how often found."""
+
+    hunts: int
+    found: int
+    invariants: tuple[str, ...] = ()
+
+
+class HuntsFile(msgspec.Struct, frozen=True):
+    """What `simulate --table --json` wrote."""
+
+    planted_bugs: dict[str, HuntedFile]
+    target: str = ""
+    world: str = ""
+
+
 def outcome_of(valid: Valid, conclusions: Sequence[Conclusion]) -> Outcome:
     """Join the verdict that a file states with those of its checkers; none at all is unknown."""
     worst = max((one.outcome for one in conclusions), default=Outcome.UNKNOWN)

@@ -45,16 +45,21 @@ RUNS_MAX: Final = 20
 def gate(*runs: Annotated[Path, Parameter(name="RUN")], options: GateOptions | None = None) -> int:
     """Tell CI whether stored runs are good enough: an exit code by a policy.
 
-    RUN is the folder of a run or of a matrix, or a file of `check --json`. Exit codes: 0 all holds,
-    1 a promise is broken or a ceiling exceeded, 2 not shown (unknown, vacuous, a floor missed, a
-    number missing), 255 a run has no verdict as its harness failed. An invalid run always fails.
+    RUN is the folder of a run or of a matrix, or a file of `check --json` or `simulate --table
+    --json`. An invalid run always fails, and so do unknown and vacuous unless a policy allows
+    them.
+
+    Exit codes: 0 all holds, 1 a promise is broken or a ceiling exceeded, 2 not shown (unknown,
+    vacuous, a floor missed, a number missing), 254 bad usage, 255 a run has no verdict as its
+    harness failed.
 
     For example:
     ./shaketable gate store/latest
-    ./shaketable gate store/matrix-every-fault/latest --policy gate.toml --junit gate.xml
+    ./shaketable gate store/latest --policy gate.toml --junit gate.xml
+    ./shaketable gate store/matrix-every-fault/latest
 
     Args:
-        runs: Folders of runs or matrices, or files of `check --json`.
+        runs: Folders of runs or matrices, or files that `check` or `simulate` wrote.
         options: What the command line says about the gate.
     """
     from harness.gating import policy_file, reading  # noqa: PLC0415 - half a second, for others

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
+from harness.history.run_folder import write_atomically
 from harness.runtime.seed_workers import SeedWorkers
 from harness.simulation import Ask, Hunt, hunt
 from harness.terminal import session
@@ -19,18 +23,21 @@ HUNT_SEEDS_MAX: Final = 2_000
 HUNTS_DEFAULT: Final = 5
 HUNTS_MAX: Final = 99
 """From so many first seeds on each planted bug is hunted; the median is what is shown."""
+FORMAT: Final = 1
 HUNT_STRIDE: Final = 100_000
 """How far apart those first seeds are: more than a hunt can run."""
 
 
-def hunt_all(target: str, first: Ask, jobs: int, hunts: int = HUNTS_DEFAULT) -> int:
+def hunt_all(
+    target: str, first: Ask, jobs: int, hunts: int = HUNTS_DEFAULT, file: Path | None = None
+) -> int:
     """Hunt each planted bug, or the one that `first` names, `hunts` times; return the exit code.
 
     A bug's row is printed as soon as its last hunt has ended. The code is 0 if each was found
-    each time.
+    each time. `file` gets what came of it, for `gate`.
 
     Raises:
-        HarnessError: a process died.
+        HarnessError: a process died, or the file cannot be written.
     """
     simulator = simulator_of(target)
     mutants = sorted(simulator.mutants) if first.mutant is None else [first.mutant]
@@ -64,7 +71,27 @@ def hunt_all(target: str, first: Ask, jobs: int, hunts: int = HUNTS_DEFAULT) -> 
     text = f"{len(found) - len(missed)} of {bugs} found within "
     times = "once" if hunts == 1 else f"each of {hunts} times"
     session.out.print(f"{text}{HUNT_SEEDS_MAX:,} seeds, {times}")
+    if file is not None:
+        write_atomically(file, json.dumps(to_json(target, first.world, found), indent=1) + "\n")
     return ExitCode.INVALID if missed else ExitCode.VALID
+
+
+def to_json(target: str, world: str, found: Mapping[str, Sequence[Hunt]]) -> dict[str, Any]:
+    """Return what --json writes: `seeds` that each hunt ran until it found its bug, else null."""
+    return {
+        "format": FORMAT,
+        "target": target,
+        "world": world,
+        "planted_bugs": {
+            mutant: {
+                "hunts": len(of_bug),
+                "found": sum(one.violation is not None for one in of_bug),
+                "seeds": [one.seeds if one.violation else None for one in of_bug],
+                "invariants": sorted({one.violation.invariant for one in of_bug if one.violation}),
+            }
+            for mutant, of_bug in found.items()
+        },
+    }
 
 
 def hunt_one(target: str, ask: Ask) -> Hunt:

@@ -97,6 +97,7 @@ class SeedOptions:
         table: Hunt every planted bug, or the one of --mutant, and print after how many seeds it is
             found.
         hunts: From how many first seeds --table hunts each.
+        json: Where --table writes what it found, too, for `gate`.
     """
 
     seeds: Annotated[int, _shown("N")] = SEEDS_DEFAULT
@@ -107,6 +108,7 @@ class SeedOptions:
     trace: Annotated[Path | None, _unsaid("FILE")] = None
     table: Annotated[bool, _FLAG] = False
     hunts: Annotated[int, _shown("N")] = HUNTS_DEFAULT
+    json: Annotated[Path | None, _unsaid("FILE")] = None
 
     def processes(self) -> int:
         """Return how many processes to use.
@@ -176,7 +178,10 @@ def simulate(*, options: SeedOptions | None = None, of_world: WorldOptions | Non
         if given.seed is not None:
             raise UsageError("--table hunts from --first-seed on: give no --seed")
         _check("--hunts", given.hunts, 1, HUNTS_MAX)
-        return hunt_all(where.target, ask, jobs, given.hunts)
+        _require_folder(given.json)
+        return hunt_all(where.target, ask, jobs, given.hunts, given.json)
+    if given.json is not None:
+        raise UsageError("--json is for what --table finds: give --table, too")
     if given.seed is not None:
         return run_one(where.target, ask, given.trace)
     if given.trace is not None:
@@ -278,3 +283,9 @@ def _processors() -> int:
 def _check(what: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:  # also refuses NaN
         raise UsageError(f"{what} {value:g}: expected {least:g} to {most:g}")
+
+
+def _require_folder(path: Path | None) -> None:
+    """Notice before a long hunt, not after it, that its file could not be written."""
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise UsageError(f"--json {path}: give the name of a file in a folder that is there")

@@ -128,6 +128,19 @@ def test_the_table_may_hunt_one_bug_and_less_often(
     assert "1 of 1 planted bug found within 2,000 seeds, each of 2 times" in told
 
 
+def test_the_table_may_be_written_for_the_gate(
+    shaketable: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("fake_simulator.FakeSimulator.mutants", {"late": ""})
+    monkeypatch.setattr(planted_bugs, "HUNT_STRIDE", 10)
+    file, policy = tmp_path / "hunted.json", tmp_path / "gate.toml"
+    policy.write_text("[detection]\n")
+    assert shaketable("simulate", "--table", "--hunts", "2", "--json", str(file))[0] == 0
+    assert cli.run(["gate", str(file), "--policy", str(policy)]) == 0
+    assert shaketable("simulate", "--json", str(file))[0] == 254
+    assert shaketable("simulate", "--table", "--json", str(tmp_path / "no" / "file"))[0] == 254
+
+
 def test_replay_shows_each_step_and_what_changed(shaketable: Run) -> None:
     code, out, _ = shaketable("replay", "3", "--from", "1", "--to", "3")
     assert code == 0

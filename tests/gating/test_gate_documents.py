@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from gated_runs import results, write_run
-from lxml import etree
+from lxml import etree, html
+from markdown_it import MarkdownIt
 from pydantic import ValidationError
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
 from harness.gating.policy_file import loads
+from harness.printable import printable
 from harness.verdict import Outcome
 from reports.gating import annotations, junit, markdown, sarif
 from reports.gating.decide import decide
@@ -217,6 +219,10 @@ def test_hostile_values_steer_nothing() -> None:
     assert not re.search(r"<(?!/?code>)|[\x00\x1b\r]|http:|\]\(|^::", text, re.MULTILINE)
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert {len(re.findall(r"\|", row)) for row in rows} == {4}
+    shown = html.fromstring(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
+    known = "div h2 h3 table thead tbody tr th td ul li p strong code"
+    assert {element.tag for element in shown.iter()} <= set(known.split())
+    assert shown.find(".//h3").text_content() == printable(HOSTILE)
     for line in annotations.render(hostile()):
         assert re.fullmatch(r"::(error|warning) title=[^:,]*::[^\n\r]*", line)
 

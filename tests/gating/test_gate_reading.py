@@ -184,7 +184,22 @@ def test_files_of_check(tmp_path: Path) -> None:
     assert code(file) == 1
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"histories": 3}', "\0"])
+def test_bugs_that_were_hunted_count_as_found_if_each_hunt_found_them(tmp_path: Path) -> None:
+    bugs = {"late": {"hunts": 3, "found": 3}, "rare": {"hunts": 3, "found": 2}}
+    file = tmp_path / "hunted.json"
+    file.write_text(json.dumps({"format": 1, "target": "t", "world": "core", "planted_bugs": bugs}))
+    policy = loads("[detection]\n", "gate.toml", datetime.date(2026, 11, 22))
+    facts = read([file], policy)
+    assert [run.name for run in facts] == ["simulated/t/core/late", "simulated/t/core/rare"]
+    result = decide(policy, facts, datetime.date(2026, 11, 22))
+    assert [ruling.message for _, ruling in result.breaches] == [
+        "planted bugs found: 1 of 2, not rare; at least 100%"
+    ]
+    with pytest.raises(UsageError, match=r"of which the policy says nothing \(\[detection\]\)"):
+        read([file], Policy())
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"histories": 3}', '{"planted_bugs": 3}', "\0"])
 def test_other_files_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
     file = tmp_path / "other"
     file.write_text(text)
