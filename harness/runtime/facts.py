@@ -5,7 +5,8 @@ mutant, workload, nodes (ids), faults (asked for), faults_unavailable (name -> w
 there are any), started (UTC), command, versions, promises,
 phases ([{"name", "start_ns", "stop_ns"}]), and at the end segments (file name -> events
 written, null if the worker died), faults_done, leader_changes, exits, problems, drained,
-counts, memory (process -> {"first", "last", "most"}, bytes in RAM).
+counts, memory (process -> {"first", "last", "most"}, bytes in RAM), machine ({"cpus",
+"busy_with_others"}, a share of them that other work took).
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from pathlib import Path
 from harness.campaign import Campaign, faults_of, node_names
 from harness.history.run_folder import write_atomically
 from harness.plugins import Json, Promises
+from harness.runtime import machine_use
 
+LAST_PHASE = "teardown"
+"""When it is over, all processes of the run have ended."""
 PACKAGES = ("shaketable", "trio", "multiprocess", "pyarrow", "pyspark")
 
 
@@ -32,6 +36,7 @@ class RunFacts:
         self._path = path
         self._facts: Json = {"status": "running", **facts, "phases": []}
         self._now_ns = now_ns
+        self._machine = machine_use.read()
         self._write()
 
     def now_ns(self) -> int:
@@ -48,6 +53,8 @@ class RunFacts:
             yield span["start_ns"]
         finally:
             span["stop_ns"] = self._now_ns()
+            if name == LAST_PHASE:
+                self._facts["machine"] = machine_use.between(self._machine, machine_use.read())
             self._write()
 
     def update(self, **facts: object) -> None:

@@ -30,11 +30,12 @@ OWN: Final = (
 )
 """What pages of ours may do."""
 SELF_CONTAINED: Final = (
-    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
-    "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'"
+    "sandbox allow-scripts allow-downloads; default-src 'none'; "
+    "script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
 )
-"""What a report or a comparison may do: show itself."""
+"""What a report or a comparison may do: show itself (the plots' library compiles templates)."""
 NOTHING: Final = "sandbox; default-src 'none'; frame-ancestors 'none'"
 HTML: Final = "text/html; charset=utf-8"
 PLAIN: Final = "text/plain; charset=utf-8"

@@ -104,9 +104,10 @@ class _Handler(BaseHTTPRequestHandler):
             return site.message(421, f"This is {self.server.address} and nothing else.")
         try:
             return site.answer(self.path)
-        except Exception:
-            log.exception("event=request_failed path=%r", self.path)
-            return site.message(500, "This page could not be made; the log says why.")
+        except Exception as error:
+            log.error("a page failed: %r: %r", self.path, error)  # noqa: TRY400 - one line a page
+            log.debug("event=request_failed", exc_info=True)
+            return site.message(500, "This page could not be made; the terminal says why.")
 
     def _send(self, answer: Answer, *, with_body: bool) -> None:
         self.close_connection = True

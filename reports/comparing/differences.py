@@ -213,7 +213,7 @@ def _of_metric(metric: Metric, where: str, a: Series, b: Series, alpha: float) -
         b=point_b,
         judgement=judgement,
         text=words.of_metric(metric.name, metric.unit, where, point_a, point_b, by, judgement),
-        sure=f"{1 - ALPHA:.0%} sure, from {seconds}",
+        sure=_sure(judgement, seconds),
         low=by.low,
         high=by.high,
     )
@@ -269,8 +269,13 @@ def _recovery(
         b=point_b,
         judgement=judgement,
         text=words.of_recovery(where, point_a, point_b, never, judgement),
-        sure=f"{1 - ALPHA:.0%} sure, from {sure}" if judgement != Judgement.UNSURE else sure,
+        sure=_sure(judgement, sure),
     )
+
+
+def _sure(judgement: Judgement, of: str) -> str:
+    is_judged = judgement in (Judgement.WORSE, Judgement.BETTER)
+    return f"{1 - ALPHA:.0%} sure, from {of}" if is_judged else f"from {of}"
 
 
 def _is_longer(strata: Sequence[tuple[Sequence[float], Sequence[float]]], alpha: float) -> bool:
