@@ -142,7 +142,10 @@ def test_runs_of_which_little_was_recorded_are_not_called_alike() -> None:
     assert result(compared) == "UNKNOWN"
     short = run(1, conditions={CALM: series(1, 3)}, recoveries={})
     assert not compare(short, run(2)).worse
-    assert [note[:1] for note in compared.notes] == ["A", "B"]
+    assert [note[:20] for note in compared.notes] == [
+        "no operations of A c",
+        "no operations of B c",
+    ]
     assert to_json(compared)["result"] == "unknown"
 
 
