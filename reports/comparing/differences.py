@@ -28,7 +28,7 @@ FEW: Final = 2.0
 """With fewer blocks the margin is so much wider: a few faults may by chance hit other nodes."""
 OTHERS_MARGIN: Final = 0.2
 """By how much more of its machine a run must lack for its slowness to say nothing."""
-CALM_BLOCK: Final = 4
+CALM_BLOCK: Final = 3
 FAULT_BLOCK: Final = 10
 """Windows that are drawn together: those of calm time, and those under one fault."""
 ALPHA: Final = 0.05
@@ -177,7 +177,7 @@ def _pairs(a: Measured, b: Measured) -> tuple[list[tuple[str, Series, Series]], 
 
 def _of_metric(metric: Metric, where: str, a: Series, b: Series, alpha: float) -> Difference:
     """Judge one number of one condition."""
-    samples = [_sample(metric.of(series), series, where) for series in (a, b)]
+    samples = [_sample(metric.of(series), series) for series in (a, b)]
     point_a, point_b = (
         float(metric.statistic(sample.values[None, :])[0]) if len(sample.values) else None
         for sample in samples
@@ -219,9 +219,9 @@ def _of_metric(metric: Metric, where: str, a: Series, b: Series, alpha: float) -
     )
 
 
-def _sample(values: Floats, series: Series, where: str) -> Sample:
+def _sample(values: Floats, series: Series) -> Sample:
     is_known = ~np.isnan(values)
-    block_max = CALM_BLOCK if where == CALM else FAULT_BLOCK
+    block_max = CALM_BLOCK if series.condition == CALM else FAULT_BLOCK
     return Sample(values[is_known], series.pieces[is_known], block_max)
 
 

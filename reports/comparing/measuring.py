@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reports.comparing.stretches import LOADED, SETTLE_NS, Shaken, Window, windows
+from reports.comparing.stretches import CALM, LOADED, SETTLE_NS, Shaken, Window, windows
 from reports.model import FaultRow, RunView
 
 Floats = npt.NDArray[np.float64]
@@ -31,6 +31,7 @@ class Series:
     `throughput`: acknowledged operations a second. `median_ms`, `p99_ms`: latency of the
     acknowledged ones by their call. `refused`: share of the operations called that did not
     succeed, 0 to 1. `pieces`: which windows stand in one stretch (`Window.piece`).
+    `condition`: whose windows they are.
     """
 
     throughput: Floats
@@ -38,6 +39,7 @@ class Series:
     p99_ms: Floats
     refused: Floats
     pieces: Ints
+    condition: str = CALM
 
     def __len__(self) -> int:
         return len(self.throughput)
@@ -118,13 +120,13 @@ def series_of(operations: pa.Table, cut: Mapping[str, Sequence[Window]]) -> dict
     returns = np.sort(_times(ok["return_ns"]))
     called = np.sort(_times(operations["call_ns"]))
     return {
-        name: _series(of_condition, calls, latency_ms, returns, called)
+        name: _series(name, of_condition, calls, latency_ms, returns, called)
         for name, of_condition in cut.items()
     }
 
 
 def _series(
-    cut: Sequence[Window], calls: Ints, latency_ms: Floats, returns: Ints, called: Ints
+    name: str, cut: Sequence[Window], calls: Ints, latency_ms: Floats, returns: Ints, called: Ints
 ) -> Series:
     starts = np.array([window.start_ns for window in cut], dtype=np.int64)
     stops = np.array([window.stop_ns for window in cut], dtype=np.int64)
@@ -140,7 +142,7 @@ def _series(
             inside = latency_ms[first : first + count]
             quantiles[:, place] = np.percentile(inside, (50, 99), method="inverted_cdf")
     pieces = np.array([window.piece for window in cut], dtype=np.int64)
-    return Series(throughput, quantiles[0], quantiles[1], refused, pieces)
+    return Series(throughput, quantiles[0], quantiles[1], refused, pieces, name)
 
 
 def _inside(ascending: Ints, starts: Ints, stops: Ints) -> Ints:
