@@ -1,0 +1,87 @@
+"""The store's pages as a browser shows them; what is hostile in a store finds nothing to act on."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.wait import WebDriverWait
+
+from harness import marks
+from harness.history.run_folder import RunFolder
+from harness.history.segments import Event, SegmentWriter
+from harness.serving.server import StoreServer
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMEDRIVER = shutil.which("chromedriver")
+WAIT_S = 60
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        CHROMIUM is None or CHROMEDRIVER is None,
+        reason="no chromium and chromedriver on PATH (Debian: chromium, chromium-driver)",
+    ),
+]
+
+THIEF = """<!DOCTYPE html><title>waiting</title><script>
+fetch("/").then(r => r.text()).then(t => { document.title = "stolen " + t.length; })
+  .catch(() => { document.title = "refused, origin " + self.origin; });
+</script>"""
+HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
+    options = Options()
+    options.binary_location = CHROMIUM or ""
+    for argument in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.add_argument(f"--user-data-dir={tmp_path / 'profile'}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def test_pages_are_quiet_and_a_hostile_report_reads_no_other_page(
+    browser: webdriver.Chrome, store: Path, write_run: Callable[..., Path]
+) -> None:
+    write_run(valid=False, why=HOSTILE, report=THIEF)
+    live = RunFolder(write_run("nightly", "20261122T120000.000Z", valid=None, report=None))
+    live.log.write_text(f"event=phase at_s=1 phase=chaos\n{HOSTILE}\n")
+    writer = SegmentWriter(live.segment("worker-0"))
+    writer.write([Event(10**9, 0, "ok", "append")])
+    with StoreServer(store, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            at, id_ = server.address.rstrip("/"), "quick/20261122T101500.000Z"
+            for path in ("/", f"/run/{id_}", f"/files/{id_}", "/trends?name=quick",
+                         f"/compare?a={id_}&b={id_}"):  # fmt: skip
+                browser.get(at + path)
+                assert len(browser.title) > 1, path
+                assert browser.get_log("browser") == [], path
+            with marks.occupied(live.path):
+                browser.get(f"{at}/run/nightly/20261122T120000.000Z")
+                assert "1 ok" in browser.find_element("id", "live").text
+                writer.write([Event(2 * 10**9, 0, "ok", "append")])
+                WebDriverWait(browser, WAIT_S).until(
+                    lambda shown: "2 ok" in shown.find_element("id", "live").text
+                )
+                assert browser.get_log("browser") == []
+            browser.get(f"{at}/files/{id_}/report.html")
+            WebDriverWait(browser, WAIT_S).until(lambda shown: shown.title != "waiting")
+            assert browser.title == "refused, origin null"
+        finally:
+            server.shutdown()
+            thread.join()
+    writer.close()
