@@ -5,6 +5,7 @@ Pure, but for `Trends`, which measures runs and remembers what it measured.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -17,6 +18,8 @@ import numpy as np
 
 from harness.history.run_folder import RunFolder
 from harness.serving.index import JUDGED, Entry
+
+log = logging.getLogger(__name__)
 
 RUNS_MAX: Final = 40
 """The newest of a name; measuring one takes a part of a second, the first time."""
@@ -95,8 +98,9 @@ def _measure(folder: RunFolder) -> Numbers:
         if is_large(folder):
             return Numbers()
         run = measured(folder.path)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return Numbers()  # damaged, or of another version: the run's own page says what is wrong
+    except Exception as error:  # damaged in whatever way: the other runs are shown all the same
+        log.debug("event=not_measured run=%s why=%r", folder.path, error)
+        return Numbers()
     calm = run.conditions.get(CALM)
     lengths = [length for each in run.recoveries.values() for length in each.lengths_s]
     return Numbers(
