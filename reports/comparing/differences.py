@@ -170,8 +170,8 @@ def _pairs(a: Measured, b: Measured) -> tuple[list[tuple[str, Series, Series]], 
         if calm is None or set(name.split(" + ")) & set(lacking.faults_asked):
             notes.append(f"{where}: not compared, {letter} has no such time")
             continue
-        there = f"{where} ({letter} does not ask for it: its calm time)"
-        pairs.append((there, of_a or calm, of_b or calm))
+        pairs.append((f"{where} ({letter}: calm)", of_a or calm, of_b or calm))
+        notes.append(f"{where}: {letter} does not ask for that, its calm time stands beside")
     return pairs, notes
 
 

@@ -104,7 +104,7 @@ def test_time_under_a_fault_that_the_other_run_never_asked_for_meets_its_calm_ti
     )
     compared = compare(run(1), slow_disk)
     assert {each.what for each in compared.worse} >= {"throughput", "median latency", "p99 latency"}
-    assert all("under disk-slow (A does not ask for it" in each.where for each in compared.worse)
+    assert all(each.where == "under disk-slow (A: calm)" for each in compared.worse)
     drawn_otherwise = replace(slow_disk, faults_asked=("kill", "pause"))
     both_asked = replace(run(1), faults_asked=("kill", "pause", "disk-slow"))
     assert worse(both_asked, drawn_otherwise) == set()

@@ -48,7 +48,7 @@ def test_a_slowed_disk_is_named_and_two_healthy_runs_are_alike(
     assert alike.is_told
     assert [each.text for each in (*alike.worse, *alike.better)] == []
     worse = {(each.where, each.what) for each in compare_folders(healthy, slowed).worse}
-    where = "under disk-slow (A does not ask for it: its calm time)"
+    where = "under disk-slow (A: calm)"
     assert (where, "p99 latency") in worse
     assert all(of == where for of, _ in worse)
     assert cli.run(["compare", str(healthy), str(other)]) == 0
