@@ -27,6 +27,9 @@ WALL_KINDS = ("offset", "drift", "frozen")
 """Those of nodes whose wall clock alone can be changed, and not often enough to strobe."""
 RATES = (0.1, 0.5, 0.8, 1.2, 2.0, 5.0)
 WALL_OFFSETS_MS = (-3_600_000.0, -30_000.0, -400.0, 400.0, 30_000.0, 3_600_000.0)
+FOREIGN_RATES = (0.1, 5.0, 10.0)
+FOREIGN_OFFSETS_MS = (-3_600_000.0, -30_000.0, 30_000.0, 3_600_000.0)
+"""What shows within a second or two on clocks that answers tell, often in whole seconds."""
 MONOTONIC_OFFSETS_MS = (100.0, 600.0, 5_000.0)
 STROBES_MS = (20.0, 60.0, 200.0)
 STROBE_OFFSETS_MS = (150.0, 600.0)
@@ -35,6 +38,8 @@ READINGS_OF_STROBE = 8
 NEAR_SHARE = 0.2
 """A reading that far from what was asked is what was asked."""
 NEAR_MS = 30.0
+FOREIGN_MOVE_MIN_MS = 1_000.0
+"""Less than this by rate is within the doubt about a clock that is told in an answer."""
 
 
 class Clock:
@@ -81,6 +86,7 @@ class Clock:
         before = await _read_all(plan["victims"], 1, world)
         undo: Json = {
             "changes": {},
+            "since_s": trio.current_time(),
             "before": {
                 node: _as_json(found[0]) if found else None for node, found in before.items()
             },
@@ -99,6 +105,7 @@ class Clock:
         assert isinstance(world, SkewsClocks), "the fault was not available"
         change = ClockChange(**plan["change"])
         readings = await _read_all(list(undo["changes"]), _readings(change), world)
+        held_s = trio.current_time() - undo["since_s"]
         told, untouched, skewed = [], [], 0
         most: dict[str, int | float] = {}
         for node, found in readings.items():
@@ -106,7 +113,7 @@ class Clock:
                 told.append(f"{node} shows no clock")
                 continue
             last = found[-1]
-            if is_as_asked(change, undo["before"][node], found):
+            if is_as_asked(change, undo["before"][node], found, held_s):
                 skewed += 1
                 most = {"offset_ms": round(last.offset_ms, 1)}
                 if not last.is_wall_only:
@@ -125,8 +132,10 @@ class Clock:
             await world.unskew(node, change)
 
 
-def is_as_asked(change: ClockChange, before: Json | None, found: Sequence[ClockReading]) -> bool:
-    """Whether measured clocks are as wrong as a change asks for."""
+def is_as_asked(
+    change: ClockChange, before: Json | None, found: Sequence[ClockReading], held_s: float
+) -> bool:
+    """Whether measured clocks are as wrong as a change asks for that held for `held_s`."""
     last = found[-1]
     if change.strobe_ms:
         rates = [reading.rate for reading in found]
@@ -136,8 +145,14 @@ def is_as_asked(change: ClockChange, before: Json | None, found: Sequence[ClockR
         return max(wall) - min(wall) > abs(change.offset_ms) / 2
     was = before or {"offset_ms": 0.0, "monotonic_offset_ms": 0.0}
     if change.rate != 1.0:
-        if change.which == "wall":
-            return bool(abs(last.offset_ms - was["offset_ms"]) > NEAR_MS)
+        if change.which == "wall":  # its rate cannot be read: what it made of the time since
+            expected_ms = (change.rate - 1.0) * held_s * 1000
+            missed_ms = abs(last.offset_ms - was["offset_ms"] - expected_ms)
+            least_ms = FOREIGN_MOVE_MIN_MS if last.is_wall_only else NEAR_MS
+            return bool(
+                abs(expected_ms) >= least_ms
+                and missed_ms <= NEAR_MS + NEAR_SHARE * abs(expected_ms)
+            )
         return abs(last.rate - change.rate) <= NEAR_SHARE * abs(1 - change.rate)
     moved = (
         last.monotonic_offset_ms - was["monotonic_offset_ms"]
@@ -167,10 +182,10 @@ def _draw(kind: str, rng: Random) -> Json:
 def _draw_wall(kind: str, rng: Random) -> Json:
     match kind:
         case "drift":
-            return {"rate": rng.choice(RATES), "which": "wall"}
+            return {"rate": rng.choice(FOREIGN_RATES), "which": "wall"}
         case "frozen":
             return {"rate": 0.0, "which": "wall"}
-    return {"offset_ms": rng.choice(WALL_OFFSETS_MS), "which": "wall"}
+    return {"offset_ms": rng.choice(FOREIGN_OFFSETS_MS), "which": "wall"}
 
 
 def _tell(change: ClockChange) -> str:

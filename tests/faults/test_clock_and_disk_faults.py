@@ -187,18 +187,35 @@ def test_a_node_that_shows_no_clock_did_not_bite() -> None:
 def test_half_a_change_is_not_what_was_asked(
     change: ClockChange, reading: ClockReading, is_so: bool
 ) -> None:
-    assert clock.is_as_asked(change, None, [reading]) is is_so
+    assert clock.is_as_asked(change, None, [reading], 1.0) is is_so
 
 
 def test_what_a_clock_was_wrong_by_before_does_not_count() -> None:
     change = ClockChange(offset_ms=600, which="monotonic")
     reading = ClockReading(offset_ms=0, monotonic_offset_ms=600, rate=1)
     before = {"offset_ms": 0.0, "monotonic_offset_ms": 600.0}
-    assert not clock.is_as_asked(change, before, [reading])
-    late = ClockReading(offset_ms=900, monotonic_offset_ms=0, rate=1)
-    drift = ClockChange(rate=0.5, which="wall")
-    assert not clock.is_as_asked(drift, {"offset_ms": 900.0, "monotonic_offset_ms": 0.0}, [late])
-    assert clock.is_as_asked(drift, {"offset_ms": 0.0, "monotonic_offset_ms": 0.0}, [late])
+    assert not clock.is_as_asked(change, before, [reading], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("rate", "held_s", "before_ms", "now_ms", "is_so"),
+    [
+        (0.5, 4.0, 0.0, -2_000.0, True),
+        (0.5, 4.0, 900.0, -1_100.0, True),  # by what was wrong before
+        (0.5, 4.0, 0.0, 2_000.0, False),  # the wrong way
+        (0.5, 4.0, 0.0, -600.0, False),
+        (5.0, 2.0, 0.0, 8_100.0, True),
+        (0.0, 2.0, -10.0, -69.0, False),  # what an answer that was late shows
+        (0.0, 0.5, 0.0, -500.0, False),  # held too short to be told from that
+    ],
+)
+def test_a_foreign_clock_must_have_gone_wrong_by_what_its_rate_makes_of_the_time(
+    rate: float, held_s: float, before_ms: float, now_ms: float, is_so: bool
+) -> None:
+    drift = ClockChange(rate=rate, which="wall")
+    before = {"offset_ms": before_ms, "monotonic_offset_ms": 0.0}
+    found = [ClockReading(offset_ms=now_ms, is_wall_only=True)]
+    assert clock.is_as_asked(drift, before, found, held_s) is is_so
 
 
 # ---- disks ---------------------------------------------------------------------------------
