@@ -30,7 +30,7 @@ def find(given: Path, folder: Path, what: str) -> Path:
         UsageError: a bare name, and there is neither.
     """
     is_name = given.suffix != SUFFIX and given.name == str(given)
-    if given.exists() or not is_name:
+    if given.is_file() or not is_name:
         return given
     built_in = folder / f"{given}{SUFFIX}"
     if not built_in.exists():

@@ -135,20 +135,20 @@ def _module_names(package: ModuleType) -> list[str]:
 def _imported(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise HarnessError(f"cannot import {module}: {_one_line(error)}") from error
 
 
 def _loaded(point: EntryPoint) -> Any:
     try:
         return point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that has no guard ends Python
         raise HarnessError(
             f"cannot load the plug-in {point.name} = {point.value}: {_one_line(error)}"
         ) from error
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

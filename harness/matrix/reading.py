@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from reports.view import build_view
 VERDICTS: Final = (ExitCode.VALID, ExitCode.INVALID, ExitCode.UNKNOWN)
 SAID_CHARS_MAX: Final = 400
 OUTPUT_TAIL_BYTES: Final = 8 * 1024
+CLOCK_DOUBT_S: Final = 1.0
 
 
 def read_outcome(
@@ -25,7 +27,7 @@ def read_outcome(
 
     One in which a fault bit less often than `bites_min` is unknown at best.
     """
-    run = _run(folder, cell)
+    run = _run(folder, cell, time.time() - took_s)
     if code not in VERDICTS or run is None:
         return Outcome(
             attempt=attempt,
@@ -55,10 +57,12 @@ def read_outcome(
     )
 
 
-def _run(folder: MatrixFolder, cell: str) -> RunFolder | None:
-    """The newest run of a cell, if it got as far as having a folder."""
+def _run(folder: MatrixFolder, cell: str, since_s: float) -> RunFolder | None:
+    """The run of a cell that was made since then, if it got as far as having a folder."""
     link = folder.runs / cell / LATEST
-    return RunFolder(link.resolve()) if link.exists() else None
+    if not link.exists() or link.lstat().st_mtime < since_s - CLOCK_DOUBT_S:
+        return None  # of an attempt before
+    return RunFolder(link.resolve())
 
 
 def _faults(run: RunFolder) -> dict[str, FaultCount]:

@@ -121,7 +121,13 @@ def _heal(path: Path, marked: Mapping[int, marks.Mark]) -> Healed:
             return Healed(path, is_alive=True)
         return Healed(path, *own_processes.end(path, None))
     with marks.alone(path) as is_alone:
-        account = ledger.read(folder.faults_jsonl)
+        try:
+            account = ledger.read(folder.faults_jsonl)
+        except HarnessError as error:  # its processes are known by their marks
+            if not is_alone or any(mark.harness.is_alive for mark in marked.values()):
+                return Healed(path, is_alive=True)
+            did, left = own_processes.end(path, None)
+            return Healed(path, did, (*left, str(error)))
         if not is_alone or _is_alive(account, marked):
             return Healed(path, is_alive=True)
         did, left = own_processes.end(path, account)

@@ -55,7 +55,9 @@ class Lines:
             written = os.write(self._fd, line)
         except OSError as error:
             raise HarnessError(f"cannot write {self._path}: {error.strerror}") from error
-        if written != len(line):
+        if written != len(line):  # nothing may be written behind half a line
+            with suppress(OSError):
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
             raise HarnessError(f"cannot write {self._path}: the disk is full")
 
     def close(self) -> None:
@@ -162,7 +164,7 @@ def read(path: Path) -> Account:
     A last line that was torn by the harness's death is left out.
 
     Raises:
-        HarnessError: the ledger cannot be read, or a line in the middle is no JSON.
+        HarnessError: the ledger cannot be read, or a line in the middle is no event.
     """
     opened: dict[int, OpenFault] = {}
     harness, boot = None, ""
@@ -177,6 +179,8 @@ def read(path: Path) -> Account:
             case {"event": "applying", "fault": number, "name": name, "plan": plan}:
                 opened[number] = OpenFault(number, name, plan, None)
             case {"event": "applied", "fault": number, "undo": undo}:
+                if number not in opened:
+                    raise HarnessError(f"{path}: fault {number} was applied, and never begun")
                 known = opened[number]
                 opened[number] = OpenFault(number, known.name, known.plan, undo)
             case {"event": "undone" | "failed", "fault": number}:
@@ -198,7 +202,10 @@ def _rows(path: Path) -> list[Json]:
     rows = []
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline was torn
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError as error:
             raise HarnessError(f"{path}: line {number} is no JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise HarnessError(f"{path}: line {number} is no event of a run")
+        rows.append(row)
     return rows

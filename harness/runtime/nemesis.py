@@ -220,7 +220,10 @@ class Nemesis:
         error = f"not applied within {APPLY_TIMEOUT_S:g} s"
         with _shielded(APPLY_TIMEOUT_S):
             try:
-                return await fault.apply(plan, self._world)
+                undo = await fault.apply(plan, self._world)
+                if isinstance(undo, dict):
+                    return undo
+                error = f"its apply returned {undo!r} in place of what undoes it"
             except Exception as failure:
                 error = f"{type(failure).__name__}: {failure}"
         self.tally.failed += 1

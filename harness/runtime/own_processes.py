@@ -66,7 +66,7 @@ def _find(path: Path, account: Account | None) -> Iterator[Who]:
     named = set() if account is None or account.boot != marks.boot() else {
         each for _, each in account.processes
     }  # fmt: skip
-    sessions = {each.pid for each in named}
+    sessions = {each.pid for each in named if marks.who(each.pid) in (None, each)}
     for pid in marks.pids():
         found = None if pid in own else marks.who(pid)
         if found is None:

@@ -93,8 +93,8 @@ def run(
     file = built_in.find(campaign or campaigns.BUILT_IN, built_in.CAMPAIGNS, "campaign")
     wanted = campaigns.load(file, given.given())
     resolved = campaigns.resolve(wanted)
-    session.enter(resolved)
     heal.heal_before_a_run(Path(resolved.store))
+    session.enter(resolved)
     codes: list[int] = []
     for number in range(given.test_count):
         if number:

@@ -11,14 +11,18 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from harness.errors import UsageError
+from harness.network import enter as namespaces
 from harness.runtime import healing
 from harness.runtime.healing import Healed
 from harness.terminal import session
 from harness.verdict import ExitCode
 
 STORE: Final = Path("store")
-DEPTH: Final = 4
-"""So deep below what is named runs are looked for: a folder may hold several stores."""
+DEPTH: Final = 6
+"""So deep below what is named runs are looked for: a folder may hold several stores, and those of a
+matrix stand in STORE/NAME/TIME/runs/CELL/TIME."""
+DEPTH_OF_RUNS: Final = 5
+"""So deep below a store runs stand, with those of matrices."""
 
 
 def heal(
@@ -49,8 +53,14 @@ def heal(
 
 
 def heal_before_a_run(store: Path) -> None:
-    """Heal what killed runs left in a store; tells what there was, and lets the run go on."""
-    tell(each for each in healing.heal_store(store) if not each.is_alive)
+    """Heal what killed runs left in a store; tells what there was, and lets the run go on.
+
+    Not from within the namespaces of a run: from there, processes outside cannot be seen. Whoever
+    went into them has been here before.
+    """
+    if namespaces.is_inside():
+        return
+    tell(each for each in healing.heal_store(store, DEPTH_OF_RUNS) if not each.is_alive)
 
 
 def tell(healed: Iterable[Healed]) -> None:

@@ -95,6 +95,7 @@ def test_unknown_names_are_told_with_the_nearest_and_all() -> None:
         ("OTHER = 1 / 0", "cannot load .*: ZeroDivisionError: division by zero"),
         ("", "cannot load .*: AttributeError: "),
         ("syntax error", "cannot load .*: SyntaxError: "),
+        ("import sys; sys.exit(0)", "cannot load .*: SystemExit: 0"),
         (WORKLOAD.replace("def end_shown", "def elsewhere"), "is no Workload: has no end_shown"),
         (WORKLOAD.replace("OTHER = Other()", "OTHER = 3"), "is no Workload: has no name, checkers"),
         (

@@ -42,7 +42,7 @@ def test_all_processes_of_a_run_are_ended_and_nobody_elses(tmp_path, sleepers, s
     os.kill(stopped, signal.SIGSTOP)
     named, child = sleepers.parent(log)
     written.process("n0", named)
-    reused = sleepers.sleeper()
+    reused = sleepers.sleeper(cwd=run)
     written.process("n1", reused)
     text = (run / "faults.jsonl").read_text()
     started = marks.who(reused).started
@@ -148,8 +148,10 @@ def test_a_ledger_that_cannot_be_read_hinders_no_other_run(tmp_path, sleepers, s
     broken, run = make_run(tmp_path, "broken"), make_run(tmp_path)
     (broken / "faults.jsonl").write_text('{"event"\n{"event":"applied"}\n')
     pid = sleepers.sleeper(str(Mark(NOBODY, run)))
+    of_the_broken = sleepers.sleeper(str(Mark(NOBODY, broken)))
     first, second = healing.heal_store(tmp_path)
     assert first.folder == broken
+    assert [line.partition(" (")[0] for line in first.did] == [f"ended process {of_the_broken}"]
     assert first.left[0].endswith(
         "line 1 is no JSON: Expecting ':' delimiter: line 1 column 9 (char 8)"
     )

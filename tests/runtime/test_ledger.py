@@ -1,5 +1,7 @@
 """The ledger says what is still in force, also when its writer was killed in the middle."""
 
+import os
+
 import pytest
 
 from harness.errors import HarnessError
@@ -55,3 +57,33 @@ def test_a_bad_line_in_the_middle_is_one_clear_error(tmp_path):
         open_faults(path)
     with pytest.raises(HarnessError, match="cannot write"):
         Ledger(tmp_path / "no" / "faults.jsonl", lambda: 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("[1]", "line 1 is no event of a run"),
+        ('{"event":"applied","fault":7,"undo":{}}', "fault 7 was applied, and never begun"),
+    ],
+)
+def test_what_no_harness_writes_is_one_clear_error(tmp_path, line, told):
+    path = tmp_path / "faults.jsonl"
+    path.write_text(f"{line}\n")
+    with pytest.raises(HarnessError, match=told):
+        open_faults(path)
+
+
+def test_nothing_is_written_behind_half_a_line(tmp_path, monkeypatch):
+    """A disk that is full takes a part of a line; there is room again for the next one."""
+    path = tmp_path / "faults.jsonl"
+    ledger = Ledger(path, lambda: 0)
+    ledger.applying(0, "kill", {})
+    write_all = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write_all(fd, data[: len(data) // 2]))
+    with pytest.raises(HarnessError, match="the disk is full"):
+        ledger.applied(0, {})
+    monkeypatch.undo()
+    ledger.undone(0)
+    ledger.close()
+    assert open_faults(path) == ()
+    assert path.read_bytes().count(b"\n") == 4

@@ -138,16 +138,27 @@ def test_a_fault_that_fails_to_apply_is_recorded_and_has_not_bitten(stage):
             await super().apply(plan, world)
             await trio.sleep_forever()
 
-    stage.faults.update(kill=Broken(), pause=Hangs())
+    class Forgets(kill.Kill):
+        async def apply(self, plan, world):
+            await super().apply(plan, world)
+
+    stage.faults.update(kill=Broken(), pause=Hangs(), forgets=Forgets())
+    order = {"variant": "one", "order": ["n2", "n1", "n0"]}
     tally = stage.run(
-        [planned(0, "kill", 1, 2), planned(1, "pause", 2, 2), planned(2, "partition", 3, 1)]
+        [
+            planned(0, "kill", 1, 2),
+            planned(1, "pause", 2, 2),
+            planned(2, "partition", 3, 1),
+            planned(3, "forgets", 40, 1, **order),
+        ]
     )
-    assert (tally.applied, tally.bit, tally.failed) == (1, 1, 2)
+    assert (tally.applied, tally.bit, tally.failed) == (1, 1, 3)
     stops = {value["fault"]: value for _, _, value in stage.events if value["phase"] == "stop"}
     assert stops[0]["bit"] is stops[1]["bit"] is False
     assert "OSError: no permission" in stops[0]["evidence"]
     assert f"not applied within {APPLY_TIMEOUT_S:g} s" in stops[1]["evidence"]
-    assert len(stage.notes) == 2
+    assert "its apply returned None in place of what undoes it" in stops[3]["evidence"]
+    assert len(stage.notes) == 3
     assert [fault.fault for fault in open_faults(stage.path)] == []
 
 
