@@ -14,7 +14,6 @@ from harness.errors import HarnessError
 from harness.gating.verdict_file import ResultsFile, conclusions_of, outcome_of
 from harness.history.export import fault_windows, load_events, load_operations
 from harness.history.run_folder import RunFolder
-from harness.verdict import Outcome
 from reports.gating.measures import CEILINGS
 from reports.gating.measuring import COLUMNS, Measured, measure_loss, measure_operations
 from reports.gating.model import Bites, RunFacts
@@ -54,8 +53,8 @@ def read(folder: RunFolder, shown: str, policy: Policy, name: str = "") -> RunFa
         return RunFacts(
             name=name,
             path=shown,
-            outcome=Outcome.UNKNOWN,
-            failure=f"unknown: nothing was judged, or its results.json cannot be read ({why});"
+            outcome=None,
+            failure=f"no verdict: nothing was judged, or its results.json cannot be read ({why});"
             f" ./shaketable analyze {shown}",
             mutant=run.mutant,
             repeat=run.command,

@@ -7,6 +7,7 @@ share its victim), so whole blocks of neighbours are drawn, not windows. Source:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -129,6 +130,12 @@ def chance_of_being_greater(
     if seen == 0:
         return 1.0
     return float((np.count_nonzero(by_chance >= seen - TINY) + 1) / (permutations + 1))
+
+
+def least_chance(strata: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
+    """Return the least that `chance_of_being_greater` can be, whatever so many numbers are."""
+    ways = math.prod(math.comb(len(a) + len(b), len(b)) for a, b in strata if a and b)
+    return 1 / ways
 
 
 def _ranks(values: Floats) -> Floats:

@@ -103,8 +103,9 @@ def compare(a: Measured, b: Measured) -> Comparison:
     """Compare run B with run A."""
     pairs, notes = _pairs(a, b)
     kinds = [name for name in a.recoveries if name in b.recoveries]
-    tests = len(pairs) * len(METRICS) + len(kinds) + (len(kinds) > 1)
-    alpha = ALPHA / max(1, tests)
+    # Recoveries are few: a share of their own leaves tests of them a chance to find anything.
+    alpha = ALPHA / 2 / max(1, len(pairs) * len(METRICS))
+    alpha_of_recoveries = ALPHA / 2 / max(1, len(kinds) + (len(kinds) > 1))
     differences = [
         _verdicts(a, b),
         *_findings(a, b),
@@ -113,7 +114,7 @@ def compare(a: Measured, b: Measured) -> Comparison:
             for where, of_a, of_b in pairs
             for metric in METRICS
         ),
-        *_of_recoveries(a, b, kinds, alpha),
+        *_of_recoveries(a, b, kinds, alpha_of_recoveries),
     ]
     notes += [
         f"no operations of {letter} can be read; ./shaketable analyze exports what was recorded"
@@ -151,7 +152,8 @@ def _doubted(each: Difference, slower: str) -> Difference:
     brought = Judgement.WORSE if slower == "B" else Judgement.BETTER
     if each.where == EVERYWHERE or each.judgement is not brought:
         return each
-    return replace(each, judgement=Judgement.UNSURE, sure=f"{each.sure}, on a busier machine")
+    doubt = f"{each.sure}, on a busier machine"
+    return replace(each, judgement=Judgement.UNSURE, sure=doubt, differs=True)
 
 
 def _pairs(a: Measured, b: Measured) -> tuple[list[tuple[str, Series, Series]], list[str]]:
@@ -256,7 +258,9 @@ def _recovery(
         judgement = Judgement.UNSURE
     elif abs(point_b - point_a) >= RECOVERY_FLOOR_S:
         pairs = [(of_a.lengths_s, of_b.lengths_s) for of_a, of_b in strata]
-        if _is_longer(pairs, alpha):
+        if chance.least_chance(pairs) > alpha / 2:  # whatever they are, it could not be sure
+            judgement, sure = Judgement.UNSURE, f"{sure}, too few to be sure"
+        elif _is_longer(pairs, alpha):
             judgement = Judgement.WORSE
         elif _is_longer([(of_b, of_a) for of_a, of_b in pairs], alpha):
             judgement = Judgement.BETTER
@@ -270,6 +274,7 @@ def _recovery(
         judgement=judgement,
         text=words.of_recovery(where, point_a, point_b, never, judgement),
         sure=_sure(judgement, sure),
+        differs=judgement is Judgement.UNSURE and len(all_a) >= RECOVERIES_MIN <= len(all_b),
     )
 
 

@@ -31,7 +31,7 @@ class Difference:
     `where`: the condition ("calm", "under kill", "after kill", "all"). `a` and `b` are None
     where the run says nothing. `low` and `high` bound how much worse B is, as `measure` is
     read: times for a ratio, `unit` for a difference (negative: better). `sure` says in words
-    what the judgement rests on.
+    what the judgement rests on. `differs`: an unsure one that is far enough apart to matter.
     """
 
     where: str
@@ -44,6 +44,7 @@ class Difference:
     sure: str = ""
     low: float | None = None
     high: float | None = None
+    differs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,11 @@ class Comparison:
             and (each.where != EVERYWHERE or each.judgement is not Judgement.SAME)
             for each in self.differences
         )
+
+    @property
+    def unsure(self) -> tuple[Difference, ...]:
+        """What differs by enough to matter, and nobody can be sure of it."""
+        return tuple(each for each in self._judged(Judgement.UNSURE) if each.differs)
 
     def _judged(self, judgement: Judgement) -> tuple[Difference, ...]:
         return tuple(each for each in self.differences if each.judgement is judgement)

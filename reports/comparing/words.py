@@ -25,6 +25,10 @@ def headline(comparison: Comparison) -> str:
     worse, better = len(comparison.worse), len(comparison.better)
     if not comparison.is_told:
         return "too little was measured to tell the runs apart"
+    doubts = len(comparison.unsure)
+    if not worse and not better and doubts:
+        few = "1 number differs" if doubts == 1 else f"{doubts} numbers differ"
+        return f"no difference that is sure; {few}, and may do so by chance"
     if not worse and not better:
         return "no difference that matters"
     parts = [f"{worse} got worse"] if worse else ["nothing got worse"]

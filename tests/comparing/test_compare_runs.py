@@ -18,6 +18,7 @@ from reports.comparing.measuring import Measured, Recoveries, Series, series_of
 from reports.comparing.model import Judgement
 from reports.comparing.page import render_comparison, result, to_json
 from reports.comparing.stretches import CALM, Shaken, Window, windows
+from reports.comparing.words import headline
 
 S = 1_000_000_000
 
@@ -123,6 +124,17 @@ def test_longer_recoveries_are_seen_and_few_of_them_say_nothing() -> None:
     assert {where for where, _ in worse(run(1), run(2, recoveries=long))} >= {
         "after all faults that both had"
     }
+    slow = {"kill": Recoveries((59.0, 61.0, 60.0, 58.0, 62.0))}
+    five = compare(run(1), run(2, recoveries=slow))  # five against five are enough
+    assert ("after kill", "recovery") in {(each.where, each.what) for each in five.worse}
+    three = {"kill": Recoveries((0.3, 0.31, 0.32))}
+    fewer = {"kill": Recoveries((60.0, 61.0, 62.0))}
+    open_ = compare(run(1, recoveries=three), run(2, recoveries=fewer))
+    assert not open_.worse
+    assert [each.where for each in open_.unsure] == ["after kill"]
+    assert (
+        headline(open_) == "no difference that is sure; 1 number differs, and may do so by chance"
+    )
     few = {"kill": Recoveries((9.0, 8.0))}
     compared = compare(run(1), run(2, recoveries=few))
     assert not compared.worse

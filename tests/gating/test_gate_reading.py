@@ -88,16 +88,21 @@ def test_the_worst_of_what_a_file_says_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", [None, "", "[]", '{"valid": 1}', '{"valid": true', '{"valid":"?"}']
 )
-def test_what_cannot_be_read_is_unknown(tmp_path: Path, text: str | None) -> None:
+def test_what_cannot_be_read_is_no_verdict_which_nothing_allows(
+    tmp_path: Path, text: str | None
+) -> None:
     run = write_run(tmp_path / "quick" / "1", results())
     if text is None:
         (run / "results.json").unlink()
     else:
         (run / "results.json").write_text(text)
     facts = one(run)
-    assert facts.outcome is Outcome.UNKNOWN
+    assert facts.outcome is None
     assert "./shaketable analyze" in facts.failure
-    assert code(run) == 2
+    assert code(run) == 255
+    today = datetime.date(2026, 11, 22)
+    allowing = '[[allow]]\nverdict = "unknown"\nreason = "x"\nuntil = 2026-12-01\n'
+    assert decide(loads(allowing, "gate.toml", today), [facts], today).code == 255
 
 
 def test_numbers_that_cannot_be_had_are_missing_and_fail(tmp_path: Path) -> None:
