@@ -6,6 +6,7 @@ and a clock that its programs do not notice.
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import json
 import re
@@ -88,7 +89,9 @@ def test_serializable_reads_are_found_to_be_stale_and_clocks_untouched(
     page = (stored / "report.html").read_text()
     for finding in verdict["findings"]:
         assert finding["kind"] == "not-linearizable"
-        assert finding["message"] in page
+        assert html.escape(finding["message"]) in page
+    told = " ".join(finding["message"] for finding in verdict["findings"])
+    assert " is stale: " in told, told
     judged = shaketable(site, "analyze", stored, "--engine", "local")
     assert judged.returncode == 1, judged.stdout + judged.stderr
 
