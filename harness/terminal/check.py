@@ -23,6 +23,7 @@ from harness.checking import EngineKind, Wanted
 from harness.errors import HarnessError, UsageError
 from harness.telling import tell_error
 from harness.terminal import check_summary
+from harness.terminal.interrupts import sure_interrupts
 from harness.terminal.output import Output
 from harness.verdict import EXIT_BY_OUTCOME, worst_exit
 from reports.check_model import CheckedHistory
@@ -169,7 +170,7 @@ def _check_all(
     try:
         for path in paths:
             try:
-                with _progress() as progress:
+                with _progress() as progress, sure_interrupts():
                     one = checking.check_path(path, wanted, engines, progress)
             except (UsageError, HarnessError) as error:
                 if len(paths) == 1:
