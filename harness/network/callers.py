@@ -46,7 +46,17 @@ class Callers:
         self.pids: Callable[[], Mapping[str, int]] = dict
 
     def who(self, accepted: socket.socket) -> str | None:
-        """Return the node at the other end of an IPv4 connection; None if it is none of them."""
+        """Return the node at the other end of an IPv4 connection; None if it is none of them.
+
+        None as well where it has gone again, or nothing can be opened to look it up: whoever
+        called calls again.
+        """
+        try:
+            return self._who(accepted)
+        except OSError:
+            return None
+
+    def _who(self, accepted: socket.socket) -> str | None:
         here, there = accepted.getsockname(), accepted.getpeername()
         inode = _asked(there, here) or _listed(there, here)
         if inode is None:  # it has gone again

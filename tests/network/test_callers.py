@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -114,3 +116,28 @@ def test_the_list_says_what_the_kernel_says_when_asked() -> None:
 
 def test_our_own_nodes_ask_for_no_such_address() -> None:
     assert not isinstance(dledger.PLUGIN, AdvertisesAddresses)
+
+
+def test_a_caller_that_has_gone_before_it_is_looked_at_is_nobody() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        caller = socket.create_connection(listener.getsockname())
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        caller.close()  # a reset
+        accepted, _ = listener.accept()
+        with accepted:
+            assert Callers().who(accepted) is None
+
+
+def test_without_a_descriptor_to_look_with_a_caller_is_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(callers, "_asked", full)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert Callers().who(accepted) is None
