@@ -11,9 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 
 from harness.verdict import Finding, Verdict, join
+from reports import templating
 from reports.check_model import (
     CheckedHistory,
     FailingPart,
@@ -250,12 +251,6 @@ def _number(value: float) -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templating.environment(TEMPLATES)
     environment.filters.update(number=_number)
     return environment

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
-from reports import plots, spacetime
+from reports import plots, spacetime, templating
 from reports.failover import GOAL_MEDIAN_NS, GOAL_P99_NS
 from reports.model import RunView
 from reports.recovery import summarise
@@ -45,13 +45,7 @@ def render(view: RunView) -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templating.environment(TEMPLATES)
     environment.filters.update(number=number_text, moment=moment, span=span, or_nothing=or_nothing)
     environment.globals.update(lay_out=spacetime.lay_out, describe=spacetime.describe)
     return environment

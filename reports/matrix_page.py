@@ -6,8 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 
+from reports import templating
 from reports.matrix_model import MatrixView
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -46,10 +47,4 @@ def render_matrix(view: MatrixView) -> str:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    return templating.environment(TEMPLATES)

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 
 from harness.serving import trends
 from harness.serving.index import JUDGED, STATES, Entry, Index, chosen
 from harness.serving.places import is_fit
 from harness.serving.trends import Trends
+from reports import templating
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 REPORT_CSS: Final = Path(__file__).parents[2] / "reports" / "templates" / "report.css"
+PAGE_DIGITS_MAX: Final = 9
 ENTRIES_A_PAGE: Final = 100
 OTHERS_MAX: Final = 50
 ROWS_MAX: Final = 2_000
@@ -155,17 +157,13 @@ def _values(entries: Sequence[Entry], name: str) -> list[str]:
 
 def _page_number(text: str, found: int) -> int:
     last = max(1, -(-found // ENTRIES_A_PAGE))
-    return min(int(text), last) if text.isascii() and text.isdigit() and int(text[:6]) else 1
+    if not (text.isascii() and text.isdigit()):
+        return 1
+    return min(max(1, int(text)), last) if len(text) <= PAGE_DIGITS_MAX else last
 
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templating.environment(TEMPLATES)
     environment.filters["when"] = when
     return environment

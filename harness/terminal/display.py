@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from harness.runtime.observer import PHASES, Counts
 from harness.terminal.progress import NS, Progress
+from harness.terminal.redrawn import Redrawn
 
 CHECK = "check"
 """What follows the campaign's own phases in the display."""
-REFRESH_HZ = 4
 LINE_EVERY_NS = 5 * NS
 """Without a terminal the counts are told this often."""
 BAR_WIDTH = 36
@@ -147,23 +146,12 @@ class PlainDisplay(Display):
         self._say(f"{CHECK}: {step}", self.now_ns())
 
 
-class LiveDisplay(Display):
+class LiveDisplay(Redrawn, Display):
     """A panel of five lines that is redrawn in place and vanishes at the end."""
 
     def __init__(self, console: Console, on_drain: Callable[[], None]) -> None:
         super().__init__(console, on_drain)
         self._lock = threading.Lock()
-
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Redraw the panel `REFRESH_HZ` times a second for the body of `with`."""
-        with Live(
-            console=self.console,
-            refresh_per_second=REFRESH_HZ,
-            transient=True,
-            get_renderable=self.panel,
-        ):
-            yield
 
     def panel(self) -> Group:
         """Draw the progress as it is now. Called from rich's refreshing thread."""

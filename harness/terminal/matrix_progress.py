@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Final
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -17,9 +16,9 @@ from rich.text import Text
 from harness.matrix.journal import Outcome
 from harness.matrix.table import bit_text, recovery_text, verdict_of
 from harness.terminal.matrix_table import STYLES
+from harness.terminal.redrawn import Redrawn
 
 BAR_WIDTH: Final = 36
-REFRESH_HZ: Final = 2
 SAID_CHARS_MAX: Final = 120
 
 
@@ -64,19 +63,8 @@ class MatrixProgress:
         yield
 
 
-class LiveProgress(MatrixProgress):
+class LiveProgress(Redrawn, MatrixProgress):
     """With a bar below these lines, redrawn in place, that vanishes at the end."""
-
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Redraw it now and then for the body of `with`."""
-        with Live(
-            console=self.console,
-            refresh_per_second=REFRESH_HZ,
-            transient=True,
-            get_renderable=self.panel,
-        ):
-            yield
 
     def panel(self) -> Group:
         """Draw it as it is now. Called from rich's refreshing thread."""

@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 
+from reports import templating
 from reports.comparing import words
 from reports.comparing.measuring import Measured
 from reports.comparing.model import Comparison
@@ -82,10 +83,4 @@ def _finite(value: float) -> float | None:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    return templating.environment(TEMPLATES)

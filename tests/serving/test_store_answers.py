@@ -80,6 +80,9 @@ def test_runs_are_listed_newest_first_searched_and_filtered(store: Path, write_r
         ("q=kill-sim", 1),
         ("q=nothing-like-that", 0),
         ("page=99", 5),
+        ("page=0", 5),
+        ("page=00000003", 5),
+        (f"page={'9' * 5000}", 5),
         ("page=-1&state=", 5),
     ):
         assert f"{count} of 5 runs" in text(site.answer(f"/?{query}")), query
