@@ -76,8 +76,10 @@ class Admin:
         else:
             self._change(connection, command, Remove(fields.member), now_ms, wall_ms)
 
-    def metadata(self, connection: Connection, command: Command) -> None:
-        """Answer DLedger's METADATA with this member's state."""
+    def metadata(
+        self, connection: Connection, command: Command, now_ms: float, wall_ms: int
+    ) -> None:
+        """Answer DLedger's METADATA with this member's state, and what its clocks show."""
         core = self._core
         memberships, begin = core.ledger.memberships, core.log.begin
         membership = memberships.current
@@ -95,6 +97,8 @@ class Admin:
             memberships.current_index,
             begin.index + 1,
             begin.index,
+            wall_ms,
+            int(now_ms),
         )
         self._outbox.answer(connection, command, ext=fields.to_ext())
 

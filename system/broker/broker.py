@@ -307,7 +307,7 @@ class Broker:
         elif command.code == RequestCode.PULL_COMMITTED:
             self._reads.serve_committed(connection, command)
         elif command.code == RequestCode.DLEDGER_METADATA:
-            self._admin.metadata(connection, command)
+            self._admin.metadata(connection, command, now_ms, wall_ms)
         elif command.code in ADMIN_CODES:
             self._admin.handle(connection, command, now_ms, wall_ms)
         else:

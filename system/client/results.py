@@ -42,7 +42,8 @@ class Metadata:
 
     Up to `committed_index` its entries are committed and durable there, up to `applied_index`
     its pulls see them. `addresses` pairs members with their DLedger "host:port", where the log
-    says it. Entries below `begin_index` are gone; a snapshot stands for them.
+    says it. Entries below `begin_index` are gone; a snapshot stands for them. `wall_ms` (since
+    1970) and `monotonic_ms` are what its clocks showed; None of a member that does not tell.
     """
 
     member: str
@@ -58,6 +59,8 @@ class Metadata:
     membership_index: int = -1
     begin_index: int = 0
     snapshot_index: int = -1
+    wall_ms: int | None = None
+    monotonic_ms: int | None = None
 
 
 def metadata_from(fields: MetadataResponse) -> Metadata:
@@ -77,6 +80,8 @@ def metadata_from(fields: MetadataResponse) -> Metadata:
         fields.membership_index,
         fields.begin_index,
         fields.snapshot_index,
+        fields.wall_ms,
+        fields.monotonic_ms,
     )
 
 

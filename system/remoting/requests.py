@@ -211,7 +211,8 @@ class MetadataResponse(Fields, gc=False, rename="camel"):
     `committed_index` is what is committed and durable there, `applied_index` what pulls from
     there may see. `peers` has DLedger's form, "n0-127.0.0.1:40911;...", and names those members
     that the log gave an address to. The log's entries start at `begin_index`; `snapshot_index`
-    is the entry up to which a snapshot stands for those before it (-1: none).
+    is the entry up to which a snapshot stands for those before it (-1: none). `wall_ms` (since
+    1970) and `monotonic_ms` are what the member's clocks showed when it was asked.
     """
 
     self_id: str
@@ -227,6 +228,8 @@ class MetadataResponse(Fields, gc=False, rename="camel"):
     membership_index: I64 = -1
     begin_index: I64 = 0
     snapshot_index: I64 = -1
+    wall_ms: I64 | None = None
+    monotonic_ms: I64 | None = None
 
 
 class SendMessage(Fields, gc=False, rename="camel"):

@@ -1,9 +1,9 @@
-"""What simulated nodes write to their logs becomes part of the run's trace."""
+"""What simulated nodes write to their logs: part of the run's trace, and told to who asks."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from system.sim.run_trace import Trace
@@ -12,27 +12,38 @@ from system.sim.trio_world.process import CURRENT
 
 _NODE_LOG = "shaketable.node"
 
+Said = Callable[[float, str, str, str], None]
+"""Told of each line: when (virtual milliseconds), by which host, at what level, the text."""
 
-class _TraceHandler(logging.Handler):
-    def __init__(self, trace: Trace, clock: HeapClock) -> None:
+
+class _Handler(logging.Handler):
+    def __init__(self, trace: Trace, clock: HeapClock, on_said: Said | None) -> None:
         super().__init__()
         self._trace = trace
         self._clock = clock
+        self._on_said = on_said
 
     def emit(self, record: logging.LogRecord) -> None:
         process = CURRENT.get(None)
         name = process.host if process is not None else "-"
-        self._trace.line(self._clock.now_ms, name, f"log {record.getMessage()}")
+        text = record.getMessage()
+        if self._trace.write is not None:
+            self._trace.line(self._clock.now_ms, name, f"log {text}")
+        if self._on_said is not None:
+            self._on_said(self._clock.now_ms, name, record.levelname, text)
 
 
 @contextmanager
-def node_log_to(trace: Trace, clock: HeapClock) -> Iterator[None]:
-    """Send the nodes' log to the trace's lines, or nowhere; it is as it was afterwards."""
+def node_log_to(trace: Trace, clock: HeapClock, on_said: Said | None = None) -> Iterator[None]:
+    """Send the nodes' log to the trace's lines and to `on_said`, or nowhere.
+
+    It is as it was afterwards.
+    """
     log = logging.getLogger(_NODE_LOG)
     before = (log.level, log.propagate)
-    handler = _TraceHandler(trace, clock)
+    handler = _Handler(trace, clock, on_said)
     log.propagate = False
-    if trace.write is None:
+    if trace.write is None and on_said is None:
         log.setLevel(logging.CRITICAL + 1)
     else:
         log.setLevel(logging.INFO)

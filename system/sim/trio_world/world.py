@@ -35,7 +35,7 @@ from system.sim.run_trace import Trace
 from system.sim.trio_world.clients import TrioClients
 from system.sim.trio_world.heap_clock import Deadlock, HeapClock
 from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
-from system.sim.trio_world.node_log import node_log_to
+from system.sim.trio_world.node_log import Said, node_log_to
 from system.sim.trio_world.scheduler import run_seeded
 from system.sim.trio_world.settled import check_end
 from system.sim.trio_world.tcp_network import TcpNetwork
@@ -87,6 +87,8 @@ class TrioWorld:
         self.actions = FaultActions(cast("World", self))
         self.found: Violation | None = None
         """The first broken invariant."""
+        self.on_said: Said | None = None
+        """Told of what nodes write to their logs."""
         self._stops_at_violation = stops_at_violation
         self._nursery: trio.Nursery | None = None
         self._stopping: dict[str, bool] = {}  # who was told to, and whether power goes then
@@ -114,7 +116,7 @@ class TrioWorld:
         for host in self.members.values():
             self.heap.push(0.0, self.restart, host)
         self.clock.on_failure = self._finish
-        with node_log_to(self.trace, self.clock):
+        with node_log_to(self.trace, self.clock, self.on_said):
             run_seeded(partial(self._main, course), self.clock, self.draws.stream("scheduler"))
         self._raise_failure()
         self._count_up()
