@@ -6,13 +6,13 @@ report, and never skipped in silence (DESIGN.md decision 8).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness import discovery
+from harness import blame, discovery
 from harness.abilities import ShowsClock, SteersNodes
 from harness.campaign import Campaign, fault_options, faults_of, node_names
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
 from harness.plugins import Fault, Json, Target
 from harness.runtime import offers
 from harness.words import family_of, needs_of
@@ -32,7 +32,7 @@ def choose(campaign: Campaign) -> Choice:
     Raises:
         UsageError: an option that a fault cannot take; or faults are asked for, and none of
             them can be done.
-        HarnessError: a plug-in cannot be imported.
+        HarnessError: a plug-in cannot be imported, or cannot be asked.
     """
     choice = look(campaign)
     if choice.unavailable and not choice.faults:
@@ -46,21 +46,30 @@ def look(campaign: Campaign) -> Choice:
 
     Raises:
         UsageError: an option that a fault cannot take.
-        HarnessError: a plug-in cannot be imported.
+        HarnessError: a plug-in cannot be imported, or cannot be asked.
     """
     target: Target = discovery.get("targets", campaign.target)
     nodes, options = node_names(campaign), {**fault_options(campaign), **clocks_of(target)}
     faults: dict[str, Fault] = {}
     unavailable: dict[str, str] = {}
     for name in faults_of(campaign):
-        fault: Fault = discovery.get("faults", name).configured(options)
+        fault = blame.configured(discovery.get("faults", name), options)
         why = lacking(fault, campaign.world, target, options)
-        why = why if why is not None else fault.unavailable(target, nodes)
+        why = why if why is not None else _unavailable(fault, target, nodes)
         if why is None:
             faults[name] = fault
         else:
             unavailable[name] = why
     return Choice(faults, unavailable)
+
+
+def _unavailable(fault: Fault, target: Target, nodes: Sequence[str]) -> str | None:
+    try:
+        with blame.blamed():
+            why = fault.unavailable(target, nodes)
+            return why if why is None else blame.text(why, "it returned")
+    except blame.PlugInError as error:
+        raise HarnessError(f"fault {fault.name}: its unavailable fails: {error}") from error
 
 
 def clocks_of(target: Target) -> Json:

@@ -98,6 +98,7 @@ class Campaign(
         record: what each node records of itself: its inputs, for `replay`, or nothing.
         data_file_bytes, index_file_bytes: sizes of the log's files; small, so that a
             short run crosses many file ends.
+        stop_at_first_violation: whether a violation that is seen live ends the shaking.
         seed: what everything is drawn from; None: draw one and print it.
         store: where runs are kept.
         spark_master: which Spark checks the history.
@@ -135,6 +136,7 @@ class Campaign(
     record: Literal["none", "inputs"] = "none"
     data_file_bytes: int = 1 << 20
     index_file_bytes: int = 1 << 18
+    stop_at_first_violation: bool = False
     seed: str | None = None
     store: str = "store"
     spark_master: str = "local[*]"

@@ -52,7 +52,10 @@ def _findings(facts: dict[str, Any]) -> list[Finding]:
         )
         for one in facts["exits"]
     ]
-    told = [Finding("problem", problem) for problem in facts["problems"][: -len(exits) or None]]
+    stopped = facts.get("stopped_at")
+    early = f"it was ended at the first violation that was seen: {stopped}"
+    told = [Finding("ended-early", early)] if stopped else []
+    told += [Finding("problem", problem) for problem in facts["problems"][: -len(exits) or None]]
     drained = [
         Finding(
             "not-drained",

@@ -14,7 +14,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Final
@@ -46,6 +46,8 @@ PROTOCOLS_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
 """Protocols of packages that this one must not import before it is asked: module and name."""
 ENTRY_POINT_GROUP: Final = "shaketable.{kind}"
 
+_passed_over: Final[set[str]] = set()
+
 
 @functools.cache
 def find(kind: str) -> Mapping[str, Any]:
@@ -57,7 +59,7 @@ def find(kind: str) -> Mapping[str, Any]:
     """
     found: dict[str, Any] = {}
     for source, plugin in [*_built_in(kind), *_external(kind)]:
-        _conform(kind, source, plugin)
+        conform(kind, source, plugin)
         other = found.setdefault(plugin.name, plugin)
         if other is not plugin:
             raise HarnessError(
@@ -67,7 +69,7 @@ def find(kind: str) -> Mapping[str, Any]:
 
 
 def get(kind: str, name: str) -> Any:
-    """Return one plug-in; imports only its own module where the module bears its name.
+    """Return one plug-in; imports only its own module where that, or its entry point, has its name.
 
     Raises:
         UsageError: there is none of that name; names the nearest one and all there are.
@@ -79,12 +81,68 @@ def get(kind: str, name: str) -> Any:
         if last.isidentifier() and last in _module_names(_imported(package)):
             plugin = getattr(_imported(module), "PLUGIN", None)
             if plugin is not None and getattr(plugin, "name", None) == name:
-                _conform(kind, module, plugin)
+                conform(kind, module, plugin)
                 return plugin
+    named = [point for point in points(kind) if point.name == name]
+    if len(named) == 1 and built_in(kind, name) is None:
+        plugin = load(kind, named[0])
+        if plugin.name == name:
+            return plugin
     found = find(kind)
     if name not in found:
         raise UsageError(unknown(kind.removesuffix("s"), name, found))
     return found[name]
+
+
+def points(kind: str) -> list[EntryPoint]:
+    """Return the entry points of a kind, by their names, but for those that are passed over."""
+    found = sorted(entry_points(group=ENTRY_POINT_GROUP.format(kind=kind)))
+    return [point for point in found if source_of(point) not in _passed_over]
+
+
+def source_of(point: EntryPoint) -> str:
+    """Say which entry point this is, as its project's file does: "locks = locks:PLUGIN"."""
+    return f"{point.name} = {point.value}"
+
+
+def load(kind: str, point: EntryPoint) -> Any:
+    """Return the plug-in of an entry point.
+
+    Raises:
+        HarnessError: it cannot be imported or breaks its protocol.
+    """
+    plugin = _loaded(point)
+    conform(kind, f"entry point {source_of(point)}", plugin)
+    return plugin
+
+
+def pass_over(sources: Iterable[str]) -> None:
+    """Find nothing of these entry points (`source_of`) in this process: they are broken.
+
+    For who tries one plug-in after the other: whoever runs campaigns is told of broken ones.
+    """
+    _passed_over.update(sources)
+    find.cache_clear()
+
+
+def built_in(kind: str, name: str) -> Any | None:
+    """Return one of our own plug-ins, None if none has that name. Imports nobody else's.
+
+    Raises:
+        HarnessError: one of ours cannot be imported.
+    """
+    return next((plugin for _, plugin in _built_in(kind) if plugin.name == name), None)
+
+
+def built_ins(kind: str) -> list[str]:
+    """Return the names of our own plug-ins. Raises as `built_in` does."""
+    return [plugin.name for _, plugin in _built_in(kind)]
+
+
+def is_built_in(kind: str, plugin: Any) -> bool:
+    """Whether a plug-in is one of ours, not somebody else's."""
+    module = type(plugin).__module__
+    return any(module.startswith(f"{package}.") for package in _packages(kind))
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
@@ -122,10 +180,7 @@ def _built_in(kind: str) -> list[tuple[str, Any]]:
 
 
 def _external(kind: str) -> list[tuple[str, Any]]:
-    return [
-        (f"entry point {point.name} = {point.value}", _loaded(point))
-        for point in sorted(entry_points(group=ENTRY_POINT_GROUP.format(kind=kind)))
-    ]
+    return [(f"entry point {source_of(point)}", _loaded(point)) for point in points(kind)]
 
 
 def _module_names(package: ModuleType) -> list[str]:
@@ -144,7 +199,7 @@ def _loaded(point: EntryPoint) -> Any:
         return point.load()
     except (Exception, SystemExit) as error:  # a script that has no guard ends Python
         raise HarnessError(
-            f"cannot load the plug-in {point.name} = {point.value}: {_one_line(error)}"
+            f"cannot load the plug-in {source_of(point)}: {_one_line(error)}"
         ) from error
 
 
@@ -160,8 +215,12 @@ def _protocol(kind: str) -> type:
     return protocol
 
 
-def _conform(kind: str, source: str, plugin: Any) -> None:
-    """Check that a plug-in has every member of its protocol, methods callable."""
+def conform(kind: str, source: str, plugin: Any) -> None:
+    """Check that a plug-in has every member of its protocol, methods callable.
+
+    Raises:
+        HarnessError: it has not; one line names it (`source`) and what is wrong.
+    """
     protocol = _protocol(kind)
     if inspect.isclass(plugin):
         raise HarnessError(
@@ -184,6 +243,9 @@ def _conform(kind: str, source: str, plugin: Any) -> None:
 def _wrong_value(kind: str, plugin: Any) -> str | None:
     """Say what a plug-in says of itself that cannot be; it would be found out half way of a run."""
     if kind == "faults":
+        needs: object = getattr(plugin, "needs", ())
+        if not _are_names(needs):
+            return f"its needs are {needs!r}, no set of words"
         strange = sorted(needs_of(plugin) - set(Word))
         if strange:
             return f"it needs an {unknown('word', str(strange[0]), map(str, Word))}"
@@ -191,4 +253,14 @@ def _wrong_value(kind: str, plugin: Any) -> str | None:
             return f"it is of an {unknown('family', family_of(plugin), FAMILIES)}"
     if kind == "targets" and not isinstance(plugin.promises, plugins.Promises):
         return f"its promises are {plugin.promises!r}"
+    if kind == "targets" and not isinstance(plugin.mutants, Mapping):
+        return f"its mutants are {plugin.mutants!r}, no map of names to what they break"
+    if kind == "workloads" and not _are_names(plugin.checkers):
+        return f"its checkers are {plugin.checkers!r}, no names in a tuple"
     return None
+
+
+def _are_names(value: Any) -> bool:
+    """Whether this is a collection of strings (words are strings), and not one string."""
+    is_many = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+    return is_many and all(isinstance(one, str) for one in value)

@@ -5,6 +5,8 @@ Source: Jepsen's ok/fail/info; maelstrom marks each error *definite?* or not.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 class DefiniteError(Exception):
     """The operation certainly did not happen and never will: recorded as `fail`."""
@@ -24,3 +26,21 @@ class HarnessError(Exception):
 
 class NamespaceNeededError(HarnessError):
     """The command runs in a network namespace of its own: the entry starts it again in one."""
+
+
+def clearest(error: BaseException) -> BaseException:
+    """Return, of a group of errors, the one that says most: what one can do something about."""
+    leaves = list(_leaves(error))
+    for kind in (UsageError, HarnessError):
+        for leaf in leaves:
+            if isinstance(leaf, kind):
+                return leaf
+    return leaves[0]
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for inner in error.exceptions:
+        yield from _leaves(inner)

@@ -11,19 +11,25 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from checkers.engine.java import find_java
 from checkers.engine.job import CheckJob, Progress, SegmentedReader
 from checkers.engine.local import run_local
 from checkers.engine.spark import SparkEngine
 from harness import campaign as campaigns
-from harness import discovery, results
+from harness import discovery, kept_evidence, results
 from harness.abilities import SegmentedLog
 from harness.campaign import Campaign, faults_of
 from harness.course import judge_course
 from harness.errors import HarnessError, UsageError
-from harness.history.export import Exported, export, export_events, load_operations
+from harness.history.export import (
+    Exported,
+    export,
+    export_events,
+    load_given_up,
+    load_operations,
+)
 from harness.history.run_folder import RunFolder
 from harness.plugins import CheckContext, FaultWindow, Target
 from harness.promises import OURS
@@ -31,13 +37,16 @@ from harness.repeat import repeat_command
 from harness.verdict import Verdict
 from harness.words import family_of
 
+if TYPE_CHECKING:
+    from reports.worked import Worked
+
 log = logging.getLogger(__name__)
 
 SPARK: Final = "spark"
 LOCAL: Final = "local"
 ONE_LOG: Final = "committed-prefix"
 """The checker of targets whose nodes all keep one log: the others' logs differ by design."""
-FAILOVER_COLUMNS: Final = ("f", "call_ns", "return_ns", "outcome")
+FAILOVER_COLUMNS: Final = ("process", "f", "call_ns", "return_ns", "outcome")
 """Of OPERATIONS: what the times after faults are measured by."""
 
 
@@ -131,8 +140,9 @@ def judge(
     # A check needs the operations alone: of a large history the events take longer to write.
     exported = export(folder, with_events=False)
     target: Target = discovery.get("targets", campaign.target)
+    job = _job(folder, campaign, target, exported)
     try:
-        found = engine.run(_job(folder, campaign, target, exported), progress)
+        found = engine.run(job, progress)
     finally:
         progress("writing the events")
         export_events(folder)
@@ -152,6 +162,9 @@ def judge(
         faults_unavailable=_unavailable(folder),
     )
     results.write(folder, judged)
+    if any(verdict.findings or verdict.observed for verdict in verdicts):
+        progress("keeping what the logs hold around what was found")
+    kept_evidence.keep(folder, job, verdicts)
     progress("writing the report")
     render(folder)
     return judged
@@ -169,19 +182,34 @@ def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict
         exported.windows,
         aimed_plans(exported.nemesis),
         campaign.nodes,
+        _worked(folder, campaign, exported.end_ns),
     )
     return None if found is None else failover.to_json(found)
 
 
+def _worked(folder: RunFolder, campaign: Campaign, end_ns: int) -> Worked | None:
+    """Say when clients worked, if run.json does; its events must have been exported."""
+    from reports.timeline import phase_spans  # noqa: PLC0415 - only where a run is judged
+    from reports.worked import Worked, worked_until  # noqa: PLC0415
+
+    phases = phase_spans(_facts(folder).get("phases"), end_ns)
+    until_ns = worked_until(phases, campaign.time_limit_s)
+    return None if until_ns is None else Worked(until_ns, load_given_up(folder))
+
+
 def _unavailable(folder: RunFolder) -> dict[str, str]:
     """Return which of the faults asked for the run could not do, and why."""
+    return dict(_facts(folder).get("faults_unavailable") or {})
+
+
+def _facts(folder: RunFolder) -> dict[str, Any]:
+    """Read run.json; {} if the run was killed before it was written."""
     try:
-        facts = json.loads(folder.run_json.read_bytes())
+        return dict(json.loads(folder.run_json.read_bytes()))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
-    return dict(facts.get("faults_unavailable") or {})
 
 
 def render(folder: RunFolder) -> list[Path]:

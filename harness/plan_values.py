@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from harness.blame import PlugInError, blamed
 from harness.errors import UsageError
 from harness.plugins import Fault, Json
 from harness.promises import OURS
@@ -51,13 +52,13 @@ def check_values(
             raise UsageError(f"{key} of {fault.name} cannot be {value!r}: {why}") from error
     plan = {**drawn, **own}
     try:
-        for leader in (nodes[-1], None):
-            fault.describe(plan)
-            fault.describe(fault.aim(dict(plan), nodes, leader))
-    except Exception as error:
+        with blamed():
+            for leader in (nodes[-1], None):
+                fault.describe(plan)
+                fault.describe(fault.aim(dict(plan), nodes, leader))
+    except PlugInError as error:
         told = ", ".join(f"{key} = {value!r}" for key, value in own.items())
-        why = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{fault.name} cannot be done with {told or plan}: {why}") from error
+        raise UsageError(f"{fault.name} cannot be done with {told or plan}: {error}") from error
 
 
 def _check_value(

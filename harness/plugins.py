@@ -98,6 +98,8 @@ class NodeStatus:
     """What a node says of itself. `role` is leader, follower or candidate.
 
     `group`: nodes of one name replicate one log; each such group has a leader of its own.
+    `wall_ms` and `monotonic_ms`: what its clocks showed when it said so, of nodes that tell it;
+    the latter counts from where CLOCK_MONOTONIC of the machine does.
     """
 
     node: str
@@ -107,6 +109,8 @@ class NodeStatus:
     committed_index: int
     end_index: int
     group: str = ""
+    wall_ms: int | None = None
+    monotonic_ms: int | None = None
 
 
 class TargetClient(Protocol):

@@ -34,7 +34,8 @@ def repeat_command(campaign: Campaign, folder: Path) -> str:
     if len(unlike) > OPTIONS_TYPED_MAX or FILE_ONLY & {key for key, _ in unlike}:
         return shlex.join([*words, str(folder / "campaign.toml")])
     for key, value in unlike:
-        words += [f"--{key.replace('_', '-')}", _word(value)]
+        words.append(f"--{key.replace('_', '-')}")
+        words += [] if value is True else [_word(value)]
     return shlex.join(words)
 
 

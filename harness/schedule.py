@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import msgspec
 
+from harness import blame
 from harness.campaign import Campaign, fault_options, node_names
 from harness.draw import draw
 from harness.errors import HarnessError, UsageError
@@ -75,7 +77,7 @@ def schedule(campaign: Campaign, faults: Mapping[str, Fault]) -> list[Planned]:
     Raises:
         UsageError: the time limit leaves no room to try each fault once, or the script sets
             what a fault's plan does not have or cannot be, or lasts too long.
-        HarnessError: a fault's plan is no JSON.
+        HarnessError: a fault's plan cannot be drawn, or is no JSON.
     """
     assert campaign.seed is not None, "a schedule is drawn from a seed"
     names = [name for name in dict.fromkeys(campaign.faults) if name in faults]
@@ -125,10 +127,34 @@ def _lane(
         yield Planned(
             number=number,
             fault=fault.name,
-            plan=_as_json(fault.name, fault.plan(rng, nodes, turn)),
+            plan=_plan(fault, rng, nodes, turn),
             start_s=round(start_s, 3),
             duration_s=round(end_s - start_s, 3),
         )
+
+
+def _plan(fault: Fault, rng: Random, nodes: Sequence[str], turn: int) -> dict[str, Any]:
+    try:
+        with blame.blamed():
+            plan = fault.plan(rng, nodes, turn)
+    except blame.PlugInError as error:
+        raise HarnessError(f"fault {fault.name}: its plan fails: {error}") from error
+    return _as_json(fault.name, plan)
+
+
+def least_s(fault: Fault, nodes: Sequence[str]) -> float:
+    """How long a fault must hold at least, in seconds; 0 for one that does not say.
+
+    Raises:
+        HarnessError: it cannot be asked; one line names it and says why.
+    """
+    if not isinstance(fault, Acts):
+        return 0.0
+    try:
+        with blame.blamed():
+            return blame.seconds(fault.least_s(nodes), "it returned")
+    except blame.PlugInError as error:
+        raise HarnessError(f"fault {fault.name}: its least_s fails: {error}") from error
 
 
 def _slot(
@@ -142,22 +168,21 @@ def _slot(
         bag = rng.sample(bag, len(bag))
     fault = faults[bag[place]]
     gap_s, duration_s = _timing(campaign, number, lane)
-    if isinstance(fault, Acts):
-        duration_s = max(duration_s, fault.least_s(node_names(campaign)))
+    duration_s = max(duration_s, least_s(fault, node_names(campaign)))
     return _Slot(fault, turn, gap_s, duration_s)
 
 
 def _timing(campaign: Campaign, number: int, lane: int) -> tuple[float, float]:
     """Draw (quiet time before, duration) of the numbered fault of a lane."""
     interval_s = campaign.nemesis_interval_s
-    least_s, most_s = campaign.fault_duration_min_s, campaign.fault_duration_max_s
+    shortest_s, longest_s = campaign.fault_duration_min_s, campaign.fault_duration_max_s
     if campaign.nemesis_schedule == "periodic":
         first_s = interval_s * lane / campaign.faults_at_once  # lanes take turns
-        return (interval_s if number else first_s), (least_s + most_s) / 2
+        return (interval_s if number else first_s), (shortest_s + longest_s) / 2
     rng = draw(campaign.seed or "", "nemesis", "timing", number, *_of_lane(lane))
     quiet_s = interval_s * rng.uniform(1 - GAP_SPREAD, 1 + GAP_SPREAD)
     first_s = min(FIRST_GAP_MAX_S, interval_s) * rng.random()
-    return (quiet_s if number else first_s), rng.uniform(least_s, most_s)
+    return (quiet_s if number else first_s), rng.uniform(shortest_s, longest_s)
 
 
 def _of_lane(lane: int) -> tuple[str | int, ...]:
@@ -172,8 +197,8 @@ def _squeeze(
     slots = [_slot(campaign, faults, names, lane, number) for number in range(len(names))]
     needed_s = sum(slot.gap_s + slot.duration_s for slot in slots)
     squeeze = min(1.0, room_s / needed_s) if needed_s else 1.0
-    least_s = min(slot.duration_s for slot in slots)
-    if least_s * squeeze < min(FAULT_DURATION_MIN_S, least_s):
+    shortest_s = min(slot.duration_s for slot in slots)
+    if shortest_s * squeeze < min(FAULT_DURATION_MIN_S, shortest_s):
         enough_s = campaign.steady_s + needed_s
         raise UsageError(
             f"time_limit {campaign.time_limit_s:g} s leaves {max(room_s, 0):g} s for faults, too "
@@ -193,10 +218,10 @@ def _scripted(campaign: Campaign, faults: Mapping[str, Fault], first_number: int
         _check_time(campaign, step, entry)
         fault = faults[step.fault]
         if step.victims:
-            fault = fault.configured({**options, "victims": list(step.victims)})
+            fault = blame.configured(fault, {**options, "victims": list(step.victims)})
         for turn in range(step.times):
             rng = draw(campaign.seed or "", "nemesis", "script", entry, turn)
-            plan = _as_json(fault.name, fault.plan(rng, nodes, turn))
+            plan = _plan(fault, rng, nodes, turn)
             _check_plan(step, plan, entry)
             try:
                 check_values(fault, plan, step.plan, nodes, options)
@@ -240,5 +265,5 @@ def _as_json(fault: str, plan: dict[str, Any]) -> dict[str, Any]:
     """Return the plan as it comes back from schedule.json, so that a replay applies the same."""
     try:
         return msgspec.json.decode(msgspec.json.encode(plan), type=dict[str, Any])
-    except (TypeError, msgspec.MsgspecError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:  # msgspec's, too
         raise HarnessError(f"fault {fault}: its plan is no JSON: {error}") from error

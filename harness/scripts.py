@@ -34,7 +34,9 @@ COUNTED: Final = ("sync", "write", "read", "message")
 """What nodes themselves count (`harness.words.CountsEffects`)."""
 TIMES_MAX: Final = 10_000
 STEPS_MAX: Final = 1_000
-_COUNTED = re.compile(rf"({'|'.join(COUNTED)}):([1-9][0-9]{{0,11}})")
+_KIND = r"message:[A-Z][A-Za-z]{0,63}"
+"""Messages of one kind, by the target's own name for it: message:PushRequest."""
+_COUNTED = re.compile(rf"({'|'.join(COUNTED)}|{_KIND}):([1-9][0-9]{{0,11}})")
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,12 +107,15 @@ def check_event(on: str, faults: Iterable[str], where: str) -> None:
             raise UsageError(f"{where}: on {on!r}: {unknown('fault', name, faults)}")
         return
     known = [LEADER_ELECTED, *(f"{kind}:NAME" for kind in (FAULT_BEGAN, FAULT_HEALED))]
-    known += [f"{kind}:N" for kind in COUNTED]
+    known += [f"{kind}:N" for kind in (*COUNTED, "message:KIND")]
     raise UsageError(f"{where}: {unknown('event', on, known)}")
 
 
 def counted(on: str) -> tuple[str, int] | None:
-    """Return ("sync", 100) of "sync:100"; None for an event that nodes do not count."""
+    """Return ("sync", 100) of "sync:100"; None for an event that nodes do not count.
+
+    Of "message:VoteRequest:2" that is ("message:VoteRequest", 2).
+    """
     match = _COUNTED.fullmatch(on)
     return None if match is None else (match[1], int(match[2]))
 

@@ -132,6 +132,22 @@ class TakesOut(Protocol):
         ...
 
 
+@runtime_checkable
+class UndoesAhead(Protocol):
+    """A fault that says what undoes it before it is applied, for the harness may be killed in it.
+
+    A fault that reaches beyond its world's words (it shuts a door of another machine) must: the
+    ledger has that undo before `apply` begins, and `heal` undoes by it what was killed half way.
+    A fault that uses the world's words alone returns what its `undo` takes for "nothing": what
+    words did ends with the group. Of a fault that does not say it, and is not one of ours, `heal`
+    cannot tell what it did, and says that.
+    """
+
+    def undo_ahead(self, plan: Json) -> Json:
+        """Return what undoes whatever `apply` of this aimed plan may have done by then. Pure."""
+        ...
+
+
 # ---- links -------------------------------------------------------------------------------
 
 

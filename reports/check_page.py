@@ -5,11 +5,11 @@ It stays readable and small whatever the history's length: only failing parts ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from jinja2 import Environment
 
@@ -18,10 +18,12 @@ from reports import templating
 from reports.check_model import (
     CheckedHistory,
     FailingPart,
+    describe,
     failing_part,
     shown_findings,
     visible,
 )
+from reports.circle import Circle, circle_of
 from reports.failing_picture import NAMES, Picture, lay_out, role_of
 from reports.plain_words import phrase
 
@@ -49,12 +51,16 @@ TRACE_MAX: Final = 8_000
 
 @dataclass(frozen=True, slots=True)
 class DrawnFinding:
-    """One finding with its part; `picture` is None where there is no operation to draw."""
+    """One finding with its part; `picture` is None where there is no operation to draw.
+
+    `circle` is there for a circle of dependencies.
+    """
 
     finding: Finding
     part: FailingPart | None
     picture: Picture | None
     story: tuple[str, ...]
+    circle: Circle | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +148,8 @@ def _shown_verdict(verdict: Verdict, history: CheckedHistory, left: int) -> Show
         if part is not None and part.operations:
             seen.add(place)
             picture = lay_out(part, is_timed=history.is_timed, faults=history.faults)
-            drawn.append(DrawnFinding(finding, part, picture, story(part, history)))
+            circle = circle_of(finding.details, partial(_of_operation, history.rows))
+            drawn.append(DrawnFinding(finding, part, picture, story(part, history), circle))
         else:
             told.append(_cut(finding.message))
     total = max(verdict.findings_total, len(findings))
@@ -150,12 +157,23 @@ def _shown_verdict(verdict: Verdict, history: CheckedHistory, left: int) -> Show
     return ShownVerdict(verdict, tuple(drawn), tuple(listed), total - len(drawn) - len(listed))
 
 
+def _of_operation(rows: Mapping[int, Mapping[str, Any]], op: int) -> tuple[str, str]:
+    """Say of an operation what it did, and who did it."""
+    row = rows.get(op)
+    return ("", "") if row is None else (describe(row), f"client {row['process']}")
+
+
 def story(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
     """Say what fails, and why, to somebody who did not write the test."""
+    return part_story(part, is_timed=history.is_timed)
+
+
+def part_story(part: FailingPart, *, is_timed: bool) -> tuple[str, ...]:
+    """Say it of a failing part alone; `is_timed`: its times are more than numbers of events."""
     if part.stuck is None:
         return ()
     if part.is_accusation:
-        return _accusation(part, history)
+        return _accusation(part, is_timed=is_timed)
     said = []
     if part.before:
         verb = "operation had" if part.before == 1 else "operations had"
@@ -180,7 +198,7 @@ def story(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
         said.append("No operation of this part can come first.")
     stuck = part.by_id(part.stuck)
     if stuck is not None:
-        when = f" before it returned{_returned(stuck.return_ns, history)}"
+        when = f" before it returned{_returned(stuck.return_ns, is_timed=is_timed)}"
         if stuck.closed:
             when = f", for its effect is known ({stuck.closed.removesuffix('.')})"
         said.append(
@@ -200,7 +218,7 @@ def story(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _accusation(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
+def _accusation(part: FailingPart, *, is_timed: bool) -> tuple[str, ...]:
     """Say what a rule found that needs no order to be tried."""
     said = []
     if part.before:
@@ -210,7 +228,7 @@ def _accusation(part: FailingPart, history: CheckedHistory) -> tuple[str, ...]:
     if stuck is not None:
         said.append(
             f"“{stuck.call}” of client {stuck.process} has no place in any order:"
-            f" {_cut(part.could_not[0][1])}{_returned(stuck.return_ns, history)}."
+            f" {_cut(part.could_not[0][1])}{_returned(stuck.return_ns, is_timed=is_timed)}."
         )
     return tuple(said)
 
@@ -225,10 +243,10 @@ def _title(finding: Finding) -> str:
     return _cut(f"{finding.kind}{place}: {message}")
 
 
-def _returned(return_ns: int | None, history: CheckedHistory) -> str:
+def _returned(return_ns: int | None, *, is_timed: bool) -> str:
     if return_ns is None:
         return ""
-    return f" at {return_ns / 1e9:.6f} s" if history.is_timed else f" (event {return_ns})"
+    return f" at {return_ns / 1e9:.6f} s" if is_timed else f" (event {return_ns})"
 
 
 def _cut(text: str) -> str:

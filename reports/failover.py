@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from harness.plugins import FaultWindow
 from reports.recovery import Recovery, recovery_times
+from reports.worked import Worked
 
 KILL = "kill"
 GOAL_MEDIAN_NS = 1_000_000_000
@@ -85,9 +86,13 @@ def measure(
     windows: Sequence[FaultWindow],
     plans: Mapping[int, Mapping[str, Any]],
     nodes: int,
+    worked: Worked | None = None,
 ) -> Failover | None:
-    """Measure a run's failover from its operations, faults and their aimed plans."""
-    recoveries = zip(windows, recovery_times(operations, windows), strict=True)
+    """Measure a run's failover from its operations, faults and their aimed plans.
+
+    Without `worked` kills after which all clients waited are not seen.
+    """
+    recoveries = zip(windows, recovery_times(operations, windows, worked), strict=True)
     return failover(
         recovery
         for window, recovery in recoveries

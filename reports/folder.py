@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.history.export import GIVEN_UP
 from harness.history.schema import EVENTS, NEMESIS_PROCESS, OPERATIONS
 
 Json = dict[str, Any]
@@ -21,6 +22,9 @@ REBUILD = "`shaketable analyze` on this folder rebuilds it"
 """What to do about a missing part that can be had from the recorded segments."""
 
 NEMESIS_COLUMNS = ["time_ns", "process", "f", "value"]
+
+SAMPLES_MAX = 200_000
+"""Rows of samples.jsonl that are read: as many as a run writes."""
 
 NOTES_MAX = 20
 """More notes than these are counted, not shown."""
@@ -36,7 +40,9 @@ class RunFiles:
     results: Json | None
     operations: pa.Table
     nemesis: pa.Table
+    given_up: pa.Table
     status: tuple[Json, ...]
+    samples: tuple[Json, ...]
     drain: Json
     notes: tuple[str, ...]
 
@@ -52,6 +58,9 @@ class _Reader:
         path = self.folder / name
         if not path.exists():
             self.notes.append(f"{name} is missing: {consequence}")
+            return absent
+        if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+            self.notes.append(f"{name} is no regular file: {consequence}")
             return absent
         try:
             return read(path)
@@ -119,16 +128,30 @@ def read_run(folder: Path) -> RunFiles:
             OPERATIONS.empty_table(),
             f"no operation can be shown; {REBUILD}",
         ),
-        nemesis=part(
-            "history/events.parquet",
-            _read_nemesis,
-            EVENTS.empty_table(),
-            f"the faults' times are not known; {REBUILD}",
-        ),
+        nemesis=(
+            events := part(
+                "history/events.parquet",
+                _read_events,
+                (EVENTS.empty_table(), GIVEN_UP.empty_table()),
+                f"the faults' times are not known; {REBUILD}",
+            )
+        )[0],
+        given_up=events[1],
         status=part("status.jsonl", reader.lines, (), "who led is not known"),
+        samples=_samples(reader),
         drain=part("drain.json", _read_json, absent, "what the nodes said while draining is lost"),
         notes=_bounded(reader.notes),
     )
+
+
+def _samples(reader: _Reader) -> tuple[Json, ...]:
+    """Read the samples, if there are any: runs of earlier versions took none."""
+    name = "samples.jsonl"
+    if not (reader.folder / name).exists():
+        return ()
+    none: tuple[Json, ...] = ()
+    rows = reader.part(name, reader.lines, none, "the nodes' logs and clocks are not shown")
+    return rows[:SAMPLES_MAX]
 
 
 def _bounded(notes: list[str]) -> tuple[str, ...]:
@@ -157,12 +180,14 @@ def _read_operations(path: Path) -> pa.Table:
     return table.select(OPERATIONS.names).cast(OPERATIONS)
 
 
-def _read_nemesis(path: Path) -> pa.Table:
-    """Read the nemesis's rows, by time."""
+def _read_events(path: Path) -> tuple[pa.Table, pa.Table]:
+    """Read the nemesis's rows, by time, and when clients gave up what stayed unknown."""
     schema = pa.schema([EVENTS.field(name) for name in NEMESIS_COLUMNS])
     is_nemesis = [("process", "=", NEMESIS_PROCESS)]
-    table = pq.read_table(path, columns=NEMESIS_COLUMNS, filters=is_nemesis)
-    return table.cast(schema).sort_by("time_ns")
+    nemesis = pq.read_table(path, columns=NEMESIS_COLUMNS, filters=is_nemesis)
+    is_info = [("type", "=", "info"), ("process", ">", NEMESIS_PROCESS)]
+    given_up = pq.read_table(path, columns=GIVEN_UP.names, filters=is_info)
+    return nemesis.cast(schema).sort_by("time_ns"), given_up.cast(GIVEN_UP)
 
 
 def _first_line(error: Exception) -> str:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment
 from markupsafe import Markup
 
-from reports import plots, spacetime, templating
+from reports import packed_operations, plots, spacetime, templating
+from reports.chosen_operations import choose
 from reports.failover import GOAL_MEDIAN_NS, GOAL_P99_NS
-from reports.model import RunView
+from reports.model import FaultRow, RunView
+from reports.outages import OUTAGE_FROM_NS
 from reports.recovery import summarise
+from reports.slices import slices
 from reports.view import number_text
+
+FAULTS_MAX = 1_000
+"""Faults in the page's table: of more, those that cost most."""
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -23,30 +30,53 @@ NOTHING = "-"
 def render(view: RunView) -> str:
     """Render the report page."""
     drawn = plots.draw(view)
+    chosen = choose(view.operations, view.named)
+    leads = [
+        (lane.node, lane.start_ns, lane.stop_ns) for lane in view.lanes if lane.role == "leader"
+    ]
+    windows = [row.window for row in view.faults]
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
             view=view,
             plots=drawn,
-            plot_markup=None
-            if drawn is None
-            else Markup("\n").join(Markup(part) for part in (drawn.library, drawn.script)),  # noqa: S704 - Bokeh's own output, which escapes the data that it carries
-            plot_div=None if drawn is None else Markup(drawn.div),  # noqa: S704 - likewise
-            fault_colours=plots.fault_colours([row.window.name for row in view.faults]),
+            plot_library=None if drawn is None else Markup(drawn.library),  # noqa: S704 - Bokeh's own
+            plot_items=() if drawn is None else [Markup(one.item) for one in drawn.each],  # noqa: S704 - JSON that is escaped for it
+            fault_colours=plots.fault_colours([window.name for window in windows]),
+            chosen=chosen,
+            packed=Markup(packed_operations.pack(chosen)),  # noqa: S704 - JSON that is escaped for it
+            slices=slices(view.operations, view.duration_ns, windows, leads, view.availability),
+            outage_from_ns=OUTAGE_FROM_NS,
             recovery=summarise(row.recovery for row in view.faults),
             failover=view.failover,
             goals=(GOAL_MEDIAN_NS, GOAL_P99_NS),
             timeout=None if view.op_timeout_s is None else f"{view.op_timeout_s:g} s",
+            told_faults=told_faults(view.faults),
             bitten=sum(row.window.bit for row in view.faults),
         )
     )
 
 
+def told_faults(faults: Sequence[FaultRow]) -> Sequence[FaultRow]:
+    """Return the faults of the page's table: all, or those that cost most, in their order."""
+    if len(faults) <= FAULTS_MAX:
+        return faults
+
+    def cost(place: int) -> tuple[float, ...]:
+        row = faults[place]
+        never = row.window.bit and row.recovery.asked > 0 and row.recovery.recovery_ns is None
+        return (-row.losses, -never, -(row.lost_ns or 0), -(row.recovery.recovery_ns or 0), place)
+
+    return [faults[place] for place in sorted(sorted(range(len(faults)), key=cost)[:FAULTS_MAX])]
+
+
 @cache
 def _environment() -> Environment:
     environment = templating.environment(TEMPLATES)
-    environment.filters.update(number=number_text, moment=moment, span=span, or_nothing=or_nothing)
+    environment.filters.update(
+        number=number_text, moment=moment, span=span, or_nothing=or_nothing, in_ms=in_ms
+    )
     environment.globals.update(lay_out=spacetime.lay_out, describe=spacetime.describe)
     return environment
 
@@ -68,6 +98,11 @@ def span(length_ns: int | None) -> str:
         return f"{length_ns / 1e9:.2f} s"
     minutes, seconds = divmod(round(length_ns / 1e9), 60)
     return f"{minutes} min {seconds} s"
+
+
+def in_ms(length_ms: float | None) -> str:
+    """Print a length of time given in milliseconds."""
+    return span(None if length_ms is None else round(length_ms * 1e6))
 
 
 def or_nothing(value: object) -> object:

@@ -50,7 +50,7 @@ def render(view: RunView) -> str:
                 "time": seconds if len(checkers) == 1 else "0.000",
             },
         )
-        _add_verdict(case, checker)
+        _add_verdict(case, checker, view.folder)
         out = ElementTree.SubElement(case, "system-out")
         out.text = xml_text(
             f"{checker.summary}\nrepeat: {view.command}\nreport: {view.folder}/report.html"
@@ -67,7 +67,7 @@ def render(view: RunView) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
 
 
-def _add_verdict(case: ElementTree.Element, checker: CheckerView) -> None:
+def _add_verdict(case: ElementTree.Element, checker: CheckerView, folder: str) -> None:
     if checker.verdict == "VALID":
         return
     tag, kind = ("failure", "invalid") if checker.verdict == "INVALID" else ("error", "unknown")
@@ -79,7 +79,10 @@ def _add_verdict(case: ElementTree.Element, checker: CheckerView) -> None:
     lines = []
     for group in checker.groups:
         lines.append(group.title)
-        lines.extend(f"  {violation.message}" for violation in group.shown)
+        for violation in group.shown:
+            lines.append(f"  {violation.message}")
+            if violation.page:
+                lines.append(f"    page: {folder}/{violation.page}")
         if group.total > len(group.shown) > 0:
             lines.append(f"  and {group.total - len(group.shown)} more")
     if checker.findings_total > checker.findings_kept:

@@ -19,7 +19,8 @@ class MatrixAttempt:
 class MatrixCell:
     """One cell: `verdict` is VALID, INVALID, UNKNOWN, ERROR, SKIPPED, OPEN or RUNNING.
 
-    `bit` says how often its faults bit ("9 of 10"), `recovery` how soon the group served again.
+    `bit` says how often its faults bit ("9 of 10"), `recovery` how soon the group served again;
+    `lacking` are faults that were asked for and could not be done there, each with the reason.
     """
 
     id: str
@@ -29,6 +30,7 @@ class MatrixCell:
     why: str
     attempts: tuple[MatrixAttempt, ...] = ()
     operations: int = 0
+    lacking: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ def render_matrix(view: MatrixView) -> str:
         for cell in row.cells
         if cell is not None and cell.verdict not in ("VALID", *WORDS)
     ]
+    partly = [cell for row in view.rows for cell in row.cells if cell is not None and cell.lacking]
     skipped: dict[tuple[str, str], list[str]] = {}
     for row in view.rows:
         for column, cell in zip(view.columns, row.cells, strict=True):
@@ -40,6 +41,7 @@ def render_matrix(view: MatrixView) -> str:
             words=WORDS,
             ends=ENDS,
             troubles=troubles,
+            partly=partly,
             skipped=list(skipped.items()),
         )
     )

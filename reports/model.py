@@ -6,14 +6,19 @@ Times are ns since the run's start unless a name says otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 
 from harness.plugins import FaultWindow
 from harness.verdict import FINDINGS_KEPT_MAX
+from reports import plain_words
 from reports.failover import Failover, failover
+from reports.losses import NOT_JUDGED, Losses
+from reports.node_samples import NOT_SAMPLED, Sampled
+from reports.outages import Availability
 from reports.recovery import Recovery
 
 
@@ -44,6 +49,8 @@ class FaultRow:
     `hit_leader`: it bit, and by its plan the leader was its victim or cut off; then
     `new_leader_ns` is how soon after its effect another led (None: no other one did).
     `killed_leader`: it was a kill of the leader that left a majority (see reports.failover).
+    `lost_ns` is how much of its time and aftermath the group did not serve (reports.outages; None:
+    nobody asked), `losses` how many operations acknowledged under it were seen lost.
     """
 
     window: FaultWindow
@@ -51,11 +58,16 @@ class FaultRow:
     hit_leader: bool = False
     new_leader_ns: int | None = None
     killed_leader: bool = False
+    lost_ns: int | None = None
+    losses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class OperationRow:
-    """One operation as the tables around a violation show it; `marked` is the one in question."""
+    """One operation as the tables around a violation show it; `marked` is the one in question.
+
+    `told` is what it returned, where that is no number but a list or a text.
+    """
 
     op: int
     process: int
@@ -70,6 +82,26 @@ class OperationRow:
     error: str | None
     node: str | None
     marked: bool
+    told: str = ""
+
+
+ID_MAX = 2**63 - 1
+
+
+def named_operations(finding: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the ids of operations that a finding of results.json names; what is none is left out.
+
+    The file may be damaged, or somebody else's.
+    """
+    named = finding.get("operations")
+    if not isinstance(named, list | tuple):
+        return ()
+    return tuple(op for op in named if is_whole(op) and 0 <= op <= ID_MAX)
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value of a JSON file is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +109,8 @@ class Violation:
     """One finding with its evidence, and the operations around it (`around` may be empty).
 
     `fault_words` says how it stands to its fault: under it, seen under it, just before it.
+    `finding` is what results.json has of it, `page` the path of its page in the run's folder ("" if
+    it has none).
     """
 
     kind: str
@@ -92,6 +126,19 @@ class Violation:
     around: tuple[OperationRow, ...] = ()
     windows: tuple[FaultWindow, ...] = ()
     fault_words: str = ""
+    finding: Mapping[str, Any] = field(default_factory=dict)
+    page: str = ""
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """The finding's evidence as data; what is no object counts as none."""
+        details = self.finding.get("details")
+        return details if isinstance(details, Mapping) else {}
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """Ids of the operations that witness it, as the finding names them."""
+        return named_operations(self.finding)
 
     def stands(self, place: str) -> str | None:
         """What stands instead at `place`, a node or "" (nowhere in particular)."""
@@ -116,6 +163,11 @@ class ViolationGroup:
         """Those with the operations around them; where none has any, those with evidence."""
         around = tuple(violation for violation in self.shown if violation.around)
         return around or tuple(violation for violation in self.shown if violation.evidence)
+
+    @property
+    def has_pages(self) -> bool:
+        """Whether any that is shown has a page of its own."""
+        return any(violation.page for violation in self.shown)
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -155,6 +207,19 @@ class CheckerView:
 
 
 @dataclass(frozen=True, slots=True)
+class PromiseRow:
+    """One promise: its words, who judged it (checker, verdict), what they found, its verdict.
+
+    `verdict` is VALID, INVALID, UNKNOWN, or "" where nobody judged it.
+    """
+
+    words: str
+    judged_by: tuple[tuple[str, str], ...]
+    found: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
 class StatsRow:
     """Operations of one `f`, by outcome, inside or outside of fault windows."""
 
@@ -184,6 +249,8 @@ class RunView:
     `observed` says in plain words what was found that was never promised, with what is documented
     about it. `why` says the verdict's reason in plain words, `why_kinds` in the checkers' own (""
     if they say no more). `op_timeout_s` is how long a client waits for an answer, if known.
+    `availability` is None if nobody called anything. `named` are the ids of all operations that
+    findings name. `sampled` is what the nodes said of their logs and clocks, if that was recorded.
     """
 
     folder: str
@@ -220,6 +287,24 @@ class RunView:
     faults_unavailable: tuple[tuple[str, str], ...] = ()  # name, why
     families: tuple[tuple[str, int, int], ...] = ()  # name, bit, done
     memory: tuple[tuple[str, int, int, int], ...] = ()  # process, first, last, most: bytes
+    promise_rows: tuple[PromiseRow, ...] = ()
+    availability: Availability | None = None
+    losses: Losses = NOT_JUDGED
+    sampled: Sampled = NOT_SAMPLED
+    named: tuple[int, ...] = ()
+
+    @property
+    def first_page(self) -> str:
+        """The page of the first violation of the worst kind; "" where no violation has one."""
+        named = [
+            violation
+            for checker in self.checkers
+            for group in checker.groups
+            for violation in group.shown
+            if violation.page
+        ]
+        first = min(named, key=lambda violation: plain_words.rank(violation.kind), default=None)
+        return "" if first is None else first.page
 
     @property
     def failover(self) -> Failover | None:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from harness.history.schema import APPENDING
 from harness.plugins import FaultWindow
+from reports.worked import Worked, ends_ns
 
 Times = npt.NDArray[np.int64]
 
@@ -39,14 +40,15 @@ class Recovery:
     """How the group recovered from one fault.
 
     `recovery_ns`: from when the fault began to be applied (the SIGKILL sent) to the first
-    acknowledgement of an append that was invoked after it was in effect (the process gone);
-    None if there was none.
-    `asked`: appends that were invoked from the effect to `until_ns`; with 0 of them the
-    absence of a recovery says nothing.
+    acknowledgement of an append that was invoked after it was in effect (the process gone), or
+    of one that had waited for an answer all through the aftermath; None if there was none.
+    `asked`: appends that were invoked from the effect to `until_ns`, and those from before that
+    nobody had answered by then; with 0 of them the absence of a recovery says nothing.
     `gap`: the longest stretch without an acknowledged append from the effect to `until_ns`;
     None if nobody asked.
     `until_ns`: where the fault's aftermath ends: the first start of another fault after this
-    one was undone, else the run's last invocation of an append.
+    one was undone, else when the clients' time was over (if that is not known, the run's last
+    invocation of an append).
     `bit`: whether the fault did anything; after one that did not there is nothing to recover.
     """
 
@@ -69,32 +71,74 @@ class RecoverySummary:
     never: int
 
 
-def recovery_times(operations: pa.Table, windows: Sequence[FaultWindow]) -> list[Recovery]:
+def recovery_times(
+    operations: pa.Table, windows: Sequence[FaultWindow], worked: Worked | None = None
+) -> list[Recovery]:
     """Return one `Recovery` for each window, in the order of `windows`.
 
     Args:
-        operations: rows of OPERATIONS in any order; f, call_ns, return_ns and outcome are read.
+        operations: rows of OPERATIONS in any order; f, call_ns, return_ns and outcome are read,
+            and process if `worked` is given.
         windows: the faults as they were done.
+        worked: when clients worked. Without it clients that wait are not seen, and an outage in
+            which all of them do is none.
     """
+    operations = operations.filter(pc.is_in(operations["f"], value_set=pa.array(APPENDING)))
+    starts = np.sort(np.array([window.start_ns for window in windows], dtype=np.int64))
+    waiting = _NOBODY
+    if worked is not None:
+        operations = operations.filter(pc.less_equal(operations["call_ns"], worked.until_ns))
+        waiting = _waiting(operations, starts, worked)
     calls, ok_calls, ok_returns = _append_times(operations)
     by_call = np.argsort(ok_calls, kind="stable")
     ok_calls = ok_calls[by_call]
     first_return_from = np.minimum.accumulate(ok_returns[by_call][::-1])[::-1]
     acknowledged = np.sort(ok_returns)
-    starts = np.sort(np.array([window.start_ns for window in windows], dtype=np.int64))
+    last_ns = int(calls[-1]) if len(calls) else None
+    last_ns = last_ns if worked is None else worked.until_ns
 
     recoveries = []
     for window in windows:
-        until_ns = _until(window, starts, calls)
+        until_ns = _until(window, starts, last_ns)
         first = np.searchsorted(calls, window.start_ns, side="left")
         asked = int(np.searchsorted(calls, until_ns, side="right") - first)
+        waited, answered_ns = waiting.through(window.start_ns, until_ns)
         position = int(np.searchsorted(ok_calls, window.start_ns, side="left"))
-        recovery_ns = None
-        if position < len(ok_calls):
-            recovery_ns = int(first_return_from[position]) - window.from_ns
+        back_ns = int(first_return_from[position]) if position < len(ok_calls) else answered_ns
+        recovery_ns = None if back_ns is None else back_ns - window.from_ns
+        asked += waited
         gap = _longest(acknowledged, window.start_ns, until_ns) if asked else None
         recoveries.append(Recovery(window.fault, recovery_ns, gap, asked, until_ns, window.bit))
     return recoveries
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Appends that were under way when some fault took effect: calls, ends, and which were ok."""
+
+    calls: Times
+    ends: Times
+    is_ok: npt.NDArray[np.bool_]
+
+    def through(self, start_ns: int, until_ns: int) -> tuple[int, int | None]:
+        """Count those that waited from `start_ns` beyond `until_ns`; say when one was answered."""
+        if start_ns >= until_ns:
+            return 0, None
+        waited = (self.calls < start_ns) & (self.ends > until_ns)
+        answers = self.ends[waited & self.is_ok]
+        return int(waited.sum()), int(answers.min()) if len(answers) else None
+
+
+_NOBODY = _Waiting(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))
+
+
+def _waiting(appends: pa.Table, starts: Times, worked: Worked) -> _Waiting:
+    """Return the appends that were under way when a fault took effect: few of all."""
+    calls, ends = _times(appends["call_ns"]), ends_ns(appends, worked.given_up)
+    began = np.searchsorted(starts, calls, side="right")
+    spans = np.searchsorted(starts, ends, side="left") > began
+    is_ok = np.asarray(pc.equal(appends["outcome"], "ok"))
+    return _Waiting(calls[spans], ends[spans], is_ok[spans])
 
 
 def longest_gap(operations: pa.Table, start_ns: int, stop_ns: int) -> Gap:
@@ -136,9 +180,9 @@ def _times(column: Any) -> Times:
     return np.asarray(column.drop_null().to_numpy(), dtype=np.int64)
 
 
-def _until(window: FaultWindow, starts: Times, calls: Times) -> int:
+def _until(window: FaultWindow, starts: Times, last_ns: int | None) -> int:
     """Where the aftermath of a fault ends; never before the fault's start."""
-    until_ns = int(calls[-1]) if len(calls) else window.start_ns
+    until_ns = window.start_ns if last_ns is None else last_ns
     later = int(np.searchsorted(starts, max(window.stop_ns, window.start_ns + 1), side="left"))
     if later < len(starts):
         until_ns = min(until_ns, int(starts[later]))

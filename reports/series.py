@@ -58,6 +58,11 @@ class Points:
     total: int
 
 
+def steps_ns() -> tuple[int, ...]:
+    """Return the widths of time that read well: 0.1, 0.2, 0.5, 1, ... s."""
+    return _STEPS_NS
+
+
 def bucket_ns(duration_ns: int) -> int:
     """Choose a bucket of 0.1, 0.2, 0.5, 1, ... s that makes at most `BUCKETS_MAX` of them."""
     for step in _STEPS_NS:

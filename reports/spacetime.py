@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from harness.plugins import FaultWindow
-from reports.model import OperationRow
+from reports.model import OperationRow, RoleSpan
 
 WIDTH = 960
 LEFT = 84
@@ -34,6 +34,12 @@ LABEL_WIDTH = 7.0
 """Width of one character of a label, roughly."""
 
 TICKS_MAX = 8
+
+ROLES_MAX = 300
+"""Stretches of the nodes' lanes that are drawn, the widest ones."""
+
+TOLD_MAX = 20
+"""Characters of a list or text that an operation returned that a label shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +73,23 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleBar:
+    """A stretch of a node's lane; `label` is its role and term, "" where there is no room."""
+
+    x: float
+    y: float
+    width: float
+    role: str
+    label: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that the template draws, in the units of its view box."""
+    """Everything that the template draws, in the units of its view box.
+
+    `node_rows` and `roles` are lanes of nodes below the clients', if any were given.
+    """
 
     width: int
     height: int
@@ -78,6 +99,8 @@ class Picture:
     ticks: tuple[tuple[float, str], ...]
     breaks: tuple[tuple[float, str], ...]
     title: str
+    node_rows: tuple[tuple[float, str], ...] = ()
+    roles: tuple[RoleBar, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +160,9 @@ def time_axis(spans: Iterable[tuple[int, int]], left: float, right: float) -> Ti
 def describe(row: OperationRow) -> str:
     """Say what an operation did, as short as its label: `append 17 → @120`."""
     at = "" if row.offset is None else f" @{row.offset}"
+    if row.told and row.outcome == "ok":
+        short = row.told if len(row.told) <= TOLD_MAX else row.told[: TOLD_MAX - 1] + "…"
+        return f"{row.f}{at}: {short}"
     if row.f in ("append", "send", "commit"):
         return f"{row.f} {row.input}{at}"
     if row.f in ("assign", "seek", "subscribe", "unsubscribe"):
@@ -149,28 +175,80 @@ def describe(row: OperationRow) -> str:
     return f"{row.f}{at}: {result}"
 
 
-def lay_out(rows: Sequence[OperationRow], windows: Sequence[FaultWindow]) -> Picture:
-    """Lay out operations (at least one), numbered as given, over the faults that overlap them."""
+def lay_out(
+    rows: Sequence[OperationRow],
+    windows: Sequence[FaultWindow],
+    lanes: Sequence[RoleSpan] = (),
+    moments: Sequence[int] = (),
+    *,
+    all_labels: bool = False,
+) -> Picture:
+    """Lay out operations, numbered as given, over the faults that overlap them.
+
+    Args:
+        rows: the operations; without any there must be a moment.
+        windows: the faults.
+        lanes: what the nodes were over time; each node gets a lane below the clients'.
+        moments: times (ns) that must be in the picture too.
+        all_labels: label every operation for which there is room, not the marked ones alone.
+    """
     processes = sorted({row.process for row in rows})
-    lanes = {process: TOP + n * ROW for n, process in enumerate(processes)}
+    of_clients = {process: TOP + n * ROW for n, process in enumerate(processes)}
     right = float(WIDTH - RIGHT)
     spans = [(row.call_ns, row.call_ns if row.return_ns is None else row.return_ns) for row in rows]
-    axis = time_axis(spans, LEFT, right)
-    bottom = TOP + len(processes) * ROW
+    axis = time_axis([*spans, *((moment, moment) for moment in moments)], LEFT, right)
+    nodes = sorted({span.node for span in lanes})
+    of_nodes = {node: TOP + (len(processes) + n) * ROW for n, node in enumerate(nodes)}
+    bottom = TOP + (len(processes) + len(nodes)) * ROW
     return Picture(
         width=WIDTH,
         height=bottom + 38,
-        rows=tuple((y + ROW / 2, f"client {process}") for process, y in lanes.items()),
+        rows=tuple((y + ROW / 2, f"client {process}") for process, y in of_clients.items()),
         bands=_bands(windows, axis),
-        bars=_bars(rows, lanes, axis, right),
+        bars=_bars(rows, of_clients, axis, right, all_labels=all_labels),
         ticks=_ticks(axis),
         breaks=_breaks(axis),
         title=f"{len(rows)} operations of {len(processes)} clients",
+        node_rows=tuple((y + ROW / 2, node) for node, y in of_nodes.items()),
+        roles=_roles(lanes, of_nodes, axis),
     )
 
 
+def _roles(
+    lanes: Sequence[RoleSpan], of_nodes: dict[str, int], axis: TimeAxis
+) -> tuple[RoleBar, ...]:
+    """Place what nodes were, as far as it was in the time of the picture."""
+    bars = []
+    begin, end = axis.times[0], axis.times[-1]
+    for span in lanes:
+        if span.stop_ns < begin or span.start_ns > end:
+            continue
+        x, stop = axis.x(span.start_ns), axis.x(span.stop_ns)
+        term = "" if span.term is None else f" {span.term}"
+        full = f"{span.role}{term}"
+        label = next(
+            (each for each in (full, term.strip()) if LABEL_WIDTH * (len(each) + 1) <= stop - x), ""
+        )
+        when = f"{span.start_ns / 1e9:.3f} s to {span.stop_ns / 1e9:.3f} s"
+        said = f"{span.node}: {span.role}{f' in term{term}' if term else ''}, {when}"
+        bars.append(
+            RoleBar(
+                round(x, 1), of_nodes[span.node] + ROW - BAR - 2, round(max(1.0, stop - x), 1),
+                span.role, label, said,
+            )
+        )  # fmt: skip
+    if len(bars) > ROLES_MAX:  # in a squeezed stretch of a long run they are too narrow to be seen
+        bars = sorted(bars, key=lambda bar: -bar.width)[:ROLES_MAX]
+    return tuple(bars)
+
+
 def _bars(
-    rows: Sequence[OperationRow], lanes: dict[int, int], axis: TimeAxis, right: float
+    rows: Sequence[OperationRow],
+    lanes: dict[int, int],
+    axis: TimeAxis,
+    right: float,
+    *,
+    all_labels: bool = False,
 ) -> tuple[Bar, ...]:
     bars = []
     taken: dict[int, float] = {}  # lane -> where the last number or label ends
@@ -182,8 +260,9 @@ def _bars(
         x = axis.x(row.call_ns)
         open_ended = row.return_ns is None
         end = right if row.return_ns is None else axis.x(row.return_ns)
-        label = describe(row) if row.marked else ""
-        text = f"{number} {label}".strip() if row.marked else str(number)
+        is_labelled = row.marked or all_labels
+        label = describe(row) if is_labelled else ""
+        text = f"{number} {label}".strip() if is_labelled else str(number)
         width = LABEL_WIDTH * len(text)
         to_left = x + width > right
         from_x, to_x = (x - width, x) if to_left else (x, x + width)

@@ -4,29 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final, TypeGuard
 
 from reports.model import PhaseSpan, RoleSpan
 
+PHASES_MAX: Final = 1_000
+TIME_NS_MAX: Final = 366 * 86_400 * 1_000_000_000
+"""No run lasts longer: a later time is a fault of the file that holds it."""
 NO_ANSWER = "no answer"
 """The role of a node that does not answer the poll."""
 
 
 def phase_spans(phases: object, end_ns: int) -> tuple[PhaseSpan, ...]:
-    """Read run.json's phases: rows or a map by name, with start_ns and (if it ended) stop_ns."""
+    """Read run.json's phases: rows or a map by name, with start_ns and (if it ended) stop_ns.
+
+    What is no phase of a run (other things than times, times that no run has) is left out.
+    """
     if isinstance(phases, Mapping):
-        phases = [{"name": name, **span} for name, span in phases.items()]
+        phases = [
+            {"name": name, **span} for name, span in phases.items() if isinstance(span, Mapping)
+        ]
     if not isinstance(phases, Sequence):
         return ()
     spans = []
-    for phase in phases:
-        start_ns = phase.get("start_ns")
-        if start_ns is None:
+    for phase in phases[:PHASES_MAX]:
+        if not isinstance(phase, Mapping):
             continue
-        stop_ns = phase.get("stop_ns")
+        start_ns, stop_ns = phase.get("start_ns"), phase.get("stop_ns")
+        stop_ns = end_ns if stop_ns is None else stop_ns
+        if not (_is_time(start_ns) and _is_time(stop_ns)):
+            continue
         name = str(phase.get("name") or phase.get("phase") or "?")
-        spans.append(PhaseSpan(name, int(start_ns), int(end_ns if stop_ns is None else stop_ns)))
+        spans.append(PhaseSpan(name, start_ns, max(start_ns, stop_ns)))
     return tuple(sorted(spans, key=lambda span: span.start_ns))
+
+
+def _is_time(value: object) -> TypeGuard[int]:
+    """Whether a value of somebody's file can be a time of a run, in ns since its start."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return is_number and 0 <= value <= TIME_NS_MAX  # type: ignore[operator]  # a number, as tested
 
 
 def role_spans(status: Iterable[Mapping[str, Any]], end_ns: int) -> tuple[RoleSpan, ...]:

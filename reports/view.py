@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.history.export import fault_windows
 from harness.plugins import FaultWindow
-from reports import plain_words, timeline
+from reports import plain_words, tallies, timeline
+from reports.chosen_operations import named_operations
 from reports.elections import aimed_plans, elections
 from reports.failover import kills_leader
 from reports.families import families
 from reports.folder import RunFiles, read_run
+from reports.losses import NOT_JUDGED, Losses, losses
 from reports.model import (
     CheckerView,
-    DrainRow,
     FaultRow,
     PhaseSpan,
     RoleSpan,
     RunView,
-    StatsRow,
 )
+from reports.node_samples import Sampled, read_samples
+from reports.outages import Availability, availability
+from reports.promise_table import promise_rows
 from reports.promised import promised
 from reports.recovery import recovery_times
+from reports.tallies import mapping
+from reports.violation_page.choosing import with_pages
 from reports.violations import Surroundings, group_findings, kind_totals
+from reports.worked import Worked, worked_until
 
 VERDICTS: Mapping[bool | str, str] = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
-
-ERRORS_MAX = 30
-"""Different error texts that are listed."""
 
 PROBLEMS_MAX = 20
 """Problems that the run itself noted (a node ended by itself) that are shown."""
@@ -56,16 +57,16 @@ def build_view(folder_path: Path) -> RunView:
     windows = _windows(files, end_ns, notes)
     lanes = timeline.role_spans(files.status, end_ns)
     results: Mapping[str, Any] = files.results or {}
-    checkers = _checkers(results, Surroundings(files.operations, windows))
-    if incomplete := results.get("incomplete"):
-        notes.append(f"the history is incomplete: {incomplete}")
-    unavailable = _mapping(files.run.get("faults_unavailable"))
-    notes += [f"fault {fault} is not available: {why}" for fault, why in unavailable.items()]
-    notes += [str(problem) for problem in files.run.get("problems") or ()][:PROBLEMS_MAX]
+    checkers = with_pages(_checkers(results, Surroundings(files.operations, windows)))
+    unavailable = mapping(files.run.get("faults_unavailable"))
+    sampled = read_samples(files.samples)
+    notes += _run_notes(files, results, sampled)
+    available = availability(files.operations, _worked(files))
+    lost = losses(results) if results else NOT_JUDGED
+    promises = results.get("promises") or _fact(files, "promises")
     verdict = _verdict(results)
     asked = _fact(files, "faults_asked", "faults")
-    seed = _fact(files, "seed")
-    seed = NOT_KNOWN if seed is None else str(seed)
+    seed = _seed(files)
     nodes = _nodes(files, [lane.node for lane in lanes])
     return RunView(
         folder=str(folder_path),
@@ -83,28 +84,54 @@ def build_view(folder_path: Path) -> RunView:
         families=families(results),
         nodes=nodes,
         command=_command(files, seed),
-        promises=promised(results.get("promises") or _fact(files, "promises")),
+        promises=promised(promises),
         duration_ns=end_ns,
-        outcomes=_outcomes(files.operations),
-        leader_changes=(
-            timeline.leader_changes(lanes) if any(span.term for span in lanes) else None
-        ),
+        outcomes=tallies.outcomes(files.operations),
+        leader_changes=_leader_changes(lanes),
         notes=tuple(notes),
-        faults=_faults(files, windows, lanes, len(nodes), elects=_elects(results, files)),
+        faults=_faults(
+            files, windows, lanes, len(nodes), available, lost, elects=_elects(promises)
+        ),
         phases=timeline.phase_spans(files.run.get("phases"), end_ns),
         lanes=lanes,
         checkers=checkers,
-        stats=_stats(files.operations, windows),
-        errors=_errors(files.operations),
-        drain=_drain(files.drain),
-        files=_existing_files(folder_path),
+        stats=tallies.stats_rows(files.operations, windows),
+        errors=tallies.error_texts(files.operations),
+        drain=tallies.drain_rows(files.drain),
+        files=tallies.existing_files(folder_path),
         operations=files.operations,
-        versions=dict(_mapping(files.run.get("versions"))),
+        versions=dict(mapping(files.run.get("versions"))),
         why_kinds=_why_kinds(verdict, results, checkers),
         observed=_observed(checkers, results.get("promises")),
         op_timeout_s=_seconds(_fact(files, "op_timeout")),
         memory=_memory(files.run.get("memory")),
+        promise_rows=promise_rows(promises, checkers),
+        availability=available,
+        losses=lost,
+        sampled=sampled,
+        named=named_operations(results),
     )
+
+
+def _run_notes(files: RunFiles, results: Mapping[str, Any], sampled: Sampled) -> list[str]:
+    """Say what the run and its judgement themselves noted, and what of the samples is no sample."""
+    incomplete = results.get("incomplete")
+    notes = [f"the history is incomplete: {incomplete}"] if incomplete else []
+    unavailable = mapping(files.run.get("faults_unavailable"))
+    notes += [f"fault {fault} is not available: {why}" for fault, why in unavailable.items()]
+    notes += [str(problem) for problem in files.run.get("problems") or ()][:PROBLEMS_MAX]
+    if left_out := sampled.left_out:
+        notes.append(f"samples.jsonl has {left_out} row(s) that are no samples, left out here")
+    return notes
+
+
+def _seed(files: RunFiles) -> str:
+    seed = _fact(files, "seed")
+    return NOT_KNOWN if seed is None else str(seed)
+
+
+def _leader_changes(lanes: Sequence[RoleSpan]) -> int | None:
+    return timeline.leader_changes(lanes) if any(span.term for span in lanes) else None
 
 
 def _fact(files: RunFiles, *names: str) -> Any:
@@ -126,10 +153,9 @@ def _windows(files: RunFiles, end_ns: int, notes: list[str]) -> tuple[FaultWindo
         return ()
 
 
-def _elects(results: Mapping[str, Any], files: RunFiles) -> bool:
+def _elects(promises: object) -> bool:
     """Whether the target promises that others take over from a leader: the goals are for that."""
-    promises = _mapping(results.get("promises") or _fact(files, "promises"))
-    return bool(promises.get("committed_prefix", True))
+    return bool(mapping(promises).get("committed_prefix", True))
 
 
 def _faults(
@@ -137,19 +163,39 @@ def _faults(
     windows: Sequence[FaultWindow],
     lanes: Sequence[RoleSpan],
     nodes: int,
+    available: Availability | None,
+    lost: Losses,
     *,
     elects: bool,
 ) -> tuple[FaultRow, ...]:
-    """Join each fault with how the group recovered from it and who led after it."""
+    """Join each fault with how the group recovered from it, and what that cost."""
     plans = aimed_plans(files.nemesis)
     followed = elections(lanes, windows, plans, nodes)
+    recoveries = recovery_times(files.operations, windows, _worked(files))
     rows = []
-    for window, recovery in zip(windows, recovery_times(files.operations, windows), strict=True):
+    for window, recovery in zip(windows, recoveries, strict=True):
         election = followed.get(window.fault)
         took_ns = None if election is None else election.took_ns
         killed = elects and kills_leader(window, plans.get(window.fault, {}), nodes)
-        rows.append(FaultRow(window, recovery, election is not None, took_ns, killed))
+        rows.append(
+            FaultRow(
+                window,
+                recovery,
+                election is not None,
+                took_ns,
+                killed,
+                None if available is None else available.lost_ns(window.from_ns, recovery.until_ns),
+                lost.by_fault.get(window.fault, 0),
+            )
+        )
     return tuple(rows)
+
+
+def _worked(files: RunFiles) -> Worked | None:
+    """When clients worked, if the run says so."""
+    phases = timeline.phase_spans(files.run.get("phases"), _end_ns(files))
+    until_ns = worked_until(phases, _seconds(_fact(files, "time_limit")))
+    return None if until_ns is None else Worked(until_ns, files.given_up)
 
 
 def _seconds(value: object) -> float | None:
@@ -159,7 +205,7 @@ def _seconds(value: object) -> float | None:
 
 def _memory(memory: object) -> tuple[tuple[str, int, int, int], ...]:
     """Return of each process (name, first, last, most), in bytes; nothing of older runs."""
-    used = {str(name): _mapping(of) for name, of in _mapping(memory).items()}
+    used = {str(name): mapping(of) for name, of in mapping(memory).items()}
     return tuple(
         (name, int(of["first"]), int(of["last"]), int(of["most"]))
         for name, of in used.items()
@@ -170,10 +216,6 @@ def _memory(memory: object) -> tuple[tuple[str, int, int, int], ...]:
 def _verdict(judged: Mapping[str, Any]) -> str:
     valid = judged.get("valid")
     return VERDICTS.get(valid, "UNKNOWN") if isinstance(valid, bool | str) else "UNKNOWN"
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _words(value: object) -> tuple[str, ...]:
@@ -204,7 +246,7 @@ def _nodes(files: RunFiles, seen: Iterable[str]) -> tuple[str, ...]:
     nodes = _fact(files, "nodes")
     if isinstance(nodes, int):
         return tuple(f"n{number}" for number in range(nodes))
-    named = _words(nodes) or tuple(_mapping(files.drain.get("nodes")))
+    named = _words(nodes) or tuple(mapping(files.drain.get("nodes")))
     return tuple(sorted(set(named or seen)))
 
 
@@ -244,7 +286,7 @@ def _observed(checkers: Sequence[CheckerView], promises: object) -> str:
     totals = plain_words.add_up(checker.observed_totals for checker in checkers)
     if not totals:
         return ""
-    documented = _mapping(promises).get("documented")
+    documented = mapping(promises).get("documented")
     said = plain_words.say(totals)
     return f"{said}. Documented: {documented}" if documented else said
 
@@ -262,8 +304,8 @@ def _summaries(checkers: Iterable[CheckerView]) -> str:
 def _checkers(results: Mapping[str, Any], surroundings: Surroundings) -> tuple[CheckerView, ...]:
     """View the checkers, those that found something first."""
     views = [
-        _checker(str(name), _mapping(verdict), surroundings)
-        for name, verdict in _mapping(results.get("checkers")).items()
+        _checker(str(name), mapping(verdict), surroundings)
+        for name, verdict in mapping(results.get("checkers")).items()
     ]
     rank = {"INVALID": 0, "UNKNOWN": 1, "VALID": 2}
     return tuple(sorted(views, key=lambda view: rank[view.verdict]))
@@ -272,7 +314,7 @@ def _checkers(results: Mapping[str, Any], surroundings: Surroundings) -> tuple[C
 def _checker(name: str, verdict: Mapping[str, Any], surroundings: Surroundings) -> CheckerView:
     findings = list(verdict.get("findings") or ())
     observed = list(verdict.get("observed") or ())
-    data = _mapping(verdict.get("data"))
+    data = mapping(verdict.get("data"))
     crash = data.get("traceback") or verdict.get("traceback")
     totals = kind_totals(verdict)
     return CheckerView(
@@ -281,7 +323,7 @@ def _checker(name: str, verdict: Mapping[str, Any], surroundings: Surroundings) 
         summary=str(verdict.get("summary") or ""),
         counts=tuple(
             (str(key).replace("_", " "), number_text(value))
-            for key, value in _mapping(verdict.get("counts")).items()
+            for key, value in mapping(verdict.get("counts")).items()
         ),
         groups=group_findings(findings, totals, surroundings, name),
         findings_total=int(verdict.get("findings_total") or len(findings)),
@@ -291,7 +333,7 @@ def _checker(name: str, verdict: Mapping[str, Any], surroundings: Surroundings) 
         totals=tuple(totals.items()),
         closed=tuple(map(str, data.get("closed") or ())),
         observed_totals=tuple(
-            (str(kind), int(count)) for kind, count in _mapping(data.get("observed")).items()
+            (str(kind), int(count)) for kind, count in mapping(data.get("observed")).items()
         ),
     )
 
@@ -301,87 +343,3 @@ def number_text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
-
-
-def _outcomes(operations: pa.Table) -> tuple[int, int, int]:
-    counts = Counter(
-        {row["values"]: row["counts"] for row in pc.value_counts(operations["outcome"]).to_pylist()}
-    )
-    return counts["ok"], counts["fail"], counts["info"]
-
-
-def _stats(operations: pa.Table, windows: Sequence[FaultWindow]) -> tuple[StatsRow, ...]:
-    """Count operations by f and outcome, inside of fault windows (by their call) and outside."""
-    if operations.num_rows == 0:
-        return ()
-    calls = operations["call_ns"]
-    inside = pc.less(calls, 0)  # nothing is, until a window says so
-    for window in windows:
-        during = pc.and_(
-            pc.greater_equal(calls, window.start_ns), pc.less_equal(calls, window.stop_ns)
-        )
-        inside = pc.or_(inside, during)
-    grouped = (
-        pa.table({"f": operations["f"], "outcome": operations["outcome"], "inside": inside})
-        .group_by(["f", "outcome", "inside"])
-        .aggregate([([], "count_all")])
-        .to_pylist()
-    )
-    counts = {(row["f"], row["inside"], row["outcome"]): row["count_all"] for row in grouped}
-    return tuple(
-        StatsRow(f, "inside faults" if place else "outside faults", *cells)
-        for f in sorted({row["f"] for row in grouped})
-        for place in (False, True)
-        if any(cells := [counts.get((f, place, outcome), 0) for outcome in ("ok", "fail", "info")])
-    )
-
-
-def _errors(operations: pa.Table) -> tuple[tuple[str, str, int], ...]:
-    """Count errors by outcome and text, the commonest first."""
-    failed = operations.filter(pc.is_valid(operations["error"]))
-    rows = failed.group_by(["outcome", "error"]).aggregate([([], "count_all")]).to_pylist()
-    rows.sort(key=lambda row: (-row["count_all"], row["error"]))
-    listed = [(row["outcome"], row["error"], row["count_all"]) for row in rows[:ERRORS_MAX]]
-    if rest := rows[ERRORS_MAX:]:
-        listed.append(("", f"{len(rest)} other texts", sum(row["count_all"] for row in rest)))
-    return tuple(listed)
-
-
-def _drain(drain: Mapping[str, Any]) -> tuple[DrainRow, ...]:
-    rows = []
-    for node, answer in sorted(_mapping(drain.get("nodes")).items()):
-        status = _mapping(answer)
-        rows.append(
-            DrainRow(
-                node=str(node),
-                role=status.get("role"),
-                term=status.get("term"),
-                leader=status.get("leader"),
-                committed_index=status.get("committed_index"),
-                end_index=status.get("end_index"),
-            )
-        )
-    return tuple(rows)
-
-
-def _existing_files(folder: Path) -> tuple[tuple[str, str], ...]:
-    """Relative paths of what a reader may want to open, those that exist."""
-    named = [
-        ("campaign.toml", "the campaign as resolved, seed included"),
-        ("schedule.json", "the faults as drawn, with their times"),
-        ("results.json", "the verdicts with their evidence"),
-        ("history.jsonl", "every event, one a line"),
-        ("history/events.parquet", "every event, as a table"),
-        ("history/operations", "every operation, as Parquet"),
-        ("faults.jsonl", "the ledger of faults"),
-        ("status.jsonl", "changes of the nodes' roles and terms"),
-        ("drain.json", "what the nodes said while draining"),
-        ("run.json", "facts of the run"),
-        ("memory.jsonl", "what the harness and its workers had of memory"),
-        ("shaketable.log", "the harness's log"),
-        ("junit.xml", "the verdicts for CI"),
-    ]
-    files = [(path, what) for path, what in named if (folder / path).exists()]
-    logs = sorted(folder.glob("nodes/*/node.log"))
-    files += [(log.relative_to(folder).as_posix(), f"log of {log.parent.name}") for log in logs]
-    return tuple(files)

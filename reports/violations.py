@@ -19,7 +19,14 @@ import pyarrow.compute as pc
 
 from harness.history.schema import APPENDING
 from harness.plugins import FaultWindow
-from reports.model import OperationRow, Violation, ViolationGroup
+from reports.model import (
+    ID_MAX,
+    OperationRow,
+    Violation,
+    ViolationGroup,
+    is_whole,
+    named_operations,
+)
 
 SHOWN_MAX = 20
 """Findings of one checker that are shown; the number of the rest is said."""
@@ -32,6 +39,9 @@ AROUND = 12
 
 TEXT_MAX = 300
 """Characters of one piece of evidence that are shown."""
+
+TOLD_MAX = 60
+"""Characters that are shown of what an operation returned."""
 
 SEEN_BY = "linearizable-log"
 """The checker that says of a read finding under which fault it was read, not what broke it."""
@@ -71,6 +81,38 @@ class Surroundings:
         at_offset = pc.and_(pc.equal(queue["offset"], offset), is_append)
         found = queue.filter(pc.and_(at_offset, pc.equal(queue["outcome"], "ok")))
         return _rows(found, set(found["op"].to_pylist()))
+
+    def looks_at(self, key: str | None, offset: int | None, count: int) -> list[OperationRow]:
+        """Return the first and the last of the answered looks at this offset, `count` of each."""
+        if key is None or offset is None:
+            return []
+        queue = self._queue(key)
+        is_look = pc.and_(pc.equal(queue["offset"], offset), pc.equal(queue["outcome"], "ok"))
+        is_look = pc.and_(is_look, pc.invert(pc.is_in(queue["f"], value_set=pa.array(APPENDING))))
+        found = queue.filter(is_look)
+        if found.num_rows > 2 * count:
+            last = found.slice(found.num_rows - count)
+            found = pa.concat_tables([found.slice(0, count), last])
+        return _rows(found, set())
+
+    def appends_of(self, key: str | None, values: Sequence[int]) -> list[OperationRow]:
+        """Return the operations that appended these values to a queue, however they ended."""
+        if not values:
+            return []
+        queue = self._queue(key)
+        is_append = pc.is_in(queue["f"], value_set=pa.array(APPENDING))
+        is_one = pc.is_in(queue["input"], value_set=pa.array(values, pa.int64()))
+        return _rows(queue.filter(pc.and_(is_append, is_one)), set())
+
+    def end_before(self, key: str | None, time_ns: int) -> int | None:
+        """Return the least end of a queue that appends acknowledged before a time prove."""
+        queue = self._queue(key)
+        is_acked = pc.and_(
+            pc.is_in(queue["f"], value_set=pa.array(APPENDING)), pc.equal(queue["outcome"], "ok")
+        )
+        is_over = pc.fill_null(pc.less(queue["return_ns"], time_ns), False)
+        greatest = pc.max(queue.filter(pc.and_(is_acked, is_over))["offset"]).as_py()
+        return None if greatest is None else int(greatest) + 1
 
     def around(
         self, key: str | None, marked: Sequence[OperationRow], offset: int | None
@@ -210,11 +252,17 @@ def _is_read(checker: str, kind: str) -> bool:
 
 def _violation(finding: Finding, surroundings: Surroundings, checker: str) -> Violation:
     """Join a finding's own evidence with what the operations say."""
-    details = finding.get("details") or {}
+    details = finding.get("details")
+    details = details if isinstance(details, Mapping) else {}
     key, offset = finding.get("key"), finding.get("offset")
-    ids = [int(op) for op in finding.get("operations") or ()]
+    key = key if isinstance(key, str) else None
+    offset = offset if is_whole(offset) and abs(offset) <= ID_MAX else None
+    ids = list(named_operations(finding))
     marked = surroundings.by_id(ids)
-    append = next((row for row in marked if row.f in APPENDING and row.outcome == "ok"), None)
+    acked = [row for row in marked if row.f in APPENDING and row.outcome == "ok"]
+    # Of several appends the one of the value that the finding is about, else the first.
+    append = next((row for row in acked if row.input == details.get("value")), None)
+    append = append or next(iter(acked), None)
     value = details.get("value", append.input if append else None)
     node = details.get("acknowledged_by") or (append.node if append else None)
     time_ns = details.get("acknowledged_ns", append.return_ns if append else None)
@@ -222,7 +270,8 @@ def _violation(finding: Finding, surroundings: Surroundings, checker: str) -> Vi
     is_read = _is_read(checker, _kind(finding))
     if is_read:  # its first operation is the read
         moment_ns = next((row.call_ns for row in marked if row.op == ids[0]), None)
-    fault, faults = details.get("fault"), details.get("faults") or []
+    fault, faults = details.get("fault"), details.get("faults")
+    faults = faults if isinstance(faults, list) else []
     if faults and (fault is None or str(faults[0]).startswith(JUST_BEFORE)):
         fault = faults[0]
     told = _TAKEN if len(faults) > 1 else _TAKEN | {"faults"}
@@ -244,6 +293,7 @@ def _violation(finding: Finding, surroundings: Surroundings, checker: str) -> Vi
         fault_words="" if fault is None else _fault_words(_text(fault), is_read),
         instead=_instead(details.get("instead")),
         evidence=tuple((str(k), _text(v)) for k, v in details.items() if k not in told),
+        finding=finding,
     )
 
 
@@ -256,7 +306,7 @@ def _fault_words(fault: str, is_read: bool) -> str:
 def _with_surroundings(
     finding: Finding, violation: Violation, surroundings: Surroundings
 ) -> Violation:
-    marked = surroundings.by_id([int(op) for op in finding.get("operations") or ()])
+    marked = surroundings.by_id(list(named_operations(finding)))
     marked = marked or surroundings.appends_at(violation.key, violation.offset)
     key = violation.key if violation.key is not None else (marked[0].key if marked else None)
     around = surroundings.around(key, marked, violation.offset)
@@ -295,7 +345,25 @@ def _text(value: object) -> str:
 def _rows(table: pa.Table, marked: set[int]) -> list[OperationRow]:
     names = [
         "op", "process", "f", "key", "input", "output", "offset",
-        "call_ns", "return_ns", "outcome", "error", "node",
+        "call_ns", "return_ns", "outcome", "error", "node", "extra",
     ]  # fmt: skip
     rows = table.select(names).sort_by([("call_ns", "ascending"), ("op", "ascending")]).to_pylist()
-    return [OperationRow(**row, marked=row["op"] in marked) for row in rows]
+    told = [_told(row.pop("extra")) for row in rows]
+    return [
+        OperationRow(**row, marked=row["op"] in marked, told=said)
+        for row, said in zip(rows, told, strict=True)
+    ]
+
+
+def _told(extra: str | None) -> str:
+    """Say what an operation returned that the columns have no place for; "" where nothing is."""
+    if not extra:
+        return ""
+    try:
+        output = json.loads(extra).get("output")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    if output is None:
+        return ""
+    text = output if isinstance(output, str) else json.dumps(output)
+    return text if len(text) <= TOLD_MAX else text[: TOLD_MAX - 1] + "…"

@@ -87,7 +87,7 @@ class Examination:
         """How the default campaign would end here at best.
 
         0: it can run, and all its faults take effect; 2: it can run, and a fault of it takes no
-        effect; 255: it cannot run.
+        effect, or fails; 255: it cannot run.
         """
         needed = [self.of(fault, WORLDS[0]) for fault in self.needed]
         if any(not fact.is_well for fact in self.facts):

@@ -20,7 +20,7 @@ from checkers.engine.java import find_java
 from harness.doctoring.findings import Fact
 from harness.errors import HarnessError, UsageError
 from harness.plugins import Launch
-from harness.runtime import faketime
+from harness.runtime import faketime, guard
 
 FREE_BYTES_MIN: Final = 1 << 30
 """A campaign of a minute writes a tenth of this."""
@@ -28,6 +28,10 @@ PYTHON_MIN: Final = (3, 11)
 OFFSET_S: Final = 3600.0
 OFFSET_ERROR_S: Final = 60.0
 RUN_TIMEOUT_S: Final = 10.0
+SPARK_TIMEOUT_S: Final = 120.0
+"""It starts in 5 to 10 seconds, on a busy machine in a minute."""
+WITHOUT_SPARK: Final = "checks run without it: ./shaketable analyze RUN --engine local"
+SAID_CHARS_MAX: Final = 300
 PTRACE_SEIZE: Final = 0x4206
 
 
@@ -36,6 +40,7 @@ def look(scratch: Path) -> list[Fact]:
     return [
         _python(),
         _java(),
+        _spark(scratch),
         _cores(),
         _disk(scratch),
         _foreign_clock(scratch),
@@ -83,6 +88,24 @@ def _java() -> Fact:
     except UsageError as error:
         return Fact("Java for Spark", str(error), False)
     return Fact("Java for Spark", found.describe(), True)
+
+
+def _spark(scratch: Path) -> Fact:
+    """Start Spark as a check does, and let it run Python."""
+    argv = [sys.executable, "-P", "-m", "harness.doctoring.spark_trial"]
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    try:
+        done = subprocess.run(
+            guard.command(argv, os.getpid()), env=environment, capture_output=True,
+            timeout=SPARK_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        what = f"did not start and end within {SPARK_TIMEOUT_S:g} s"
+        return Fact("Spark", what, False, f"try when the machine does less; {WITHOUT_SPARK}")
+    lines = (done.stdout if done.returncode == 0 else done.stderr).decode(errors="replace")
+    said = lines.strip().rpartition("\n")[2] or f"ended with exit status {done.returncode}"
+    is_well = done.returncode == 0
+    return Fact("Spark", said[:SAID_CHARS_MAX], is_well, "" if is_well else WITHOUT_SPARK)
 
 
 def _cores() -> Fact:

@@ -1,10 +1,12 @@
 """Tries every fault on one world, on a real group of three nodes with clients, and tells what came.
 
-`python -m harness.doctoring.trials WORLD FOLDER PARENT_PID` (for world netns from within a
-namespace, `harness.network.enter`) prints one JSON line for each fault, a `Finding` of
-`harness.doctoring.findings`, and ends with that process. Each fault is planned, done, probed and
-undone by the nemesis that does so in campaigns, for a short while, and for a longer one if it took
-no effect. The group has to stand again before the next.
+`python -m harness.doctoring.trials PARENT_PID TASK` (for world netns from within a namespace,
+`harness.network.enter`), with a `Task` as JSON, prints JSON lines: for each fault its name before
+it is looked at or tried ("" when none is), and then a `Finding` of `harness.doctoring.findings`.
+What anybody else prints goes to stderr. Each fault is planned, done, probed and undone by the
+nemesis that does so in campaigns, for a short while, and for a longer one if it took no effect.
+Behind its undo nothing of it may be left in the world, and the group has to stand again: if it does
+not, the trials end, and whoever began them begins new ones for the rest.
 
 What is made is a run in FOLDER, and processes that end with this one.
 """
@@ -14,36 +16,46 @@ from __future__ import annotations
 import json
 import re
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Final
 
+import msgspec
 import trio
 
-from harness import availability, campaign, discovery, marks
+from harness import availability, blame, campaign, discovery, marks
+from harness.availability import Choice
+from harness.blame import PlugInError, blamed
 from harness.campaign import Campaign, node_names
-from harness.doctoring.findings import WORLDS, Finding, State, World
-from harness.errors import HarnessError, UsageError
+from harness.doctoring import children
+from harness.doctoring.findings import Finding, State, World
+from harness.errors import HarnessError, UsageError, clearest
 from harness.history import run_folder
 from harness.history.run_folder import RunFolder
 from harness.plugins import Fault, Target
-from harness.runtime import guard, phases, simulated
+from harness.runtime import phases, simulated
 from harness.runtime.observer import SilentObserver
+from harness.runtime.questions import wait_until
 from harness.runtime.rig import Rig, build, node_options
-from harness.schedule import Planned
+from harness.schedule import Planned, least_s, schedule
 from harness.telling import sentence
-from harness.words import Acts, family_of
+from harness.words import family_of
 
 HOLD_S: Final = (0.5, 1.5, 3.0)
 """How long a fault holds, attempt after attempt."""
 ROOM_S: Final = 20.0
+ATTEMPT_TIMEOUT_S: Final = 30.0
+"""So long an attempt may take; then it is undone, a fault that would act for longer, too."""
 RECOVERY_TIMEOUT_S: Final = 15.0
 SHUTDOWN_TIMEOUT_S: Final = 30.0
 STEADY_S: Final = 0.5
-TIME_LIMIT_S: Final = 3_600.0
+UNDO_ATTEMPTS_MAX: Final = 2
+"""Fewer than in a campaign: an undo that hangs must leave time for the other faults."""
+TIME_LIMIT_S: Final = 600.0
 """Nothing goes by it: a trial ends when all was tried."""
 SEED: Final = "doctor"
 WHAT_CHARS_MAX: Final = 180
@@ -51,6 +63,20 @@ LOG_LINE: Final = re.compile(r" \(\d{4}-\d\d-\d\dT.*")
 """What a node wrote into its log, quoted: too long for a table."""
 
 Tell = Callable[[Finding], None]
+Begin = Callable[[str], None]
+"""Told of each fault that is about to be looked at, or tried; "" when none is."""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What is to be tried: these faults, on this world; what is made goes into a folder.
+
+    `without`: entry points of plug-ins that cannot be used (`harness.discovery.pass_over`).
+    """
+
+    world: World
+    folder: str
+    faults: tuple[str, ...]
+    without: tuple[str, ...] = ()
 
 
 class Notes(SilentObserver):
@@ -70,39 +96,56 @@ class Notes(SilentObserver):
         self.line = line
 
 
-def try_world(world: World, folder: Path, tell: Tell) -> None:
-    """Try all faults on one world; tell each as it was tried.
+def try_world(task: Task, tell: Tell, begin: Begin = lambda _name: None) -> None:
+    """Try faults on one world; tell each before and after it was tried.
 
     Raises:
         UsageError: no group can be made there.
-        HarnessError: the group does not start, or what ran it failed.
+        HarnessError: the group does not start, or does not come back after a fault, or what ran it
+            failed.
     """
-    names = tuple(discovery.find("faults"))
-    plans, broken = plans_of(names)
-    for name, why in broken.items():
-        tell(Finding(name, world, "failed", why))
+    world = task.world
     wanted = Campaign(
         name="doctor",
         world=world,
-        faults=tuple(plans),
         rate_hz=100.0,
         concurrency="3",
         workers=1,
         steady_s=STEADY_S,
         time_limit_s=TIME_LIMIT_S,
         seed=SEED,
-        store=str(folder),
+        store=task.folder,
     )
-    resolved = campaign.resolve(wanted)
-    choice = availability.choose(resolved)
+    choice, broken = sort_out(task.faults, wanted, begin)
+    for name, why in broken.items():
+        tell(Finding(name, world, "failed", why))
     for name, why in choice.unavailable.items():
         tell(Finding(name, world, "lacking", sentence(why)))
-    run = run_folder.create(folder, f"{resolved.name}-{world}", datetime.now(UTC))
+    if not choice.faults:
+        return
+    resolved = campaign.resolve(msgspec.structs.replace(wanted, faults=tuple(choice.faults)))
+    run = run_folder.create(Path(task.folder), f"{resolved.name}-{world}", datetime.now(UTC))
     with marks.occupied(run.path):
-        _run(resolved, run, choice.faults, lambda finding: tell(_without(finding, run.path)))
+        trials = Trials(choice.faults, begin, lambda finding: tell(_without(finding, run.path)))
+        try:
+            _run(resolved, run, trials)
+        except BaseExceptionGroup as group:
+            clear = clearest(group)
+            if isinstance(clear, HarnessError | UsageError):
+                raise clear from group
+            raise
 
 
-def _run(resolved: Campaign, run: RunFolder, faults: Mapping[str, Fault], tell: Tell) -> None:
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """What is tried, and who is told of each before it and after it."""
+
+    faults: Mapping[str, Fault]
+    begin: Begin
+    tell: Tell
+
+
+def _run(resolved: Campaign, run: RunFolder, trials: Trials) -> None:
     """Run the group in its world for as long as the trials take."""
     notes = Notes()
     if resolved.world == "sim":
@@ -110,11 +153,11 @@ def _run(resolved: Campaign, run: RunFolder, faults: Mapping[str, Fault], tell: 
         group = simulated.groups_of(target).group(node_names(resolved), node_options(resolved))
 
         async def main() -> None:
-            await _examine(simulated.build(resolved, group, run, notes), faults, notes, tell)
+            await _examine(simulated.build(resolved, group, run, notes), trials, notes)
 
         group.run(main)
         return
-    trio.run(_examine, build(resolved, run, notes), faults, notes, tell)
+    trio.run(_examine, build(resolved, run, notes), trials, notes)
 
 
 def _without(finding: Finding, path: Path) -> Finding:
@@ -125,24 +168,38 @@ def _without(finding: Finding, path: Path) -> Finding:
     return replace(finding, what=what)
 
 
-def plans_of(names: Sequence[str]) -> tuple[dict[str, Fault], dict[str, str]]:
-    """Part the faults that can draw a plan from those that cannot, with the reason."""
-    plans: dict[str, Fault] = {}
+def sort_out(
+    names: Sequence[str], wanted: Campaign, begin: Begin = lambda _name: None
+) -> tuple[Choice, dict[str, str]]:
+    """Part the faults that such a campaign can draw from those that it cannot, with the reason.
+
+    A rig asks for all of them, and draws the whole schedule: whom one cannot ask, or what one
+    cannot draw, is left out here. Each has streams of its own, and draws among others as alone.
+
+    Returns what there is and what the world lacks, and why others cannot be asked or drawn.
+    """
+    faults: dict[str, Fault] = {}
+    unavailable: dict[str, str] = {}
     broken: dict[str, str] = {}
-    nodes = node_names(Campaign())
     for name in names:
-        fault: Fault = discovery.get("faults", name)
+        begin(name)
+        alone = msgspec.structs.replace(wanted, faults=(name,))
         try:
-            json.dumps(fault.plan(Random(SEED), nodes, 0))
-        except Exception as error:  # somebody's plug-in
-            broken[name] = sentence(f"its plan fails: {type(error).__name__}: {error}")
+            choice = availability.look(alone)
+            if choice.faults:
+                schedule(alone, choice.faults)
+        except (HarnessError, UsageError) as error:
+            broken[name] = sentence(str(error).removeprefix(f"fault {name}: "))
         else:
-            plans[name] = fault
-    return plans, broken
+            faults |= choice.faults
+            unavailable |= choice.unavailable
+    begin("")
+    return Choice(faults, unavailable), broken
 
 
-async def _examine(rig: Rig, faults: Mapping[str, Fault], notes: Notes, tell: Tell) -> None:
+async def _examine(rig: Rig, trials: Trials, notes: Notes) -> None:
     """Start the group and its clients, try the faults one after the other, end everything."""
+    rig.nemesis.undo_attempts_max = UNDO_ATTEMPTS_MAX
     try:
         async with trio.open_nursery() as nursery:
             for service in rig.services:
@@ -151,8 +208,7 @@ async def _examine(rig: Rig, faults: Mapping[str, Fault], notes: Notes, tell: Te
                 await phases.set_up(rig)
                 await rig.workers.generate()
                 await trio.sleep(STEADY_S)
-                for number, fault in enumerate(_in_order(faults)):
-                    tell(await _try(rig, fault, number, notes))
+                await _try_all(rig, trials, notes)
             finally:
                 scope = trio.CancelScope(shield=True)
                 scope.deadline = trio.current_time() + SHUTDOWN_TIMEOUT_S
@@ -166,6 +222,21 @@ async def _examine(rig: Rig, faults: Mapping[str, Fault], notes: Notes, tell: Te
         rig.close()
 
 
+async def _try_all(rig: Rig, trials: Trials, notes: Notes) -> None:
+    """Try one fault after the other, as long as the group stands.
+
+    Raises:
+        HarnessError: it does not any more: what came of the next fault would be told of that one.
+    """
+    before = ""
+    for number, fault in enumerate(_in_order(trials.faults)):
+        if before and (why := await _why_not_ready(rig)):
+            raise HarnessError(f"{before} broke the group: {why}")
+        trials.begin(fault.name)
+        trials.tell(await _try(rig, fault, number, notes))
+        before = fault.name
+
+
 def _in_order(faults: Mapping[str, Fault]) -> list[Fault]:
     """Those that take a node's files last: the group needs longest to stand again after them."""
     late = ("disk", "rollback", "membership")
@@ -176,52 +247,91 @@ async def _try(rig: Rig, fault: Fault, number: int, notes: Notes) -> Finding:
     """Do one fault until it takes effect, each time for longer, and wait for the group."""
     began = trio.current_time()
     finding = Finding(fault.name, rig.campaign.world, "no-effect", "")
-    nodes = node_names(rig.campaign)
-    for turn, hold_s in enumerate(HOLD_S):
-        least_s = fault.least_s(nodes) if isinstance(fault, Acts) else 0.0
-        planned = Planned(
-            number=number * len(HOLD_S) + turn,
-            fault=fault.name,
-            plan=fault.plan(Random(f"{SEED} {fault.name} {turn}"), nodes, turn),
-            start_s=0.0,
-            duration_s=max(hold_s, least_s),
-        )
-        finding = await _attempt(rig, planned, notes)
-        is_back = await rig.world.standing.until_ready(RECOVERY_TIMEOUT_S)
-        if not is_back:
-            rig.world.restore()
-        if finding.works:
+    for turn in range(len(HOLD_S)):
+        try:
+            with blamed(HarnessError):
+                planned = _plan(rig, fault, number, turn)
+        except (HarnessError, PlugInError) as error:
+            what = sentence(f"its plan fails: {str(error).removeprefix(f'fault {fault.name}: ')}")
+            finding = replace(finding, state="failed", what=what)
             break
-    took_s = round(trio.current_time() - began, 2)
-    return Finding(finding.fault, finding.world, finding.state, finding.what, took_s)
+        finding = await _attempt(rig, planned, notes)
+        left = await _left_behind(rig)
+        if left and finding.state != "failed":
+            what = sentence(f"{finding.what}; it was not undone: {left}")
+            finding = replace(finding, state="failed", what=what)
+        if finding.works or finding.state == "failed":  # what hangs would hang again
+            break
+    return replace(finding, took_s=round(trio.current_time() - began, 2))
+
+
+def _plan(rig: Rig, fault: Fault, number: int, turn: int) -> Planned:
+    """Draw a fault as a campaign does. Raises whatever somebody's plug-in raises."""
+    nodes = node_names(rig.campaign)
+    plan = fault.plan(Random(f"{SEED} {fault.name} {turn}"), nodes, turn)
+    return Planned(
+        number=number * len(HOLD_S) + turn,
+        fault=fault.name,
+        plan=blame.json_object(plan, "it returned"),
+        start_s=0.0,
+        duration_s=max(HOLD_S[turn], least_s(fault, nodes)),
+    )
 
 
 async def _attempt(rig: Rig, planned: Planned, notes: Notes) -> Finding:
     tally = rig.nemesis.tally
     before = asdict(tally)
     notes.bit, notes.evidence, notes.line = False, "", ""
-    await rig.nemesis.run([planned], ROOM_S)
+    with trio.move_on_after(ATTEMPT_TIMEOUT_S) as scope:
+        await rig.nemesis.run([planned], ROOM_S)
     has_failed = tally.failed > before["failed"] or tally.stuck > before["stuck"]
     what = sentence(notes.evidence or notes.line or "it did not begin")
+    if scope.cancelled_caught and not notes.bit:
+        has_failed, what = True, f"it took longer than {ATTEMPT_TIMEOUT_S:g} s: {what}"
     state: State = "failed" if has_failed else "works" if notes.bit else "no-effect"
     return Finding(planned.fault, rig.campaign.world, state, what)
 
 
+async def _left_behind(rig: Rig) -> str:
+    """Put right what the undo of a fault left, and wait for the group; say what that was, or "".
+
+    A world knows its cuts, shapes, harms, stopped and ended nodes; what else was left shows in a
+    group that does not come back.
+    """
+    left = list(rig.world.restore())
+    if why := await _why_not_ready(rig):
+        left.append(why)
+    return "; ".join(left)
+
+
+async def _why_not_ready(rig: Rig) -> str:
+    """Wait until the group stands, by what nodes say from now on; say why it does not, or ""."""
+    since = trio.current_time()
+    if await wait_until(lambda: rig.world.standing.is_ready(since), RECOVERY_TIMEOUT_S):
+        return ""
+    why = rig.world.standing.why_not_ready()
+    return f"the group did not come back in {RECOVERY_TIMEOUT_S:g} s: {why}"
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Try the world that the arguments name."""
-    asked, folder, parent_pid = arguments
-    (world,) = [name for name in WORLDS if name == asked]
-    guard.die_with_parent(int(parent_pid))
+    """Try what the arguments name; what failed is the last line on stderr."""
+    parent_pid, asked = arguments
+    task = msgspec.json.decode(asked, type=Task)
+    with children.begin(parent_pid) as out:
 
-    def tell(finding: Finding) -> None:
-        sys.stdout.write(f"{json.dumps(asdict(finding))}\n")
-        sys.stdout.flush()
+        def say(what: object) -> None:
+            out.write(f"{json.dumps(what)}\n")
 
-    try:
-        try_world(world, Path(folder), tell)
-    except (UsageError, HarnessError) as error:
-        sys.stderr.write(f"{sentence(error)}\n")
-        return 1
+        discovery.pass_over(task.without)
+        try:
+            try_world(task, lambda finding: say(asdict(finding)), say)
+        except (UsageError, HarnessError) as error:
+            sys.stderr.write(f"{sentence(error)}\n")
+            return 1
+        except Exception as error:
+            traceback.print_exception(error)
+            sys.stderr.write(f"a fault of the harness: {sentence(blame.told(error))}\n")
+            return 1
     return 0
 
 

@@ -118,8 +118,19 @@ class ResourceFault:
     async def undo(self, undo: Json, world: World) -> None:
         """Give exactly that back; what ended for want of it starts again."""
         assert isinstance(world, TakesResources), "the fault was not available"
-        for taken in undo["taken"].values():
-            await world.give_back(taken)
+        failed: list[Exception] = []
+
+        async def give_back(taken: str) -> None:
+            try:
+                await world.give_back(taken)
+            except Exception as error:  # the others get theirs back all the same
+                failed.append(error)
+
+        async with trio.open_nursery() as nursery:  # at once: none is left short by another's wait
+            for taken in undo["taken"].values():
+                nursery.start_soon(give_back, taken)
+        if failed:
+            raise failed[0]
 
 
 def how_it_ended(did: Json) -> str | None:

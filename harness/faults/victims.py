@@ -26,6 +26,10 @@ TOGETHER = "+"
 """Joins the names of nodes that are struck at once."""
 
 
+class UnknownVictimError(UsageError):
+    """Such a victim there is for no fault."""
+
+
 def choose_variants(
     fault: str, variants: Sequence[str], options: Json, can: Sequence[str] = VICTIMS
 ) -> tuple[str, ...]:
@@ -38,7 +42,8 @@ def choose_variants(
         can: what it can strike: of VICTIMS; several named nodes at once only if "all" is in it.
 
     Raises:
-        UsageError: it names nothing that the fault can strike, or what is no victim.
+        UnknownVictimError: it names what is no victim.
+        UsageError: it names nothing that the fault can strike.
     """
     asked = [
         "leader" if victim == MASTERS else victim for victim in options.get("victims") or variants
@@ -46,7 +51,7 @@ def choose_variants(
     nodes = options.get("nodes", ())
     for victim in asked:
         if victim not in VICTIMS and not set(victim.split(TOGETHER)) <= set(nodes):
-            raise UsageError(unknown("victim", victim, (*VICTIMS, *nodes)))
+            raise UnknownVictimError(unknown("victim", victim, (*VICTIMS, *nodes)))
     chosen = [variant for variant in can if variant in asked]
     named = [victim for victim in asked if victim not in VICTIMS]
     chosen += [victim for victim in named if TOGETHER not in victim or "all" in can]
@@ -54,6 +59,11 @@ def choose_variants(
         there_are = ", ".join(can)
         raise UsageError(f"victims {', '.join(asked)}: {fault} can strike: {there_are}")
     return tuple(chosen)
+
+
+def is_victim(victim: str, nodes: Collection[str]) -> bool:
+    """Whether `victims` may say this of a group of those nodes, or of some of them."""
+    return victim in (*VICTIMS, MASTERS) or set(victim.split(TOGETHER)) <= set(nodes)
 
 
 def plan_victims(rng: Random, nodes: Sequence[str], variants: Sequence[str], turn: int) -> Json:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UsageError
 from harness.gating import stored_runs
+from harness.gating.json_file import FILE_BYTES_MAX, UnreadableError, decode_json
+from harness.gating.verdict_file import COUNT_MAX, SECONDS_MAX
+from harness.history.plain_files import NoPlainFileError, read_plain
 from harness.history.run_folder import RunFolder
 from harness.matrix import folder as folders
 from harness.matrix.folder import MatrixFolder
@@ -21,6 +22,8 @@ from harness.verdict import ExitCode, Outcome
 from reports.gating.model import Bites, RunFacts
 from reports.gating.policy import Policy
 
+SELDOM: Final = "bit too seldom"
+"""How the journal's reason begins where a fault did not bite often enough."""
 OUTCOMES: Final = {
     int(ExitCode.VALID): Outcome.VALID,
     int(ExitCode.UNKNOWN): Outcome.UNKNOWN,
@@ -40,7 +43,10 @@ def read(path: Path, policy: Policy) -> list[RunFacts]:
         UsageError: its plan cannot be read.
         HarnessError: its journal cannot be read.
     """
-    folder, plan = folders.open_existing(path)
+    try:
+        folder, plan = folders.open_existing(path)
+    except RecursionError as error:
+        raise UsageError(f"{path}: its plan is nested too deeply") from error
     attempts = _attempts(folder.journal)
     facts: list[RunFacts] = []
     for cell in plan.cells:
@@ -48,8 +54,24 @@ def read(path: Path, policy: Policy) -> list[RunFacts]:
         if cell.skipped:
             facts.append(RunFacts(name=name, path=str(path), outcome=None, skipped=cell.skipped))
             continue
-        facts += _cell(folder, cell.id, name, path, attempts.get(cell.id, []), policy)
+        ended = attempts.get(cell.id, [])
+        facts += [
+            replace(one, vacuous=_seldom(one, plan.bites_min))
+            for one in _cell(folder, cell.id, name, path, ended, policy)
+        ]
     return facts
+
+
+def _seldom(facts: RunFacts, bites_min: int) -> str:
+    """Say which faults of a cell bit less often than its matrix asks for, if any did."""
+    if facts.failure.startswith(SELDOM):
+        return facts.failure
+    told = ", ".join(
+        f"{name} {of.bit} of {of.done}"
+        for name, of in facts.faults.items()
+        if of.bit < bites_min and name not in facts.unavailable
+    )
+    return f"{SELDOM}, at least {bites_min} asked for: {told}" if told else ""
 
 
 def _cell(
@@ -103,10 +125,10 @@ def _attempt(
         asked=tuple(faults),
         faults=faults,
         measures={
-            "operations": attempt.operations,
-            "faults_bit": sum(bites.bit for bites in faults.values()),
+            "operations": min(attempt.operations, COUNT_MAX),
+            "faults_bit": min(sum(bites.bit for bites in faults.values()), COUNT_MAX),
         },
-        seconds=attempt.took_s,
+        seconds=min(attempt.took_s, SECONDS_MAX),
     )
 
 
@@ -128,16 +150,16 @@ def _is_below(path: Path, root: Path) -> bool:
 def _attempts(path: Path) -> dict[str, list[Attempt]]:
     """Read the journal, also while the matrix runs; a last line that was not ended never was."""
     try:
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
-    except OSError as error:
-        raise HarnessError(f"cannot read {path}: {error.strerror}") from error
+        whole, _, _ = read_plain(path, FILE_BYTES_MAX).rpartition(b"\n")
+    except NoPlainFileError as error:
+        raise HarnessError(f"cannot read {path}: {error}") from error
     attempts: dict[str, list[Attempt]] = {}
     for number, line in enumerate(whole.splitlines(), 1):
         if not line:
             continue
         try:
-            event = msgspec.json.decode(line, type=Event)
-        except msgspec.DecodeError as error:
+            event = decode_json(line, Event)
+        except UnreadableError as error:
             raise HarnessError(f"{path}: line {number} is none of ours: {error}") from error
         if event.outcome is not None:
             attempts.setdefault(event.cell, []).append(event.outcome)

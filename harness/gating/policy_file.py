@@ -13,7 +13,14 @@ import msgspec
 
 from harness.discovery import unknown
 from harness.errors import UsageError
-from reports.gating.policy import Allowance, Ceilings, Detection, Floors, Policy
+from reports.gating.policy import (
+    UNAVAILABLE,
+    Allowance,
+    Ceilings,
+    Detection,
+    Floors,
+    Policy,
+)
 
 ALLOWED_DAYS_MAX: Final = 366
 """Nothing is let pass for longer: what nobody looks at again is no exception any more."""
@@ -52,11 +59,13 @@ def loads(text: str, where: str, today_utc: datetime.date) -> Policy:
     """
     try:
         given = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UsageError(f"{where}: not TOML: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{where}: nested too deeply") from error
     _refuse_unknown_keys(given, where)
     for table in _tables(given.get("allow")):
-        for key in ("runs", "checkers"):
+        for key in ("runs", "checkers", "faults"):
             if isinstance(table.get(key), str):  # one name is a list of one
                 table[key] = [table[key]]
     try:
@@ -91,6 +100,11 @@ def _refuse(given: Mapping[str, Any], struct: type[msgspec.Struct], where: str, 
 
 
 def _check_allowance(allowance: Allowance, where: str, today_utc: datetime.date) -> None:
+    if (allowance.verdict == UNAVAILABLE) != bool(allowance.faults):
+        raise UsageError(
+            f'{where}: [[allow]]: "{UNAVAILABLE}" names the faults that a run may lack'
+            ' (faults = ["..."]), and nothing else does'
+        )
     days = (allowance.until - today_utc).days
     if days > ALLOWED_DAYS_MAX:
         raise UsageError(

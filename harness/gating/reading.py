@@ -8,19 +8,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
-from harness.errors import HarnessError, UsageError
+from harness.errors import UsageError
 from harness.gating import matrices, stored_runs
+from harness.gating.json_file import FILE_BYTES_MAX, UnreadableError, decode_json
 from harness.gating.verdict_file import CheckFile, HuntsFile, conclusions_of, outcome_of
 from harness.history import run_folder
+from harness.history.plain_files import NoPlainFileError, read_plain
 from harness.verdict import Outcome
 from reports.gating.model import RunFacts
 from reports.gating.policy import Policy
-
-FILE_BYTES_MAX: Final = 256 << 20
 
 
 def read(paths: Sequence[Path], policy: Policy) -> list[RunFacts]:
@@ -47,16 +46,13 @@ def _read(path: Path, policy: Policy) -> list[RunFacts]:
 def _file(path: Path, policy: Policy) -> list[RunFacts]:
     """Read what `check --json` or `simulate --table --json` wrote."""
     try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise UsageError(f"{path}: more than {FILE_BYTES_MAX >> 20} MiB: no file of ours")
-        read = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
-        if "planted_bugs" in read:
-            hunted = msgspec.json.decode(path.read_bytes(), type=HuntsFile)
-            return _hunts(path, hunted, policy)
-        return _histories(path, msgspec.json.decode(path.read_bytes(), type=CheckFile))
-    except OSError as error:
-        raise HarnessError(f"cannot read {path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+        data = read_plain(path, FILE_BYTES_MAX)
+        if "planted_bugs" in decode_json(data, dict[str, msgspec.Raw]):
+            return _hunts(path, decode_json(data, HuntsFile), policy)
+        return _histories(path, decode_json(data, CheckFile))
+    except NoPlainFileError as error:
+        raise UsageError(f"cannot read {path}: {error}") from error
+    except UnreadableError as error:
         raise UsageError(
             f"{path}: neither a folder of a run or a matrix nor a file of check --json"
             f" or simulate --table --json: {error}"
@@ -64,8 +60,12 @@ def _file(path: Path, policy: Policy) -> list[RunFacts]:
 
 
 def _histories(path: Path, checked: CheckFile) -> list[RunFacts]:
-    """Verdicts on histories of others, without faults."""
-    return [
+    """Verdicts on histories of others, without faults; one that was refused has none."""
+    refused = [
+        RunFacts(name=one.path, path=str(path), outcome=None, failure=f"not read: {one.why}")
+        for one in checked.refused
+    ]
+    return refused + [
         RunFacts(
             name=one.path,
             path=str(path),

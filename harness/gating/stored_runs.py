@@ -3,67 +3,65 @@
 from __future__ import annotations
 
 import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.errors import HarnessError
+from harness.gating.json_file import UnreadableError, read_json
 from harness.gating.verdict_file import ResultsFile, conclusions_of, outcome_of
-from harness.history.export import fault_windows, load_events, load_operations
+from harness.history.export import (
+    fault_windows,
+    load_given_up,
+    load_nemesis,
+    load_operations,
+)
+from harness.history.plain_files import NoPlainFileError, read_plain
 from harness.history.run_folder import RunFolder
 from reports.gating.measures import CEILINGS
 from reports.gating.measuring import COLUMNS, Measured, measure_loss, measure_operations
-from reports.gating.model import Bites, RunFacts
+from reports.gating.model import Bites, Conclusion, RunFacts
 from reports.gating.policy import Policy
+from reports.timeline import phase_spans
+from reports.violation_page import page_index
+from reports.worked import Worked, worked_until
 
 NS_PER_S: Final = 1e9
 MEASURED: Final = tuple(key for key in CEILINGS if key != "acknowledged_loss")
 """Ceilings for which the operations are read."""
-
-
-class PhaseFile(msgspec.Struct, frozen=True):
-    """A phase in run.json."""
-
-    stop_ns: int = 0
-
-
-class RunFile(msgspec.Struct, frozen=True):
-    """What a gate reads of run.json."""
-
-    status: str = ""
-    mutant: str | None = None
-    command: str = ""
-    phases: tuple[PhaseFile, ...] = ()
+CAMPAIGN_BYTES_MAX: Final = 1 << 20
 
 
 def read(folder: RunFolder, shown: str, policy: Policy, name: str = "") -> RunFacts:
     """Read what is known of a run; `shown` is its path for people."""
     name = name or f"{folder.path.parent.name}/{folder.path.name}"
-    run = _run_file(folder)
-    seconds = max((phase.stop_ns for phase in run.phases), default=0) / NS_PER_S
+    run = _run_facts(folder)
+    stops = [span.stop_ns for span in phase_spans(run.get("phases"), 0)]
+    seconds = max(stops, default=0) / NS_PER_S
     campaign, report = _relative(folder.campaign_toml), _relative(folder.report_html)
     report = report if folder.report_html.exists() else ""
     try:
-        results = msgspec.json.decode(folder.results_json.read_bytes(), type=ResultsFile)
-    except (OSError, msgspec.DecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
+        results = read_json(folder.results_json, ResultsFile)
+    except UnreadableError as error:
         return RunFacts(
             name=name,
             path=shown,
             outcome=None,
-            failure=f"no verdict: nothing was judged, or its results.json cannot be read ({why});"
+            failure=f"no verdict: nothing was judged, or its results.json cannot be read ({error});"
             f" ./shaketable analyze {shown}",
-            mutant=run.mutant,
-            repeat=run.command,
+            mutant=_text(run, "mutant") or None,
+            repeat=_text(run, "command"),
             campaign=campaign,
             report=report,
             seconds=seconds,
         )
-    conclusions = conclusions_of(results.checkers)
-    measured = _measured(folder, policy)
+    conclusions = _with_pages(conclusions_of(results.checkers), folder)
+    measured = _measured(folder, policy, run)
     loss = measure_loss(conclusions)
     if results.faults.bit is not None:
         measured.values["faults_bit"] = results.faults.bit
@@ -78,15 +76,31 @@ def read(folder: RunFolder, shown: str, policy: Policy, name: str = "") -> RunFa
         faults={one: Bites(of.bit, of.done) for one, of in results.faults.by_name.items()},
         measures={**measured.values, **loss.values},
         missing={**measured.missing, **loss.missing},
+        at_least=frozenset(measured.at_least | loss.at_least),
         mutant=results.mutant,
-        repeat=results.repeat or run.command,
+        repeat=results.repeat or _text(run, "command"),
         campaign=campaign,
         report=report,
         seconds=seconds,
     )
 
 
-def _measured(folder: RunFolder, policy: Policy) -> Measured:
+def _with_pages(conclusions: tuple[Conclusion, ...], folder: RunFolder) -> tuple[Conclusion, ...]:
+    """Let each kind know the page of its first violation that has one."""
+    pages = {
+        (page.checker, page.kind): _relative(folder.violations / page.file)
+        for page in reversed(page_index.read(folder.violations))
+    }
+    return tuple(
+        replace(
+            one,
+            kinds=tuple(replace(k, page=pages.get((one.checker, k.name), "")) for k in one.kinds),
+        )
+        for one in conclusions
+    )
+
+
+def _measured(folder: RunFolder, policy: Policy, run: Mapping[str, Any]) -> Measured:
     """Measure the operations, if the policy asks for a number of theirs."""
     asked = [key for key in MEASURED if getattr(policy.ceilings, key, None) is not None]
     if policy.floors.operations:
@@ -95,23 +109,45 @@ def _measured(folder: RunFolder, policy: Policy) -> Measured:
         return Measured()
     try:
         operations = load_operations(folder, COLUMNS)
-        events = load_events(folder)
-        end_ns = max(pc.max(column).as_py() or 0 for column in _ends(operations, events))
-        windows = fault_windows(events, end_ns)
-        return measure_operations(operations, windows, policy.unavailable_from_s)
-    except (HarnessError, ValueError, KeyError, TypeError) as error:
+        nemesis, given_up = load_nemesis(folder), load_given_up(folder)
+        times = (operations["call_ns"], operations["return_ns"], nemesis["time_ns"])
+        end_ns = max(pc.max(column).as_py() or 0 for column in (*times, given_up["time_ns"]))
+        windows = fault_windows(nemesis, end_ns)
+        worked = _worked(folder, run, end_ns, given_up)
+        return measure_operations(operations, windows, worked, policy.unavailable_from_s)
+    except (HarnessError, ValueError, KeyError, TypeError, OverflowError) as error:
         return Measured(missing=dict.fromkeys(asked, str(error)))
 
 
-def _ends(operations: pa.Table, events: pa.Table) -> tuple[Any, ...]:
-    return (operations["call_ns"], operations["return_ns"], events["time_ns"])
+def _worked(
+    folder: RunFolder, run: Mapping[str, Any], end_ns: int, given_up: pa.Table
+) -> Worked | None:
+    """Say when clients worked, if run.json does."""
+    phases = phase_spans(run.get("phases"), end_ns)
+    until_ns = worked_until(phases, _time_limit_s(folder))
+    return None if until_ns is None else Worked(until_ns, given_up)
 
 
-def _run_file(folder: RunFolder) -> RunFile:
+def _time_limit_s(folder: RunFolder) -> float | None:
     try:
-        return msgspec.json.decode(folder.run_json.read_bytes(), type=RunFile)
-    except (OSError, msgspec.DecodeError):
-        return RunFile()  # a run that was killed; what depends on it is told by its verdict
+        text = read_plain(folder.campaign_toml, CAMPAIGN_BYTES_MAX).decode()
+        limit = tomllib.loads(text).get("time_limit")
+    except (NoPlainFileError, ValueError, RecursionError):
+        return None
+    return float(limit) if isinstance(limit, int | float) and 0 < limit < 1e9 else None
+
+
+def _run_facts(folder: RunFolder) -> Mapping[str, Any]:
+    """Read run.json; nothing of a run that was killed: what depends on it is told by others."""
+    try:
+        return read_json(folder.run_json, dict[str, Any])
+    except UnreadableError:
+        return {}
+
+
+def _text(facts: Mapping[str, Any], name: str) -> str:
+    value = facts.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def _relative(path: Path) -> str:

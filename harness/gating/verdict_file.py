@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from harness.verdict import Outcome
+from harness.verdict import FINDINGS_KEPT_MAX, Outcome
 from reports.gating.model import Conclusion, Kind
 from reports.violations import kind_totals
 
 Valid = bool | Literal["unknown"]
 FOUND_UNKNOWN = "finding"
 """What a finding without a kind is called."""
+COUNT_MAX = 1 << 62
+Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
+SECONDS_MAX = 1e12
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=SECONDS_MAX)]
 
 
 class FindingFile(msgspec.Struct, frozen=True):
@@ -33,7 +37,7 @@ class CheckerFile(msgspec.Struct, frozen=True):
     valid: Valid
     summary: str = ""
     counts: dict[str, Any] = {}
-    findings_total: int = 0
+    findings_total: Count = 0
     findings: tuple[FindingFile, ...] = ()
     observed: tuple[FindingFile, ...] = ()
     data: dict[str, Any] = {}
@@ -42,14 +46,14 @@ class CheckerFile(msgspec.Struct, frozen=True):
 class CountFile(msgspec.Struct, frozen=True):
     """How often a fault was done, and how often it bit."""
 
-    done: int
-    bit: int
+    done: Count
+    bit: Count
 
 
 class FaultsFile(msgspec.Struct, frozen=True):
     """How often the faults bit."""
 
-    bit: int | None = None
+    bit: Count | None = None
     by_name: dict[str, CountFile] = {}
 
 
@@ -71,21 +75,29 @@ class HistoryFile(msgspec.Struct, frozen=True):
     path: str
     valid: Valid
     checkers: dict[str, CheckerFile] = {}
-    operations: dict[str, int] = {}
-    seconds: float = 0.0
+    operations: dict[str, Count] = {}
+    seconds: Seconds = 0.0
+
+
+class RefusedFile(msgspec.Struct, frozen=True):
+    """A history that `check` could not read, and why."""
+
+    path: str
+    why: str
 
 
 class CheckFile(msgspec.Struct, frozen=True):
     """What `check --json` wrote."""
 
     histories: tuple[HistoryFile, ...]
+    refused: tuple[RefusedFile, ...] = ()
 
 
 class HuntedFile(msgspec.Struct, frozen=True):
     """How often a planted bug was hunted, and how often found."""
 
-    hunts: int
-    found: int
+    hunts: Count
+    found: Count
     invariants: tuple[str, ...] = ()
 
 
@@ -110,8 +122,8 @@ def conclusions_of(checkers: Mapping[str, CheckerFile]) -> tuple[Conclusion, ...
             checker=name,
             outcome=_outcome(one.valid),
             summary=one.summary,
-            kinds=_kinds(one.findings, kind_totals(msgspec.to_builtins(one))),
-            observed=_kinds(one.observed, _observed_totals(one)),
+            kinds=_kinds(one.findings, kind_totals(msgspec.to_builtins(one)), one.findings_total),
+            observed=_kinds(one.observed, *_observed_totals(one)),
         )
         for name, one in checkers.items()
     )
@@ -123,23 +135,30 @@ def _outcome(valid: Valid) -> Outcome:
     return Outcome.VALID if valid else Outcome.INVALID
 
 
-def _observed_totals(one: CheckerFile) -> dict[str, int]:
-    """How many there are of each kind that breaks no promise: what is kept, or counted."""
+def _observed_totals(one: CheckerFile) -> tuple[dict[str, int], int]:
+    """How many there are of each kind that breaks no promise, and of all: kept, or counted."""
     totals = dict(Counter(finding.kind for finding in one.observed))
     counted = one.data.get("observed")
-    for kind, count in counted.items() if isinstance(counted, dict) else ():
+    if not isinstance(counted, dict):  # an older run: those that were kept, perhaps not all
+        is_cut = len(one.observed) >= FINDINGS_KEPT_MAX
+        return totals, len(one.observed) + is_cut
+    for kind, count in counted.items():
         if isinstance(count, int):
             totals[kind] = max(count, totals.get(kind, 0))
-    return totals
+    return totals, sum(totals.values())
 
 
-def _kinds(findings: Sequence[FindingFile], totals: Mapping[str, int]) -> tuple[Kind, ...]:
+def _kinds(
+    findings: Sequence[FindingFile], totals: Mapping[str, int], total: int
+) -> tuple[Kind, ...]:
+    """Return each kind with its first finding; `total` counts findings of all kinds."""
     first: dict[str, FindingFile] = {}
     for finding in findings:
         first.setdefault(finding.kind, finding)
+    is_least = total > sum(totals.values())
     kinds = []
     for name in dict.fromkeys((*first, *totals)):
         one = first.get(name, FindingFile(name))
-        count = totals.get(name, 1)
-        kinds.append(Kind(name, count, one.message, one.key, one.offset, one.operations))
+        count = min(totals.get(name, 1), COUNT_MAX)
+        kinds.append(Kind(name, count, one.message, one.key, one.offset, one.operations, is_least))
     return tuple(kinds)

@@ -35,6 +35,9 @@ THREADS_MAX = 8
 OPERATION_BYTES_USUAL = 90
 """Of an operation's two records in a segment; decides into how many files a history goes."""
 
+GIVEN_UP = pa.schema([("process", pa.int64()), ("time_ns", pa.int64())])
+"""When clients gave operations up whose outcome stayed unknown: each process does so once."""
+
 NOT_UNDONE = "not undone: the run was cut short"
 NOT_BEGUN = "its start is missing in the history"
 
@@ -149,6 +152,25 @@ def load_events(folder: RunFolder) -> pa.Table:
         HarnessError: they were not exported, or the file is damaged.
     """
     return _read_table(folder.events_parquet, EVENTS, EVENTS)
+
+
+def load_nemesis(folder: RunFolder) -> pa.Table:
+    """Read the nemesis' rows of an exported run's events, by index; the others stay on disk.
+
+    Raises:
+        HarnessError: they were not exported, or the file is damaged.
+    """
+    return _read_rows(folder.events_parquet, EVENTS, [("process", "=", NEMESIS_PROCESS)])
+
+
+def load_given_up(folder: RunFolder) -> pa.Table:
+    """Read when clients gave operations up whose outcome stayed unknown: rows of GIVEN_UP.
+
+    Raises:
+        HarnessError: the events were not exported, or the file is damaged.
+    """
+    is_it = [("type", "=", "info"), ("process", ">", NEMESIS_PROCESS)]
+    return _read_rows(folder.events_parquet, GIVEN_UP, is_it)
 
 
 def _window(
@@ -334,3 +356,14 @@ def _read_table(path: Path, wanted: pa.Schema, schema: pa.Schema) -> pa.Table:
     if stored.remove_metadata() != schema:
         raise HarnessError(f"{path}: its columns are not those of this version's history")
     return table
+
+
+def _read_rows(path: Path, wanted: pa.Schema, filters: list[tuple[str, str, Any]]) -> pa.Table:
+    """Read some rows of the events, and of them the columns of `wanted`."""
+    try:
+        return pq.read_table(path, columns=wanted.names, filters=filters).cast(wanted)
+    except FileNotFoundError as error:
+        raise HarnessError(f"{path}: not there: export the run first") from error
+    except (OSError, pa.ArrowException, KeyError) as error:
+        why = " ".join(str(error).split())
+        raise HarnessError(f"{path}: cut or damaged: {why}") from error

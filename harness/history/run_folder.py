@@ -76,6 +76,11 @@ class RunFolder:
         return self.path / "status.jsonl"
 
     @property
+    def samples_jsonl(self) -> Path:
+        """How far the nodes' logs were and what their clocks showed, now and then."""
+        return self.path / "samples.jsonl"
+
+    @property
     def drain_json(self) -> Path:
         """What each node answered while draining."""
         return self.path / "drain.json"
@@ -99,6 +104,16 @@ class RunFolder:
     def results_json(self) -> Path:
         """The verdicts."""
         return self.path / "results.json"
+
+    @property
+    def entries_json(self) -> Path:
+        """What the nodes' logs held around what findings are about, kept when it was judged."""
+        return self.path / "evidence" / "entries.json"
+
+    @property
+    def violations(self) -> Path:
+        """Folder of the violations' pages."""
+        return self.path / "violations"
 
     @property
     def report_html(self) -> Path:

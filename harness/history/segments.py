@@ -162,6 +162,32 @@ def read_segment(path: Path) -> Segment:
     return Segment(path, events, end.torn, end.closed, end.events_expected, end.damaged)
 
 
+def whole_events(data: bytes) -> tuple[list[Event], int, bool]:
+    """Read the events of the whole frames that `data`, cut anywhere behind, begins with.
+
+    For whoever follows a segment that grows. Returns the events, the bytes that they take, and
+    whether what follows can still become whole: False behind a damaged frame or the closing one.
+    """
+    decode = msgspec.msgpack.Decoder(Event).decode
+    events: list[Event] = []
+    at = 0
+    while at + _FRAME.size <= len(data):
+        kind, size, _ = _FRAME.unpack_from(data, at)
+        if kind != _EVENT or size > PAYLOAD_BYTES_MAX:
+            return events, at, False
+        if at + _FRAME.size + size > len(data):
+            break
+        frame = _frame_at(data, at)
+        if frame is None:
+            return events, at, False
+        try:
+            events.append(decode(frame[1]))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return events, at, False
+        at += _FRAME.size + size
+    return events, at, True
+
+
 def judge_end(path: Path, size: int, at: int, count: int, why: str | None) -> SegmentEnd:
     """Say what a segment's end is.
 

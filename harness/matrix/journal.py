@@ -38,6 +38,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         why: what was found, in a sentence.
         run: the run's folder, relative to the matrix'; "" if there is none.
         faults: how often each bit.
+        lacking: those that were asked for and cannot be done there, each with the reason.
         recovery_ns, recovery_max_ns: how soon an append was acknowledged again after faults that
             bit, median and worst; None if there was none.
         operations: of the clients.
@@ -49,6 +50,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str = ""
     run: str = ""
     faults: dict[str, FaultCount] = {}
+    lacking: dict[str, str] = {}
     recovery_ns: int | None = None
     recovery_max_ns: int | None = None
     operations: int = 0

@@ -281,7 +281,18 @@ def _campaign(given: Any, where: str, axes: Mapping[str, Any]) -> Mapping[str, A
             raise UsageError(f"{where}: {key} is set by the axis {taken[key]}")
         if key in OWN_KEYS:
             raise UsageError(f"{where}: {key} is none that a matrix can set")
+        if (strange := _strange(given[key])) is not None:
+            raise UsageError(f"{where}: {key}: {strange} is no value of a campaign")
     return given
+
+
+def _strange(value: Any) -> str | None:
+    """Return a date or a time in a value of TOML as text: no key of a campaign takes such."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return next((found for one in value if (found := _strange(one)) is not None), None)
+    return None if isinstance(value, str | int | float) else str(value)
 
 
 def _rules(given: Any, name: str, where: str, axes: Mapping[str, Any]) -> tuple[Rule, ...]:

@@ -7,7 +7,7 @@ file's fault, and refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,10 @@ import msgspec
 
 from harness import availability, discovery
 from harness import campaign as campaigns
-from harness.campaign import Campaign
+from harness.campaign import Campaign, node_names
 from harness.draw import new_seed
 from harness.errors import UsageError
+from harness.faults.victims import UnknownVictimError, is_victim
 from harness.limits import check_numbers
 from harness.matrix.plan import Cell, Matrix, Plan, Wanted, expand, read_matrix
 from harness.schedule import schedule
@@ -58,9 +59,11 @@ def look(matrix: Matrix, where: str) -> Planned:
     own_seed = new_seed()
     cells: list[Cell] = []
     resolved: dict[str, Campaign] = {}
-    for wanted in expand(matrix):
-        campaign = _campaign(wanted, f"{where}: {wanted.id}", own_seed)
-        skipped = wanted.excluded or _why_not(campaign, f"{where}: {wanted.id}")
+    expanded = expand(matrix)
+    each = [_campaign(wanted, f"{where}: {wanted.id}", own_seed) for wanted in expanded]
+    nodes = {node for campaign in each for node in node_names(campaign)}
+    for wanted, campaign in zip(expanded, each, strict=True):
+        skipped = wanted.excluded or _why_not(campaign, f"{where}: {wanted.id}", nodes)
         if skipped is None:
             resolved[wanted.id] = campaign
         cells.append(
@@ -113,22 +116,44 @@ def _campaign(wanted: Wanted, where: str, seed: str) -> Campaign:
         names += [("faults", fault) for fault in campaigns.faults_of(campaign)]
         for kind, name in names:
             discovery.get(kind, name)
+        _refuse_mistakes(campaign)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
     return campaign
 
 
-def _why_not(campaign: Campaign, where: str) -> str | None:
-    """Say why the world or the target of a cell cannot do it; None if they can.
+def _refuse_mistakes(campaign: Campaign) -> None:
+    """Refuse what is wrong in every cell, and no lack of a world or a target.
 
     Raises:
-        UsageError: its schedule cannot be drawn.
+        UsageError: a mutant of no target, a promise that no target makes, an address that is none.
+    """
+    if campaign.promise is not None:
+        discovery.get("targets", campaign.promise)
+    if campaign.mutant is not None:
+        known = {name for target in discovery.find("targets").values() for name in target.mutants}
+        if campaign.mutant not in known:
+            raise UsageError(discovery.unknown("mutant", campaign.mutant, known))
+    campaigns.require_remote(campaign.spark_remote)
+
+
+def _why_not(campaign: Campaign, where: str, nodes: Collection[str]) -> str | None:
+    """Say why the world or the target of a cell cannot do it; None if they can.
+
+    `nodes` are those of all cells: a victim that is a node of another cell's is a lack of this one.
+
+    Raises:
+        UsageError: its schedule cannot be drawn, or it names victims that there are nowhere.
     """
     try:
         resolved = campaigns.resolve(campaign)
         if (why := _lacks_world(resolved)) is not None:
             return why
         choice = availability.look(resolved)
+    except UnknownVictimError as error:
+        if all(is_victim(victim, nodes) for victim in campaign.victims):
+            return str(error)
+        raise UsageError(f"{where}: {error}") from error
     except UsageError as error:
         return str(error)
     if choice.unavailable and not choice.faults:

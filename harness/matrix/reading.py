@@ -38,7 +38,7 @@ def read_outcome(
         )
     view = build_view(run.path)
     recovery = summarise(row.recovery for row in view.faults)
-    faults = _faults(run)
+    faults, lacking = _faults(run)
     why = view.why if code != ExitCode.VALID else ""
     seldom = [name for name, count in faults.items() if count.bit < bites_min]
     if code == ExitCode.VALID and seldom:
@@ -50,6 +50,7 @@ def read_outcome(
         why=why,
         run=str(run.path.relative_to(folder.path)),
         faults=faults,
+        lacking=lacking,
         recovery_ns=recovery.median_ns,
         recovery_max_ns=recovery.max_ns,
         operations=sum(view.outcomes),
@@ -65,17 +66,21 @@ def _run(folder: MatrixFolder, cell: str, since_s: float) -> RunFolder | None:
     return RunFolder(link.resolve())
 
 
-def _faults(run: RunFolder) -> dict[str, FaultCount]:
+def _faults(run: RunFolder) -> tuple[dict[str, FaultCount], dict[str, str]]:
+    """How often each fault bit, and why others that were asked for were not done."""
     try:
         results: dict[str, Any] = json.loads(run.results_json.read_bytes())
     except (OSError, ValueError):
-        return {}
-    lacking = results.get("faults_unavailable") or {}
-    return {
+        return {}, {}
+    lacking = {
+        str(name): str(why) for name, why in (results.get("faults_unavailable") or {}).items()
+    }
+    done = {
         name: FaultCount(bit=int(of["bit"]), done=int(of["done"]))
         for name, of in results["faults"]["by_name"].items()
         if name not in lacking
     }
+    return done, lacking
 
 
 def _said(output: Path) -> str:

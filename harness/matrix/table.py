@@ -141,6 +141,7 @@ def _cell(cell: Cell, attempts: Sequence[Outcome]) -> MatrixCell:
             for one in attempts
         ),
         operations=told.operations if told else 0,
+        lacking=tuple(told.lacking.items()) if told else (),
     )
 
 

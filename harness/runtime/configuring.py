@@ -61,6 +61,8 @@ def introduce(
         helper.on_start = ledger.process
     for member in members.values():
         member.process.on_start = partial(_started, ledger, member.clock)
+        if member.clock is not None:
+            member.process.before_start = member.clock.starts
     if isinstance(site.network, PacketNetwork):
         ledger.process("switch", site.network.pid)
 

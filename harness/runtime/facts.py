@@ -2,7 +2,9 @@
 
 Keys: status ("running", "complete", "interrupted", "failed"), name, seed, world, target,
 mutant, workload, nodes (ids), faults (asked for), faults_unavailable (name -> why, only if
-there are any), started (UTC), command, versions, promises,
+there are any), started (UTC), clock ({"unix_ns", "utc_offset_s"}: what the nodes' wall clock
+showed when the run's own time was 0, and how far their local time is from UTC), command, versions,
+promises,
 phases ([{"name", "start_ns", "stop_ns"}]), and at the end segments (file name -> events
 written, null if the worker died), faults_done, leader_changes, exits, problems, drained,
 counts, memory (process -> {"first", "last", "most"}, bytes in RAM), machine ({"cpus",
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import json
 import platform
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,6 +27,8 @@ from harness.history.run_folder import write_atomically
 from harness.plugins import Json, Promises
 from harness.runtime import machine_use
 
+SIMULATED_CLOCK: Json = {"unix_ns": 0, "utc_offset_s": 0}
+"""What simulated nodes stamp their logs by: a world begins with the year 1970."""
 LAST_PHASE = "teardown"
 """When it is over, all processes of the run have ended."""
 PACKAGES = ("shaketable", "trio", "multiprocess", "pyarrow", "pyspark")
@@ -90,6 +95,15 @@ def describe(campaign: Campaign, promises: Promises, command: Sequence[str]) -> 
             "delivered_under": sorted(promises.all_delivered_under),
             "documented": promises.documented,
         },
+    }
+
+
+def wall_clock(now_ns: Callable[[], int]) -> Json:
+    """What this machine's wall clock showed at the run's begin: nodes stamp their logs by it."""
+    offset = datetime.now().astimezone().utcoffset()
+    return {
+        "unix_ns": time.time_ns() - now_ns(),
+        "utc_offset_s": 0 if offset is None else round(offset.total_seconds()),
     }
 
 

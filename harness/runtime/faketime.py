@@ -6,7 +6,8 @@ hangs programs that wait on conditions.
 
 Traps that are taken care of here: a rate counts from the start of the process, so that one that
 comes late would jump; "+0" alone does not undo a rate; answers are cached for seconds unless that
-is forbidden; a process that is killed leaves two files in /dev/shm.
+is forbidden; a process that is killed leaves two files in /dev/shm. So one that starts anew under a
+rate would stand where the one before stood at its own start: its file is written anew for it.
 
 Source: libfaketime's README; the PyPI package libfaketime, which carries the library (Debian's
 0.9.10 hangs Python 3.11); HARNESSES.md section 5.
@@ -42,6 +43,7 @@ class FakedTime:
         self._file = folder / "faketime"
         self._library = library()
         self._started_s = time.time()
+        self._offset_ms, self._rate, self._since_s = 0.0, 1.0, self._started_s
         self._pids: set[int] = set()
         write_atomically(self._file, f"{RIGHT}\n")
 
@@ -66,8 +68,23 @@ class FakedTime:
         Raises:
             HarnessError: the file cannot be written.
         """
-        ahead_s = (rate - 1.0) * (time.time() - self._started_s if age_s is None else age_s)
-        write_atomically(self._file, f"{offset_ms / 1000 - ahead_s:+.6f} x{rate:g}\n")
+        now_s = time.time()
+        self._offset_ms, self._rate, self._since_s = offset_ms, rate, now_s
+        self._write(now_s - self._started_s if age_s is None else age_s, now_s)
+
+    def starts(self) -> None:
+        """The program starts anew in this moment: its clock goes on as it would have gone.
+
+        Raises:
+            HarnessError: the file cannot be written.
+        """
+        self._started_s = time.time()
+        self._write(0.0, self._started_s)
+
+    def _write(self, age_s: float, now_s: float) -> None:
+        """Tell a process that is `age_s` old: its rate counts from its start, not the change."""
+        ahead_s = (self._rate - 1.0) * (now_s - age_s - self._since_s)
+        write_atomically(self._file, f"{self._offset_ms / 1000 + ahead_s:+.6f} x{self._rate:g}\n")
 
     def started(self, pid: int) -> None:
         """Note a process of this program, to be forgotten in the end."""
@@ -81,6 +98,7 @@ class FakedTime:
 
     def heal(self) -> None:
         """Let the clock be right again (idempotent). Raises HarnessError."""
+        self._offset_ms, self._rate = 0.0, 1.0
         write_atomically(self._file, f"{RIGHT}\n")
 
 

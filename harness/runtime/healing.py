@@ -14,10 +14,11 @@ Source: DESIGN.md decision 12; jepsen.nemesis (`teardown!` heals what a crashed 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,12 +32,13 @@ from harness.abilities import SteersNodes
 from harness.campaign import Campaign, load, node_names
 from harness.errors import HarnessError, UsageError
 from harness.history.run_folder import RunFolder
-from harness.plugins import Address, Fault, NodeLayout
-from harness.runtime import faketime, ledger, own_processes
+from harness.plugins import Address, Fault, Json, NodeLayout
+from harness.runtime import faketime, foreign_undo, ledger, own_processes
 from harness.runtime.ledger import Account, Lines, OpenFault
 from harness.runtime.over_world import OverWorld
 
 UNDO_TIMEOUT_S: Final = 15.0
+PLAN_CHARS_MAX: Final = 400
 TAIL_BYTES: Final = 4096
 _NOWHERE: Final = Address("127.0.0.1", 0)
 
@@ -79,15 +81,15 @@ def heal_store(store: Path, depth: int = 2) -> list[Healed]:
     return healed
 
 
-def heal_run(folder: Path) -> Healed:
-    """Heal one run, by its folder.
+def heal_run(folder: Path, forget: Collection[int] = ()) -> Healed:
+    """Heal one run, by its folder. `forget`: open faults that somebody looked after by hand.
 
     Raises:
-        UsageError: its harness lives.
+        UsageError: its harness lives, or a fault that is to be forgotten is not open.
         HarnessError: its ledger cannot be read or written.
     """
     folder = folder.resolve()
-    healed = _heal(folder, own_processes.by_folder().get(folder, {}))
+    healed = _heal(folder, own_processes.by_folder().get(folder, {}), forget)
     if healed.is_alive:
         raise UsageError(f"{folder}: its harness is at work; end that first (Ctrl-C)")
     return healed
@@ -114,7 +116,7 @@ def _heal_or_tell(path: Path, marked: Mapping[int, marks.Mark]) -> Healed:
 # ---- one run -------------------------------------------------------------------------------
 
 
-def _heal(path: Path, marked: Mapping[int, marks.Mark]) -> Healed:
+def _heal(path: Path, marked: Mapping[int, marks.Mark], forget: Collection[int] = ()) -> Healed:
     folder = RunFolder(path)
     if not path.is_dir():  # somebody deleted it: all that is left are processes
         if any(mark.harness.is_alive for mark in marked.values()):
@@ -130,8 +132,10 @@ def _heal(path: Path, marked: Mapping[int, marks.Mark]) -> Healed:
             return Healed(path, did, (*left, str(error)))
         if not is_alone or _is_alive(account, marked):
             return Healed(path, is_alive=True)
+        if strange := sorted(set(forget) - {fault.fault for fault in account.open}):
+            raise UsageError(f"{path}: no fault {strange[0]} of this run is open")
         did, left = own_processes.end(path, account)
-        undone, stuck = _undo_faults(folder, account)
+        undone, stuck = _undo_faults(folder, account, forget)
         did += _forget_clocks(account) + _take_orders_back(folder, account) + undone
         left += stuck
         if account.harness is not None and (did or not (account.is_ended or account.is_healed)):
@@ -147,7 +151,9 @@ def _is_alive(account: Account, marked: Mapping[int, marks.Mark]) -> bool:
     return any(mark.harness.is_alive for mark in marked.values())
 
 
-def _undo_faults(folder: RunFolder, account: Account) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _undo_faults(
+    folder: RunFolder, account: Account, forget: Collection[int]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Undo the faults that are open, the newest first; say which, and which could not be."""
     if not account.open:
         return (), ()
@@ -156,14 +162,20 @@ def _undo_faults(folder: RunFolder, account: Account) -> tuple[tuple[str, ...], 
     did, left = [], []
     try:
         for fault in account.open:
+            what = f"fault {fault.fault} ({fault.name})"
             error = _undo(fault, world)
             if error is None:
                 lines.append({"event": "undone", "fault": fault.fault, "by": "heal"})
-                how = "undid" if fault.undo is not None else "ended, while it was applied,"
-                did.append(f"{how} fault {fault.fault} ({fault.name})")
+                did.append(f"{_how(fault)} {what}")
+            elif fault.fault in forget:
+                lines.append({"event": "forgotten", "fault": fault.fault, "by": "heal"})
+                did.append(f"forgot {what}, as was asked: {_plan(fault)}")
             else:
                 lines.append({"event": "stuck", "fault": fault.fault, "error": error, "by": "heal"})
-                left.append(f"fault {fault.fault} ({fault.name}) is not undone: {error}")
+                left.append(
+                    f"{what} is not undone: {error}. When it was looked after by hand: "
+                    f"./shaketable heal {folder.path} --forget {fault.fault}"
+                )
     finally:
         lines.close()
     return tuple(did), tuple(left)
@@ -172,23 +184,45 @@ def _undo_faults(folder: RunFolder, account: Account) -> tuple[tuple[str, ...], 
 def _undo(opened: OpenFault, world: OverWorld) -> str | None:
     """Undo one fault; say why that failed, None if it did not.
 
-    A fault without an undo was killed while it was applied: what it did to processes is over.
+    A fault without an undo was not applied to its end. Ours use the words of worlds alone: what
+    these did is over. What somebody else's did by then, only whoever wrote it can know; and its
+    undo has a process of its own.
     """
-    undo = opened.undo
-    if undo is None:
-        return None
 
-    async def main() -> bool:
+    async def main(fault: Fault, undo: Json) -> bool:
         with trio.move_on_after(UNDO_TIMEOUT_S) as scope:
             await fault.undo(undo, world)
         return scope.cancelled_caught
 
+    ours: Fault | None = discovery.built_in("faults", opened.name)
+    if opened.undo is None:
+        return None if ours is not None else _not_known(opened)
+    if ours is None:
+        return foreign_undo.undo(opened.name, opened.undo, world.nodes)
     try:
-        fault: Fault = discovery.get("faults", opened.name)
-        is_late = trio.run(main)
+        is_late = trio.run(main, ours, opened.undo)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return f"not within {UNDO_TIMEOUT_S:g} s" if is_late else None
+
+
+def _not_known(opened: OpenFault) -> str:
+    return (
+        "the harness was killed while it was applied, or that failed; it gave no undo ahead, and "
+        f"so it is not known what it did; {_plan(opened)}"
+    )
+
+
+def _plan(opened: OpenFault) -> str:
+    text = json.dumps(opened.plan)
+    short = text if len(text) <= PLAN_CHARS_MAX else f"{text[:PLAN_CHARS_MAX]}..."
+    return f"its plan: {short}"
+
+
+def _how(opened: OpenFault) -> str:
+    if opened.undo is None:
+        return "ended with the group, while it was applied:"
+    return "undid" if opened.is_applied else "undid, by what it gave ahead,"
 
 
 def _forget_clocks(account: Account) -> tuple[str, ...]:

@@ -6,11 +6,14 @@ in the kernel's hands before the next step happens and SIGKILL of the harness lo
     {"event": "began",    "pid": 41, "started": 7311, "boot": "...", "at_ns": ...}  the harness
     {"event": "process",  "node": "n1", "pid": 47, "started": 7342, "at_ns": ...}   one it started
     {"event": "applying", "fault": 3, "name": "pause", "plan": {...}, "at_ns": ...}
+                with "undo": {...} if the fault says it ahead (harness.words.UndoesAhead)
     {"event": "applied",  "fault": 3, "undo": {...}, "at_ns": ...}
     {"event": "failed",   "fault": 3, "error": "...", "at_ns": ...}
     {"event": "undone",   "fault": 3, "at_ns": ...}
-    {"event": "stuck",    "fault": 3, "error": "...", "at_ns": ...}   the undo failed
+    {"event": "stuck",    "fault": 3, "error": "...", "at_ns": ...}   it may still be in force:
+                its undo failed, or its "apply" did and nobody knows what it did until then
     {"event": "ended",    "at_ns": ...}                 nothing of the run is left by itself
+    {"event": "forgotten", "fault": 3, "by": "heal"}    somebody looked after it by hand
     {"event": "healed",   "did": ["..."], "utc": "..."} by `heal`, after the harness was killed
 
 `started` is in clock ticks since the machine's boot, as in /proc/PID/stat: a process is known by
@@ -83,16 +86,20 @@ class Ledger:
         if found is not None:
             self._tell("process", node=node, pid=pid, started=found.started)
 
-    def applying(self, fault: int, name: str, plan: Json) -> None:
-        """Call before a fault is applied: from here on it may be in force."""
-        self._write("applying", fault, name=name, plan=plan)
+    def applying(self, fault: int, name: str, plan: Json, undo: Json | None = None) -> None:
+        """Call before a fault is applied: from here on it may be in force.
+
+        `undo` is what undoes it however far it comes, if the fault knows that (`UndoesAhead`).
+        """
+        ahead = {} if undo is None else {"undo": undo}
+        self._write("applying", fault, name=name, plan=plan, **ahead)
 
     def applied(self, fault: int, undo: Json) -> None:
         """Call as soon as the undo is known."""
         self._write("applied", fault, undo=undo)
 
     def failed(self, fault: int, error: str) -> None:
-        """The fault could not be applied, and undid what it had begun."""
+        """The fault could not be applied, and what it had begun was undone."""
         self._write("failed", fault, error=error)
 
     def undone(self, fault: int) -> None:
@@ -100,7 +107,7 @@ class Ledger:
         self._write("undone", fault)
 
     def stuck(self, fault: int, error: str) -> None:
-        """The fault could not be undone: it stays open."""
+        """The fault may still be in force, and nobody can undo it now: it stays open."""
         self._write("stuck", fault, error=error)
 
     def close(self) -> None:
@@ -121,12 +128,16 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class OpenFault:
-    """A fault that may still be in force. `undo` is None if only its plan is known."""
+    """A fault that may still be in force.
+
+    `undo` is None if only its plan is known; `is_applied` says whether its `apply` came to its end.
+    """
 
     fault: int
     name: str
     plan: Json
     undo: Json | None
+    is_applied: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +188,13 @@ def read(path: Path) -> Account:
             case {"event": "process", "node": node, "pid": pid, "started": started}:
                 processes.append((node, Who(pid, started)))
             case {"event": "applying", "fault": number, "name": name, "plan": plan}:
-                opened[number] = OpenFault(number, name, plan, None)
+                opened[number] = OpenFault(number, name, plan, row.get("undo"), is_applied=False)
             case {"event": "applied", "fault": number, "undo": undo}:
                 if number not in opened:
                     raise HarnessError(f"{path}: fault {number} was applied, and never begun")
                 known = opened[number]
                 opened[number] = OpenFault(number, known.name, known.plan, undo)
-            case {"event": "undone" | "failed", "fault": number}:
+            case {"event": "undone" | "failed" | "forgotten", "fault": number}:
                 opened.pop(number, None)
     events = {row.get("event") for row in rows}
     still = tuple(reversed(opened.values()))

@@ -10,12 +10,15 @@ history whose operations are `info` twice); DESIGN.md decisions 10 to 12.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import trio
 
+from harness import blame, discovery
+from harness.blame import PlugInError, blamed
 from harness.plugins import Evidence, Fault, Json, World
 from harness.runtime.budget import Budget
 from harness.runtime.happenings import Happenings
@@ -23,7 +26,7 @@ from harness.runtime.ledger import Ledger
 from harness.runtime.observer import Observer
 from harness.schedule import Planned
 from harness.scripts import counted
-from harness.words import Acts, CountsEffects
+from harness.words import Acts, CountsEffects, UndoesAhead
 
 LEADER_WAIT_S = 2.0
 """How long a fault waits for somebody to lead before it aims at whoever was drawn first."""
@@ -46,6 +49,15 @@ class Tally:
     failed: int = 0
     stuck: int = 0
     left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Aimed:
+    """A fault that is about to be done: its plan, that in words, what undoes it however far."""
+
+    plan: Json
+    what: str
+    ahead: Json | None
 
 
 class Nemesis:
@@ -77,6 +89,7 @@ class Nemesis:
     ) -> None:
         self.tally = Tally()
         self.happenings = Happenings()
+        self.undo_attempts_max = UNDO_ATTEMPTS_MAX
         self._budget = budget or Budget(world.nodes, keeps_quorum=False)
         self._faults = faults
         self._world = world
@@ -116,17 +129,16 @@ class Nemesis:
             return
         try:
             try:
-                plan = await self._aim(fault, planned, min(end, start + planned.duration_s))
-                if plan is not None:
-                    fault.describe(plan)
-            except Exception as failure:  # somebody's plug-in, or a plan of somebody's
-                await self._fail(fault, planned, f"{type(failure).__name__}: {failure}")
+                with blamed():  # somebody's plug-in, or a plan of somebody's
+                    aimed = await self._aim(fault, planned, min(end, start + planned.duration_s))
+            except PlugInError as failure:
+                await self._fail(fault, planned, str(failure))
                 return
-            if plan is None:
+            if aimed is None:
                 why = f"the budget keeps a quorum, and {self._budget}"
                 await self._leave_out(fault, planned, why)
                 return
-            await self._strike(fault, planned, plan, start + planned.duration_s)
+            await self._strike(fault, planned, aimed, start + planned.duration_s)
         finally:
             if planned.number not in self._stuck:  # who is still down is still out
                 self._budget.give_back(planned.number)
@@ -146,45 +158,51 @@ class Nemesis:
         await trio.sleep(planned.after_s)
         return True
 
-    async def _aim(self, fault: Fault, planned: Planned, latest: float) -> Json | None:
+    async def _aim(self, fault: Fault, planned: Planned, latest: float) -> _Aimed | None:
         """Name the victims, as many as the budget has room for; None if it has none in time."""
         while True:
             leader = await self._find_leader(planned.plan.get("order", ()))
             aimed = fault.aim(planned.plan, self._world.nodes, leader)
+            blame.json_object(aimed, "its aim returned")
             plan = self._budget.take(planned.number, fault, aimed)
             if plan is not None:
-                return plan
+                blame.json_object(plan, "its narrowed returned")
+                what = blame.text(fault.describe(plan), "its describe returned")
+                return _Aimed(plan, what, undo_ahead(fault, plan))
             with trio.move_on_at(latest) as waited:
                 await self._budget.changed()
             if waited.cancelled_caught:
                 return None
 
-    async def _strike(self, fault: Fault, planned: Planned, plan: Json, stop: float) -> None:
-        number = planned.number
-        event: Json = {"fault": number, "plan": plan, "description": fault.describe(plan)}
-        self._ledger.applying(number, fault.name, plan)
+    async def _strike(self, fault: Fault, planned: Planned, aimed: _Aimed, stop: float) -> None:
+        number, plan = planned.number, aimed.plan
+        event: Json = {"fault": number, "plan": plan, "description": aimed.what}
+        self._ledger.applying(number, fault.name, plan, aimed.ahead)
         event["began_ns"] = self._now_ns()
-        undo = await self._apply(fault, number, plan, event)
+        undo = await self._apply(fault, number, aimed, event)
         if undo is None:
             return
         stop = max(stop, trio.current_time() + planned.duration_s * HELD_SHARE_MIN)
         try:
             self._begin(fault, number, undo, event)
-            await self._hold(fault, number, plan, undo, stop)
+            await self._hold(fault, number, aimed, undo, stop)
         finally:
             await self._end(fault, number, undo, event)
 
-    async def _hold(self, fault: Fault, number: int, plan: Json, undo: Json, stop: float) -> None:
+    async def _hold(
+        self, fault: Fault, number: int, aimed: _Aimed, undo: Json, stop: float
+    ) -> None:
         """Let the fault be in force; one that acts is over when it has done what it wanted."""
-        with trio.move_on_at(stop):
-            if not isinstance(fault, Acts):
-                await trio.sleep_forever()
-            try:
-                await fault.act(plan, undo, self._world, partial(self._ledger.applied, number))
-            except Exception as failure:
-                what = f"{fault.describe(plan)}: {type(failure).__name__}: {failure}"
-                self._observer.note(f"fault {number}, {what}")
-                undo["failure"] = what
+        note = partial(self._ledger.applied, number)
+        try:
+            with blamed(), trio.move_on_at(stop):
+                if not isinstance(fault, Acts):
+                    await trio.sleep_forever()
+                await fault.act(aimed.plan, undo, self._world, note)
+        except PlugInError as failure:
+            what = f"{aimed.what}: {failure}"
+            self._observer.note(f"fault {number}, {what}")
+            undo["failure"] = what
 
     async def _fail(self, fault: Fault, planned: Planned, error: str) -> None:
         """Tell of a fault whose plan it cannot even aim or describe."""
@@ -198,8 +216,9 @@ class Nemesis:
 
     async def _tell_unbegun(self, fault: Fault, planned: Planned, why: str) -> None:
         try:
-            what = fault.describe(planned.plan)
-        except Exception:
+            with blamed():
+                what = blame.text(fault.describe(planned.plan), "its describe returned")
+        except PlugInError:
             what = fault.name
         event: Json = {"fault": planned.number, "plan": planned.plan, "description": what}
         self._record(fault.name, {**event, "phase": "start"})
@@ -215,25 +234,42 @@ class Nemesis:
             return leader
         return None
 
-    async def _apply(self, fault: Fault, number: int, plan: Json, event: Json) -> Json | None:
+    async def _apply(self, fault: Fault, number: int, aimed: _Aimed, event: Json) -> Json | None:
         """Apply; None (and a window of its own in the history, not bitten) if that failed."""
-        error = f"not applied within {APPLY_TIMEOUT_S:g} s"
-        with _shielded(APPLY_TIMEOUT_S):
-            try:
-                undo = await fault.apply(plan, self._world)
-                if isinstance(undo, dict):
-                    return undo
-                error = f"its apply returned {undo!r} in place of what undoes it"
-            except Exception as failure:
-                error = f"{type(failure).__name__}: {failure}"
+        known = aimed.ahead
+        try:
+            with blamed(), _in_time(APPLY_TIMEOUT_S, "not applied"):
+                undo = await fault.apply(aimed.plan, self._world)
+                known = undo if isinstance(undo, dict) else known
+                return blame.json_object(undo, "its apply returned", "what undoes it")
+        except PlugInError as failure:
+            error = str(failure)
         self.tally.failed += 1
-        self._ledger.failed(number, error)
-        what = f"could not be applied: {error}"
         self._record(fault.name, {**event, "phase": "start"})
+        what = f"could not be applied: {error}"
+        if (left := await self._take_back(fault, known)) is None:
+            self._ledger.failed(number, error)
+        else:
+            self._keep_open(number, f"{error}; {left}")
+            what = f"{what}; {left}"
         stopped = {"bit": False, "evidence": what, "measures": {}}
         self._record(fault.name, {**event, "phase": "stop", **stopped})
         self._observer.note(f"fault {number}, {event['description']}, {what}")
         return None
+
+    async def _take_back(self, fault: Fault, known: Json | None) -> str | None:
+        """Undo what an `apply` did before it failed; say what may be left, None if nothing is."""
+        if known is not None:
+            error = await self._undo(fault, known)
+            return None if error is None else f"could not be undone: {error}"
+        if discovery.is_built_in("faults", fault):
+            return None  # ours take back what they had begun, and use their world's words alone
+        return "it gave no undo ahead, and so it is not known what it did: look after it (heal)"
+
+    def _keep_open(self, number: int, error: str) -> None:
+        self.tally.stuck += 1
+        self._stuck.add(number)
+        self._ledger.stuck(number, error)
 
     def _begin(self, fault: Fault, number: int, undo: Json, event: Json) -> None:
         self._ledger.applied(number, undo)
@@ -250,9 +286,7 @@ class Nemesis:
             self._ledger.undone(number)
             self.happenings.fault_healed(fault.name)
         else:
-            self.tally.stuck += 1
-            self._stuck.add(number)
-            self._ledger.stuck(number, error)
+            self._keep_open(number, error)
             what = f"{what}; could not be undone: {error}"
             self._observer.note(f"fault {number}, {event['description']}: undo failed: {error}")
         self.tally.bit += evidence.bit
@@ -261,27 +295,46 @@ class Nemesis:
         self._observer.fault_stopped(number, fault.name, evidence.bit, what, self._now_ns())
 
     async def _probe(self, fault: Fault, plan: Json, undo: Json) -> Evidence:
-        with _shielded(PROBE_TIMEOUT_S):
-            try:
-                return await fault.probe(plan, undo, self._world)
-            except Exception as error:
-                return Evidence(False, f"probe failed: {type(error).__name__}: {error}")
-        return Evidence(False, f"probe gave no answer within {PROBE_TIMEOUT_S:g} s")
+        try:
+            with blamed(), _in_time(PROBE_TIMEOUT_S, "no answer"):
+                return blame.evidence(await fault.probe(plan, undo, self._world))
+        except PlugInError as failure:
+            return Evidence(False, f"probe failed: {failure}")
 
     async def _undo(self, fault: Fault, undo: Json) -> str | None:
         """Undo, trying again if it fails; return the last error, None when it is undone."""
         error: str | None = None
-        for _ in range(UNDO_ATTEMPTS_MAX):
-            error = f"not undone within {UNDO_TIMEOUT_S:g} s"
-            with _shielded(UNDO_TIMEOUT_S):
-                try:
+        for _ in range(self.undo_attempts_max):
+            try:
+                with blamed(), _in_time(UNDO_TIMEOUT_S, "not undone"):
                     await fault.undo(undo, self._world)
-                except Exception as failure:
-                    error = f"{type(failure).__name__}: {failure}"
-                else:
-                    return None
+            except PlugInError as failure:
+                error = str(failure)
+            else:
+                return None
         return error
 
 
-def _shielded(timeout_s: float) -> trio.CancelScope:
-    return trio.CancelScope(shield=True, deadline=trio.current_time() + timeout_s)
+def undo_ahead(fault: Fault, plan: Json) -> Json | None:
+    """What undoes a fault however far its `apply` comes; None if it does not say that.
+
+    Raises:
+        PlugInError: what it says is none; and whatever it raises.
+    """
+    if not isinstance(fault, UndoesAhead):
+        return None
+    return blame.json_object(fault.undo_ahead(plan), "its undo_ahead returned")
+
+
+@contextmanager
+def _in_time(timeout_s: float, not_done: str) -> Iterator[None]:
+    """Do something whatever ends the run, but no longer than that.
+
+    Raises:
+        PlugInError: it was not done in time.
+    """
+    scope = trio.CancelScope(shield=True, deadline=trio.current_time() + timeout_s)
+    with scope:
+        yield
+    if scope.cancelled_caught:
+        raise PlugInError(f"{not_done} within {timeout_s:g} s")

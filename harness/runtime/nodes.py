@@ -89,6 +89,8 @@ class NodeProcess:
         self._prefix = tuple(prefix)
         self.log = log
         """What it and we write about it."""
+        self.before_start: Callable[[], None] = _nothing
+        """Called when a process is about to be started."""
         self.on_start: Callable[[str, int], None] = _nobody
         """Told of each process that was started: the node, its pid."""
         self._start_ns = start_ns
@@ -164,6 +166,7 @@ class NodeProcess:
         assert threading.current_thread() is threading.main_thread(), "nodes die with this thread"
         number = self.incarnation + 1
         argv = guard.command((*self._prefix, *self.launch.argv), os.getpid())
+        self.before_start()
         try:
             with self.log.open("ab", buffering=0) as log:
                 _mark(log, f"{self.node} incarnation {number} starts", self._start_ns)
@@ -280,6 +283,10 @@ class NodeProcess:
     def _mark(self, what: str) -> None:
         with self.log.open("ab", buffering=0) as log:
             _mark(log, f"{self.node} {what}", self._start_ns)
+
+
+def _nothing() -> None:
+    """There is nothing to do before."""
 
 
 def _nobody(_node: str, _pid: int) -> None:

@@ -8,7 +8,7 @@ Source: jepsen.core `run!` (setup, generator phases, final generator, teardown).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 
@@ -60,13 +60,17 @@ async def _wait_for_the_group(rig: Rig) -> None:
 
 
 @asynccontextmanager
-async def telling_counts(rig: Rig) -> AsyncIterator[None]:
-    """Tell the observer, and note for a later analysis, how far clients are, inside."""
+async def telling_counts(rig: Rig, look: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
+    """Tell the observer, and note for a later analysis, how far clients are, inside.
+
+    `look` is called as often, and looks at what they recorded.
+    """
 
     async def tell() -> None:
         while True:
             rig.observer.counts(rig.workers.counts())
             watermark.note(rig.folder)
+            look()
             await trio.sleep(COUNTS_INTERVAL_S)
 
     async with trio.open_nursery() as nursery:

@@ -17,11 +17,12 @@ from harness.history.run_folder import RunFolder, write_atomically
 from harness.plugins import Fault, Json, Target, World
 from harness.runtime import configuring, sites
 from harness.runtime.budget import Budget
-from harness.runtime.facts import RunFacts, describe
+from harness.runtime.facts import RunFacts, describe, wall_clock
 from harness.runtime.ledger import Ledger, Lines
 from harness.runtime.nemesis import Nemesis
 from harness.runtime.nodes import Exit
 from harness.runtime.observer import Counts, Observer
+from harness.runtime.samples import AnsweredClocks, Samples
 from harness.runtime.sites import Site
 from harness.runtime.standing import Standing
 from harness.runtime.stored_logs import StoredLogs
@@ -125,13 +126,14 @@ class Rig:
     schedule: Sequence[Planned]
     recorder: Recorder
     ledger: Ledger
-    status_log: Lines
+    logs: Sequence[Lines]
     let_go: Callable[[], None]
 
     def close(self) -> int:
         """Close the files that the harness writes; return the nemesis's count of events."""
         self.let_go()
-        self.status_log.close()
+        for log in self.logs:
+            log.close()
         self.ledger.close()
         return self.recorder.close()
 
@@ -164,6 +166,7 @@ def build(
         return monotonic_ns() - start_ns
 
     records = open_records(campaign, target, folder, command, now_ns, start_ns, monotonic_ns)
+    records.facts.update(clock=wall_clock(now_ns))
     try:
         beside = ("ns0",) if needs_name_server(campaign) else ()
         site = sites.lay_out(campaign, folder, base_port, node_options(campaign), beside)
@@ -182,6 +185,7 @@ def build(
     world = ProcessWorld(
         target, members, site.network, records.status_log, observer, start_ns, helpers, logs
     )
+    world.standing.samples = Samples(records.samples_log, AnsweredClocks(), now_ns)
     clients = {node: layout.client_address for node, layout in site.layouts.items()}
     clients |= site.name_servers
     return Rig(
@@ -200,7 +204,7 @@ def build(
         schedule=records.schedule,
         recorder=records.recorder,
         ledger=records.ledger,
-        status_log=records.status_log,
+        logs=(records.status_log, records.samples_log),
         let_go=partial(configuring.let_go, site, members),
     )
 
@@ -213,12 +217,14 @@ class Records:
     schedule: Sequence[Planned]
     facts: RunFacts
     status_log: Lines
+    samples_log: Lines
     recorder: Recorder
     ledger: Ledger
 
     def close(self) -> None:
         """Close the files."""
         self.status_log.close()
+        self.samples_log.close()
         self.ledger.close()
         self.recorder.close()
 
@@ -250,6 +256,7 @@ def open_records(
         schedule=planned,
         facts=facts,
         status_log=Lines(folder.status_jsonl),
+        samples_log=Lines(folder.samples_jsonl),
         recorder=Recorder(folder.segment("nemesis"), start_ns, clock_ns),
         ledger=Ledger(folder.faults_jsonl, now_ns),
     )

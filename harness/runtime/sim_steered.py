@@ -22,6 +22,11 @@ READING_GAP_S = 0.15
 STALL_STEP_MS = 20.0
 """A disk that stands still does so for one more such step, again and again."""
 FALL_TIMEOUT_S = 3.0
+REFUSED_TIMEOUT_S = 1.0
+"""How long a node is waited for that may end of a call that was refused, but need not."""
+TOLD_TIMEOUT_S = 0.25
+"""By then the world has asked whether the end of a node is excused."""
+FULL = "no space left"
 TRIP_TIMEOUT_S = 2.0
 POLL_S = 0.005
 
@@ -57,6 +62,17 @@ class _Harm:
     """Pieces of disk work that had begun when it came."""
     at_s: float
     done: Json | None = None
+    errors: dict[int, int] = field(default_factory=dict)
+    """How many calls it had made to fail when it was last looked at, by incarnation."""
+
+    def has_struck(self, incarnation: int) -> bool:
+        """Whether calls of that incarnation, which is the last one so far, were made to fail.
+
+        By `counts`, which the group brings up to date when it is asked for effects.
+        """
+        self.errors[incarnation] = now = self.counts.errors
+        before = [seen for other, seen in self.errors.items() if other < incarnation]
+        return now > max(before, default=0)
 
     @property
     def is_deadly(self) -> bool:
@@ -92,12 +108,17 @@ class SimSteered:
             nursery.start_soon(self._hold_stalls)
             await trio.sleep_forever()
 
-    def is_excused(self, node: str, incarnation: int) -> bool:
-        """Whether the end of that incarnation is a fault's, and not the node's own."""
-        return (node, incarnation) in self._excused or any(
-            each.node == node and each.is_deadly and each.done is None
-            for each in self._harms.values()
-        )
+    def is_excused(self, node: str, incarnation: int, said: str) -> bool:
+        """Whether the end of that incarnation, which `said` why, is a fault's, not the node's own.
+
+        It must end of a disk that fails, and may of one that is full, while it starts.
+        """
+        self._group.effects(node)  # counts them
+        mine = [each for each in self._harms.values() if each.node == node and each.done is None]
+        struck = [each for each in mine if each.has_struck(incarnation)]
+        if any(each.is_deadly or FULL in said.lower() for each in struck):
+            self._excused.add((node, incarnation))
+        return (node, incarnation) in self._excused
 
     # ---- clocks -----------------------------------------------------------------------
 
@@ -184,10 +205,12 @@ class SimSteered:
         if known is None or known.done is not None:
             return
         node = known.node
-        if known.is_deadly and self.disk_harm(harm)["errors"]:
-            with trio.move_on_after(FALL_TIMEOUT_S):
+        self._group.effects(node)
+        if known.has_struck(self._processes.incarnation(node)):
+            with trio.move_on_after(FALL_TIMEOUT_S if known.is_deadly else REFUSED_TIMEOUT_S):
                 while self._processes.is_running(node):  # noqa: ASYNC110 - no event of ours
                     await trio.sleep(POLL_S)
+                await trio.sleep(TOLD_TIMEOUT_S)
         known.done = self.disk_harm(harm)
         if known.done["ended"]:
             self._excused.add((node, self._processes.incarnation(node)))
@@ -210,8 +233,15 @@ class SimSteered:
             "errors": known.counts.errors,
             "slowed": works if is_slow else 0,
             "waited_ms": round(waited_ms if is_slow else 0.0, 1),
-            "ended": known.is_deadly and not self._processes.is_running(known.node),
+            "ended": self._has_fallen(known),
         }
+
+    def _has_fallen(self, known: _Harm) -> bool:
+        """Whether its node does not run, and ended of it as far as is known."""
+        incarnation = self._processes.incarnation(known.node)
+        if self._processes.is_running(known.node) or not known.has_struck(incarnation):
+            return False
+        return known.is_deadly or (known.node, incarnation) in self._excused
 
     def effects(self, node: str) -> Mapping[str, int]:
         """How often what happened in that node so far; see `CountsEffects.effects`."""
@@ -243,6 +273,24 @@ class SimSteered:
             while self._processes.is_running(node):  # noqa: ASYNC110 - no event of ours
                 await trio.sleep(POLL_S)
         self._set_disk(node)
+
+    def give_up(self) -> list[str]:
+        """Take everything back, without starting anything; say what was still in force."""
+        left = []
+        for node, clocks in self._clocks.items():
+            if clocks.changes:
+                left.append(f"the clock of {node} was still wrong")
+                for number in clocks.changes:
+                    if number in self._strobes:
+                        self._strobes.pop(number).cancel()
+                clocks.changes.clear()
+                self._set_clocks(node)
+        for name, known in self._harms.items():
+            if known.done is None:
+                known.done = self.disk_harm(name)
+                left.append(f"{name} of {known.node} was still in force")
+                self._set_disk(known.node)
+        return left
 
     def _set_disk(self, node: str, trip: SimulatedHarm | None = None) -> None:
         """Let a node's disk be as all harms together say."""

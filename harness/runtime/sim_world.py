@@ -242,7 +242,7 @@ class SimulatedWorld(ObeyedWords):
             self._shapes[name].end()
             self._unshaped.add(name)
             found.append(f"{name} was still in force")
-        found += self._slices.give_up()
+        found += self._slices.give_up() + self._steered.give_up()
         for node in self.nodes:
             if self.is_paused(node):
                 self._held.discard(node)
@@ -299,7 +299,7 @@ class SimulatedWorld(ObeyedWords):
     def _tell_end(self, number: int) -> None:
         ended, now_ns = self._group.ended[number], self._group.now_ns()
         one = Exit(ended.node, ended.incarnation, ENDED_STATUS, False, ended.said, now_ns)
-        if self._steered.is_excused(ended.node, ended.incarnation):
+        if self._steered.is_excused(ended.node, ended.incarnation, ended.said):
             self.excused += 1
             return
         self.exits.append(one)

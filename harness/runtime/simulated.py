@@ -14,8 +14,10 @@ from harness.campaign import Campaign, clients, node_names, workload_options
 from harness.errors import HarnessError, UsageError
 from harness.history.run_folder import RunFolder
 from harness.plugins import Target
+from harness.runtime.facts import SIMULATED_CLOCK
 from harness.runtime.observer import Observer
 from harness.runtime.rig import Rig, make_nemesis, node_options, open_records
+from harness.runtime.samples import Samples, SimulatedClocks
 from harness.runtime.sim_workers import SimulatedWorkers
 from harness.runtime.sim_world import SimulatedWorld
 from harness.runtime.supervisor import RunResult, run_rig
@@ -83,7 +85,10 @@ def build(
     target: Target = discovery.get("targets", campaign.target)
     nodes = node_names(campaign)
     records = open_records(campaign, target, folder, command, group.now_ns, 0, group.now_ns)
+    records.facts.update(clock=SIMULATED_CLOCK)
+    clocks = SimulatedClocks(group.machines, group.now_ns)
     world = SimulatedWorld(nodes, group, records.status_log, observer)
+    world.standing.samples = Samples(records.samples_log, clocks, group.now_ns)
     workers = SimulatedWorkers(_plan(campaign, folder, group), group)
 
     def collect() -> None:
@@ -107,7 +112,7 @@ def build(
         schedule=records.schedule,
         recorder=records.recorder,
         ledger=records.ledger,
-        status_log=records.status_log,
+        logs=(records.status_log, records.samples_log),
         let_go=lambda: None,
     )
 

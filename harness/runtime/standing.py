@@ -14,6 +14,7 @@ import trio
 from harness.plugins import Json, NodeStatus
 from harness.runtime.ledger import Lines
 from harness.runtime.observer import Observer
+from harness.runtime.samples import Samples
 
 STATUS_INTERVAL_S = 0.1
 STATUS_TIMEOUT_S = 0.3
@@ -62,6 +63,8 @@ class Standing:
         """Set when the nodes are told to end: no news from then on."""
         self.on_elected: Callable[[], None] = _nobody
         """Called when somebody comes to lead a new term."""
+        self.samples: Samples | None = None
+        """Where answers are written down now and then, news or not."""
         self._nodes = nodes
         self._ask = ask
         self._status_log = status_log
@@ -79,9 +82,12 @@ class Standing:
         nodes = self._nodes
         while True:
             asked, asked_of = trio.current_time(), nodes.incarnation(node)
+            shown = None if self.samples is None else self.samples.begin(node)
             status = await self.ask(node)
             if asked_of == nodes.incarnation(node) and nodes.is_running(node):
                 self._asked[node] = asked
+                if self.samples is not None and shown is not None and status is not None:
+                    self.samples.end(node, status, shown)
                 self.learn(node, status)
             await trio.sleep(STATUS_INTERVAL_S)
 

@@ -3,8 +3,9 @@
 Each node has a folder with its orders and with what it counted (`harness.abilities.SteersNodes`).
 Orders of several faults add up, and each is taken back by its own number. A node that is told to
 fail its own disk calls may end of that: where calls of an incarnation were made to fail, its end is
-the fault's, and not the node's own. Nodes that take no orders have wall clocks at most, which are
-faked from outside (`harness.runtime.faked_clocks`).
+the fault's, and not the node's own. It must end of a disk that fails, and may of one that is full,
+while it starts; then it has to say so with its last words. Nodes that take no orders have wall
+clocks at most, which are faked from outside (`harness.runtime.faked_clocks`).
 
 Source: DESIGN.md decisions 9 to 11.
 """
@@ -12,6 +13,7 @@ Source: DESIGN.md decisions 9 to 11.
 from __future__ import annotations
 
 import math
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ import trio
 from harness.abilities import NodeSteering, ShowsClock, SteersNodes
 from harness.errors import IndefiniteError
 from harness.plugins import UNTOUCHED, Json, Target
+from harness.runtime import last_words
 from harness.runtime.disks import Member
 from harness.runtime.faked_clocks import FakedClocks
 from harness.runtime.nodes import NodeProcess
@@ -37,6 +40,9 @@ READING_GAP_S = 0.15
 READING_AGE_MAX_S = 1.0
 FALL_TIMEOUT_S = 3.0
 """How long a node is waited for that has to end of a failed call."""
+REFUSED_TIMEOUT_S = 1.0
+"""How long a node is waited for that may end of a call that was refused, but need not."""
+FULL = re.compile(rb"[Nn]o space left|ENOSPC|[Dd]isk (is )?full")
 TRIP_TIMEOUT_S = 2.0
 US = 1_000_000
 
@@ -80,6 +86,7 @@ class _Harm:
     node: str
     number: int
     is_deadly: bool
+    log_bytes: int = 0  # how long the node's log was when it began
     errors: dict[int, int] = field(default_factory=dict)  # counted by the end of incarnations
     done: Json | None = None
     fallen: int = UNTOUCHED  # the incarnation that ended of it, when it is healed
@@ -157,9 +164,11 @@ class SteeredNodes:
         # A node ends where it cannot know any more what is on its disk.
         is_deadly = harm.error == "EIO" or (bool(harm.error) and harm.op in ("sync", "any"))
         name = f"harm-{number}"
-        self._harms[name] = known = _Harm(node, number, is_deadly)
-        if is_deadly:
-            steered.member.process.excuse(known, partial(self._ended_of_it, known))
+        process = steered.member.process
+        log_bytes = last_words.size_bytes(process.log)
+        self._harms[name] = known = _Harm(node, number, is_deadly, log_bytes)
+        if harm.error:
+            process.excuse(known, partial(self._ended_of_it, known))
         steered.harms[number] = {"number": number, **harm.to_json()}
         await self._order(steered)
         return name
@@ -171,32 +180,35 @@ class SteeredNodes:
             return
         steered = self._nodes[known.node]
         process = steered.member.process
+        await self._take_back(steered, steered.harms, known.number)  # no call fails from here on
         if known.done is None:
-            with trio.move_on_after(FALL_TIMEOUT_S):
-                while process.is_running and self._has_struck(known):  # noqa: ASYNC110 - no event
+            timeout_s = FALL_TIMEOUT_S if known.is_deadly else REFUSED_TIMEOUT_S
+            with trio.move_on_after(timeout_s):
+                while process.is_running and self._has_struck(known, process.incarnation):  # noqa: ASYNC110 - no event
                     await trio.sleep(OBEY_POLL_S)
             done = self.disk_harm(harm)
             known.fallen = process.incarnation if done["ended"] else UNTOUCHED
             known.done = done
-        await self._take_back(steered, steered.harms, known.number)
-        if not (process.is_paused and self._has_struck(known)):  # it ends when it goes on
-            process.excuse_no_more(known)
+        if not (process.is_paused and self._has_struck(known, process.incarnation)):
+            process.excuse_no_more(known)  # else it ends when it goes on
         if known.fallen != UNTOUCHED:
             await self._starter.restart(known.node, known.fallen)
         known.is_healed = True  # only now: what failed on the way is done again
 
-    def _has_struck(self, known: _Harm) -> bool:
-        """Whether a call of the incarnation that runs now was made to fail, and it has to end."""
-        process = self._nodes[known.node].member.process
-        return known.is_deadly and self._ended_of_it(known, process.incarnation)
-
-    def _ended_of_it(self, known: _Harm, incarnation: int) -> bool:
+    def _has_struck(self, known: _Harm, incarnation: int) -> bool:
         """Whether calls of that incarnation, which is the last one so far, were made to fail."""
         known.errors[incarnation] = errors = (
             self._nodes[known.node].steering.harm(known.number).get("errors", 0)
         )
         before = [seen for other, seen in known.errors.items() if other < incarnation]
         return errors > max(before, default=0)
+
+    def _ended_of_it(self, known: _Harm, incarnation: int) -> bool:
+        """Whether that incarnation ended because calls of it were made to fail."""
+        if not self._has_struck(known, incarnation):
+            return False
+        log = self._nodes[known.node].member.process.log
+        return known.is_deadly or bool(FULL.search(last_words.in_log(log, known.log_bytes)))
 
     def disk_harm(self, harm: str) -> Json:
         """What it did so far; see `HurtsDisks.disk_harm`."""
@@ -211,7 +223,7 @@ class SteeredNodes:
             "errors": found.get("errors", 0),
             "slowed": found.get("slowed", 0),
             "waited_ms": round(found.get("waited_us", 0) / 1000, 1),
-            "ended": process.has_fallen and self._has_struck(known),
+            "ended": process.has_fallen and self._ended_of_it(known, process.incarnation),
         }
 
     def effects(self, node: str) -> Mapping[str, int]:

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 import trio
 
@@ -23,6 +24,7 @@ from harness.runtime.memory_use import MemoryUse
 from harness.runtime.nemesis import Tally
 from harness.runtime.observer import Counts, Observer
 from harness.runtime.rig import Rig, build
+from harness.runtime.watching import Watch, watch_for
 
 SHUTDOWN_TIMEOUT_S = 60.0
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -56,6 +58,17 @@ class _Progress:
     is_interrupted: bool = False
     is_drained: bool = False
     problems: list[str] = field(default_factory=list)
+    watch: Watch | None = None
+    stopped_at: str | None = None
+
+    def look(self, is_to_stop: bool) -> None:
+        """Look for violations while clients work; end the shaking at the first if asked to."""
+        if self.watch is None:
+            return
+        self.watch.look()
+        if is_to_stop and self.watch.seen and self.stopped_at is None:
+            self.stopped_at = self.watch.seen[0].text
+            self.shaking.cancel()
 
 
 async def run_campaign(
@@ -86,6 +99,7 @@ async def run_rig(rig: Rig) -> RunResult:
     """Run what was put together, whatever its world. Raises as `run_campaign` does."""
     memory_log = Lines(rig.folder.memory_jsonl)
     progress = _Progress(MemoryUse(memory_log, rig.workers.pids, rig.facts.now_ns))
+    progress.watch = watch_for(rig.campaign, rig.folder.segments, rig.observer.note)
     try:
         with _one_line():
             async with trio.open_nursery() as nursery:
@@ -108,10 +122,11 @@ async def run_rig(rig: Rig) -> RunResult:
 
 async def _run_phases(rig: Rig, progress: _Progress) -> None:
     campaign = rig.campaign
+    look = partial(progress.look, campaign.stop_at_first_violation)
     with progress.shaking:
         with _phase(rig, "setup", None):
             await phases.set_up(rig)
-        async with phases.telling_counts(rig), progress.memory.recorded(campaign.steady_s):
+        async with phases.telling_counts(rig, look), progress.memory.recorded(campaign.steady_s):
             began = trio.current_time()
             progress.has_clients = True
             await rig.workers.generate(rig.clock_ns() + int(campaign.time_limit_s * 1e9))
@@ -121,10 +136,12 @@ async def _run_phases(rig: Rig, progress: _Progress) -> None:
                 await phases.chaos(rig, began)
     if not progress.has_clients:
         return
+    if progress.stopped_at is not None:
+        rig.observer.note("undoing faults and ending the run at the first violation")
     with _phase(rig, "heal", None):
         progress.problems += await phases.heal(rig)
     with _phase(rig, "drain", None):
-        async with phases.telling_counts(rig):
+        async with phases.telling_counts(rig, partial(progress.look, False)):
             progress.is_drained = await phases.drain(rig)
 
 
@@ -163,9 +180,17 @@ def _conclude(rig: Rig, progress: _Progress) -> RunResult:
         drained=result.is_drained,
         exits=[asdict(ended) for ended in rig.world.exits],
         problems=list(result.problems),
+        seen_live=_seen_live(progress),
+        stopped_at=progress.stopped_at,
         memory=progress.memory.summary(),
     )
     return result
+
+
+def _seen_live(progress: _Progress) -> dict[str, object] | None:
+    """What was seen while clients worked, for run.json; None where nobody looked."""
+    watch = progress.watch
+    return None if watch is None else {"count": watch.count, "first": [*map(asdict, watch.seen)]}
 
 
 async def _listen_for_signals(rig: Rig, progress: _Progress, everything: trio.CancelScope) -> None:

@@ -23,7 +23,7 @@ import trio
 
 from harness.plugins import Json
 from harness.resources import Resources
-from harness.runtime import process_files
+from harness.runtime import last_words, process_files
 from harness.runtime.disks import Member
 
 BEFORE_S = 0.25
@@ -31,6 +31,11 @@ BEFORE_S = 0.25
 LOOK_INTERVAL_S = 0.05
 REVIVED_TIMEOUT_S = 3.0
 """A process that has its memory again answers within this time, or never."""
+DYING_TIMEOUT_S = 1.0
+"""A process that was refused something, and ends of it, has ended within this time that it can run:
+it may take leave (sync, close, say why) after it got back what it lacked."""
+PAUSED_TIMEOUT_S = 8.0
+"""So long a process that another fault pauses is waited for; if it ends later, it is excused."""
 CALLERS_S = 0.5
 """Within this time all callers are there."""
 LOG_BYTES_MAX = 1 << 20
@@ -71,6 +76,7 @@ class _Taken:
     seen: Json = field(default_factory=dict)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     is_released: bool = False
+    is_refused: bool = False  # it was refused something, and ran when it got that back
     is_lost: bool = False  # it ended of it, or stands still of it: it has to be started
     is_given_back: bool = False
 
@@ -104,7 +110,7 @@ class Taking:
         if pid is None:
             return ""
         taken = _Taken(
-            node, process.incarnation, pid, resources, 0.0, 0, _size(process.log),
+            node, process.incarnation, pid, resources, 0.0, 0, last_words.size_bytes(process.log),
         )  # fmt: skip
         if resources.cpu_share < 1:
             taken.seen["cpu_share_before"] = await _cpu_share(pid)
@@ -136,7 +142,8 @@ class Taking:
             if process.incarnation == taken.incarnation:
                 await self._starter.kill(taken.node)
             await self._starter.restart(taken.node, taken.incarnation)
-        process.excuse_no_more(taken)
+        if not (taken.is_refused and process.is_paused and self._runs(taken)):
+            process.excuse_no_more(taken)  # else it may end of it when it goes on
         taken.is_given_back = True  # only now: what failed on the way is done again
 
     def _release(self, taken: _Taken) -> None:
@@ -146,6 +153,7 @@ class Taking:
         taken.seen = self._measured(taken)
         taken.scope.cancel()
         process = self._members[taken.node].process
+        taken.is_refused = bool(taken.limits and self._refusals(taken)) and self._runs(taken)
         taken.is_released = True
         if process.incarnation == taken.incarnation and process.pid == taken.pid:
             for limit in taken.limits:
@@ -154,7 +162,23 @@ class Taking:
     async def _is_lost(self, taken: _Taken) -> bool:
         """Whether it ended for want of it, now or while it got it back, or stands still of it."""
         is_silent = resource.RLIMIT_AS in taken.limits and not await self._revived(taken)
+        if taken.is_refused:
+            await self._dying(taken)
         return is_silent or self._has_fallen(taken)
+
+    async def _dying(self, taken: _Taken) -> None:
+        """Wait until it has ended, or has run for so long that it will not end of this."""
+        process = self._members[taken.node].process
+        ran_s = 0.0
+        with trio.move_on_after(DYING_TIMEOUT_S + PAUSED_TIMEOUT_S):
+            while self._runs(taken) and ran_s < DYING_TIMEOUT_S:
+                looked = trio.current_time()
+                await trio.sleep(LOOK_INTERVAL_S)
+                ran_s += 0.0 if process.is_paused else trio.current_time() - looked
+
+    def _runs(self, taken: _Taken) -> bool:
+        process = self._members[taken.node].process
+        return process.incarnation == taken.incarnation and process.is_running
 
     def _has_fallen(self, taken: _Taken) -> bool:
         process = self._members[taken.node].process
@@ -162,8 +186,14 @@ class Taking:
         return is_down and self._ended_of_it(taken, taken.incarnation)
 
     def _ended_of_it(self, taken: _Taken, incarnation: int) -> bool:
-        """Whether that incarnation was refused what was taken, and wrote that down."""
-        return incarnation == taken.incarnation and bool(self._refusals(taken))
+        """Whether that incarnation said with its last words that it was refused what was taken.
+
+        What it said before does not count: it may have got over that, and have ended of its own.
+        """
+        if incarnation != taken.incarnation:
+            return False
+        said = last_words.in_log(self._members[taken.node].process.log, taken.log_bytes)
+        return any(REFUSALS[limit].search(said) for limit in taken.limits)
 
     def _refusals(self, taken: _Taken) -> list[bytes]:
         said = _read_from(self._members[taken.node].process.log, taken.log_bytes)
@@ -195,9 +225,7 @@ class Taking:
         return process.is_paused or not self._is_silent(taken)
 
     def _is_silent(self, taken: _Taken) -> bool:
-        process = self._members[taken.node].process
-        is_same = process.incarnation == taken.incarnation and process.is_running
-        return is_same and not self._answers(taken.node)
+        return self._runs(taken) and not self._answers(taken.node)
 
     def _lower_limits(self, taken: _Taken) -> None:
         asked = taken.resources
@@ -302,13 +330,6 @@ async def _stand_at(host: str, port: int) -> None:
             await trio.sleep_forever()
     except OSError:  # nobody listens there: the process is gone
         return
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _read_from(path: Path, start: int) -> bytes:

@@ -298,6 +298,7 @@ class ProcessWorld(ObeyedWords):
                 self._members[node].process.resume()
                 found.append(f"node {node} was still paused")
         found += [f"node {node} was down: started again" for node in self.start_all()]
+        found += [f"node {node} never got its disk back" for node in sorted(self._disks.awaited)]
         return tuple(found)
 
     def is_running(self, node: str) -> bool:

@@ -18,9 +18,10 @@ from harness.history.run_folder import RunFolder
 from harness.serving import pages
 from harness.serving.index import Index, is_run
 from harness.serving.live import Follower
-from harness.serving.places import NotHereError, opened, place
+from harness.serving.places import NotHereError, is_self_contained, opened, place
 from harness.serving.trends import Trends, is_large
 from harness.serving.zipping import zipped
+from reports.violation_page.choosing import NAME as VIOLATION
 
 CHUNK_BYTES: Final = 256 << 10
 QUERY_FIELDS_MAX: Final = 20
@@ -41,7 +42,7 @@ HTML: Final = "text/html; charset=utf-8"
 PLAIN: Final = "text/plain; charset=utf-8"
 TEXTS: Final = (".json", ".jsonl", ".log", ".toml", ".txt", ".xml", ".conf", ".md", ".csv")
 REPORTS: Final = ("report.html", "matrix.html")
-"""The only files of a store that are shown as HTML."""
+"""The only files of a store that are shown as HTML, beside the pages of violations."""
 COMMON: Final = (
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
@@ -101,7 +102,7 @@ class Site:
     def _route(self, path: str, query: dict[str, str]) -> Answer:
         first, _, rest = path.removeprefix("/").partition("/")
         if first == "" and not rest:
-            return self._page("list.html.j2", **pages.listing(self.index.entries(), query))
+            return self._page("list.html.j2", **pages.listing(self.index.listing(), query))
         if first == "static":
             return _static(rest)
         if first == "files":
@@ -142,9 +143,12 @@ class Site:
         from reports.comparing.folders import compare_folders  # noqa: PLC0415 - half a second
         from reports.comparing.page import render_comparison  # noqa: PLC0415 - as above
 
-        folders = [place(self.store, query[letter]) for letter in "ab"]
+        names = [unquote(query[letter], errors="surrogateescape") for letter in "ab"]
+        folders = [place(self.store, name) for name in names]
         if not all(map(is_run, folders)):
             raise NotHereError
+        if not all(is_self_contained(RunFolder(folder)) for folder in folders):
+            return self.message(422, "One of these runs holds links or files that are none.")
         if any(is_large(RunFolder(folder)) for folder in folders):
             return self.message(413, "Too large for a page: ./shaketable compare A B --html FILE")
         text = render_comparison(compare_folders(folders[0], folders[1]))
@@ -194,7 +198,7 @@ def _parsed(target: str) -> tuple[str, dict[str, str]]:
         raise NotHereError
     try:
         split = urlsplit(target)
-        path = unquote(split.path, errors="strict")
+        path = unquote(split.path, errors="surrogateescape")
         query = dict(parse_qsl(split.query, max_num_fields=QUERY_FIELDS_MAX))
     except ValueError as error:
         raise NotHereError from error
@@ -214,9 +218,16 @@ def _kind(path: Path) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     """Say as what a file of the store is sent: a report, a text, or something to be saved."""
     if path.name in REPORTS and (is_run(path.parent) or path.name == "matrix.html"):
         return HTML, SELF_CONTAINED, ()
+    if VIOLATION.fullmatch(path.name) and _is_of_violations(path.parent):
+        return HTML, SELF_CONTAINED, ()
     guessed = mimetypes.guess_type(path.name)[0] or ""
     if path.suffix in TEXTS or guessed.startswith("text/"):
         return PLAIN, NOTHING, ()
     name = pages.safe_name(path.name)
     disposition = ("Content-Disposition", f'attachment; filename="{name}"')
     return "application/octet-stream", NOTHING, (disposition,)
+
+
+def _is_of_violations(folder: Path) -> bool:
+    """Whether a folder is that of the pages of a run's violations."""
+    return folder.name == RunFolder(folder.parent).violations.name and is_run(folder.parent)

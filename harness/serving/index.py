@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import stat
 import threading
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from harness import marks
 from harness.history.run_folder import RunFolder
+from harness.matrix.folder import MatrixFolder
 from harness.serving.places import NotHereError, is_fit, read_bounded
+
+log = logging.getLogger(__name__)
 
 DEPTH_MAX: Final = 5
 """store/NAME/TIME, and store/MATRIX/TIME/runs/CELL/TIME."""
 RUNS_MAX: Final = 5_000
-"""More runs than these are not listed."""
+"""More runs than these are not listed: the newest are, and how many were left out is told."""
 FOLDERS_MAX: Final = 50_000
+"""More folders than these are not looked into; that is told too."""
+MATRICES_MAX: Final = 50
+COUNT_MAX: Final = 10**15
 FACTS_BYTES_MAX: Final = 32 << 20
 JUDGED: Final = ("INVALID", "UNKNOWN", "VALID")
 STATES: Final = (*JUDGED, "RUNNING", "NOT JUDGED")
@@ -53,6 +60,15 @@ class Entry:
         ).lower()  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a store holds: runs, the newest first, matrices by their ids, and what is left out."""
+
+    entries: list[Entry]
+    matrices: tuple[str, ...] = ()
+    left_out: str = ""
+
+
 @dataclass(slots=True)
 class Index:
     """The runs of a store. Safe to be asked by several threads."""
@@ -61,14 +77,28 @@ class Index:
     _known: dict[str, tuple[tuple[int, ...], Entry]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def entries(self) -> list[Entry]:
-        """List the runs, the newest first."""
+    def listing(self) -> Listing:
+        """List the runs, the newest first, and the pages of matrices."""
+        root = self.store.resolve()
         with self._lock:
-            paths = list(_runs(self.store.resolve()))
-            entries = [self._entry(path) for path in paths]
+            walked = _walk(root)
+            newest = sorted(walked.runs, key=lambda path: (path.name, str(path)), reverse=True)
+            entries = [self._entry(path) for path in newest[:RUNS_MAX]]
             here = {entry.id for entry in entries}
             self._known = {id_: known for id_, known in self._known.items() if id_ in here}
-        return sorted(entries, key=lambda entry: (entry.time, entry.id), reverse=True)
+        entries.sort(key=lambda entry: (entry.time, entry.id), reverse=True)
+        matrices = sorted(walked.matrices, key=lambda path: path.name, reverse=True)
+        told = []
+        if (more := len(newest) - RUNS_MAX) > 0:
+            told.append(f"{more:,} older runs are not listed")
+        if walked.is_cut:
+            told.append(f"only {FOLDERS_MAX:,} folders were looked into")
+        ids = tuple(str(path.relative_to(root)) for path in matrices[:MATRICES_MAX])
+        return Listing(entries, ids, "; ".join(told))
+
+    def entries(self) -> list[Entry]:
+        """List the runs, the newest first."""
+        return self.listing().entries
 
     def entry(self, path: Path) -> Entry:
         """Say how one run stands, given its real path inside the store.
@@ -88,14 +118,34 @@ class Index:
         known = self._known.get(id_)
         if known is not None and known[0] == stamp and known[1].state in JUDGED:
             return known[1]
-        entry = _read(id_, folder)
+        try:
+            entry = _read(id_, folder)
+        except Exception as error:  # whatever is wrong with one run, the others are shown
+            log.debug("event=not_read run=%r why=%r", id_, error)
+            why = "what it wrote of itself cannot be read"
+            entry = Entry(id_, _text(path.parent.name), _text(path.name), "NOT JUDGED", why=why)
         self._known[id_] = (stamp, entry)
         return entry
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is a run's."""
-    return path.is_dir() and (path / "campaign.toml").is_file() and (path / "history").is_dir()
+    """Whether a folder is a run's, with a history of its own."""
+    try:
+        is_one = path.is_dir() and (path / "campaign.toml").is_file()
+        return is_one and stat.S_ISDIR((path / "history").lstat().st_mode)
+    except OSError:
+        return False
+
+
+def matrix_of(id_: str, store: Path) -> str:
+    """Return the id of the matrix that a run is a cell's of and that has a page; "" if none."""
+    matrix, found, _ = id_.rpartition("/runs/")
+    return matrix if found and _has_page(store.resolve() / matrix) else ""
+
+
+def _has_page(path: Path) -> bool:
+    page = MatrixFolder(path).page
+    return page.is_file() and not page.is_symlink()
 
 
 def chosen(entries: list[Entry], search: str = "", **wanted: str) -> list[Entry]:
@@ -109,16 +159,29 @@ def chosen(entries: list[Entry], search: str = "", **wanted: str) -> list[Entry]
     ]
 
 
-def _runs(root: Path) -> Iterator[Path]:
+@dataclass(slots=True)
+class _Walked:
+    """What a walk through a store came by."""
+
+    runs: list[Path] = field(default_factory=list)
+    matrices: list[Path] = field(default_factory=list)
+    is_cut: bool = False
+
+
+def _walk(root: Path) -> _Walked:
     """Walk the store, the newest names first; neither links nor hidden folders are entered."""
-    left, seen, found = [(root, 0)], 0, 0
-    while left and seen < FOLDERS_MAX and found < RUNS_MAX:
+    left, seen, walked = [(root, 0)], 0, _Walked()
+    while left:
+        if seen == FOLDERS_MAX:
+            walked.is_cut = True
+            break
         folder, depth = left.pop()
         seen += 1
         if depth and is_run(folder):
-            found += 1
-            yield folder
+            walked.runs.append(folder)
             continue
+        if depth and _has_page(folder):
+            walked.matrices.append(folder)
         if depth == DEPTH_MAX:
             continue
         try:
@@ -131,6 +194,7 @@ def _runs(root: Path) -> Iterator[Path]:
         except OSError:
             continue
         left += [(folder / name, depth + 1) for name in inside]
+    return walked
 
 
 def _stamp(folder: RunFolder) -> tuple[int, ...]:
@@ -150,10 +214,11 @@ def _read(id_: str, folder: RunFolder) -> Entry:
     )
     counts = run.get("counts")
     numbers = counts.values() if isinstance(counts, dict) else ()
+    known = [n for n in numbers if isinstance(n, int) and 0 <= n <= COUNT_MAX]
     return Entry(
         id=id_,
         name=_text(campaign.get("name") or folder.path.parent.name),
-        time=folder.path.name,
+        time=_text(folder.path.name),
         state=_state(folder, results),
         target=_text(campaign.get("target")),
         workload=_text(campaign.get("workload")),
@@ -161,7 +226,7 @@ def _read(id_: str, folder: RunFolder) -> Entry:
         faults=_text(campaign.get("faults")),
         mutant=_text(campaign.get("mutant")),
         seed=_text(campaign.get("seed")),
-        operations=sum(n for n in numbers if isinstance(n, int)) if counts else None,
+        operations=sum(known) if known else None,
         why=_why(results),
     )
 
@@ -207,7 +272,12 @@ TEXT_MAX: Final = 300
 
 
 def _text(value: object) -> str:
+    """Say a value of somebody's file: bounded, and with signs that every page can show."""
     if value is None:
         return ""
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    try:
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists
+        return "?"
+    text = text.encode(errors="replace").decode()
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"

@@ -8,15 +8,12 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from harness.history.run_folder import RunFolder
-from harness.history.segments import MAGIC, PAYLOAD_BYTES_MAX, Event
+from harness.history.segments import MAGIC, whole_events
 from harness.serving.places import NotHereError, opened, read_tail
 
 STEP_BYTES: Final = 4 << 20
@@ -26,8 +23,6 @@ TAIL_BYTES: Final = 64 << 10
 LOG_LINES: Final = 12
 FOLLOWED_MAX: Final = 16
 """Runs that are followed at a time; of another the counts begin anew."""
-_HEAD_BYTES: Final = 9
-"""Of a frame: kind u8, length u32, crc u32 (harness.history.segments)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +107,8 @@ class Follower:
 def _follow(folder: RunFolder, followed: _Followed) -> bool:
     """Count the events that came; return whether there are more than a step's."""
     is_behind = False
+    if folder.segments.is_symlink():
+        return False
     for path in sorted(folder.segments.glob("worker-*.seg")):
         try:
             file, size = opened(path)
@@ -121,9 +118,8 @@ def _follow(folder: RunFolder, followed: _Followed) -> bool:
             place = followed.places.setdefault(path.name, len(MAGIC))
             file.seek(place)
             data = file.read(STEP_BYTES)
-        read = 0
-        for event, end in _events(data):
-            read = end
+        events, read, _ = whole_events(data)
+        for event in events:
             followed.last_ns = max(followed.last_ns, event.time_ns)
             if event.process >= 0 and event.type != "invoke":
                 followed.counts[event.type] += 1
@@ -132,26 +128,6 @@ def _follow(folder: RunFolder, followed: _Followed) -> bool:
         followed.places[path.name] = place + read
         is_behind = is_behind or (read > 0 and place + len(data) < size)
     return is_behind
-
-
-def _events(data: bytes) -> Iterator[tuple[Event, int]]:
-    """Yield the events of whole frames, each with where it ends; stops at what is none.
-
-    What is damaged is not counted here; the export judges it.
-    """
-    decoder = msgspec.msgpack.Decoder(Event)
-    at = 0
-    while at + _HEAD_BYTES <= len(data):
-        length = int.from_bytes(data[at + 1 : at + 5], "big")
-        end = at + _HEAD_BYTES + length
-        if length > PAYLOAD_BYTES_MAX or end > len(data) or data[at] != 1:
-            return
-        try:
-            event = decoder.decode(data[at + _HEAD_BYTES : end])
-        except msgspec.DecodeError:
-            return
-        at = end
-        yield event, end
 
 
 def _phase(log: list[str]) -> str:

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment
 
 from harness.serving import trends
-from harness.serving.index import JUDGED, STATES, Entry, Index, chosen
+from harness.serving.index import JUDGED, STATES, Entry, Index, Listing, chosen, matrix_of
 from harness.serving.places import is_fit
 from harness.serving.trends import Trends
 from reports import templating
@@ -46,8 +46,9 @@ def script() -> bytes:
     return (TEMPLATES / "store.js").read_bytes()
 
 
-def listing(entries: Sequence[Entry], query: Mapping[str, str]) -> dict[str, Any]:
+def listing(listed: Listing, query: Mapping[str, str]) -> dict[str, Any]:
     """The list of runs, searched and filtered."""
+    entries = listed.entries
     asked = {name: query.get(name, "") for name in ("q", *FILTERS)}
     wanted = {name: asked[name] for name in FILTERS}
     found = chosen(list(entries), asked["q"], **wanted)
@@ -62,6 +63,8 @@ def listing(entries: Sequence[Entry], query: Mapping[str, str]) -> dict[str, Any
         "entries": found[first : first + ENTRIES_A_PAGE],
         "shown_of": len(found),
         "total": len(entries),
+        "matrices": listed.matrices,
+        "left_out": listed.left_out,
         "query": asked,
         "choices": [(name, _values(entries, name)) for name in FILTERS],
         "page": page,
@@ -92,6 +95,7 @@ def run(entry: Entry, index: Index, *, has_report: bool) -> dict[str, Any]:
         "entry": entry,
         "facts": facts,
         "has_report": has_report,
+        "matrix": matrix_of(entry.id, index.store),
         "others": others[:OTHERS_MAX] if entry.state in JUDGED else [],
     }
 
@@ -145,6 +149,11 @@ def when(time: str) -> str:
     return f"{begun:%Y-%m-%d %H:%M:%S}"
 
 
+def quoted(text: object) -> str:
+    """Return a path or a name as a part of an address, of whatever bytes it is made."""
+    return quote(str(text).encode(errors="surrogateescape"))
+
+
 def safe_name(text: str) -> str:
     """Return a text as a file's name that any header and any system takes."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:80].lstrip(".") or "file"
@@ -166,4 +175,5 @@ def _page_number(text: str, found: int) -> int:
 def _environment() -> Environment:
     environment = templating.environment(TEMPLATES)
     environment.filters["when"] = when
+    environment.filters["urlencode"] = quoted
     return environment

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
+
+from harness.history.plain_files import NoPlainFileError, open_plain
+from harness.history.run_folder import RunFolder
 
 PARTS_MAX: Final = 12
 NAME_BYTES_MAX: Final = 255
@@ -54,17 +58,36 @@ def opened(path: Path) -> tuple[BinaryIO, int]:
     """Open a regular file and return it with its size; never waits, as a pipe would have it.
 
     Raises:
-        NotHereError: it is gone, no regular file, or not to be read by us.
+        NotHereError: it is gone, a link, no regular file, or not to be read by us.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
+        return open_plain(path, follow_links=False)
+    except NoPlainFileError as error:
         raise NotHereError from error
-    facts = os.fstat(handle)
-    if not stat.S_ISREG(facts.st_mode):
-        os.close(handle)
-        raise NotHereError
-    return os.fdopen(handle, "rb"), facts.st_size
+
+
+def is_self_contained(folder: RunFolder) -> bool:
+    """Whether what is measured of a run are files of its own: no link leads out, no pipe waits."""
+    return all(map(_is_own, _measured(folder)))
+
+
+def _measured(folder: RunFolder) -> Iterator[Path]:
+    yield from (folder.campaign_toml, folder.run_json, folder.results_json)
+    yield from (folder.status_jsonl, folder.drain_json, folder.history, folder.events_parquet)
+    yield from (folder.nodes, folder.operations)
+    if _is_own(folder.history) and _is_own(folder.operations):
+        yield from folder.operations.glob("*.parquet")
+
+
+def _is_own(path: Path) -> bool:
+    """Whether it is a regular file, a folder, or nothing at all."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
 def read_bounded(path: Path, bytes_max: int) -> bytes:

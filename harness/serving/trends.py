@@ -18,6 +18,7 @@ import numpy as np
 
 from harness.history.run_folder import RunFolder
 from harness.serving.index import JUDGED, Entry
+from harness.serving.places import is_self_contained
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +39,16 @@ RIGHT: Final = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What of a run is drawn; None where it says nothing."""
+    """What of a run is drawn; None where it says nothing.
+
+    `recovery_s` is infinite where most faults had none; `never` of `recoveries` had none.
+    """
 
     throughput: float | None = None
     p99_ms: float | None = None
     recovery_s: float | None = None
+    never: int = 0
+    recoveries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +101,23 @@ def _measure(folder: RunFolder) -> Numbers:
     from reports.comparing.stretches import CALM  # noqa: PLC0415 - as above
 
     try:
-        if is_large(folder):
+        if is_large(folder) or not is_self_contained(folder):
             return Numbers()
         run = measured(folder.path)
     except Exception as error:  # damaged in whatever way: the other runs are shown all the same
         log.debug("event=not_measured run=%s why=%r", folder.path, error)
         return Numbers()
     calm = run.conditions.get(CALM)
-    lengths = [length for each in run.recoveries.values() for length in each.lengths_s]
+    lengths = [length for each in run.recoveries.values() for length in each.recovered_s]
+    never = sum(each.never for each in run.recoveries.values())
+    lengths = sorted([*lengths, *[math.inf] * never])
     return Numbers(
         throughput=None if calm is None else _middle(calm.throughput.tolist()),
         p99_ms=None if calm is None else _middle(calm.p99_ms.tolist()),
-        recovery_s=_middle(lengths),
+        # Of an even number the later one of the middle: an infinite one has no mean.
+        recovery_s=lengths[len(lengths) // 2] if lengths else None,
+        never=never,
+        recoveries=len(lengths),
     )
 
 
@@ -121,11 +132,17 @@ def _middle(values: Sequence[float]) -> float | None:
     return float(np.median(known)) if known else None
 
 
-DRAWN: Final[tuple[tuple[str, str, Callable[[Numbers], float | None]], ...]] = (
-    ("Acknowledged operations a second, calm time", "/s", lambda of: of.throughput),
-    ("p99 latency, calm time", "ms", lambda of: of.p99_ms),
-    ("Median recovery after a fault", "s", lambda of: of.recovery_s),
+Value = tuple[float | None, str]
+"""A number of a run, and what else is to be said of it."""
+DRAWN: Final[tuple[tuple[str, str, Callable[[Numbers], Value]], ...]] = (
+    ("Acknowledged operations a second, calm time", "/s", lambda of: (of.throughput, "")),
+    ("p99 latency, calm time", "ms", lambda of: (of.p99_ms, "")),
+    ("Median recovery after a fault", "s", lambda of: (of.recovery_s, _never(of))),
 )
+
+
+def _never(of: Numbers) -> str:
+    return f"; {of.never} of {of.recoveries} never" if of.never else ""
 
 
 def drawn(entries: Sequence[Entry], trends: Trends) -> tuple[list[Chart], int]:
@@ -134,28 +151,32 @@ def drawn(entries: Sequence[Entry], trends: Trends) -> tuple[list[Chart], int]:
     judged = [entry for entry in entries if entry.state in JUDGED][:RUNS_MAX]
     measured = [(entry, trends.numbers(entry, until_s)) for entry in judged][::-1]
     charts = [
-        chart(title, unit, [(entry, of(numbers or Numbers())) for entry, numbers in measured])
+        chart(title, unit, [(entry, *of(numbers or Numbers())) for entry, numbers in measured])
         for title, unit, of in DRAWN
     ]
     return charts, sum(numbers is None for _, numbers in measured)
 
 
-def chart(title: str, unit: str, values: Sequence[tuple[Entry, float | None]]) -> Chart:
-    """Lay one number out; runs that say nothing leave a gap."""
-    top = _round_up(max((value for _, value in values if value is not None), default=1.0))
+def chart(title: str, unit: str, values: Sequence[tuple[Entry, float | None, str]]) -> Chart:
+    """Lay one number out; runs that say nothing leave a gap. What is infinite stands at the top."""
+    top = _round_up(max((v for _, v, _ in values if v is not None and v < math.inf), default=1.0))
     step = (WIDTH - LEFT - RIGHT) / max(1, len(values) - 1)
     points: list[Point] = []
     lines: list[list[str]] = []
     line: list[str] = []
-    for place, (entry, value) in enumerate(values):
-        if value is None:
+    for place, (entry, value, more) in enumerate(values):
+        if value is None or not math.isfinite(value):
             lines.append(line)
             line = []
+        if value is None or math.isnan(value):
             continue
         x = round(LEFT + place * step, 1)
-        y = round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / top), 1)
-        points.append(Point(x, y, entry, f"{_number(value)} {unit}"))
-        line.append(f"{x},{y}")
+        share = min(1.0, value / top)
+        y = round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - share), 1)
+        said = f"{_number(value)} {unit}" if math.isfinite(value) else "never"
+        points.append(Point(x, y, entry, said + more))
+        if math.isfinite(value):
+            line.append(f"{x},{y}")
     lines.append(line)
     ticks = tuple(
         (round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - share), 1), _number(top * share))

@@ -46,9 +46,10 @@ def zipped(folder: Path) -> Iterator[bytes]:
     pipe = _Pipe()
     left_bytes, left_files = ZIP_BYTES_MAX, FILES_MAX
     left_out: list[str] = []
+    names: set[str] = set()
     with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:  # type: ignore[call-overload]
         for path in files_below(folder):
-            name = f"{folder.name}/{path.relative_to(folder)}"
+            name = _told(f"{folder.name}/{path.relative_to(folder)}", names)
             try:
                 file, size = opened(path)
             except NotHereError:
@@ -68,9 +69,20 @@ def zipped(folder: Path) -> Iterator[bytes]:
                         if sent := pipe.take():
                             yield sent
         if left_out:
-            archive.writestr(f"{folder.name}/{LEFT_OUT}", "\n".join(left_out) + "\n")
+            archive.writestr(_told(f"{folder.name}/{LEFT_OUT}", names), "\n".join(left_out) + "\n")
     if sent := pipe.take():
         yield sent
+
+
+def _told(name: str, names: set[str]) -> str:
+    """Return a name as a zip can hold it, and no other of it has: names need not be UTF-8."""
+    told = name.encode(errors="surrogateescape").decode(errors="replace")
+    number = 1
+    while told in names:
+        number += 1
+        told = f"{name.encode(errors='surrogateescape').decode(errors='replace')}~{number}"
+    names.add(told)
+    return told
 
 
 def files_below(folder: Path) -> Iterator[Path]:

@@ -201,6 +201,8 @@ class DLedgerTarget:
             None if answer.leader is None else ids.node_of(answer.leader, size),
             answer.committed_index,
             answer.end_index,
+            wall_ms=answer.wall_ms,
+            monotonic_ms=answer.monotonic_ms,
         )
 
     async def transfer_leadership(self, layout: NodeLayout, to: str, timeout_s: float) -> None:

@@ -20,6 +20,7 @@ from harness.targets.dledger import DLedgerTarget
 from harness.targets.dledger_client import DLedgerClient
 from harness.targets.dledger_links import ShapedLinks
 from harness.targets.dledger_machines import Machines
+from harness.targets.simulated_logs import SimulatedLogs
 from harness.words import Link, LinkShape
 from system.sim.disk import PowerLoss
 from system.sim.faults import Cut
@@ -127,6 +128,8 @@ class DLedgerGroup:
         self.machines: SteersSimulated = Machines(self._world)
         self.ended = self._world.ended
         self.remarks = self._world.remarks
+        self._logs = SimulatedLogs(nodes, lambda: self._world.clock.now_ms)
+        self._world.on_said = self._logs.said
 
     def run(self, main: Callable[[], Awaitable[None]]) -> None:
         """Run `main` in the world, on a host beside the nodes. Raises what it raises."""
@@ -170,6 +173,8 @@ class DLedgerGroup:
     def start(self, node: str) -> None:
         """Start a node that does not run."""
         self._world.stopping.discard(node)
+        if not self.is_running(node):
+            self._logs.mark(node, f"incarnation {self.incarnation(node) + 1} starts")
         self._world.restart(self._host(node))
 
     def kill(self, node: str) -> None:
@@ -182,6 +187,7 @@ class DLedgerGroup:
         network.end_process(host.process, loses_power=False)
         self._world.crash(host, loses_unsynced=self._options["disk"] == "volatile")
         network.power_up(node)
+        self._logs.mark(node, f"incarnation {self.incarnation(node)} killed")
 
     def stop(self, node: str) -> None:
         """Ask the node to end in good order; it takes its time."""
@@ -191,9 +197,11 @@ class DLedgerGroup:
     def pause(self, node: str) -> None:
         """Let the node's process stand still."""
         self._host(node).pause()
+        self._logs.mark(node, "paused")
 
     def resume(self, node: str) -> None:
         """Let it go on."""
+        self._logs.mark(node, "resumed")
         self._host(node).go_on()
 
     def cut(self, links: Sequence[tuple[str, str]]) -> Callable[[str], None]:
@@ -222,6 +230,7 @@ class DLedgerGroup:
     def save(self, node: str, directory: Path) -> None:
         """Copy a stopped node's files into a folder of this machine."""
         directory.mkdir(parents=True, exist_ok=True)
+        (directory / "node.log").write_text(self._logs.text(node), encoding="utf-8")
         for path, inode in sorted(self._host(node).disk.platter.inodes.items()):
             to = directory / "store" / relpath(path, STORE_ROOT)
             to.parent.mkdir(parents=True, exist_ok=True)

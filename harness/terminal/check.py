@@ -23,6 +23,7 @@ from harness.checking import EngineKind, Wanted
 from harness.errors import HarnessError, UsageError
 from harness.telling import tell_error
 from harness.terminal import check_summary
+from harness.terminal.check_summary import Refused
 from harness.terminal.interrupts import sure_interrupts
 from harness.terminal.output import Output
 from harness.verdict import EXIT_BY_OUTCOME, worst_exit
@@ -142,12 +143,15 @@ def check(
         named(wanted.model)
     out = Output(highlight=False, quiet=given.is_for_programs)
     checked: list[CheckedHistory] = []
+    refused: list[Refused] = []
     codes: list[int] = []
     try:
-        codes = _check_all(paths, wanted, given, out, checked)
+        codes = _check_all(paths, wanted, given, out, checked, refused)
     finally:  # what was found until a Ctrl-C is kept
-        if checked:
-            codes += _write(out, checked, given)
+        left = paths[len(checked) + len(refused) :]
+        refused += [Refused(str(path), "not checked: the check ended before") for path in left]
+        if checked or refused:
+            codes += _write(out, checked, refused, given)
     return worst_exit(codes)
 
 
@@ -157,10 +161,12 @@ def _check_all(
     given: CheckOptions,
     out: Output,
     checked: list[CheckedHistory],
+    refused: list[Refused],
 ) -> list[int]:
     """Check one history after the other into `checked`; return their exit codes.
 
-    One that cannot be checked takes nothing from the others: it is told, and counts.
+    One that cannot be checked takes nothing from the others: it is told, and counts, and stands
+    in `refused`.
 
     Raises:
         UsageError, HarnessError: the only one cannot be checked.
@@ -173,6 +179,7 @@ def _check_all(
                 with _progress() as progress, sure_interrupts():
                     one = checking.check_path(path, wanted, engines, progress)
             except (UsageError, HarnessError) as error:
+                refused.append(Refused(str(path), str(error)))
                 if len(paths) == 1:
                     raise
                 codes.append(tell_error(error))
@@ -187,16 +194,19 @@ def _check_all(
     return codes
 
 
-def _write(out: Output, checked: Sequence[CheckedHistory], given: CheckOptions) -> list[int]:
+def _write(
+    out: Output, checked: Sequence[CheckedHistory], refused: Sequence[Refused], given: CheckOptions
+) -> list[int]:
     """Write what was asked for, each file though another could not be written."""
     codes: list[int] = []
     try:
-        if given.json is not None:
-            check_summary.write_json(out, checked, None if given.is_for_programs else given.json)
+        if given.json is not None and (checked or len(refused) > 1 or not given.is_for_programs):
+            where = None if given.is_for_programs else given.json
+            check_summary.write_json(out, checked, refused, where)
     except HarnessError as error:
         codes.append(tell_error(error))
     try:
-        if given.html is not None:
+        if given.html is not None and checked:
             check_summary.write_page(out, checked, given.html)
     except HarnessError as error:
         codes.append(tell_error(error))

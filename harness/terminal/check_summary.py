@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from harness.printable import printable
 from harness.terminal import failing_text
 from harness.terminal.grid import INDENT, show_rows
 from harness.terminal.output import Output
-from harness.verdict import Verdict, join
+from harness.verdict import Outcome, Verdict, join
 from reports.check_model import CheckedHistory, failing_part, shown_findings
 
 FORMAT: Final = 1
@@ -27,6 +27,14 @@ FINDINGS_SHOWN_MAX: Final = 3
 """Findings that the text tells, each of another kind or key; page and JSON have them all."""
 TRACE_LINES: Final = 4
 """Last lines of a crashed checker's traceback that the text shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A history that was not checked, and why."""
+
+    path: str
+    why: str
 
 
 def show(out: Console, one: CheckedHistory, *, is_alone: bool, has_page: bool) -> None:
@@ -57,13 +65,15 @@ def show_all(out: Console, checked: Sequence[CheckedHistory], refused: int) -> N
     out.print(line)
 
 
-def write_json(out: Output, checked: Sequence[CheckedHistory], path: Path | None) -> None:
+def write_json(
+    out: Output, checked: Sequence[CheckedHistory], refused: Sequence[Refused], path: Path | None
+) -> None:
     """Write the verdicts as JSON, to stdout where `path` is None.
 
     Raises:
         HarnessError: they cannot be written.
     """
-    text = json.dumps(to_json(checked), indent=2, default=str) + "\n"
+    text = json.dumps(to_json(checked, refused), indent=2, default=str) + "\n"
     if path is None:
         out.write(text)
     else:
@@ -84,12 +94,16 @@ def write_page(out: Console, checked: Sequence[CheckedHistory], path: Path) -> N
     out.print(shown, soft_wrap=True)
 
 
-def to_json(checked: Sequence[CheckedHistory]) -> dict[str, Any]:
-    """Return what --json writes."""
+def to_json(checked: Sequence[CheckedHistory], refused: Sequence[Refused] = ()) -> dict[str, Any]:
+    """Return what --json writes; of histories that were not checked nothing is known."""
+    outcome = join(verdict for one in checked for verdict in one.verdicts)
+    if refused:
+        outcome = max(outcome, Outcome.UNKNOWN)
     return {
         "format": FORMAT,
-        "valid": join(verdict for one in checked for verdict in one.verdicts).json_value,
+        "valid": outcome.json_value,
         "histories": [_history_json(one) for one in checked],
+        "refused": [asdict(one) for one in refused],
     }
 
 

@@ -14,6 +14,7 @@ from harness.history import run_folder
 from harness.history.run_folder import write_atomically
 from harness.printable import printable
 from harness.terminal import session
+from harness.terminal.gate_files import require_elsewhere
 from harness.terminal.grid import show_rows
 from harness.verdict import ExitCode
 
@@ -58,6 +59,8 @@ def compare(
         raise UsageError(f"--html {html}: a folder; give the name of a file")
     if html is not None and not html.resolve().parent.is_dir():
         raise UsageError(f"--html {html}: there is no folder {html.parent} to write it to")
+    if html is not None:
+        require_elsewhere(html, [folder.path for folder in folders])
     compared = compare_folders(*(folder.path for folder in folders))
     if html is not None:
         write_atomically(html, render_comparison(compared))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Annotated, Final
 
 from cyclopts import Parameter
@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from harness import discovery
 from harness.doctoring.examination import examine
 from harness.doctoring.findings import WORLDS, Examination, Finding, State
+from harness.doctoring.survey import Survey
 from harness.terminal import session
 from harness.terminal.grid import show_rows
 from harness.verdict import ExitCode
@@ -43,7 +43,7 @@ def doctor(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = 
     are found by entry points are tried, too.
 
     Exit code 0: the default campaign can run, and each of its faults works; 2: it can run, but a
-    fault of it has no effect; 255: it cannot run.
+    fault of it has no effect, or fails; 255: it cannot run.
 
     For example:
     ./shaketable doctor
@@ -52,8 +52,12 @@ def doctor(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = 
     Args:
         as_json: Print one JSON object, for programs.
     """
-    with _progress(is_shown=not as_json) as progress:
-        found = examine(progress.take)
+    with ExitStack() as stack:
+
+        def surveyed(survey: Survey) -> Callable[[Finding], None]:
+            return stack.enter_context(_progress(survey.rows, is_shown=not as_json)).take
+
+        found = examine(surveyed)
     if as_json:
         _print_json(found)
     else:
@@ -89,9 +93,18 @@ def show(found: Examination) -> None:
     out.print()
     works = sum(finding.works for finding in found.findings)
     out.print(
-        Text(f"{works} of {len(found.faults) * len(WORLDS)} work; {CONCLUSIONS[found.exit_code]}"),
+        Text(f"{works} of {len(found.faults) * len(WORLDS)} work; {_conclusion(found)}"),
         soft_wrap=True,
     )
+
+
+def _conclusion(found: Examination) -> str:
+    """Say whether the default campaign can run; a fault that fails is not one without effect."""
+    failed = [name for name in found.needed if found.of(name, WORLDS[0]).state == "failed"]
+    if failed and found.exit_code == ExitCode.UNKNOWN:
+        fail = "a fault of it fails" if len(failed) == 1 else "faults of it fail"
+        return f"the default campaign can run here, but {fail}: {', '.join(failed)}"
+    return CONCLUSIONS[found.exit_code]
 
 
 def _reasons(found: Examination, findings: list[Finding]) -> list[tuple[str, str]]:
@@ -160,8 +173,7 @@ class _Progress:
 
 
 @contextmanager
-def _progress(is_shown: bool) -> Iterator[_Progress]:
-    total = len(discovery.find("faults"))
+def _progress(total: int, is_shown: bool) -> Iterator[_Progress]:
     out = session.out
     if not (is_shown and out.is_terminal):
         if is_shown:

@@ -51,6 +51,17 @@ class GateOptions:
         return tuple(path for path in (self.junit, self.sarif, self.markdown) if path is not None)
 
 
+def require_elsewhere(path: Path, runs: Sequence[Path]) -> None:
+    """Refuse to write a result among the files that it is about: they are evidence.
+
+    Raises:
+        UsageError: one line.
+    """
+    for run in runs:
+        if run.is_dir() and path.resolve().is_relative_to(run.resolve()):
+            raise UsageError(f"{path}: lies in {run}, which is judged; write it somewhere else")
+
+
 def require_writable(options: GateOptions, runs: Sequence[Path]) -> None:
     """Notice before anything is read that a result could not be written, or would destroy another.
 
@@ -65,6 +76,7 @@ def require_writable(options: GateOptions, runs: Sequence[Path]) -> None:
             raise UsageError(f"{path}: no folder {path.parent}")
         if not os.access(path.parent, os.W_OK):
             raise UsageError(f"{path}: nothing can be written to the folder {path.parent}")
+        require_elsewhere(path, runs)
         if path.resolve() in taken:
             raise UsageError(f"{path}: given twice: a result would be written over another file")
         taken.add(path.resolve())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -28,6 +28,8 @@ DEPTH_OF_RUNS: Final = 5
 def heal(
     where: Annotated[Path, Parameter(name="STORE|RUN")] = STORE,
     /,
+    *,
+    forget: Annotated[list[int] | None, Parameter(name="--forget", negative=())] = None,
 ) -> int:
     """Undo what a run left whose harness was killed.
 
@@ -36,16 +38,21 @@ def heal(
     A run whose harness lives is not touched, nor is anything that is not a run's. The next run
     in the same store does all this by itself.
 
+    A fault that a plug-in was killed in, and that gave no undo ahead, stays in the list until you
+    have looked after it and say so: --forget with its number.
+
     Exit code 0: nothing is left; 255: something could not be undone.
 
     For example:
     ./shaketable heal
     ./shaketable heal store/quick/latest
+    ./shaketable heal store/quick/latest --forget 3
 
     Args:
         where: A store, of which all runs are healed, or the folder of one run.
+        forget: The number of a fault of that one run that was looked after by hand.
     """
-    healed = _heal(where)
+    healed = _heal(where, forget or ())
     tell(healed)
     if not any(each.did or each.left or each.is_alive for each in healed):
         session.out.print(Text(f"{session.shown(where)}: nothing is left to undo"), soft_wrap=True)
@@ -79,20 +86,22 @@ def tell(healed: Iterable[Healed]) -> None:
             session.out.print(Text(f"  left: {line}"), soft_wrap=True)
 
 
-def _heal(where: Path) -> list[Healed]:
+def _heal(where: Path, forget: Collection[int]) -> list[Healed]:
     """Heal a run's folder, or all of a store.
 
     Raises:
         UsageError: there is no such folder, or its harness lives.
     """
     if not where.exists():
-        if where == STORE:
+        if where == STORE and not forget:
             return _scratch()
         raise UsageError(f"{where}: there is no such folder; give a store or the folder of a run")
     if not where.is_dir():
         raise UsageError(f"{where}: a file; give a store or the folder of a run")
     if (where / "campaign.toml").exists() or (where / "faults.jsonl").exists():
-        return [healing.heal_run(where), *_scratch()]
+        return [healing.heal_run(where, forget), *_scratch()]
+    if forget:
+        raise UsageError(f"{where}: --forget is said of the folder of one run")
     return healing.heal_store(where, DEPTH)
 
 

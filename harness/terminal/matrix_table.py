@@ -57,6 +57,7 @@ def show(console: Console, view: MatrixView, page: str) -> None:
     _print(console, rows)
     cells = [cell for row in view.rows for cell in row.cells if cell is not None]
     _show_troubles(console, cells, folder=page.rpartition("/")[0])
+    _show_partly(console, cells)
     _show_skipped(console, view)
     counts = ", ".join(f"{count} {WORDS.get(name, name)}" for name, count in view.counts)
     console.print()
@@ -74,7 +75,8 @@ def _cell_text(cell: MatrixCell | None) -> Text:
     if cell.verdict in WORDS:
         return word
     again = f" ({len(cell.attempts)})" if len(cell.attempts) > 1 else ""
-    return Text.assemble(f"{cell.bit:>5} {cell.recovery:>7} ", word, again)
+    part = " in part" if cell.lacking else ""
+    return Text.assemble(f"{cell.bit:>5} {cell.recovery:>7} ", word, again, part)
 
 
 def _show_troubles(console: Console, cells: Iterable[MatrixCell], folder: str) -> None:
@@ -91,6 +93,18 @@ def _show_troubles(console: Console, cells: Iterable[MatrixCell], folder: str) -
             where = f"{folder}/{attempt.report or attempt.output}"
             told = f"  {attempt.verdict:<8} {where}"
             console.print(Text(told, style="dim"), soft_wrap=True, highlight=False)
+
+
+def _show_partly(console: Console, cells: Iterable[MatrixCell]) -> None:
+    """Say which cells were run without some of their faults, once for each fault and reason."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        for lacking in cell.lacking:
+            reasons.setdefault(lacking, []).append(cell.id)
+    for (fault, why), ids in reasons.items():
+        text = Text(f"\nin part, without {fault}: {', '.join(ids)}\n")
+        text.append(f"  {why}", style="dim")
+        console.print(text, highlight=False)
 
 
 def _show_skipped(console: Console, view: MatrixView) -> None:

@@ -80,6 +80,7 @@ class RunOptions:
         op_timeout: After this many seconds without an answer an operation's outcome is unknown.
         seed: What everything is drawn from; printed, so that a run can be repeated.
         test_count: Campaigns to run, each with a seed of its own; stops at the first not valid.
+        stop_at_first_violation: End the shaking at the first violation that is seen live.
         name: Folder under the store.
         store: Where runs are kept.
         spark_master: Spark that checks the history: local[*], spark://HOST:PORT, yarn, k8s://URL.
@@ -123,6 +124,10 @@ class RunOptions:
 
     seed: Annotated[str | None, _option("seed", RUNS, "SEED", default=False)] = None
     test_count: Annotated[int, Parameter(group=RUNS, metavar="N", show_default=False)] = 1
+    stop_at_first_violation: Annotated[
+        bool | None,
+        Parameter(name="--stop-at-first-violation", group=RUNS, negative="", show_default=False),
+    ] = None
     name: Annotated[str | None, _option("name", RUNS, "NAME")] = None
     store: Annotated[str | None, _option("store", RUNS, "FOLDER")] = None
     spark_master: Annotated[str | None, _option("spark_master", RUNS, "URL")] = None

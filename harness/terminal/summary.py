@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from rich.console import Console
 from rich.text import Text
@@ -21,7 +22,7 @@ NOTE_CHARS_MAX = 140
 """Longer notes are cut; the report has them whole."""
 NS_PER_S = 1e9
 MB = 1e6
-COPIED = ("report", "repeat")
+COPIED = ("violation", "report", "repeat")
 STYLES = {"VALID": "bold green", "INVALID": "bold red", "UNKNOWN": "bold yellow"}
 
 
@@ -54,10 +55,16 @@ def rows(view: RunView, report: str) -> list[tuple[str, str]]:
         *note_rows(view.notes),
         *findings_rows(view),
         ("seed", view.seed),
+        ("violation", page_path(report, view.first_page)),
         ("report", report),
         ("repeat", view.command),
     ]
     return [(label, text) for label, text in lines if text]
+
+
+def page_path(report: str, page: str) -> str:
+    """Return the path of a violation's page, which lies beside the report; "" if none does."""
+    return str(PurePath(report).parent / page) if page else ""
 
 
 def operations_text(outcomes: tuple[int, int, int]) -> str:
@@ -165,7 +172,8 @@ def _finding_text(groups: Sequence[ViolationGroup], total: int) -> str:
     """Say one finding of a kind, and how many there are of it under all faults."""
     count = f" ({total:,} of them)" if total > 1 else ""
     said = next((group.shown[0].message for group in groups if group.shown), groups[0].title)
-    return f"{groups[0].kind}{count}: {said}"
+    page = next((each.page for group in groups for each in group.shown if each.page), "")
+    return f"{groups[0].kind}{count}: {said}{f' Page: {page}' if page else ''}"
 
 
 def _seconds(ns: int) -> str:

@@ -38,6 +38,10 @@ RECOVERY_MARGIN: Final = 2.0
 RECOVERY_FLOOR_S: Final = 0.5
 RANKS: Final = {"VALID": 0, "UNKNOWN": 1, "INVALID": 2}
 ERRORS_MAX: Final = 12
+THROUGHPUT: Final = "throughput"
+LOAD: Final = ("rate", "concurrency", "think_time")
+"""Keys of a campaign that say how much clients ask for."""
+NO_INTERVAL: Final = Interval(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Metric:
 
 METRICS: Final = (
     Metric(
-        "throughput",
+        THROUGHPUT,
         "/s",
         lambda of: of.throughput,
         chance.mean,
@@ -109,6 +113,7 @@ def compare(a: Measured, b: Measured) -> Comparison:
     differences = [
         _verdicts(a, b),
         *_findings(a, b),
+        *_observed(a, b),
         *(
             _of_metric(metric, where, of_a, of_b, alpha)
             for where, of_a, of_b in pairs
@@ -121,6 +126,9 @@ def compare(a: Measured, b: Measured) -> Comparison:
         for letter, run in (("A", a), ("B", b))
         if not run.operations
     ]
+    if (loads := _loads(a, b)) is not None:
+        differences = [_of_other_load(each) for each in differences]
+        notes.append(f"the campaigns ask for different loads ({loads}): no throughput is judged")
     slower = _slower_machine(a, b)
     if slower is not None:
         differences = [_doubted(each, slower) for each in differences]
@@ -138,6 +146,26 @@ def compare(a: Measured, b: Measured) -> Comparison:
         errors=_errors(a, b),
         notes=tuple(notes),
     )
+
+
+def _loads(a: Measured, b: Measured) -> str | None:
+    """Say in what the loads differ that the campaigns ask for; None if in nothing known."""
+    told = [
+        f"{name} {a.setting[name]} in A, {b.setting[name]} in B"
+        for name in LOAD
+        if name in a.setting and name in b.setting and a.setting[name] != b.setting[name]
+    ]
+    return ", ".join(told) or None
+
+
+def _of_other_load(each: Difference) -> Difference:
+    """Take back what the load alone brought about: fewer operations where fewer were asked for."""
+    if each.what != THROUGHPUT or each.judgement not in (Judgement.WORSE, Judgement.BETTER):
+        return each
+    text = words.of_metric(
+        each.what, each.unit, each.where, each.a or 0.0, each.b or 0.0, NO_INTERVAL, Judgement.SAME
+    )
+    return replace(each, judgement=Judgement.SAME, text=text, sure="another load was asked for")
 
 
 def _slower_machine(a: Measured, b: Measured) -> str | None:
@@ -324,6 +352,30 @@ def _findings(a: Measured, b: Measured) -> Iterator[Difference]:
             judgement,
             f"{kind}: {of_a:,} found in A, {of_b:,} in B",
             "certain",
+        )
+
+
+def _observed(a: Measured, b: Measured) -> Iterator[Difference]:
+    """Tell kinds of anomalies that only one run shows, though they break no promise.
+
+    A run may show one by chance that another like it does not: that is never sure.
+    """
+    for kind in sorted(
+        (a.observed.keys() | b.observed.keys()) - (a.findings.keys() | b.findings.keys())
+    ):
+        of_a, of_b = a.observed.get(kind, 0), b.observed.get(kind, 0)
+        if of_a and of_b:
+            continue
+        yield Difference(
+            EVERYWHERE,
+            kind,
+            "found",
+            of_a,
+            of_b,
+            Judgement.UNSURE,
+            f"{kind} (breaks no promise): {of_a:,} observed in A, {of_b:,} in B",
+            "may be by chance",
+            differs=True,
         )
 
 

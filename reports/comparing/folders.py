@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
+from harness.history.plain_files import NoPlainFileError, read_plain
 from reports.comparing.differences import compare
 from reports.comparing.measuring import Measured, measure
 from reports.comparing.model import Comparison
@@ -21,6 +22,7 @@ SETTING: Final = (
     "faults",
     "rate",
     "concurrency",
+    "think_time",
     "queues",
     "time_limit",
     "disk",
@@ -29,6 +31,7 @@ SETTING: Final = (
 """Keys of a campaign that make other numbers likely."""
 SIMULATED: Final = "sim"
 """The world in which nothing of the machine matters."""
+FILE_BYTES_MAX: Final = 64 << 20
 VALUE_CHARS_MAX: Final = 120
 
 
@@ -55,16 +58,16 @@ def measured(folder: Path) -> Measured:
 def _others(run_json: Path) -> float | None:
     """Return the share of the machine that other work took, if the run noted it."""
     try:
-        share = json.loads(run_json.read_bytes())["machine"]["busy_with_others"]
-    except (OSError, ValueError, KeyError, TypeError):
+        share = json.loads(read_plain(run_json, FILE_BYTES_MAX))["machine"]["busy_with_others"]
+    except (NoPlainFileError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return float(share) if isinstance(share, int | float) else None
+    return float(share) if isinstance(share, int | float) and 0 <= share <= 1 else None
 
 
 def _setting(campaign_toml: Path) -> dict[str, str]:
     try:
-        campaign = tomllib.loads(campaign_toml.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        campaign = tomllib.loads(read_plain(campaign_toml, FILE_BYTES_MAX).decode())
+    except (NoPlainFileError, ValueError, RecursionError):
         return {}
     return {
         name: _text(campaign[name]) for name in SETTING if campaign.get(name) not in (None, "", [])
@@ -72,5 +75,8 @@ def _setting(campaign_toml: Path) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    try:
+        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists
+        return "?"
     return text if len(text) <= VALUE_CHARS_MAX else f"{text[: VALUE_CHARS_MAX - 1]}…"

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reports.comparing.stretches import CALM, LOADED, SETTLE_NS, Shaken, Window, windows
-from reports.model import FaultRow, RunView
+from reports.model import CheckerView, FaultRow, RunView
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -49,18 +49,24 @@ class Series:
 class Recoveries:
     """How long the group took to serve again after each fault of a kind, in seconds.
 
-    `never` of them did not: they stand with the time that was waited in vain.
+    `never` of them did not: they stand with the time that was waited in vain, behind the others.
     """
 
     lengths_s: tuple[float, ...]
     never: int = 0
+
+    @property
+    def recovered_s(self) -> tuple[float, ...]:
+        """Those after which it did serve again."""
+        return self.lengths_s[: len(self.lengths_s) - self.never]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One run in numbers.
 
-    `findings` counts anomalies by kind; `errors` counts operations by outcome and error;
+    `findings` counts anomalies by kind, `observed` those that break no promise; `errors` counts
+    operations by outcome and error;
     `setting` is what the campaign asked for, as far as it matters for a comparison.
     `others`: the share of the machine that other work took while the run went on, if known.
     """
@@ -73,6 +79,7 @@ class Measured:
     conditions: Mapping[str, Series]
     recoveries: Mapping[str, Recoveries]
     findings: Mapping[str, int] = field(default_factory=dict)
+    observed: Mapping[str, int] = field(default_factory=dict)
     errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
     faults_asked: tuple[str, ...] = ()
     setting: Mapping[str, str] = field(default_factory=dict)
@@ -84,8 +91,11 @@ def measure(
 ) -> Measured:
     """Measure a run."""
     findings: Counter[str] = Counter()
+    observed: dict[str, int] = {}
     for checker in view.checkers:
         findings.update(dict(checker.totals))
+        for kind, count in _observed(checker).items():  # several may see the same
+            observed[kind] = max(count, observed.get(kind, 0))
     loaded = [(span.start_ns, span.stop_ns) for span in view.phases if span.name in LOADED]
     cut = windows(loaded or [(0, view.duration_ns)], [_shaken(row) for row in view.faults])
     return Measured(
@@ -97,11 +107,20 @@ def measure(
         conditions=series_of(view.operations, cut),
         recoveries=_recoveries(view.faults),
         findings=dict(findings),
+        observed=observed,
         errors={(outcome, text): count for outcome, text, count in view.errors},
         faults_asked=view.faults_asked,
         setting=dict(setting or {}),
         others=others,
     )
+
+
+def _observed(checker: CheckerView) -> dict[str, int]:
+    """Count what breaks no promise by kind: all of them, or what an older run kept."""
+    kept: Counter[str] = Counter()
+    for group in checker.observed:
+        kept[group.kind] += group.total
+    return {**kept, **dict(checker.observed_totals)}
 
 
 def series_of(operations: pa.Table, cut: Mapping[str, Sequence[Window]]) -> dict[str, Series]:
@@ -167,16 +186,18 @@ def _shaken(row: FaultRow) -> Shaken:
 def _recoveries(faults: Sequence[FaultRow]) -> dict[str, Recoveries]:
     """Collect the recoveries from faults that bit and after which somebody asked."""
     lengths: dict[str, list[float]] = {}
-    never: Counter[str] = Counter()
+    waited: dict[str, list[float]] = {}
     for row in faults:
         recovery = row.recovery
         if recovery is None or not recovery.bit or not recovery.asked:
             continue
         name = row.window.name
         if recovery.recovery_ns is None:
-            never[name] += 1
-            waited_ns = recovery.until_ns - row.window.from_ns
+            until_ns = recovery.until_ns - row.window.from_ns
+            waited.setdefault(name, []).append(until_ns / NS_PER_S)
         else:
-            waited_ns = recovery.recovery_ns
-        lengths.setdefault(name, []).append(waited_ns / NS_PER_S)
-    return {name: Recoveries(tuple(each), never[name]) for name, each in sorted(lengths.items())}
+            lengths.setdefault(name, []).append(recovery.recovery_ns / NS_PER_S)
+    return {
+        name: Recoveries((*lengths.get(name, ()), *waited.get(name, ())), len(waited.get(name, ())))
+        for name in sorted(lengths.keys() | waited.keys())
+    }

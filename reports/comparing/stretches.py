@@ -14,8 +14,8 @@ from typing import Final
 CALM: Final = "calm"
 """Steady phase, and what of the chaos phase lies outside of faults and their aftermath."""
 WINDOW_NS: Final = 1_000_000_000
-REST_MIN_NS: Final = WINDOW_NS // 2
-"""A shorter rest of a stretch makes no window of its own: too few operations fall into it."""
+WINDOWS_MAX: Final = 100_000
+"""Of a run; those of one that lasted longer than so many seconds are longer."""
 SETTLE_NS: Final = WINDOW_NS
 """How long after a fault's undo (or the recovery, if that is later) it is not yet calm."""
 LOADED: Final = ("steady", "chaos")
@@ -54,10 +54,12 @@ def windows(
             ("kill + pause").
     """
     found: dict[str, list[Window]] = {}
+    loaded = list(loaded)
+    window_ns = max(WINDOW_NS, -(-sum(stop - start for start, stop in loaded) // WINDOWS_MAX))
     for start, stop in loaded:
         for name, begin, end in _conditions(start, stop, shaken):
             cut = found.setdefault(name, [])
-            cut += _cut(begin, end, piece=cut[-1].piece + 1 if cut else 0)
+            cut += _cut(begin, end, window_ns, piece=cut[-1].piece + 1 if cut else 0)
     return {name: tuple(cut) for name, cut in found.items() if cut}
 
 
@@ -77,11 +79,14 @@ def _conditions(start: int, stop: int, shaken: Sequence[Shaken]) -> list[tuple[s
     return pieces
 
 
-def _cut(start: int, stop: int, piece: int) -> list[Window]:
-    """Cut a stretch into equal windows of about `WINDOW_NS`; none if it is too short."""
-    length = stop - start
-    if length < REST_MIN_NS:
+def _cut(start: int, stop: int, window_ns: int, piece: int) -> list[Window]:
+    """Cut a stretch into equal windows of about `window_ns`; none if it is too short.
+
+    A rest of less than half of that makes no window of its own: too few operations fall into it.
+    """
+    length, rest_min = stop - start, window_ns // 2
+    if length < rest_min:
         return []
-    count = max(1, (length + REST_MIN_NS) // WINDOW_NS)
+    count = max(1, (length + rest_min) // window_ns)
     edges = [start + length * number // count for number in range(count + 1)]
     return [Window(begin, end, piece) for begin, end in pairwise(edges)]

@@ -13,8 +13,16 @@ from typing import Final
 
 from harness.verdict import EXIT_BY_OUTCOME, ExitCode, Outcome
 from reports.gating.measures import CEILINGS, FLOORS
-from reports.gating.model import Conclusion, GateResult, Ruling, RunFacts, RunRulings
-from reports.gating.policy import UNKNOWN, VACUOUS, Allowance, Detection, Policy
+from reports.gating.model import Bites, Conclusion, GateResult, Ruling, RunFacts, RunRulings
+from reports.gating.policy import (
+    RUNS_MIN,
+    UNAVAILABLE,
+    UNKNOWN,
+    VACUOUS,
+    Allowance,
+    Detection,
+    Policy,
+)
 
 VACUITY: Final = "vacuity"
 """The checker that says whether a run tested what it was asked to test."""
@@ -23,6 +31,8 @@ VERDICT: Final = "verdict"
 PLANTED_BUG: Final = "planted-bug"
 DETECTION: Final = "detection"
 RUNS: Final = "runs"
+ROUNDING: Final = 1e-9
+"""A share of runs is no whole number of them by this much: 0.7 of 10 is 7, not a bit more."""
 
 
 def decide(policy: Policy, runs: Sequence[RunFacts], today_utc: datetime.date) -> GateResult:
@@ -78,15 +88,41 @@ def _verdicts(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterat
     for conclusion in run.conclusions:
         yield _verdict(policy, run, conclusion, today_utc)
     worst = max((one.outcome for one in run.conclusions), default=Outcome.VALID)
-    if run.outcome > worst or not run.conclusions:
+    is_told = bool(run.vacuous) and run.outcome is Outcome.UNKNOWN
+    if (run.outcome > worst or not run.conclusions) and not is_told:
         text = run.failure or f"the verdict is {run.outcome.name.lower()}"
         ruling = Ruling(VERDICT, EXIT_BY_OUTCOME[run.outcome], text)
         yield _allowed(policy, ruling, UNKNOWN, run.name, today_utc)
+    yield from _vacuous(policy, run, today_utc)
+    yield from _not_done(policy, run, today_utc)
+
+
+def _vacuous(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterator[Ruling]:
+    """Say that too little bit, where no checker does."""
     told = any(one.checker == VACUITY and one.outcome > Outcome.VALID for one in run.conclusions)
-    if run.asked and not told and not any(count.bit for count in run.faults.values()):
-        text = f"vacuous: no fault bit of those asked for ({', '.join(run.asked)})"
-        ruling = Ruling(FAULTS_BIT, ExitCode.UNKNOWN, text)
+    text = run.vacuous
+    if not text and run.asked and not told and not any(of.bit for of in run.faults.values()):
+        text = f"no fault bit of those asked for ({', '.join(run.asked)})"
+    if text:
+        ruling = Ruling(FAULTS_BIT, ExitCode.UNKNOWN, f"vacuous: {text}")
         yield _allowed(policy, ruling, VACUOUS, run.name, today_utc)
+
+
+def _not_done(policy: Policy, run: RunFacts, today_utc: datetime.date) -> Iterator[Ruling]:
+    """Name the faults that a run was to do and did not: it shows nothing about these.
+
+    A floor of a fault says more, and stands in the place of this.
+    """
+    lacking = {fault: f"could not be done: {why}" for fault, why in run.unavailable.items()}
+    if any(of.bit for of in run.faults.values()):  # if none bit, that is told, of all of them
+        never = [fault for fault in run.asked if not run.faults.get(fault, Bites(0, 0)).done]
+        lacking |= dict.fromkeys(never, "never came up")
+    for fault, why in lacking.items():
+        if fault in policy.floors.faults:
+            continue
+        text = f"{fault} was asked for and {why}"
+        ruling = Ruling(f"fault {fault}", ExitCode.UNKNOWN, text)
+        yield _allowed(policy, ruling, UNAVAILABLE, run.name, today_utc, fault)
 
 
 def _verdict(
@@ -103,14 +139,14 @@ def _verdict(
 
 
 def _allowed(
-    policy: Policy, ruling: Ruling, kind: str, run: str, today_utc: datetime.date
+    policy: Policy, ruling: Ruling, kind: str, run: str, today_utc: datetime.date, fault: str = ""
 ) -> Ruling:
     """Let a ruling pass if the policy allows it today; say so if it did until some day."""
     if ruling.code != ExitCode.UNKNOWN:
         return ruling
     ended: Allowance | None = None
     for allowance in policy.allow:
-        if not allowance.covers(kind, run, ruling.rule):
+        if not allowance.covers(kind, run, fault or ruling.rule):
             continue
         if today_utc <= allowance.until:
             return Ruling(ruling.rule, ExitCode.VALID, ruling.message, allowance)
@@ -154,12 +190,17 @@ def _ceilings(policy: Policy, run: RunFacts) -> Iterator[Ruling]:
             continue
         value = run.measures.get(key)
         most = f"at most {measure.text(ceiling)}"
+        is_least = key in run.at_least
         if value is None:
             why = run.missing.get(key, "the run has no such number")
             yield Ruling(key, ExitCode.UNKNOWN, f"{measure.words}: not known ({why}); {most}")
             continue
         code = ExitCode.VALID if value <= ceiling else ExitCode.INVALID
-        yield Ruling(key, code, f"{measure.words}: {measure.text(value)}; {most}")
+        said = f"{measure.words}: {measure.text(value)}"
+        if is_least:
+            said = f"{measure.words}: {measure.text(value)} or more"
+            code = ExitCode.INVALID if value > ceiling else ExitCode.UNKNOWN
+        yield Ruling(key, code, f"{said}; {most}")
 
 
 def _overall(policy: Policy, runs: Sequence[RunFacts]) -> Iterator[Ruling]:
@@ -167,11 +208,13 @@ def _overall(policy: Policy, runs: Sequence[RunFacts]) -> Iterator[Ruling]:
     if policy.detection is not None:
         yield from _detection(policy.detection, [run for run in last if run.mutant is not None])
         last = [run for run in last if run.mutant is None]
-    # Runs of planted bugs alone are a measurement of the harness, and may stand for themselves.
-    if last or policy.detection is None or not any(run.mutant for run in runs):
-        count = sum(run.outcome is not None for run in last)
-        code = ExitCode.VALID if count >= policy.floors.runs else ExitCode.UNKNOWN
-        yield Ruling(RUNS, code, f"runs with a verdict: {count}; at least {policy.floors.runs}")
+    # Runs of planted bugs alone are a measurement of the harness, and may stand for themselves
+    # where the policy asks for no other runs.
+    is_asked = policy.floors.runs is not None or policy.detection is None
+    if last or is_asked or not any(run.mutant for run in runs):
+        count, floor = sum(run.outcome is not None for run in last), policy.floors.runs or RUNS_MIN
+        code = ExitCode.VALID if count >= floor else ExitCode.UNKNOWN
+        yield Ruling(RUNS, code, f"runs with a verdict: {count}; at least {floor}")
     for fault, floor in policy.floors.faults.items():
         if floor and not any(fault in run.asked or fault in run.unavailable for run in last):
             text = f"no run was asked for {fault}; it is to bite {_times(floor)}"
@@ -186,9 +229,9 @@ def _detection(asked: Detection, runs: Sequence[RunFacts]) -> Iterator[Ruling]:
     text = f"planted bugs found: {len(found)} of {len(ran)}"
     if missed:
         text += f", not {', '.join(missed)}"
-    is_met = bool(ran) and len(found) >= asked.found * len(ran)
+    is_met = bool(ran) and len(found) >= asked.found * len(ran) - ROUNDING
     code = ExitCode.VALID if is_met else ExitCode.UNKNOWN
-    yield Ruling(DETECTION, code, f"{text}; at least {asked.found:.0%}")
+    yield Ruling(DETECTION, code, f"{text}; at least {asked.found * 100:.10g}%")
     if len(ran) < asked.runs or asked.runs > 1:
         code = ExitCode.UNKNOWN if len(ran) < asked.runs else ExitCode.VALID
         yield Ruling(
@@ -205,7 +248,9 @@ def _unneeded(policy: Policy, runs: Sequence[RunFacts]) -> Iterator[str]:
     for allowance in policy.allow:
         if not any(_is_needed(allowance, run) for run in runs):
             where = "" if allowance.runs == ("*",) else f" of {', '.join(allowance.runs)}"
-            yield f"no run needs that {allowance.verdict}{where} is allowed: {allowance.reason}"
+            what = f"{', '.join(allowance.faults)} " if allowance.faults else ""
+            what += allowance.verdict
+            yield f"no run needs that {what}{where} is allowed: {allowance.reason}"
 
 
 def _is_needed(allowance: Allowance, run: RunFacts) -> bool:

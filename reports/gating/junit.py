@@ -94,7 +94,8 @@ def _case(ruling: Ruling) -> _Case:
 
 def _told(run: RunRulings) -> str:
     """What helps to see it again."""
-    return "\n".join(f"{label}: {text}" for label, text in _rows(run.facts) if text)
+    rows = [*_rows(run.facts), *((f"page of {kind}", page) for kind, page in run.pages)]
+    return "\n".join(f"{label}: {text}" for label, text in rows if text)
 
 
 def _rows(facts: RunFacts) -> list[tuple[str, str]]:

@@ -96,6 +96,8 @@ def _details(run: RunRulings) -> Iterator[str]:
         yield f"- to see it again: <code>{escape(run.facts.repeat)}</code>\n"
     if run.breaches and run.facts.report:
         yield f"- its page: <code>{escape(run.facts.report)}</code>\n"
+    for kind, page in run.pages:
+        yield f"- the page of {escape(kind)}: <code>{escape(page)}</code>\n"
 
 
 def _let_pass(run: RunRulings) -> list[Ruling]:

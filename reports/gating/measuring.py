@@ -19,14 +19,40 @@ from harness.plugins import FaultWindow
 from harness.verdict import Outcome
 from reports.gating.model import Conclusion
 from reports.recovery import recovery_times
+from reports.worked import Worked, outages, serving
 
-COLUMNS: Final = ("f", "call_ns", "return_ns", "outcome")
+COLUMNS: Final = ("process", "f", "call_ns", "return_ns", "outcome")
 """Of OPERATIONS: what is measured."""
 NS_PER_S: Final = 1e9
 NS_PER_MS: Final = 1e6
-LOSSES: Final = ("lost-append", "lost-message", "lost-element", "lost-write")
-"""Kinds of findings that say that something acknowledged is gone."""
-LOSS_CHECKERS: Final = ("durability", "group-delivery", "log-anomalies", "set-full", "total-queue")
+BY_TIME: Final = (
+    "recovery_median_s",
+    "recovery_worst_s",
+    "unavailable_longest_s",
+    "unavailable_total_s",
+)
+"""Numbers that are known only where it is known when clients worked."""
+LOSSES: Final = (
+    ("lost-append", "altered", "lost-message", "lost-element", "lost-write", "unseen"),
+    ("offset-lost", "offset-went-back"),
+    ("lost-add",),
+)
+"""Kinds of findings that say that something acknowledged is gone: values, offsets that a group
+committed, adds to counters. Those of one line may be about the same operations."""
+COUNTED: Final = ("lost-append", "altered")
+"""Kinds that count each operation that is lost. The others count where a loss was seen: there may
+be more that nobody looked for."""
+LOSS_CHECKERS: Final = (
+    "consumer-offsets",
+    "counter",
+    "durability",
+    "group-delivery",
+    "log-anomalies",
+    "lost-write",
+    "set-full",
+    "total-queue",
+    "unseen",
+)
 """Checkers that find these, where there are any."""
 
 Times = npt.NDArray[np.int64]
@@ -34,66 +60,83 @@ Times = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Measured:
-    """Numbers by their keys in a policy, and why those that lack are not known."""
+    """Numbers by their keys in a policy, and why those that lack are not known.
+
+    Of the keys in `at_least` it is known that the number is so large, and may be larger.
+    """
 
     values: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    at_least: set[str] = field(default_factory=set)
 
 
 def measure_operations(
-    operations: pa.Table, windows: Sequence[FaultWindow], unavailable_from_s: float
+    operations: pa.Table,
+    windows: Sequence[FaultWindow],
+    worked: Worked | None,
+    unavailable_from_s: float,
 ) -> Measured:
     """Measure recovery, latency and availability.
 
     Recovery and availability go by operations that append; where a workload has none, by all of
-    them. A fault after which nothing was acknowledged again has an infinite recovery time.
+    them. They end when the clients' time is over, not with their last call: clients that wait
+    call nothing. A fault after which nothing was acknowledged again has an infinite recovery time.
 
     Args:
         operations: the columns COLUMNS of OPERATIONS.
         windows: the faults as they were done.
+        worked: when clients worked; None if the run does not say.
         unavailable_from_s: a stretch without an acknowledgement counts from this length on.
     """
     found = Measured({"operations": operations.num_rows})
-    served = _serving(operations)
-    _recovery(found, served, windows)
     _latency(found, operations, windows)
-    _availability(found, served, unavailable_from_s)
+    if worked is None:
+        found.missing |= dict.fromkeys(BY_TIME, "the run does not say when clients worked")
+        return found
+    served = serving(operations)
+    _recovery(found, served, windows, worked)
+    _availability(found, served, worked, unavailable_from_s)
     return found
 
 
 def measure_loss(conclusions: Sequence[Conclusion]) -> Measured:
     """Count acknowledged operations that were seen lost, whether or not a promise was broken.
 
-    Several checkers look at the same history: what they count is not added up.
+    Several checkers look at the same history: of what they count about the same operations the
+    largest number stands. It is the whole loss only if who found it looked at every operation.
     """
-    losses = [
-        kind.count
-        for one in conclusions
-        for kind in (*one.kinds, *one.observed)
-        if kind.name in LOSSES
-    ]
+    key = "acknowledged_loss"
     able = [one for one in conclusions if one.checker in LOSS_CHECKERS]
     unsure = [one.checker for one in able if one.outcome is Outcome.UNKNOWN]
-    if losses:
-        return Measured({"acknowledged_loss": max(losses)})
+    found = [_loss(conclusions, kinds) for kinds in LOSSES]
+    if total := sum(count for count, _ in found):
+        is_whole = not unsure and all(is_exact for count, is_exact in found if count)
+        return Measured({key: total}, at_least=set() if is_whole else {key})
     if unsure:
-        return Measured(missing={"acknowledged_loss": f"{', '.join(unsure)} came to no verdict"})
+        return Measured(missing={key: f"{', '.join(unsure)} came to no verdict"})
     if not able:
-        return Measured(missing={"acknowledged_loss": "no checker of the run looks for losses"})
-    return Measured({"acknowledged_loss": 0})
+        return Measured(missing={key: "no checker of the run looks for losses"})
+    return Measured({key: 0})
 
 
-def _serving(operations: pa.Table) -> pa.Table:
-    """The operations that show whether the group serves, all under a name that appends."""
-    appends = operations.filter(pc.is_in(operations["f"], value_set=pa.array(APPENDING)))
-    if appends.num_rows:
-        return appends
-    names = pa.array([APPENDING[0]] * operations.num_rows, pa.string())
-    return operations.set_column(operations.column_names.index("f"), "f", names)
+def _loss(conclusions: Sequence[Conclusion], kinds: Sequence[str]) -> tuple[int, bool]:
+    """Count the losses of some kinds, by the checker that saw the most; say if that is exact."""
+    most, is_exact = 0, True
+    for one in conclusions:
+        seen = [kind for kind in (*one.kinds, *one.observed) if kind.name in kinds]
+        count = sum(kind.count for kind in seen)
+        is_counted = all(kind.name in COUNTED and not kind.is_least for kind in seen)
+        if (count, is_counted) > (most, is_exact and most > 0):
+            most, is_exact = count, is_counted
+    return most, is_exact
 
 
-def _recovery(found: Measured, served: pa.Table, windows: Sequence[FaultWindow]) -> None:
-    asked = [one for one in recovery_times(served, windows) if one.bit and one.asked]
+def _recovery(
+    found: Measured, served: pa.Table, windows: Sequence[FaultWindow], worked: Worked
+) -> None:
+    names = pa.array([APPENDING[0]] * served.num_rows, pa.string())
+    served = served.set_column(served.column_names.index("f"), "f", names)
+    asked = [one for one in recovery_times(served, windows, worked) if one.bit and one.asked]
     if not asked:
         why = "no fault bit after which a client asked" if windows else "there was no fault"
         found.missing["recovery_median_s"] = found.missing["recovery_worst_s"] = why
@@ -124,19 +167,18 @@ def _p99(found: Measured, key: str, took_ms: npt.NDArray[np.float64], why: str) 
         found.missing[key] = why
 
 
-def _availability(found: Measured, served: pa.Table, unavailable_from_s: float) -> None:
-    calls = _times(served["call_ns"])
-    if not len(calls):
+def _availability(
+    found: Measured, served: pa.Table, worked: Worked, unavailable_from_s: float
+) -> None:
+    calls = served["call_ns"]
+    if not pc.any(pc.less_equal(calls, worked.until_ns)).as_py():
         why = "there are no operations"
         found.missing["unavailable_longest_s"] = found.missing["unavailable_total_s"] = why
         return
-    is_done = pc.and_(pc.equal(served["outcome"], "ok"), pc.is_valid(served["return_ns"]))
-    first, last = int(calls.min()), int(calls.max())
-    acknowledged = np.sort(_times(served.filter(is_done)["return_ns"]))
-    inside = acknowledged[(acknowledged > first) & (acknowledged < last)]
-    gaps_s = np.diff(np.concatenate(([first], inside, [last]))) / NS_PER_S
-    found.values["unavailable_longest_s"] = float(gaps_s.max())
-    found.values["unavailable_total_s"] = float(gaps_s[gaps_s >= unavailable_from_s].sum())
+    starts, stops = outages(served, worked)
+    lengths_s = (stops - starts) / NS_PER_S
+    found.values["unavailable_longest_s"] = float(lengths_s.max(initial=0.0))
+    found.values["unavailable_total_s"] = float(lengths_s[lengths_s >= unavailable_from_s].sum())
 
 
 def _times(column: Any) -> Times:

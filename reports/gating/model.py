@@ -8,10 +8,17 @@ from dataclasses import dataclass, field
 from harness.verdict import ExitCode, Outcome, worst_exit
 from reports.gating.policy import Allowance
 
+PAGES_TOLD_MAX = 10
+"""Pages of violations that are named of one run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Findings of one kind: how many, the first in words, and where it stands in the history."""
+    """Findings of one kind: how many, the first in words, and where it stands in the history.
+
+    `is_least`: there may be more of them than `count`, for not all were kept.
+    `page` is the path of the first one's page, "" if there is none.
+    """
 
     name: str
     count: int
@@ -19,6 +26,8 @@ class Kind:
     key: str | None = None
     offset: int | None = None
     operations: tuple[int, ...] = ()
+    is_least: bool = False
+    page: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,8 @@ class RunFacts:
         faults: how often each bit.
         measures: numbers by their keys in a policy's [floors] and [ceilings]; what is not known
             is not there, and `missing` may say why.
+        at_least: keys of those measures that may be more than they are known to be.
+        vacuous: why it shows too little although its checkers do not say so, "" if it does not.
         mutant: the planted bug that it was run with.
         repeat: the command that repeats it; "" if none does.
         campaign: the campaign file; "" if there is none.
@@ -76,6 +87,8 @@ class RunFacts:
     faults: Mapping[str, Bites] = field(default_factory=dict)
     measures: Mapping[str, float] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    at_least: frozenset[str] = frozenset()
+    vacuous: str = ""
     mutant: str | None = None
     repeat: str = ""
     campaign: str = ""
@@ -112,6 +125,19 @@ class RunRulings:
     def code(self) -> int:
         """The worst of them."""
         return worst_exit(ruling.code for ruling in self.rulings)
+
+    @property
+    def pages(self) -> tuple[tuple[str, str], ...]:
+        """Kind and page of what broken rules are about, of each page once."""
+        broken = {ruling.rule for ruling in self.breaches}
+        told = {
+            kind.page: kind.name
+            for one in self.facts.conclusions
+            if one.checker in broken
+            for kind in one.kinds
+            if kind.page
+        }
+        return tuple((name, page) for page, name in told.items())[:PAGES_TOLD_MAX]
 
     @property
     def breaches(self) -> tuple[Ruling, ...]:

@@ -14,24 +14,30 @@ import msgspec
 
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
-Bound = Annotated[float, msgspec.Meta(ge=0.0)]
+Bound = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
+"""Bounded, so that infinity is no ceiling."""
 
 UNKNOWN = "unknown"
 VACUOUS = "vacuous"
+UNAVAILABLE = "unavailable"
+RUNS_MIN = 1
+"""Runs that there must be if a policy does not say."""
 
 
 class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much must have been tried, or it shows nothing.
 
     Attributes:
-        runs: so many runs there must be, all together.
+        runs: so many runs there must be, all together, and without planted bugs if [detection]
+            stands for these. None: one, or planted bugs that stand for themselves.
         operations: of the clients, in each run.
         faults_bit: faults that bit, in each run.
         faults: of single faults, how often each must have bitten in each run that asked for it;
-            one for which no run asked is missed.
+            one for which no run asked is missed. A fault that is named here need not be done
+            more often than that: with 0 a run passes without it.
     """
 
-    runs: Annotated[int, msgspec.Meta(ge=1)] = 1
+    runs: Annotated[int, msgspec.Meta(ge=1)] | None = None
     operations: Count = 0
     faults_bit: Count = 0
     faults: dict[str, Count] = {}
@@ -72,25 +78,33 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         until: the last day, UTC, on which it holds.
         runs: names of runs, with * and ?; all if it is left out.
         checkers: whose unknown; all if it is left out.
+        faults: of "unavailable", each by its name: those that a run may lack.
     """
 
-    verdict: Literal["unknown", "vacuous"]
+    verdict: Literal["unknown", "vacuous", "unavailable"]
     reason: Annotated[str, msgspec.Meta(min_length=1, pattern=r"\S")]
     until: datetime.date
     runs: tuple[str, ...] = ("*",)
     checkers: tuple[str, ...] = ("*",)
+    faults: tuple[str, ...] = ()
 
-    def covers(self, verdict: str, run: str, checker: str) -> bool:
-        """Whether it is about this verdict of this checker in this run, on whatever day."""
-        return (
-            self.verdict == verdict
-            and any(fnmatchcase(run, pattern) for pattern in self.runs)
-            and any(fnmatchcase(checker, pattern) for pattern in self.checkers)
-        )
+    def covers(self, verdict: str, run: str, about: str) -> bool:
+        """Whether it is about this verdict in this run, on whatever day.
+
+        Args:
+            verdict: unknown, vacuous or unavailable.
+            run: the run's name.
+            about: the checker whose verdict it is, or the fault that was unavailable.
+        """
+        if self.verdict != verdict or not any(fnmatchcase(run, pattern) for pattern in self.runs):
+            return False
+        if verdict == UNAVAILABLE:
+            return about in self.faults
+        return any(fnmatchcase(about, pattern) for pattern in self.checkers)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy. The default one asks for valid verdicts of runs whose faults bit, and no more.
+    """A policy. The default one asks for valid verdicts of runs that did the faults asked for.
 
     Attributes:
         floors: how much must have been tried.
@@ -103,6 +117,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     floors: Floors = Floors()
     ceilings: Ceilings = Ceilings()
-    unavailable_from_s: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0
+    unavailable_from_s: Annotated[float, msgspec.Meta(gt=0.0, le=1e12)] = 1.0
     detection: Detection | None = None
     allow: tuple[Allowance, ...] = ()

@@ -32,6 +32,10 @@ OPERATIONS_MAX: Final = 50
 NOWHERE: Final = "shaketable-gate"
 """Stands for a file where a result is about all runs together."""
 
+_STEERING: Final = {ord(sign): f"\\{sign}" for sign in "\\[]"} | {
+    ord(sign): sign * 2 for sign in "{}"
+}
+
 Level = Literal["error", "warning", "note"]
 RANK: Final = {"error": 0, "warning": 1, "note": 2}
 
@@ -150,13 +154,15 @@ def _result(one: _Result, place: int) -> dict[str, Any]:
         properties = {key: printable(value) for key, value in told if value}
     if one.kind is not None and one.kind.operations:
         properties["operations"] = list(one.kind.operations[:OPERATIONS_MAX])
+    if one.kind is not None and one.kind.page:
+        properties["violation"] = printable(one.kind.page)
     campaign = name.partition("/")[0]
     anomaly = _fingerprint(one.rule, campaign)
     return {
         "ruleId": one.rule,
         "ruleIndex": place,
         "level": one.level,
-        "message": {"text": _short(printable(text))},
+        "message": {"text": _plain(_short(printable(text)))},
         "locations": [_location(facts.campaign if facts else "")],
         "partialFingerprints": {
             # The same anomaly in the same campaign stays one alert, whatever its seed and run.
@@ -168,6 +174,11 @@ def _result(one: _Result, place: int) -> dict[str, Any]:
     }
 
 
+def _plain(text: str) -> str:
+    """Return a text in which nothing is taken for a link or a placeholder (3.11.5, 3.11.6)."""
+    return text.translate(_STEERING)
+
+
 def _location(campaign: str) -> dict[str, Any]:
     uri = _uri(campaign) if campaign else NOWHERE
     region = {"startLine": 1}
@@ -176,7 +187,11 @@ def _location(campaign: str) -> dict[str, Any]:
 
 def _uri(path: str) -> str:
     """A path as a URI: relative where it is, so that code scanning finds it in the repository."""
-    escaped = quote(PurePath(path).as_posix().encode(errors="surrogatepass"))
+    try:
+        as_bytes = PurePath(path).as_posix().encode(errors="surrogateescape")
+    except UnicodeEncodeError:  # no name that a file system has
+        as_bytes = printable(path).encode(errors="replace")
+    escaped = quote(as_bytes)
     return f"file://{escaped}" if path.startswith("/") else escaped
 
 

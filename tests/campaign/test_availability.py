@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -9,8 +11,11 @@ from fake_target import FakeTarget
 
 from harness import availability, discovery
 from harness.campaign import Campaign
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
+from harness.faults.kill import Kill
+from harness.plugins import Json
 from harness.schedule import schedule
+from harness.scripts import Step
 
 ALL = ("kill", "partition", "pause", "transfer")
 
@@ -93,3 +98,89 @@ def test_no_victims_leave_the_draw_as_it_was() -> None:
     campaign = Campaign(seed="7", time_limit_s=120)
     plain = {name: discovery.get("faults", name) for name in campaign.faults}
     assert schedule(campaign, availability.choose(campaign).faults) == schedule(campaign, plain)
+
+
+class Foreign(Kill):
+    """Somebody's fault, one of whose methods does what it may not."""
+
+    name = "foreign"
+
+    def configured(self, options: Json) -> Foreign:
+        """Take no options."""
+        return self
+
+
+@pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch) -> type[Foreign]:
+    """The class of a fault that is found by its name."""
+    get = discovery.get
+
+    class Mine(Foreign):
+        """One for each test."""
+
+    monkeypatch.setattr(
+        discovery, "get", lambda kind, name: Mine() if name == "foreign" else get(kind, name)
+    )
+    return Mine
+
+
+def raises(error: BaseException) -> Callable[..., object]:
+    def method(*_: object) -> object:
+        raise error
+
+    return method
+
+
+@pytest.mark.parametrize(
+    ("method", "does", "line"),
+    [
+        ("configured", raises(KeyError("door")), "its configured fails: KeyError: 'door'"),
+        ("configured", raises(SystemExit(3)), "its configured fails: SystemExit: 3"),
+        ("configured", lambda *_: None, "its configured returned is no Fault: has no name"),
+        ("configured", lambda *_: Kill(), "its configured returned 'kill'"),
+        ("unavailable", raises(KeyError("a\nb")), "its unavailable fails: KeyError: 'a"),
+        ("unavailable", raises(UsageError("no")), "its unavailable fails: UsageError: no"),
+        ("unavailable", lambda *_: 5, "its unavailable fails: it returned 5 in place of words"),
+        ("plan", raises(SystemExit(3)), "its plan fails: SystemExit: 3"),
+        ("plan", lambda *_: None, "its plan is no JSON"),
+    ],
+)
+@pytest.mark.parametrize("scripted", [False, True])
+def test_a_plug_in_that_cannot_be_asked_is_named_in_one_line(
+    foreign: type[Foreign], method: str, does: Callable[..., object], line: str, scripted: bool
+) -> None:
+    setattr(foreign, method, does)
+    step = Step(fault="foreign", at=1.0, duration=2.0, victims=("n1",))
+    campaign = Campaign(
+        seed="7", faults=() if scripted else ("foreign",), script=(step,) if scripted else ()
+    )
+    with pytest.raises(HarnessError) as told:
+        schedule(campaign, availability.choose(campaign).faults)
+    assert line in str(told.value)
+    assert str(told.value).startswith("fault foreign: ")
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("does", "line"),
+    [
+        (raises(KeyError("door")), "fault foreign: its least_s fails: KeyError: 'door'"),
+        (lambda *_: "long", "fault foreign: its least_s fails: it returned 'long' in place of sec"),
+        (lambda *_: math.nan, "fault foreign: its least_s fails: it returned nan in place of sec"),
+    ],
+)
+def test_a_plug_in_that_cannot_say_how_long_it_acts_is_named(
+    foreign: type[Foreign], does: Callable[..., object], line: str
+) -> None:
+    foreign.act = raises(RuntimeError())  # type: ignore[attr-defined]
+    foreign.least_s = does  # type: ignore[attr-defined]
+    campaign = Campaign(seed="7", faults=("foreign",))
+    with pytest.raises(HarnessError) as told:
+        schedule(campaign, availability.choose(campaign).faults)
+    assert str(told.value).startswith(line)
+
+
+def test_a_fault_may_refuse_an_option_of_a_script_as_ever(foreign: type[Foreign]) -> None:
+    foreign.configured = raises(UsageError("not so"))  # type: ignore[method-assign, assignment]
+    with pytest.raises(UsageError, match="not so"):
+        availability.choose(Campaign(seed="7", faults=("foreign",)))

@@ -144,6 +144,10 @@ OTHER = Other()
         ("", None),
         ('needs = {"kill"}; family = "process"', None),
         ('needs = {"kil"}', "it needs an unknown word 'kil'; did you mean 'kill'?"),
+        ("needs = 3", "its needs are 3, no set of words"),
+        ('needs = "kill"', "its needs are 'kill', no set of words"),
+        ("needs = {3}", "its needs are {3}, no set of words"),
+        ("family = 3", "it is of an unknown family '3'"),
         ('family = "proces"', "it is of an unknown family 'proces'; did you mean 'process'?"),
     ],
 )

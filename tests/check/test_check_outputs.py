@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import resource
@@ -18,8 +19,11 @@ from hard_queue import hard_queue
 
 from checkers.engine.job import CheckJob
 from harness import checking
+from harness.gating.reading import read
 from harness.terminal import check as check_terminal
 from harness.verdict import Verdict
+from reports.gating.decide import decide
+from reports.gating.policy import Policy
 
 VALID = """0 :invoke :write 3
 0 :ok :write 3
@@ -200,6 +204,9 @@ def test_ctrl_c_keeps_what_was_found(shell: Shell) -> None:
         assert process.stderr is not None
         assert process.stdout is not None
         assert "no read, write" in process.stderr.readline()
+        for line in process.stdout:  # until the first one is told; kernels may be compiled before
+            if line.startswith("INVALID  invalid.log"):
+                break
         deadline = time.monotonic() + 60
         while not list(temp.iterdir()) and time.monotonic() < deadline:
             time.sleep(0.05)  # until the second one is judged
@@ -210,6 +217,9 @@ def test_ctrl_c_keeps_what_was_found(shell: Shell) -> None:
     assert said.splitlines()[-1] == "shaketable: interrupted before a verdict"
     assert "Traceback" not in said
     assert list(temp.iterdir()) == []
+    told = json.loads((shell.folder / "o.json").read_text())
+    assert [one["path"] for one in told["histories"]] == ["invalid.log"]
+    assert [one["path"] for one in told["refused"]] == ["slow.jsonl"]
 
 
 def test_the_start_of_spark_costs_no_budget(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,3 +239,20 @@ def test_the_start_of_spark_costs_no_budget(shell: Shell, monkeypatch: pytest.Mo
     monkeypatch.setattr(checking.judge, "Engine", Slow)
     shell.check("valid.log", "--model", "register", "--time-budget", "5")
     assert asked == [(1020.0, 1025.0)]
+
+
+def test_the_json_names_what_was_refused_and_the_gate_fails_for_it(shell: Shell) -> None:
+    file = shell.folder / "checked.json"
+    assert shell.check("valid.log", "none.edn", "--json", str(file)) == 254
+    told = json.loads(file.read_text())
+    assert [one["path"] for one in told["refused"]] == ["none.edn"]
+    assert (told["valid"], len(told["histories"])) == ("unknown", 1)
+    facts = read([file], Policy())
+    result = decide(Policy(), facts, datetime.date(2026, 11, 22))
+    assert result.code == 255
+    assert any("none.edn" in run for run, _ in result.breaches)
+    assert shell.check("none.edn", "--json", str(file)) == 254
+    told = json.loads(file.read_text())
+    assert (told["valid"], told["histories"]) == ("unknown", []), "the file before is not left"
+    assert shell.check("valid.log", "--json", str(file)) == 0
+    assert json.loads(file.read_text())["refused"] == []

@@ -27,6 +27,9 @@ from tests.support.checker_histories import context, op, table
 from tests.support.odd_checkers import Deadly, Endless, Hungry, Patient, Picky
 from tests.support.written_by_key import CAS_REGISTER, KEYS, job_of, queues, stale_register
 
+pytestmark = pytest.mark.timeout(400)
+"""On a new machine the first of them waits for kernels, beside two that compile the same."""
+
 
 @pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
 def engine(request):

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from harness.doctoring.findings import Examination, Fact, Finding
+from harness.doctoring.survey import Survey
 from harness.terminal import doctor, session
 from harness.terminal.output import Output
 from harness.verdict import ExitCode
@@ -34,6 +35,8 @@ FOUND = Examination(
     setting="nobody (uid 65534)",
     needed=("kill", "pause"),
 )  # fmt: skip
+
+SURVEY = Survey(tuple(f"fault-{number}" for number in range(27)), {"broken": "no such door"}, ())
 
 EXPECTED = """\
 trying 28 faults on 3 worlds; takes about a minute
@@ -75,7 +78,7 @@ def out(monkeypatch):
     """What the command prints, 80 columns wide."""
     file = io.StringIO()
     monkeypatch.setattr(session, "out", Output(file=file, width=80, highlight=False))
-    monkeypatch.setattr(doctor, "examine", lambda tell: FOUND)
+    monkeypatch.setattr(doctor, "examine", lambda surveyed: surveyed(SURVEY) and FOUND)
     return file
 
 
@@ -89,3 +92,22 @@ def test_the_tables_say_what_works_where_what_shows_it_and_how_to_get_the_rest(o
 def test_programs_get_one_json_object_and_nothing_else(out):
     assert doctor.doctor(as_json=True) == ExitCode.HARNESS
     assert json.loads(out.getvalue()) == json.loads(json.dumps(FOUND.to_json()))
+
+
+@pytest.mark.parametrize(
+    ("kill", "pause", "said"),
+    [
+        ("works", "works", "and each of its faults works"),
+        ("works", "no-effect", "but a fault of it has no effect"),
+        ("no-effect", "failed", "but a fault of it fails: pause"),
+        ("failed", "failed", "but faults of it fail: kill, pause"),
+        ("failed", "untried", "the default campaign cannot run here"),
+    ],
+)
+def test_a_default_fault_that_fails_is_not_one_without_effect(out, monkeypatch, kill, pause, said):
+    states = {"kill": kill, "pause": pause}
+    findings = [finding(name, "process", state, "") for name, state in states.items()]
+    found = Examination(findings, [], "root", ("kill", "pause"))
+    monkeypatch.setattr(doctor, "examine", lambda surveyed: found)
+    doctor.doctor()
+    assert out.getvalue().endswith(f"{said}\n")

@@ -17,7 +17,7 @@ from reports.comparing.differences import compare
 from reports.comparing.measuring import Measured, Recoveries, Series, series_of
 from reports.comparing.model import Judgement
 from reports.comparing.page import render_comparison, result, to_json
-from reports.comparing.stretches import CALM, Shaken, Window, windows
+from reports.comparing.stretches import CALM, WINDOWS_MAX, Shaken, Window, windows
 from reports.comparing.words import headline
 
 S = 1_000_000_000
@@ -269,3 +269,63 @@ def test_runs_that_were_killed_at_once_are_compared_without_a_traceback(
     assert "too little was measured" in capsys.readouterr().out
     assert cli.run(["compare", str(tmp_path), str(tmp_path), "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["result"] == "unknown"
+
+
+def test_a_time_that_no_run_has_needs_no_memory() -> None:
+    cut = windows([(0, 10**18)], [Shaken("kill", 5 * S, 9 * S)])
+    assert sum(map(len, cut.values())) <= WINDOWS_MAX + 2
+    assert max(window.stop_ns for window in cut[CALM]) == 10**18
+
+
+def test_windows_of_usual_runs_are_seconds_as_before() -> None:
+    cut = windows([(0, 3 * 3600 * S)], [])
+    assert {window.stop_ns - window.start_ns for window in cut[CALM]} == {S}
+
+
+def test_a_new_kind_of_anomaly_is_told_though_it_breaks_no_promise() -> None:
+    a, b = run(1), replace(run(2), observed={"duplicate": 4, "unseen": 1})
+    compared = compare(replace(a, observed={"unseen": 9}), b)
+    told = [each for each in compared.differences if each.what == "duplicate"]
+    assert [(each.judgement, each.differs) for each in told] == [(Judgement.UNSURE, True)]
+    assert told[0].text == "duplicate (breaks no promise): 0 observed in A, 4 in B"
+    assert "may do so by chance" in headline(compared)
+    assert not [each for each in compared.differences if each.what == "unseen"]
+    assert result(compared) == "ALIKE"
+    as_finding = compare(a, replace(b, findings={"duplicate": 4}))
+    assert [each.what for each in as_finding.worse] == ["duplicate"]
+
+
+def test_fewer_operations_where_fewer_were_asked_for_are_not_worse() -> None:
+    def slower(rate: str) -> Measured:
+        slow = replace(run(2), setting={"rate": rate, "concurrency": "4n"})
+        calm = slow.conditions[CALM]
+        less = replace(calm, throughput=calm.throughput / 4)
+        return replace(slow, conditions={**slow.conditions, CALM: less})
+
+    a = replace(run(1), setting={"rate": "800.0", "concurrency": "4n"})
+    same = compare(a, slower("800.0"))
+    assert [(each.where, each.what) for each in same.worse] == [(CALM, "throughput")]
+    other = compare(a, slower("200.0"))
+    assert other.worse == ()
+    assert "different loads (rate 800.0 in A, 200.0 in B)" in " ".join(other.notes)
+    back = compare(slower("200.0"), a)
+    assert back.better == ()
+
+
+def test_recoveries_know_which_of_them_never_were() -> None:
+    assert Recoveries((1.0, 2.0, 9.0, 8.0), 2).recovered_s == (1.0, 2.0)
+    assert Recoveries((1.0,), 0).recovered_s == (1.0,)
+
+
+def test_a_page_is_not_written_over_evidence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [tmp_path / name for name in "ab"]
+    for each in runs:
+        (each / "history" / "segments").mkdir(parents=True)
+        (each / "campaign.toml").write_text("")
+        (each / "report.html").write_text("evidence")
+    target = runs[0] / "report.html"
+    assert cli.run(["compare", *map(str, runs), "--html", str(target)]) == 254
+    assert "is judged; write it somewhere else" in capsys.readouterr().err
+    assert target.read_text() == "evidence"

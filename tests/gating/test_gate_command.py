@@ -98,6 +98,8 @@ def test_a_summary_that_cannot_be_written_is_told(
         (["."], "not the folder of a run"),
         (["store/quick/1", "--policy", "none.toml"], "cannot read the policy none.toml: No such"),
         (["store/quick/1", "--policy", "."], "cannot read the policy .: Is a directory"),
+        (["store/quick/1", "--junit", "store/quick/1/results.json"], "is judged; write it some"),
+        (["store/quick/1", "--sarif", "store/quick/1/new.sarif"], "is judged; write it somewhere"),
         (["store/quick/1", "--policy", "bad.toml"], "bad.toml: unknown key 'x'"),
         (["store/quick/1", "--junit", "none/g.xml"], "none/g.xml: no folder none"),
         (["store/quick/1", "--junit", "store"], "store: a folder"),

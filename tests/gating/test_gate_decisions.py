@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from checkers.anomalies.promises import DURABILITY
 from harness.errors import UsageError
 from harness.gating.policy_file import loads
 from harness.verdict import Outcome
 from reports.gating.decide import decide
+from reports.gating.measuring import LOSSES, measure_loss
 from reports.gating.model import Bites, Conclusion, Kind, RunFacts
 
 TODAY = datetime.date(2026, 11, 22)
@@ -55,6 +57,14 @@ CRASHED = replace(GOOD, outcome=None, failure="port 9876 is in use", conclusions
 FOUND = replace(BAD, mutant="ack-before-quorum")
 MISSED = replace(GOOD, name="quick/two", mutant="stale-read")
 LACKING = replace(GOOD, asked=("pause",), unavailable={"kill": "no root"})
+UNDRAWN = replace(GOOD, asked=("kill", "pause", "wipe"))
+LACKING_ALL = replace(GOOD, asked=(), unavailable={"kill": "no root"}, faults={})
+SELDOM = replace(GOOD, outcome=UNKNOWN, vacuous="bit too seldom, kill 1 of 3")
+LOST = replace(
+    GOOD,
+    measures={**GOOD.measures, "acknowledged_loss": 3},
+    at_least=frozenset({"acknowledged_loss"}),
+)
 
 STRICT = """
 [floors]
@@ -76,6 +86,7 @@ runs = "quick/*"
 reason = "issue 12"
 until = {1}
 """
+LACK = ALLOW.format("unavailable", "2026-12-01") + "faults = {}\n"
 DETECT = "[detection]\nfound = {0}\n"
 
 TABLE = [
@@ -124,6 +135,27 @@ TABLE = [
     (DETECT.format(1.0), [BAD, FOUND], 1, "durability is INVALID"),
     (DETECT.format(1.0) + 'bugs = ["lost"]', [FOUND], 2, "the planted bug lost was not run"),
     (DETECT.format(1.0) + "runs = 3", [FOUND], 2, "planted bugs run: 1; at least 3"),
+    ("", [LACKING], 2, "kill was asked for and could not be done: no root"),
+    ("", [LACKING_ALL], 2, "kill was asked for and could not be done: no root"),
+    ("", [UNDRAWN], 2, "wipe was asked for and never came up"),
+    (LACK.format('["kill"]'), [LACKING], 0, ""),
+    (LACK.format('"wipe"'), [UNDRAWN], 0, ""),
+    (LACK.format('["wipe"]'), [LACKING], 2, "kill was asked for and could not be done"),
+    (LACK.format('["*"]'), [LACKING], 2, "kill was asked for and could not be done"),
+    (LACK.format('["kill"]'), [replace(LACKING, name="x/y")], 2, "could not be done"),
+    (LACK.format('["kill"]'), [UNSURE], 2, "unknown: durability is UNKNOWN"),
+    (ALLOW.format("unknown", "2026-12-01"), [LACKING], 2, "could not be done: no root"),
+    (ALLOW.format("vacuous", "2026-12-01"), [UNDRAWN], 2, "never came up"),
+    ("floors.faults = { kill = 0 }", [LACKING], 0, ""),
+    ("floors.faults = { wipe = 0 }", [UNDRAWN], 0, ""),
+    ("", [SELDOM], 2, "vacuous: bit too seldom"),
+    (ALLOW.format("unknown", "2026-12-01"), [SELDOM], 2, "vacuous: bit too seldom"),
+    (ALLOW.format("vacuous", "2026-12-01"), [SELDOM], 0, ""),
+    (DETECT.format(1.0) + "[floors]\nruns = 1", [FOUND], 2, "runs with a verdict: 0; at least 1"),
+    (DETECT.format(1.0) + "[floors]\nruns = 2", [FOUND, GOOD], 2, "with a verdict: 1; at least 2"),
+    ("ceilings.acknowledged_loss = 2", [LOST], 1, "seen lost: 3 or more; at most 2"),
+    ("ceilings.acknowledged_loss = 3", [LOST], 2, "seen lost: 3 or more; at most 3"),
+    ("ceilings.acknowledged_loss = 0", [GOOD], 0, ""),
 ]  # fmt: skip
 
 
@@ -180,6 +212,13 @@ def test_what_is_let_pass_is_told_and_what_is_not_needed_too() -> None:
         ("[ceilings]\np99_ms = -1", "ceilings.p99_ms: Expected float >= 0.0"),
         ("[ceilings]\np99_ms = nan", "ceilings.p99_ms: Expected float >= 0.0"),
         ('[ceilings]\np99_ms = "fast"', "ceilings.p99_ms: Expected float | null, got str"),
+        ("[ceilings]\np99_ms = inf", "ceilings.p99_ms: Expected float <= 1000000000000.0"),
+        ("unavailable_from_s = inf", "unavailable_from_s: Expected float <= 1000000000000.0"),
+        (LACK.format("[]"), "names the faults that a run may lack"),
+        (ALLOW.format("unavailable", "2026-12-01"), "names the faults that a run may lack"),
+        (ALLOW.format("unknown", "2026-12-01") + "faults = ['x']", "and nothing else does"),
+        ("x = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+        ("x = 1" + "0" * 5000, "not TOML: "),
         ("[floors]\nruns = 0", "floors.runs: Expected int >= 1"),
         ("[detection]\nfound = 1.5", "detection.found: Expected float <= 1.0"),
         ("[[allow]]\nverdict = 'invalid'", "no policy can allow an invalid verdict"),
@@ -197,3 +236,72 @@ def test_bad_policies_get_one_clear_line(text: str, said: str) -> None:
     assert message.startswith("gate.toml: ")
     assert said in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(("share", "bugs", "found"), [(0.7, 10, 7), (0.1, 30, 3), (0.55, 20, 11)])
+def test_a_share_is_rounded_neither_to_judge_nor_to_tell(
+    share: float, bugs: int, found: int
+) -> None:
+    runs = [replace(FOUND if n < found else MISSED, mutant=f"bug-{n}") for n in range(bugs)]
+    policy = loads(DETECT.format(share), "gate.toml", TODAY)
+    assert decide(policy, runs, TODAY).code == 0
+    assert decide(policy, [*runs[1:], replace(MISSED, mutant="bug-0")], TODAY).code == 2
+    nearly = decide(loads(DETECT.format(0.996), "gate.toml", TODAY), runs, TODAY)
+    assert nearly.breaches[0][1].message.endswith("; at least 99.6%")
+
+
+def loss(checker: str, *kinds: Kind, outcome: Outcome = INVALID) -> Conclusion:
+    return Conclusion(checker, outcome, "", kinds=kinds)
+
+
+@pytest.mark.parametrize(
+    ("conclusions", "value", "is_least"),
+    [
+        ([loss("durability", Kind("lost-append", 5, ""))], 5, False),
+        ([loss("durability", Kind("lost-append", 5, ""), Kind("altered", 2, ""))], 7, False),
+        ([loss("durability", Kind("lost-append", 5, "", is_least=True))], 5, True),
+        ([loss("log-anomalies", Kind("unseen", 4, ""), Kind("lost-write", 3, ""))], 7, True),
+        ([loss("consumer-offsets", Kind("offset-lost", 2, ""))], 2, True),
+        ([loss("consumer-offsets", Kind("offset-went-back", 2, ""))], 2, True),
+        ([loss("counter", Kind("lost-add", 9, ""))], 9, True),
+        (
+            [
+                loss("durability", Kind("lost-append", 5, "")),
+                loss("log-anomalies", Kind("unseen", 4, "")),
+            ],
+            5,
+            False,
+        ),
+        (
+            [
+                loss("durability", Kind("lost-append", 5, "")),
+                loss("consumer-offsets", Kind("offset-lost", 2, "")),
+            ],
+            7,
+            True,
+        ),
+        (
+            [
+                loss("durability", Kind("lost-append", 5, "")),
+                loss("log-anomalies", outcome=UNKNOWN),
+            ],
+            5,
+            True,
+        ),
+        ([loss("durability", outcome=VALID)], 0, False),
+        ([loss("counter", outcome=VALID)], 0, False),
+        ([loss("durability", outcome=UNKNOWN)], None, False),
+        ([loss("linearizable-register", outcome=VALID)], None, False),
+    ],
+)
+def test_losses_of_all_kinds_count_and_are_told_as_what_they_are(
+    conclusions: list[Conclusion], value: int | None, is_least: bool
+) -> None:
+    measured = measure_loss(conclusions)
+    assert measured.values.get("acknowledged_loss") == value
+    assert ("acknowledged_loss" in measured.at_least) == is_least
+    assert ("acknowledged_loss" in measured.missing) == (value is None)
+
+
+def test_every_kind_that_is_about_keeping_data_counts_as_loss() -> None:
+    assert set().union(*LOSSES) >= DURABILITY

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -243,3 +244,22 @@ def test_annotations_are_as_many_as_github_shows() -> None:
     assert len(lines) == annotations.SHOWN_MAX
     assert lines[0] == "::error title=quick/0%3A durability::221 lost-append"
     assert lines[-1] == "::error title=gate::and 15 more; see the summary"
+
+
+def test_sarif_takes_nothing_of_a_message_for_a_link_or_a_placeholder() -> None:
+    kind = replace(LOST, message=r"{0} [x](http://b.c) \ {{1}}")
+    wrong = replace(
+        WRONG,
+        campaign=os.fsdecode(b"ci/a b\xe9:c#?.toml"),
+        conclusions=(replace(WRONG.conclusions[0], kinds=(kind,)), *WRONG.conclusions[1:]),
+    )
+    text = sarif.render(made(wrong), "0.1.0")
+    Sarif.model_validate_json(text)
+    (run,) = json.loads(text)["runs"]
+    said = run["results"][0]["message"]["text"]
+    assert said.endswith(r"{{0}} \[x\](http://b.c) \\ {{{{1}}}}")
+    # By the standard's own rules it reads as it was written.
+    shown = re.sub(r"\\([\\\[\]])", r"\1", said).replace("{{", "{").replace("}}", "}")
+    assert shown.endswith(kind.message)
+    place = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert place["uri"] == "ci/a%20b%E9%3Ac%23%3F.toml"

@@ -7,12 +7,17 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from gated_runs import results, write_matrix, write_run
+from gated_runs import fault_events, results, write_matrix, write_run
 
 from harness.errors import UsageError
 from harness.gating.policy_file import loads
 from harness.gating.reading import read
+from harness.history import run_folder
+from harness.history.export import load_given_up, load_nemesis
+from harness.history.schema import EVENTS
 from harness.matrix.journal import FaultCount
 from harness.matrix.journal import Outcome as Attempt
 from harness.verdict import Outcome
@@ -49,7 +54,8 @@ def test_a_run_is_measured(tmp_path: Path) -> None:
         "./shaketable run --seed 7",
     )
     assert facts.faults == {"kill": Bites(1, 1)}
-    # The fault begins at 4 s; what is asked from 5 s on is acknowledged 2 ms later.
+    # The fault begins at 4 s; what is asked from 5 s on is acknowledged 2 ms later. Nobody waits
+    # between the last answer before the fault and the first call after it.
     expected = {
         "operations": 1000,
         "faults_bit": 1,
@@ -57,8 +63,8 @@ def test_a_run_is_measured(tmp_path: Path) -> None:
         "recovery_worst_s": 1.002,
         "p99_ms": 2.0,
         "p99_steady_ms": 2.0,
-        "unavailable_longest_s": 1.01,
-        "unavailable_total_s": 1.01,
+        "unavailable_longest_s": 1.002,
+        "unavailable_total_s": 1.002,
         "acknowledged_loss": 0,
     }
     assert facts.measures == pytest.approx(expected)
@@ -86,7 +92,19 @@ def test_the_worst_of_what_a_file_says_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [None, "", "[]", '{"valid": 1}', '{"valid": true', '{"valid":"?"}']
+    "text",
+    [
+        None,
+        "",
+        "[]",
+        '{"valid": 1}',
+        '{"valid": true',
+        '{"valid":"?"}',
+        '{"valid": true, "x": ' + "[" * 20_000 + "]" * 20_000 + "}",
+        '{"valid": true, "faults": {"bit": 1' + "0" * 400 + "}}",
+        '{"valid": true, "faults": {"bit": -1}}',
+        '{"valid": true, "faults_asked": ["\udcff"]}',
+    ],
 )
 def test_what_cannot_be_read_is_no_verdict_which_nothing_allows(
     tmp_path: Path, text: str | None
@@ -95,7 +113,7 @@ def test_what_cannot_be_read_is_no_verdict_which_nothing_allows(
     if text is None:
         (run / "results.json").unlink()
     else:
-        (run / "results.json").write_text(text)
+        (run / "results.json").write_text(text, errors="surrogateescape")
     facts = one(run)
     assert facts.outcome is None
     assert "./shaketable analyze" in facts.failure
@@ -149,7 +167,23 @@ def test_a_cell_whose_faults_bit_too_seldom_stays_unknown(tmp_path: Path) -> Non
     write_run(folder / "runs" / "a" / "20261", results())
     result = decide(Policy(), read([folder], Policy()), datetime.date(2026, 11, 22))
     assert result.code == 2
-    assert [ruling.message for _, ruling in result.breaches] == ["bit too seldom"]
+    assert [ruling.message for _, ruling in result.breaches] == ["vacuous: bit too seldom"]
+
+
+@pytest.mark.parametrize("code_", [0, 2])
+def test_who_allows_unknown_does_not_allow_a_cell_whose_faults_bit_too_seldom(
+    tmp_path: Path, code_: int
+) -> None:
+    today = datetime.date(2026, 11, 22)
+    unknown = '[[allow]]\nverdict = "unknown"\nreason = "x"\nuntil = 2026-12-01\n'
+    folder = tmp_path / "matrix-m" / "1"
+    why = "bit too seldom, at least 3 asked for: kill 1 of 1" if code_ else ""
+    attempt = Attempt(attempt=1, code=code_, why=why, faults={"kill": FaultCount(1, 1)})
+    write_matrix(folder, {"a": [attempt]}, bites_min=3)
+    facts = read([folder], Policy())
+    assert decide(loads(unknown, "gate.toml", today), facts, today).code == 2
+    vacuous = unknown.replace("unknown", "vacuous")
+    assert decide(loads(vacuous, "gate.toml", today), facts, today).code == 0
 
 
 @pytest.mark.parametrize(("attempt", "expected"), [(None, 255), (255, 255), (2, 2), (1, 1), (0, 0)])
@@ -204,10 +238,23 @@ def test_bugs_that_were_hunted_count_as_found_if_each_hunt_found_them(tmp_path: 
         read([file], Policy())
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"histories": 3}', '{"planted_bugs": 3}', "\0"])
+OTHERS = (
+    "",
+    "[1]",
+    "{}",
+    '{"histories": 3}',
+    '{"planted_bugs": 3}',
+    "\0",
+    '{"histories": [{"path": "\udcff", "valid": true}]}',
+    '{"histories": ' + "[" * 20_000 + "]" * 20_000 + "}",
+    '{"histories": [{"path": "h", "valid": true, "seconds": 1e999}]}',
+)
+
+
+@pytest.mark.parametrize("text", OTHERS)
 def test_other_files_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
     file = tmp_path / "other"
-    file.write_text(text)
+    file.write_text(text, errors="surrogateescape")
     with pytest.raises(UsageError, match=r"neither a folder of a run or a matrix nor [^\n]*$"):
         read([file], Policy())
 
@@ -216,3 +263,77 @@ def test_folders_that_are_no_runs_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(UsageError):
             read([path], Policy())
+
+
+def test_a_history_that_was_refused_is_not_hidden(tmp_path: Path) -> None:
+    history = {"path": "h.edn", "valid": True, "checkers": {}, "operations": {"ok": 3}}
+    history["checkers"] = results()["checkers"]
+    refused = [{"path": "other.edn", "why": "line 3 is cut"}]
+    file = tmp_path / "checked.json"
+    told = {"format": 1, "valid": "unknown", "histories": [history], "refused": refused}
+    file.write_text(json.dumps(told))
+    facts = read([file], Policy())
+    assert [(run.name, run.failure) for run in facts if run.outcome is None] == [
+        ("other.edn", "not read: line 3 is cut")
+    ]
+    assert code(file) == 255
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [
+        3,
+        "steady",
+        [3, None, "x"],
+        [{"name": "steady", "start_ns": "soon", "stop_ns": []}],
+        [{"name": "steady", "start_ns": 0, "stop_ns": 10**30}],
+        [{"name": "steady", "start_ns": -5, "stop_ns": True}],
+        [{"name": ["steady"], "start_ns": 0, "stop_ns": 10}],
+    ],
+)
+def test_odd_phases_leave_numbers_unknown(tmp_path: Path, phases: object) -> None:
+    run = write_run(tmp_path / "quick" / "1", results())
+    (run / "run.json").write_text(json.dumps({"phases": phases}))
+    facts = one(run)
+    assert facts.outcome is Outcome.VALID
+    assert "recovery_median_s" not in facts.measures
+    assert "does not say when clients worked" in facts.missing["recovery_median_s"]
+    assert facts.seconds < 1e9
+
+
+def test_a_pipe_is_no_file_of_ours(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "quick" / "1", results())
+    for name in ("run.json", "results.json"):
+        (run / name).unlink()
+        os.mkfifo(run / name)
+    assert "not a regular file" in one(run).failure
+
+
+def test_what_is_observed_and_was_not_kept_whole_is_a_least_number(tmp_path: Path) -> None:
+    finding = {"kind": "lost-append", "message": "gone"}
+    observed = {"valid": True, "summary": "", "observed": [finding] * 200}
+    kept = {**results(), "checkers": {"durability": observed}}
+    facts = one(write_run(tmp_path / "q" / "1", kept))
+    assert (facts.measures["acknowledged_loss"], set(facts.at_least)) == (
+        200,
+        {"acknowledged_loss"},
+    )
+    counted = {**observed, "data": {"observed": {"lost-append": 731}}}
+    facts = one(write_run(tmp_path / "q" / "2", {**results(), "checkers": {"durability": counted}}))
+    assert (facts.measures["acknowledged_loss"], facts.at_least) == (731, frozenset())
+
+
+def test_only_the_rows_that_matter_are_read_of_the_events(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "quick" / "1", results())
+    folder = run_folder.RunFolder(run)
+    clients = [
+        {"index": n, "time_ns": n, "process": n % 7, "type": kind, "f": "append", "key": "q"}
+        for n, kind in enumerate(["invoke", "ok", "info", "fail"] * 250)
+    ]
+    table = pa.concat_tables([fault_events(), pa.Table.from_pylist(clients, schema=EVENTS)])
+    pq.write_table(table, folder.events_parquet)
+    assert load_nemesis(folder).num_rows == fault_events().num_rows
+    assert load_nemesis(folder).schema == EVENTS
+    given_up = load_given_up(folder)
+    assert given_up.column_names == ["process", "time_ns"]
+    assert given_up["time_ns"].to_pylist() == list(range(2, 1000, 4))

@@ -97,6 +97,11 @@ def test_a_name_of_other_people_s_is_fit_for_a_folder() -> None:
         ("faults = 'each'\n[[exclude]]\nwhy = 'so'", "says of no axis"),
         ("faults = 'each'\n[[exclude]]\nworlds = ['sim']", "unknown key 'worlds'"),
         ("exclude = 3", "expected [[exclude]] tables"),
+        ("[campaign]\nseed = 2026-01-01", "seed: 2026-01-01 is no value of a campaign"),
+        (
+            "faults = 'each'\n[[adjust]]\nfaults = ['kill']\ncampaign.victims = [07:30:00]",
+            "adjust 1: victims: 07:30:00 is no value of a campaign",
+        ),
         ("campaign = 3", "expected a table"),
         ("seeds = 1000\nworlds = ['a','b','c','d','e','f','g','h','i','j','k']", "11,000 cells"),
     ],
@@ -106,6 +111,11 @@ def test_a_file_that_says_what_cannot_be_is_refused(text: str, says: str) -> Non
         expand(read(text))
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def adjusted(key: str) -> str:
+    """A matrix of which one cell, and no other, has that key."""
+    return f'faults = ["kill", "pause"]\n[[adjust]]\nfaults = ["kill"]\ncampaign.{key}\n'
 
 
 def plan(text: str, tmp_path: Path) -> planning.Planned:
@@ -143,12 +153,58 @@ def test_what_a_world_or_a_target_cannot_do_is_kept_with_its_reason(tmp_path: Pa
         ('worlds = ["moon"]', "unknown world 'moon'"),
         ('faults = ["kill"]\n[campaign]\ntime_limit = 5.0', "leaves 0 s for faults"),
         ('faults = ["loss"]\n[campaign]\nworld = "process"', "no cell can be run: loss: world"),
+        (
+            adjusted('mutant = "ack-before-quorun"'),
+            "kill: unknown mutant 'ack-before-quorun'; did you mean 'ack-before-quorum'",
+        ),
+        (adjusted('promise = "dleger"'), "kill: unknown target 'dleger'; did you mean 'dledger'"),
+        (adjusted('victims = ["leadr"]'), "kill: unknown victim 'leadr'; did you mean 'leader'"),
+        (adjusted('spark_remote = "http://x"'), "kill: --spark-remote http://x: expected sc://"),
     ],
 )
 def test_what_no_run_could_make_sense_of_is_refused(text: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         plan(text, tmp_path)
     assert says in str(refused.value)
+
+
+def test_a_mutant_that_another_target_has_is_a_lack_and_no_mistake(tmp_path: Path) -> None:
+    planned = plan(
+        'targets = ["dledger", "multi-master"]\nfaults = ["kill", "cpu"]\n'
+        '[campaign]\nmutant = "ack-before-quorum"',
+        tmp_path,
+    )
+    skipped = {cell.id: cell.skipped for cell in planned.plan.cells}
+    assert skipped["dledger-kill"] == ""
+    assert "unknown mutant of multi-master" in skipped["multi-master-kill"]
+
+
+def test_a_victim_that_another_fault_can_strike_is_a_lack_and_no_mistake(tmp_path: Path) -> None:
+    planned = plan('faults = ["kill", "wipe"]\n[campaign]\nvictims = ["all"]', tmp_path)
+    skipped = {cell.id: cell.skipped for cell in planned.plan.cells}
+    assert skipped == {"kill": "", "wipe": "victims all: wipe can strike: leader, one"}
+
+
+FIVE_NODES = '[[adjust]]\nfaults = ["pause"]\ncampaign.nodes = 5\n'
+
+
+@pytest.mark.parametrize("victims", [["n4"], ["n0+n4"], ["leader", "masters", "n3"]])
+def test_a_victim_that_another_cell_has_is_a_lack_and_no_mistake(
+    victims: list[str], tmp_path: Path
+) -> None:
+    planned = plan(
+        f'faults = ["kill", "pause"]\n{FIVE_NODES}[campaign]\nvictims = {victims}', tmp_path
+    )
+    skipped = {cell.id: cell.skipped for cell in planned.plan.cells}
+    assert skipped["pause"] == ""
+    assert f"unknown victim '{victims[-1]}'" in skipped["kill"]
+
+
+@pytest.mark.parametrize("victims", [["n5"], ["n4", "leadr"], ["n0+n5"]])
+def test_a_victim_that_no_cell_has_is_a_mistake(victims: list[str], tmp_path: Path) -> None:
+    text = f'faults = ["kill", "pause"]\n{FIVE_NODES}[campaign]\nvictims = {victims}'
+    with pytest.raises(UsageError, match=r"m\.toml: kill: unknown victim"):
+        plan(text, tmp_path)
 
 
 @pytest.mark.parametrize("name", built_in.names(built_in.MATRICES))

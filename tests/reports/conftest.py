@@ -160,12 +160,27 @@ class Sample:
                 say(start + stall, silent=old)
                 say(stop + 200 * MS)
         (self.folder / "status.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        self.write_samples()
         answer = {"role": "follower", "term": term, "leader": f"n{leader}",
                   "committed_index": 4711, "end_index": 4712}  # fmt: skip
         nodes = {f"n{node}": dict(answer, node=f"n{node}") for node in range(3)}
         nodes[f"n{leader}"]["role"] = "leader"
         nodes[f"n{(leader + 2) % 3}"] = None
         (self.folder / "drain.json").write_text(json.dumps({"nodes": nodes}))
+
+    def write_samples(self) -> None:
+        """Each node's log grows; the last one is slow, and the first one's clock is ahead."""
+        with (self.folder / "samples.jsonl").open("w") as file:
+            for number, time_ns in enumerate(range(0, self.duration_ns, S // 2)):
+                for node in range(3):
+                    committed = number * (20 - 3 * (node == 2))
+                    row = {
+                        "time_ns": time_ns + node * MS, "node": f"n{node}",
+                        "committed_index": committed, "end_index": committed + 1,
+                        "wall_offset_ms": 250.0 if node == 0 and 20 < number < 30 else 0.2,
+                        "monotonic_offset_ms": 0.1, "doubt_ms": 0.4,
+                    }  # fmt: skip
+                    file.write(json.dumps(row) + "\n")
 
     def write_facts(self) -> None:
         end = self.duration_ns

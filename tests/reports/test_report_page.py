@@ -15,11 +15,11 @@ import pytest
 
 import reports
 from harness.history.schema import OPERATIONS
-from reports import html
+from reports import chosen_operations, html
 from reports.view import build_view
 
-PAGE_BYTES_MAX = 6_000_000
-VOID = {"meta", "link", "br"}
+PAGE_BYTES_MAX = 5_000_000
+VOID = {"meta", "link", "br", "input"}
 
 
 class Outline(HTMLParser):
@@ -64,8 +64,12 @@ def test_each_kind_of_run_gets_both_files_and_well_formed_ones(
     folder: Path = getattr(sample, "folder", sample)
     before = {path.name for path in folder.iterdir()}
     written = reports.write(folder)
-    assert [path.name for path in written] == ["report.html", "junit.xml"]
-    assert {path.name for path in folder.iterdir()} - before == {"report.html", "junit.xml"}
+    assert [path.name for path in written[:2]] == ["report.html", "junit.xml"]
+    of_violations = sorted((folder / "violations").glob("*.html"))
+    assert sorted(written[2:]) == of_violations
+    assert bool(of_violations) == (kind == "invalid_run")
+    made = {"report.html", "junit.xml"} | ({"violations"} if of_violations else set())
+    assert {path.name for path in folder.iterdir()} - before == made
     parsed = outline(written[0].read_text(encoding="utf-8"))
     for tag, attributes in parsed.tags:
         assert not (tag == "script" and "src" in attributes)
@@ -182,7 +186,10 @@ def test_no_cut_file_stops_the_report(clean_run: Any, name: str, keep: float) ->
 def test_hostile_text_stays_text(hostile_run: Any) -> None:
     parsed = outline(html.render(build_view(hostile_run.folder)))
     tags = [tag for tag, _ in parsed.tags]
-    assert tags.count("script") == 4  # the plots: library, log level, data; the copy button
+    # The plots' library and its log level; each plot's data; the operations; the page's own.
+    plots = [of["id"] for tag, of in parsed.tags if tag == "figure" and of.get("class") == "plot"]
+    assert plots == ["plot-lanes", "plot-throughput", "plot-latency", "plot-errors"]
+    assert tags.count("script") == 2 + 4 + 1 + 1
     assert "img" not in tags
     assert all(not name.startswith("on") for _, attributes in parsed.tags for name in attributes)
     assert "<img src=x onerror=window.hostile=2>{{ 7*7 }}" in " ".join(parsed.text)
@@ -226,3 +233,83 @@ def test_a_long_run_stays_a_small_page(make_folder: Any, clean_run: Any) -> None
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError, match="is not a run's folder"):
         build_view(tmp_path / "nothing")
+
+
+def test_promises_are_told_one_by_one(invalid_run: Any) -> None:
+    view = build_view(invalid_run.folder)
+    kept = view.promise_rows[0]
+    assert "every process fault" in kept.words or "kill" in kept.words
+    assert kept.judged_by == (("durability", "INVALID"),)
+    assert "acknowledged appends are lost" in kept.found
+    text = " ".join(outline(html.render(view)).text)
+    assert "Promise by promise" in text
+    assert "nothing in this run looks at it" in text  # nobody judged the committed prefix
+
+
+def test_each_fault_says_what_was_lost_under_it(invalid_run: Any) -> None:
+    view = build_view(invalid_run.folder)
+    assert [row.losses for row in view.faults] == [0, min(200, len(invalid_run.lost)), 0]
+    assert view.losses.total == len(invalid_run.lost) + 55
+    assert view.losses.is_cut
+    page = html.render(view)
+    assert "acknowledged, then lost (RPO)" in page
+    assert f"<b>{view.losses.total}</b>" in page
+
+
+def test_each_fault_says_how_long_nothing_was_served(clean_run: Any) -> None:
+    clean = build_view(clean_run.folder)
+    assert clean.losses.total == 0
+    assert clean.availability is not None
+    lost = [row.lost_ns for row in clean.faults]
+    assert sum(lost) > 0
+    assert lost[3] == 0  # the partition that held nothing
+    assert sum(lost) <= clean.availability.total_ns + 1
+
+
+def test_the_plots_stand_in_numbers_too(clean_run: Any) -> None:
+    page = html.render(build_view(clean_run.folder))
+    assert "The same in numbers: the run in 21 slices of 2.00 s" in page
+    text = " ".join(outline(page).text)
+    assert "kill 0" in text
+    assert "At most: n0 0, n1 0, n2" in text  # the lag of the nodes
+    assert "Farthest off in ms, wall and monotonic clock: n0 250.0 and 0.1" in text
+
+
+def test_a_run_of_an_earlier_version_lacks_its_samples_alone(clean_run: Any) -> None:
+    (clean_run.folder / "samples.jsonl").unlink()
+    view = build_view(clean_run.folder)
+    assert view.notes == ()
+    text = " ".join(outline(html.render(view)).text)
+    assert "was not recorded (samples.jsonl), as in runs of earlier versions" in text
+
+
+def test_samples_that_make_no_sense_are_a_note(clean_run: Any) -> None:
+    path = clean_run.folder / "samples.jsonl"
+    path.write_text(path.read_text() + '{"time_ns": "soon", "node": "n0"}\n{"node"\n')
+    notes = build_view(clean_run.folder).notes
+    assert "samples.jsonl has 1 row(s) that are no samples, left out here" in notes
+    assert "samples.jsonl has 1 cut or damaged line(s), left out here" in notes
+
+
+def test_what_the_tables_limits_cut_is_said(clean_run: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(chosen_operations, "ALL_MAX", 10)
+    monkeypatch.setattr(chosen_operations, "UNKNOWN_MAX", 5)
+    text = " ".join(outline(html.render(build_view(clean_run.folder))).text)
+    unknown = sum(row["outcome"] == "info" for row in clean_run.operations)
+    assert unknown > 5
+    assert f"5 of {unknown} operations of unknown outcome are here" in text
+    assert "are in history/operations" in " ".join(text.split())
+
+
+def test_of_very_many_faults_those_that_cost_most_are_told(
+    clean_run: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(html, "FAULTS_MAX", 2)
+    view = build_view(clean_run.folder)
+    told = html.told_faults(view.faults)
+    costs = sorted((row.lost_ns or 0 for row in view.faults), reverse=True)
+    assert [row.lost_ns for row in told if row.lost_ns] != []
+    assert {row.lost_ns for row in told} <= set(costs[:2])
+    assert [row.window.fault for row in told] == sorted(row.window.fault for row in told)
+    text = " ".join(outline(html.render(view)).text)
+    assert "2 of 4 faults are here: those that cost most" in text

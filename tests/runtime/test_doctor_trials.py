@@ -1,14 +1,28 @@
 """A fault works only where it took effect just now: sham, broken and lacking ones do not."""
 
-from dataclasses import dataclass
+import json
+import shlex
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import pytest
+import trio
+from foreign_faults import put_in
 
 from harness import discovery
-from harness.doctoring import trials
+from harness.doctoring import examination as examination_module
+from harness.doctoring import surroundings, trials
+from harness.doctoring import survey as survey_module
 from harness.doctoring.examination import examine
 from harness.doctoring.findings import Examination, Fact, Finding
+from harness.doctoring.trials import Task
+from harness.errors import HarnessError
 from harness.plugins import Evidence
+from harness.terminal import doctor, session
+from harness.terminal.commands import app
+from harness.terminal.output import Output
 from harness.verdict import ExitCode
 from harness.words import Word
 
@@ -22,17 +36,25 @@ class Sham:
     apply_error: str = ""
     undo_error: str = ""
     plan_error: str = ""
+    plan_error_turn: int = 0
+    hangs: bool = False
+    leaves: bool = False
+    asks: bool = True
+    probes: bool = True
+    keeps: bool = False
+    breaks: bool = False
+    undos: int = 0
     needs: frozenset = frozenset()
     family: str = "other"
 
     def configured(self, options):
-        return self
+        return self if self.asks else {}["options"]
 
     def unavailable(self, target, nodes):
         return None
 
     def plan(self, rng, nodes, turn):
-        if self.plan_error:
+        if self.plan_error and turn == self.plan_error_turn:
             raise RuntimeError(self.plan_error)
         return {"turn": turn}
 
@@ -45,14 +67,23 @@ class Sham:
     async def apply(self, plan, world):
         if self.apply_error:
             raise OSError(self.apply_error)
-        return plan
+        if self.leaves:
+            await world.cut([("n0", "n1"), ("n1", "n0")])
+        if self.breaks:
+            world.standing.is_ready = lambda since: False
+        return {**plan, "keys": {1}} if self.keeps else plan
 
     async def probe(self, plan, undo, world):
+        if not self.probes:
+            return None
         return Evidence(self.bit and plan["turn"] == 1, f"looked at in turn {plan['turn']}")
 
     async def undo(self, undo, world):
+        self.undos += 1
         if self.undo_error:
             raise OSError(self.undo_error)
+        if self.hangs:
+            await trio.sleep_forever()
 
 
 @pytest.fixture
@@ -64,7 +95,13 @@ def found(tmp_path, monkeypatch):
         Sham("broken", apply_error="no such thing"),
         Sham("sticky", bit=True, undo_error="it sticks"),
         Sham("unplanned", plan_error="no dice"),
+        Sham("moody", plan_error="no more dice", plan_error_turn=1),
+        Sham("hanging", bit=True, hangs=True),
+        Sham("forgetful", leaves=True),
         Sham("impossible", needs=frozenset({Word.MEMORY})),
+        Sham("unasked", asks=False),
+        Sham("vague", probes=False),
+        Sham("keeper", keeps=True),
     ]
     real = {name: discovery.get("faults", name) for name in ("kill", "pause")}
     faults = real | {sham.name: sham for sham in shams}
@@ -76,8 +113,9 @@ def found(tmp_path, monkeypatch):
         lambda kind, name: faults[name] if kind == "faults" else get(kind, name),
     )
     findings: list[Finding] = []
-    trials.try_world("sim", tmp_path, findings.append)
+    trials.try_world(Task("sim", str(tmp_path), tuple(faults)), findings.append)
     assert sorted(finding.fault for finding in findings) == sorted(faults)
+    assert faults["hanging"].undos == trials.UNDO_ATTEMPTS_MAX, "what hangs is done once"
     return {finding.fault: finding for finding in findings}
 
 
@@ -91,7 +129,13 @@ def test_only_what_took_effect_and_was_undone_works(found):
         "broken": "failed",
         "sticky": "failed",
         "unplanned": "failed",
+        "moody": "failed",
+        "hanging": "failed",
+        "forgetful": "failed",
         "impossible": "lacking",
+        "unasked": "failed",
+        "vague": "no-effect",
+        "keeper": "failed",
     }
     assert found["kill"].what.startswith("process of n")
     assert found["late"].what == "looked at in turn 1"
@@ -99,7 +143,197 @@ def test_only_what_took_effect_and_was_undone_works(found):
     assert "no such thing" in found["broken"].what
     assert "could not be undone: OSError: it sticks" in found["sticky"].what
     assert "no dice" in found["unplanned"].what
+    assert "its plan fails: RuntimeError: no more dice" in found["moody"].what
+    assert "could not be undone: not undone within 15 s" in found["hanging"].what
+    assert "looked at in turn 0; it was not undone: cut" in found["forgetful"].what
+    assert found["forgetful"].what.endswith("was not mended")
     assert "a simulated process has none" in found["impossible"].what
+    assert found["unasked"].what == "its configured fails: KeyError: 'options'"
+    assert "its probe returned None in place of evidence" in found["vague"].what
+    assert "its apply returned what is no JSON: TypeError" in found["keeper"].what
+
+
+@pytest.mark.timeout(120)
+def test_behind_what_broke_the_group_nothing_is_tried(tmp_path, monkeypatch):
+    """What came of the next fault would be told of that one."""
+    kill = discovery.get("faults", "kill")
+    faults = {"breaker": Sham("breaker", breaks=True), "kill": kill}
+    get = discovery.get
+    monkeypatch.setattr(discovery, "find", lambda kind: faults)
+    monkeypatch.setattr(
+        discovery,
+        "get",
+        lambda kind, name: faults[name] if kind == "faults" else get(kind, name),
+    )
+    told = []
+    with pytest.raises(HarnessError, match=r"^breaker broke the group: the group did not come"):
+        trials.try_world(Task("sim", str(tmp_path), tuple(faults)), told.append)
+    assert [(finding.fault, finding.state) for finding in told] == [("breaker", "failed")]
+
+
+def test_what_a_plug_in_prints_is_no_finding(tmp_path):
+    """Its own words, and those of programs that it starts, do not get in among ours."""
+    program = (
+        "import os, sys, subprocess\n"
+        "from harness.doctoring import trials\n"
+        "from harness.doctoring.findings import Finding\n"
+        "def try_world(task, tell, begin):\n"
+        "    begin('loud')\n"
+        "    print('a plug-in says something')\n"
+        "    subprocess.run(['echo', 'and its program'])\n"
+        "    tell(Finding('loud', task.world, 'works', 'it was heard'))\n"
+        "trials.try_world = try_world\n"
+        "task = trials.msgspec.json.encode(trials.Task('sim', sys.argv[1], ())).decode()\n"
+        "trials.main([str(os.getppid()), task])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    name, finding = (json.loads(line) for line in done.stdout.splitlines())
+    assert name == "loud"
+    assert Finding(**finding) == Finding("loud", "sim", "works", "it was heard")
+    assert "a plug-in says something\nand its program\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("HarnessError('the group has no leader')", "the group has no leader"),
+        ("ValueError('odd')", "a fault of the harness: ValueError: odd"),
+    ],
+)
+def test_what_ended_the_trials_is_the_last_line_whatever_group_it_is_in(tmp_path, error, said):
+    program = (
+        "import os, sys\n"
+        "from harness.doctoring import trials\n"
+        "from harness.errors import HarnessError\n"
+        "def run(resolved, run, trials):\n"
+        f"    raise ExceptionGroup('outer', [ExceptionGroup('inner', [{error}])])\n"
+        "trials._run = run\n"
+        "task = trials.msgspec.json.encode(trials.Task('sim', sys.argv[1], ('kill',))).decode()\n"
+        "sys.exit(trials.main([str(os.getppid()), task]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == said
+
+
+def test_where_spark_does_not_start_it_is_said_how_to_judge_without_it(tmp_path, monkeypatch):
+    failed = subprocess.CompletedProcess([], 1, b"", b"a stack\nno gateway\n")
+    monkeypatch.setattr(surroundings.subprocess, "run", lambda *_, **__: failed)
+    fact = surroundings._spark(tmp_path)
+    assert (fact.what, fact.is_well) == ("no gateway", False)
+    command = shlex.split(fact.advice.partition("./shaketable ")[2])
+    app.parse_args(command, exit_on_error=False, print_error=False)
+    assert command == ["analyze", "RUN", "--engine", "local"]
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch):
+    """A folder for scratch folders of this test alone, and nothing to see of the machine."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setattr(surroundings, "look", lambda _: [])
+    yield folder
+    discovery.find.cache_clear()
+
+
+def test_a_fault_that_ends_the_trials_is_named_and_the_rest_tried_anew(scratch, monkeypatch):
+    asked = []
+
+    async def run(task, log, heard):
+        asked.append(task.faults)
+        if len(asked) == 1:
+            heard.take(b'"kill"')
+            heard.take(json.dumps(asdict(Finding("kill", "sim", "works", "gone"))).encode())
+            heard.take(b'"pause"')
+            return "it hangs"
+        return "the group has no leader"
+
+    monkeypatch.setattr(examination_module, "_run", run)
+    found = examine(lambda survey: lambda finding: None, worlds=("sim",))
+    assert found.of("kill", "sim").works
+    assert found.of("pause", "sim") == Finding("pause", "sim", "failed", "it hangs")
+    assert found.of("cpu", "sim") == Finding("cpu", "sim", "untried", "the group has no leader")
+    first, second = asked  # and no third: nothing came of the second
+    assert set(first) - set(second) == {"kill", "pause"}
+
+
+FAULTS = {
+    "blocks": """
+    async def apply(self, plan, world):
+        time.sleep(300)  # no timeout of trio's ends that
+""",
+    "breaks": """
+    async def apply(self, plan, world):
+        world.standing.is_ready = lambda since: False
+        return {}
+""",
+    "dies": """
+    async def apply(self, plan, world):
+        os._exit(4)
+""",
+    "ends": """
+    async def undo(self, undo, world):
+        sys.exit(3)
+""",
+    "loud": "print('a plug-in is imported'); subprocess.run(['echo', 'and a program'])",
+    "stiff": """
+    def plan(self, rng, nodes, turn):
+        time.sleep(300)
+""",
+    "unasked": """
+    def unavailable(self, target, nodes):
+        raise KeyError("door")
+""",
+    "broken": "raise ImportError('no such door')",
+    "frozen": "time.sleep(300)",
+    "leaves": "os._exit(5)",
+    "kill": "",
+}
+"""Faults of somebody else's, each of which would take others with it."""
+
+
+@pytest.mark.timeout(300)
+def test_plug_ins_that_hang_print_or_end_python_are_told_and_take_nothing_with_them(
+    tmp_path, scratch, monkeypatch, capfd
+):
+    put_in(tmp_path / "site", monkeypatch, FAULTS)
+    monkeypatch.setattr(survey_module, "IMPORT_TIMEOUT_S", 8.0)
+    monkeypatch.setattr(examination_module, "FAULT_TIMEOUT_S", 25.0)
+    look = survey_module.look
+    names = {"kill", "pause", *FAULTS}
+    monkeypatch.setattr(
+        survey_module,
+        "look",
+        lambda folder: replace(
+            found := look(folder), names=tuple(name for name in found.names if name in names)
+        ),
+    )
+    monkeypatch.setattr(doctor, "examine", partial(examine, worlds=("sim",)))
+    monkeypatch.setattr(session, "out", Output(highlight=False))
+    assert doctor.doctor(as_json=True) == ExitCode.HARNESS  # of world process nothing was tried
+    faults = json.loads(capfd.readouterr().out)["faults"]
+    on_sim = {name: worlds["sim"] for name, worlds in faults.items()}
+    said = {name: (finding["state"], finding["what"]) for name, finding in on_sim.items()}
+    hangs = "it hangs: it was under way for longer than 25 s"
+    assert said["blocks"] == said["stiff"] == ("failed", hangs)
+    state, what = said["breaks"]
+    assert (state, "the group did not come back" in what) == ("failed", True)
+    state, what = said["dies"]
+    assert (state, what.startswith("it ended the trials (exit status 4): ")) == ("failed", True)
+    state, what = said["ends"]
+    assert (state, "could not be undone: SystemExit: 3" in what) == ("failed", True)
+    assert said["unasked"] == ("failed", "its unavailable fails: KeyError: 'door'")
+    assert said["broken"] == ("failed", "cannot be imported: ImportError: no such door")
+    assert said["frozen"] == ("failed", "cannot be imported: it hangs: longer than 8 s")
+    assert said["leaves"] == ("failed", "cannot be imported: it ends Python (exit status 5)")
+    assert said["kill = foreign_kill:PLUGIN"] == ("failed", "another fault is named kill, too")
+    assert [said[name][0] for name in ("kill", "pause", "loud")] == ["works"] * 3
+    assert list(scratch.iterdir()) == []
 
 
 def examination(*findings: Finding, is_well: bool = True) -> Examination:
@@ -148,7 +382,7 @@ def test_what_was_not_looked_at_does_not_work_and_is_had_elsewhere_if_anywhere()
 def test_trials_run_in_a_process_of_their_own_and_leave_no_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     told: list[Finding] = []
-    found = examine(told.append, worlds=("sim",))
+    found = examine(lambda survey: told.append, worlds=("sim",))
     assert list(found.findings) == told
     works = {finding.fault for finding in told if finding.works}
     assert works >= {"kill", "pause", "partition", "clock", "disk-errors", "power", "delay"}

@@ -30,8 +30,8 @@ DAY_S = 86_400
 class Program:
     """A Python program that tells its time when it is asked."""
 
-    def __init__(self, folder: Path) -> None:
-        self.clock = FakedTime(folder)
+    def __init__(self, folder: Path, clock: FakedTime | None = None) -> None:
+        self.clock = clock or FakedTime(folder)
         launch = self.clock.launch(Launch((sys.executable, "-c", TELLS_TIME)))
         self.process = subprocess.Popen(
             launch.argv,
@@ -41,14 +41,25 @@ class Program:
             text=True,
         )
 
+    def end(self) -> None:
+        """Kill it, and delete what it left."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate()
+        faketime.forget(self.process.pid)
+
     def ahead_s(self) -> tuple[float, float]:
         """How far its wall clock and its monotonic clock are ahead of ours."""
+        wall_s, monotonic_s = self.shows_s()
+        return wall_s - time.time(), monotonic_s - time.monotonic()
+
+    def shows_s(self) -> tuple[float, float]:
+        """What its wall clock and its monotonic clock show."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         wall, monotonic = self.process.stdout.readline().split()
-        return float(wall) - time.time(), float(monotonic) - time.monotonic()
+        return float(wall), float(monotonic)
 
 
 @pytest.fixture
@@ -57,9 +68,7 @@ def program(tmp_path: Path) -> Iterator[Program]:
     try:
         yield started
     finally:
-        started.process.send_signal(signal.SIGKILL)
-        started.process.communicate()
-        faketime.forget(started.process.pid)
+        started.end()
     left = [path.name for path in SHARED_MEMORY.iterdir() if f"_{started.process.pid}" in path.name]
     assert left == []
 
@@ -81,6 +90,36 @@ def test_offset_and_rate_are_felt_and_healed(program: Program) -> None:
     wall_s, monotonic_s = program.ahead_s()
     assert abs(wall_s) < NEAR_S
     assert abs(monotonic_s) < NEAR_S
+
+
+@pytest.mark.parametrize("rate", [20.0, 0.0])
+def test_a_program_that_starts_anew_under_a_rate_goes_on_where_it_stood(
+    program: Program, tmp_path: Path, rate: float
+) -> None:
+    """Else it would stand where the one before stood at its own start: six seconds of rate away."""
+    time.sleep(4.0)
+    changed_s = time.time()
+    program.clock.change(offset_ms=60_000.0, rate=rate)
+    time.sleep(2.0)
+    program.end()
+    called_s = time.time()
+    program.clock.starts()
+    again = Program(tmp_path, program.clock)
+    try:
+        again.shows_s()
+        up_s = time.time()  # its clock began to go between the call and this
+        asked_s = time.time()
+        shown_s, _ = again.shows_s()
+        answered_s = time.time()
+        stood_s = changed_s + 60.0 + rate * (called_s - changed_s)
+        corners = [
+            stood_s + (began_s - called_s) + rate * (read_s - began_s)
+            for began_s in (called_s, up_s)
+            for read_s in (asked_s, answered_s)
+        ]
+        assert min(corners) - NEAR_S < shown_s < max(corners) + NEAR_S
+    finally:
+        again.end()
 
 
 def test_a_library_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

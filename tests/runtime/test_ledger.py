@@ -26,7 +26,7 @@ def write(path) -> None:
 
 
 STILL_OPEN = (
-    OpenFault(4, "kill", {"victims": ["n2"]}, None),
+    OpenFault(4, "kill", {"victims": ["n2"]}, None, is_applied=False),
     OpenFault(3, "partition", {"links": []}, {"cut": "cut-0"}),
     OpenFault(1, "pause", {"victims": ["n1"]}, {"incarnations": {"n1": 1}}),
 )

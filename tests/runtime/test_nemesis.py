@@ -2,84 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-
 import msgspec
 import pytest
 import trio
 import trio.testing
 from memory_world import MemoryWorld
+from nemesis_stage import NODES, Stage, planned
 
-from harness.faults import kill, partition, pause
+from harness.faults import kill, pause
 from harness.plugins import Evidence
 from harness.runtime.budget import Budget
-from harness.runtime.ledger import Ledger, open_faults
-from harness.runtime.nemesis import APPLY_TIMEOUT_S, LEADER_WAIT_S, UNDO_ATTEMPTS_MAX, Nemesis
-from harness.runtime.observer import SilentObserver
-from harness.schedule import Planned
-
-NODES = ("n0", "n1", "n2")
-
-
-@dataclass
-class Stage:
-    path: object
-    world: MemoryWorld = field(default_factory=lambda: MemoryWorld(NODES, "n0"))
-    events: list = field(default_factory=list)
-    faults: dict = field(
-        default_factory=lambda: {
-            "kill": kill.PLUGIN, "pause": pause.PLUGIN, "partition": partition.PLUGIN,
-        }
-    )  # fmt: skip
-    notes: list = field(default_factory=list)
-    now_ns: object = field(default=lambda: 0)
-    budget: object = None
-
-    def nemesis(self) -> Nemesis:
-        stage = self
-
-        class Notes(SilentObserver):
-            def note(self, line):
-                stage.notes.append(line)
-
-        def record(f, value):
-            self.events.append((round(trio.current_time() - self.began, 6), f, value))
-
-        self.began = trio.current_time()
-        self.ledger = Ledger(self.path, lambda: 0)
-        notes = Notes()
-        return Nemesis(
-            self.faults, self.world, self.ledger, record, notes, self.now_ns, self.budget
-        )
-
-    def run(self, planned, until=None, room_s=math.inf):
-        async def main():
-            nemesis = self.made = self.nemesis()
-            with trio.move_on_after(until if until is not None else 1e9):
-                await nemesis.run(planned, room_s)
-            self.ended = trio.current_time() - self.began
-            self.ledger.close()
-            return nemesis.tally
-
-        return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    def told(self):
-        return [(at, f, value["fault"], value["phase"]) for at, f, value in self.events]
+from harness.runtime.ledger import open_faults
+from harness.runtime.nemesis import APPLY_TIMEOUT_S, LEADER_WAIT_S, UNDO_ATTEMPTS_MAX
 
 
 @pytest.fixture
 def stage(tmp_path):
     return Stage(tmp_path / "faults.jsonl")
-
-
-def planned(number, fault, start_s, duration_s, **plan):
-    order = list(NODES)
-    leader = {"variant": "leader", "order": order}
-    isolate = {"shape": "isolate-leader", "order": order, "mend": "reset"}
-    faults = {"kill": leader, "pause": leader, "partition": isolate}
-    drawn = {**faults.get(fault, {}), **plan}
-    return Planned(number=number, fault=fault, plan=drawn, start_s=start_s, duration_s=duration_s)
 
 
 def test_faults_begin_and_end_on_time_and_are_recorded_twice(stage):
@@ -128,6 +67,35 @@ def test_the_ledger_knows_of_a_fault_before_it_is_applied(stage):
     assert known.plan["victims"] == ["n0"]
 
 
+def test_what_undoes_a_fault_that_reaches_elsewhere_is_known_before_it_is_applied(stage):
+    seen = []
+
+    class Door(kill.Kill):
+        def undo_ahead(self, plan):
+            return {"incarnations": {}, "door": plan["victims"][0]}
+
+        async def apply(self, plan, world):
+            seen.extend(open_faults(stage.path))
+            return {**await super().apply(plan, world), "door": "north"}
+
+        async def probe(self, plan, undo, world):
+            seen.extend(open_faults(stage.path))
+            return await super().probe(plan, undo, world)
+
+    class Confused(pause.Pause):
+        def undo_ahead(self, plan):
+            raise KeyError("door")
+
+    stage.faults.update(kill=Door(), pause=Confused())
+    tally = stage.run([planned(4, "kill", 1, 1), planned(5, "pause", 5, 1)])
+    before, after = seen
+    assert (before.undo, before.is_applied) == ({"incarnations": {}, "door": "n0"}, False)
+    assert (after.undo["door"], after.is_applied) == ("north", True)
+    assert (tally.applied, tally.failed) == (1, 1)
+    assert stage.world.is_whole
+    assert open_faults(stage.path) == ()
+
+
 def test_a_fault_that_fails_to_apply_is_recorded_and_has_not_bitten(stage):
     class Broken(kill.Kill):
         async def apply(self, plan, world):
@@ -159,7 +127,14 @@ def test_a_fault_that_fails_to_apply_is_recorded_and_has_not_bitten(stage):
     assert f"not applied within {APPLY_TIMEOUT_S:g} s" in stops[1]["evidence"]
     assert "its apply returned None in place of what undoes it" in stops[3]["evidence"]
     assert len(stage.notes) == 3
-    assert [fault.fault for fault in open_faults(stage.path)] == []
+    left = open_faults(stage.path)  # they are not ours, and none said ahead what undoes it
+    assert [(fault.fault, fault.is_applied) for fault in left] == [
+        (3, False),
+        (1, False),
+        (0, False),
+    ]
+    assert tally.stuck == 3
+    assert all("not known what it did" in stops[number]["evidence"] for number in (0, 1, 3))
 
 
 def test_undo_is_tried_again_and_a_stuck_one_stays_in_the_ledger(stage):

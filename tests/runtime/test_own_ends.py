@@ -19,6 +19,7 @@ from harness.plugins import UNTOUCHED, Address, Json, Launch, NodeLayout
 from harness.resources import Resources
 from harness.runtime.damages import Damages
 from harness.runtime.disks import Disks, Member
+from harness.runtime.last_words import last_words
 from harness.runtime.nodes import NodeProcess
 from harness.runtime.steered import SteeredNodes
 from harness.runtime.stored_logs import Stored
@@ -159,6 +160,71 @@ def test_who_was_refused_nothing_ended_by_itself(
     run(main)
 
 
+@pytest.mark.parametrize(
+    ("early", "last", "is_of_it"),
+    [
+        ("OSError: [Errno 24] Too many open files\n", "stopped: Too many open files", True),
+        ("OSError: [Errno 24] Too many open files\n", "AssertionError: an entry changed", False),
+        ("", "stopped: Too many open files", False),
+    ],
+)
+def test_who_was_refused_may_take_its_leave_after_it_got_it_back(
+    tmp_path: Path, early: str, last: str, is_of_it: bool
+) -> None:
+    """From a run of 20 minutes: a node ended 70 ms after, and stayed down for the rest of it."""
+
+    async def main(nursery: trio.Nursery) -> None:
+        with one(tmp_path) as group:
+            taken = await group.taking.take("n0", Resources(descriptors_spare=9), nursery)
+            group.do.write_text(
+                "import os\n"
+                f"os.write(2, {early.encode()!r})\n"
+                "pathlib.Path(sys.argv[1] + '.said').touch()\n"
+                "time.sleep(0.3)\n"
+                f"os.write(2, {last.encode()!r}); os._exit(74)"
+            )
+            while not Path(f"{group.do}.said").exists():
+                await trio.sleep(0.01)
+            group.do.unlink()
+            ended: list[bool] = []
+
+            async def watch() -> None:
+                ended.append((await group.process.wait()).asked)
+
+            nursery.start_soon(watch)
+            await trio.lowlevel.checkpoint()
+            await group.taking.give_back(taken)
+            while not ended:
+                await trio.sleep(0.01)
+            assert ended == [is_of_it]
+            assert group.process.incarnation == (2 if is_of_it else 1)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("said", "last"),
+    [
+        (b"up\nMemoryError: \n", b"MemoryError:"),
+        (b"OSError: Too many open files\n--- shaketable: n0 paused at 3 s\n\n", b"Too many open"),
+        (
+            b"  + Exception Group Traceback (most recent call last):\n  |   File x\n"
+            b"  | ExceptionGroup: 1 sub-exception\n  +-+---------------- 1 ----------------\n"
+            b"    | MemoryError\n    +------------------------------------\n",
+            b"MemoryError",
+        ),
+        (b"object repr     : MemoryError()\nlost sys.stderr\n", b"MemoryError"),
+        (b"java.lang.OutOfMemoryError: x\n\tat a.b(C.java:1)\n\t... 3 more\n", b"OutOfMemory"),
+        (b"fatal error: runtime: out of memory\n\ngoroutine 1 [running]:\nmain.f()\n", b"memory"),
+        (b"MemoryError\nAssertionError: an entry changed\n", b"AssertionError"),
+        (b"", b""),
+    ],
+)
+def test_the_line_by_which_a_process_told_why_it_ended(said: bytes, last: bytes) -> None:
+    assert last in last_words(said)
+    assert last or not last_words(said)
+
+
 def test_a_disk_answers_for_the_incarnation_whose_calls_failed(tmp_path: Path) -> None:
     async def main(_: trio.Nursery) -> None:
         with one(tmp_path) as group:
@@ -172,6 +238,39 @@ def test_a_disk_answers_for_the_incarnation_whose_calls_failed(tmp_path: Path) -
             group.process.start()
             assert not await group.end("a bug of its own"), "this one's calls did not fail"
             assert not group.steered.disk_harm(harm)["ended"]
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("errors", "words", "is_of_it"),
+    [
+        (1, "event=stopped error=cannot write store/abort: no space left on device", True),
+        (1, "AssertionError: a committed entry changed", False),
+        (0, "event=stopped error=cannot write store/abort: no space left on device", False),
+    ],
+)
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_node_may_end_of_a_full_disk_while_it_starts(
+    tmp_path: Path, errors: int, words: str, is_of_it: bool, is_late: bool
+) -> None:
+    """From a run of 20 minutes: a wiped node that came back found its disk full: it stayed down."""
+
+    async def main(nursery: trio.Nursery) -> None:
+        with one(tmp_path) as group:
+            harm = await group.steered.hurt_disk("n0", DiskHarm(op="write", error="ENOSPC"))
+            group.orders.errors = errors
+            if not is_late:
+                assert await group.end(words) == is_of_it
+                await group.steered.heal_disk(harm)
+            else:
+                nursery.start_soon(group.steered.heal_disk, harm)
+                await trio.sleep(0.2)
+                assert await group.end(words) == is_of_it
+                while is_of_it and group.process.incarnation == 1:
+                    await trio.sleep(0.01)
+            assert group.process.incarnation == 1 + is_of_it
+            assert group.steered.disk_harm(harm)["ended"] == is_of_it
 
     run(main)
 

@@ -14,6 +14,7 @@ from harness.runtime.observer import SilentObserver
 from harness.runtime.questions import wait_until
 from harness.runtime.sim_world import SimulatedWorld
 from harness.targets.dledger_group import DLedgerGroup
+from harness.words import ClockChange, DiskHarm
 
 NODES = ("n0", "n1", "n2")
 OPTIONS = {
@@ -144,3 +145,45 @@ def test_restore_finds_what_was_left_and_stopped_nodes_leave_their_files(tmp_pat
 
     play(tmp_path, scenario)
     assert list((tmp_path / "n0" / "store" / "dledger-n0" / "data").iterdir())
+
+
+def test_restore_finds_clocks_and_disks_that_nobody_healed(tmp_path: Path) -> None:
+    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+        await world.skew("n0", ClockChange(which="wall", offset_ms=60_000.0))
+        await world.skew("n1", ClockChange(which="monotonic", offset_ms=50.0, strobe_ms=100.0))
+        harm = await world.hurt_disk("n2", DiskHarm(op="write", error="ENOSPC"))
+        assert world.restore() == (
+            "the clock of n0 was still wrong",
+            "the clock of n1 was still wrong",
+            f"{harm} of n2 was still in force",
+        )
+        assert world.restore() == ()
+        assert abs((await world.read_clock("n0")).offset_ms) < 1
+        before = world.disk_harm(harm)
+        await world.heal_disk(harm)
+        assert world.disk_harm(harm) == before
+        await ready(world)
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_struck", [True, False])
+def test_a_disk_that_fails_answers_for_those_alone_whose_calls_failed(
+    tmp_path: Path, is_struck: bool
+) -> None:
+    """A node's own crash while its disk would fail, but was not asked, is its own."""
+
+    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+        harm = await world.hurt_disk(
+            "n1", DiskHarm(op="sync", error="EIO", nth=1 if is_struck else 9_999)
+        )
+        if not is_struck:
+            group._world.process_ended(group._host("n1"), AssertionError("an entry changed"))
+        assert await wait_until(lambda: not world.is_running("n1"), PATIENCE_S)
+        await trio.sleep(1.0)  # whoever tells of ends has looked
+        assert world.disk_harm(harm)["ended"] == is_struck
+        assert [one.node for one in world.exits] == ([] if is_struck else ["n1"])
+        await world.heal_disk(harm)
+        assert world.is_running("n1") == is_struck
+
+    play(tmp_path, scenario)

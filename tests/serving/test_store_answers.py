@@ -290,14 +290,14 @@ def test_a_run_in_progress_is_followed(store: Path, write_run: Write) -> None:
 
 def test_a_chart_leaves_a_gap_where_a_run_says_nothing() -> None:
     entry = Entry("quick/1", "quick", "20261122T101500.000Z", "VALID")
-    drawn = chart("throughput", "/s", [(entry, v) for v in (100.0, 180.0, None, 50.0, 60.0)])
+    drawn = chart("throughput", "/s", [(entry, v, "") for v in (100.0, 180.0, None, 50.0, 60.0)])
     assert len(drawn.points) == 4
     assert len(drawn.lines) == 2
     assert [tick for _, tick in drawn.ticks] == ["0", "100", "200"]
     heights = [point.y for point in drawn.points]
     assert heights[1] < heights[0] < heights[3] < heights[2]
-    assert chart("nothing", "ms", [(entry, None)]).points == ()
-    assert len(chart("one", "ms", [(entry, 0.0)]).points) == 1
+    assert chart("nothing", "ms", [(entry, None, "")]).points == ()
+    assert len(chart("one", "ms", [(entry, 0.0, "")]).points) == 1
 
 
 def test_what_takes_long_is_left_for_the_next_time_or_the_command_line(

@@ -5,7 +5,8 @@
 
 For each fault on each world: a campaign is started, and when the ledger says that the fault is in
 force its harness is killed. In a second variant the nodes have been told not to die with it, and
-everything else of the run is killed at the same time: what would clean up, too. Then `heal` is run,
+everything else of the run is killed at the same time: what would clean up, too. In a third that
+happens as soon as the ledger says that the fault is being applied. Then `heal` is run,
 and processes, namespaces, mounts, interfaces, rules of the packet filter, preloads and scratch
 folders are compared with what was there before. "check" is the time when Spark judges. Ends with 0
 if nothing is left of any trial.
@@ -27,7 +28,7 @@ from killed_harness import HEADING, SPARK, Trial, show, try_one, worst
 from harness import availability, discovery
 from harness.campaign import Campaign
 
-VARIANTS = ("harness", "unguarded")
+VARIANTS = ("harness", "unguarded", "applying")
 WORLDS = ("process", "netns", "sim")
 
 
@@ -63,8 +64,10 @@ def main() -> int:
                     say(show(trials[-1]))
     clean = sum(trial.is_clean for trial in trials)
     survivors = sum(trial.survived > 0 for trial in trials)
+    half = sum(trial.is_half for trial in trials)
     say(
         f"\n{clean} of {len(trials)} trials are clean after heal; in {survivors} something survived"
+        f" the kill, in {half} the fault was half applied"
     )
     return worst(trials)
 

@@ -36,6 +36,7 @@ HOLD_S: Final = 0.3
 """How long a fault is in force before the harness is killed."""
 SETTLE_S: Final = 1.0
 POLL_S: Final = 0.02
+POLL_AT_ONCE_S: Final = 0.0005
 ESCAPING: Final = '''
 """Nodes that do not die with the harness: they take back that the kernel ends them then."""
 
@@ -93,6 +94,7 @@ class Trial:
         fault, world, variant: what was done.
         before: processes, namespaces while the fault was in force.
         survived: processes that lived a while after the harness was killed.
+        is_half: the fault was still being applied when the harness was killed.
         healed: what `heal` said that it did.
         left: what was there afterwards and had not been before, in words; must be ().
         problem: why there was no trial.
@@ -103,6 +105,7 @@ class Trial:
     variant: str
     before: tuple[int, int] = (0, 0)
     survived: int = 0
+    is_half: bool = False
     healed: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     problem: str = ""
@@ -118,7 +121,8 @@ def try_one(fault: str, world: str, variant: str, parent: Path) -> Trial:
     """Start a campaign with that fault, kill its harness while it is in force, heal, and compare.
 
     In variant "harness" the harness alone is killed; in "unguarded" all else that is no node is
-    killed with it, and the nodes have been told not to die with it.
+    killed with it, and the nodes have been told not to die with it; "applying" is that at the
+    moment in which the fault is being applied, as far as it can be met.
     """
     trial = Trial(fault, world, variant)
     folder = Path(tempfile.mkdtemp(prefix="killed-", dir=parent))
@@ -193,16 +197,26 @@ def _orders_in_force(folder: Path) -> tuple[str, ...]:
 def _strike(trial: Trial, folder: Path, token: str, harness: subprocess.Popen[bytes]) -> None:
     """Wait until the fault is in force, look, kill."""
     deadline = time.monotonic() + BEGIN_TIMEOUT_S
-    while not _has_begun(trial.fault, folder, token):
+    is_at_once = trial.variant == "applying" and trial.fault != SPARK
+    while not _has_begun(trial.fault, folder, token, is_at_once=is_at_once):
         if harness.poll() is not None or time.monotonic() > deadline:
             said = _text(folder / "out").strip().splitlines()
             trial.problem = f"the fault did not begin: {said[-1] if said else 'nothing was said'}"
             return
-        time.sleep(POLL_S)
-    time.sleep(HOLD_S)
+        time.sleep(POLL_AT_ONCE_S if is_at_once else POLL_S)
+    if is_at_once:
+        os.killpg(harness.pid, signal.SIGKILL)
+        trial.is_half = any(
+            not one.is_applied for one in ledger.open_faults(_run(folder).faults_jsonl)
+        )
+    else:
+        time.sleep(HOLD_S)
     here = look(token, folder)
     trial.before = len(here.processes), len(here.namespaces)
-    os.killpg(harness.pid, signal.SIGKILL) if trial.variant != "harness" else harness.kill()
+    if trial.variant == "harness":
+        harness.kill()
+    elif not is_at_once:
+        os.killpg(harness.pid, signal.SIGKILL)
     if trial.variant != "harness":
         for pid in here.processes:
             if not any(kept in _command(pid) for kept in (NODE, JVM)):
@@ -213,11 +227,11 @@ def _strike(trial: Trial, folder: Path, token: str, harness: subprocess.Popen[by
     trial.survived = len(look(token, folder).processes)
 
 
-def _has_begun(fault: str, folder: Path, token: str) -> bool:
+def _has_begun(fault: str, folder: Path, token: str, *, is_at_once: bool) -> bool:
     if fault == SPARK:
         return any(JVM in _command(pid) for pid, _ in _processes(token))
     runs = sorted((folder / "store").glob("quick/*Z/faults.jsonl"))
-    return any(one.undo is not None for run in runs for one in ledger.open_faults(run))
+    return any(one.is_applied or is_at_once for run in runs for one in ledger.open_faults(run))
 
 
 @contextmanager
@@ -347,7 +361,7 @@ def show(trial: Trial) -> str:
     if trial.problem:
         came = f"no trial: {trial.problem}"
     elif trial.is_clean:
-        came = "clean"
+        came = "clean, killed half way" if trial.is_half else "clean"
     else:
         came = f"LEFT: {'; '.join(trial.left)} {trial.codes}"
     processes, spaces = trial.before

@@ -1,0 +1,41 @@
+"""Starts Spark as a check does, has it run Python, ends it, and says what that came to.
+
+`python -m harness.doctoring.spark_trial` prints one line. A process of its own, for what a JVM
+leaves in this one (signals, threads), and so that it can be ended when it hangs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from importlib.metadata import version
+from typing import Final
+
+from checkers.engine.spark import SparkEngine
+from harness.errors import HarnessError, UsageError
+from harness.telling import sentence
+
+MASTER: Final = "local[1]"
+
+
+def main() -> int:
+    """Try it; the exit code is 0 if it works."""
+    began_s = time.monotonic()
+    engine = SparkEngine(MASTER)
+    try:
+        java = engine.start()
+    except (UsageError, HarnessError) as error:
+        sys.stderr.write(f"{sentence(error)}\n")
+        return 1
+    finally:
+        engine.stop()
+    on = "" if java is None else f" on {java.describe()}"
+    took_s = time.monotonic() - began_s
+    sys.stdout.write(
+        f"Spark {version('pyspark')} started{on}, ran Python and ended, in {took_s:.1f} s\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

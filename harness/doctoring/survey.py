@@ -1,0 +1,144 @@
+"""Finds out which faults there are, in a process of its own: a plug-in may do anything on import.
+
+`python -m harness.doctoring.survey PARENT_PID [ENTRY_POINT...]` prints JSON lines: each of our
+faults; then, for each entry point but those named, which it is, and behind its import what came of
+it. What cannot be imported is a row among the others, and ends nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from harness import discovery
+from harness.doctoring import children
+from harness.errors import HarnessError
+from harness.runtime import guard
+from harness.telling import sentence
+
+START_TIMEOUT_S: Final = 60.0
+IMPORT_TIMEOUT_S: Final = 20.0
+HANGING_MAX: Final = 5
+"""So many plug-ins may hang or end Python on import, until no more are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The faults that there are.
+
+    Attributes:
+        names: of those that can be tried.
+        broken: why others cannot be, by the names that they are shown by.
+        without: the entry points of these, as `harness.discovery.pass_over` takes them.
+    """
+
+    names: tuple[str, ...]
+    broken: dict[str, str]
+    without: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many faults are told of on each world."""
+        return len(self.names) + len(self.broken)
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A fault that was found, or why it cannot be tried; `source` is "" for one of ours."""
+
+    name: str
+    source: str = ""
+    why: str = ""
+
+
+def look(scratch: Path) -> Survey:
+    """Find out which faults there are. Must be called in the main thread.
+
+    Raises:
+        HarnessError: one of our own cannot be imported.
+    """
+    broken: dict[str, Known] = {}
+    for _ in range(HANGING_MAX + 1):
+        found, culprit = trio.run(_look_once, scratch / "survey.log", tuple(broken))
+        if culprit is None:
+            break
+        broken[culprit.source] = culprit
+    else:
+        raise HarnessError(f"more than {HANGING_MAX} plug-ins hang or end Python when imported")
+    broken |= {each.source: each for each in found if each.why}
+    names = tuple(sorted(each.name for each in found if not each.why))
+    return Survey(names, {_row(each, names): each.why for each in broken.values()}, tuple(broken))
+
+
+def _row(broken: Known, names: Sequence[str]) -> str:
+    """Name a plug-in that cannot be imported: by its entry point, unless others have that name."""
+    return broken.name if broken.name not in names else broken.source
+
+
+async def _look_once(log: Path, without: Sequence[str]) -> tuple[list[Known], Known | None]:
+    """Import all but these; return what was found, and whose import hung or ended Python."""
+    found: list[Known] = []
+    trying = ""
+
+    def take(line: bytes) -> float:
+        nonlocal trying
+        told = msgspec.json.decode(line, type=Known | str)
+        trying = told if isinstance(told, str) else ""
+        if isinstance(told, Known):
+            found.append(told)
+        return IMPORT_TIMEOUT_S
+
+    program = [sys.executable, "-P", "-m", "harness.doctoring.survey", str(os.getpid()), *without]
+    ended = await children.run(guard.command(program, os.getpid()), log, take, START_TIMEOUT_S)
+    if not ended.is_late and not ended.status:
+        return found, None
+    hung = f"it hangs: longer than {IMPORT_TIMEOUT_S:g} s" if ended.is_late else ""
+    why = hung or f"it ends Python (exit status {ended.status})"
+    if not trying:
+        raise HarnessError(f"cannot find out which faults there are: {children.last_line(log)}")
+    return found, Known(trying.partition(" = ")[0], trying, f"cannot be imported: {why}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Import all faults but those of the entry points that the arguments name."""
+    parent_pid, *without = arguments
+    with children.begin(parent_pid) as out:
+
+        def say(what: Known | str) -> None:
+            out.write(f"{msgspec.json.encode(what).decode()}\n")
+
+        discovery.pass_over(without)
+        try:
+            names = set(discovery.built_ins("faults"))
+        except HarnessError as error:
+            sys.stderr.write(f"{sentence(error)}\n")
+            return 1
+        for name in sorted(names):
+            say(Known(name))
+        for point in discovery.points("faults"):
+            source = discovery.source_of(point)
+            say(source)
+            try:
+                name = discovery.load("faults", point).name
+            except HarnessError as error:
+                why = str(error).removeprefix(f"cannot load the plug-in {source}: ")
+                is_import = len(why) < len(str(error))
+                told = f"cannot be imported: {why}" if is_import else why
+                say(Known(point.name, source, sentence(told)))
+                continue
+            if name in names:
+                say(Known(point.name, source, f"another fault is named {name}, too"))
+            else:
+                names.add(name)
+                say(Known(name, source))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,50 @@
+"""Reads regular files of folders that come from anywhere: without waiting for pipes, bounded.
+
+A run's folder may have been unpacked from a download, or be written by somebody's own harness.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+
+class NoPlainFileError(Exception):
+    """There is no regular file at that place, or more of it than is wanted; says why."""
+
+
+def open_plain(path: Path, *, follow_links: bool = True) -> tuple[BinaryIO, int]:
+    """Open a regular file and return it with its size in bytes.
+
+    Raises:
+        NoPlainFileError: it is gone, no regular file, or not to be read by us.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
+    try:
+        handle = os.open(path, flags)
+    except (OSError, ValueError) as error:
+        raise NoPlainFileError(getattr(error, "strerror", None) or str(error)) from error
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode):
+        os.close(handle)
+        raise NoPlainFileError("not a regular file")
+    return os.fdopen(handle, "rb"), facts.st_size
+
+
+def read_plain(path: Path, bytes_max: int, *, follow_links: bool = True) -> bytes:
+    """Read a regular file of at most `bytes_max` bytes.
+
+    Raises:
+        NoPlainFileError: there is none, it cannot be read, or it is larger.
+    """
+    file, _ = open_plain(path, follow_links=follow_links)
+    with file:
+        try:
+            data = file.read(bytes_max + 1)
+        except OSError as error:
+            raise NoPlainFileError(error.strerror or str(error)) from error
+    if len(data) > bytes_max:
+        raise NoPlainFileError(f"more than {bytes_max >> 20} MiB")
+    return data

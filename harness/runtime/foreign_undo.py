@@ -1,0 +1,91 @@
+"""Undoes a fault of somebody else's in a process of its own: it may hang, or end Python.
+
+`python -P -m harness.runtime.foreign_undo PARENT_PID` reads {"fault", "undo", "nodes"} as JSON,
+calls that fault's undo in a world that is over, and prints as JSON why that failed, null if it did
+not. It ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from harness import discovery
+from harness.blame import PlugInError, blamed
+from harness.plugins import Fault, Json
+from harness.runtime import guard
+from harness.runtime.over_world import OverWorld
+from harness.telling import sentence
+
+UNDO_TIMEOUT_S: Final = 15.0
+START_TIMEOUT_S: Final = 15.0
+"""Python, and the plug-in's own imports, may take so long."""
+
+
+def undo(name: str, undo_: Json, nodes: Sequence[str]) -> str | None:
+    """Undo a fault by its name; say why that failed, None if it did not. For the main thread."""
+    program = [sys.executable, "-P", "-m", "harness.runtime.foreign_undo", str(os.getpid())]
+    given = json.dumps({"fault": name, "undo": undo_, "nodes": list(nodes)}).encode()
+    process = subprocess.Popen(
+        guard.command(program, os.getpid()),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        said, _ = process.communicate(given, timeout=START_TIMEOUT_S + UNDO_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return _late()
+    finally:  # with it what it started; nobody else is in its session
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for pipe in filter(None, (process.stdin, process.stdout)):
+                with suppress(OSError):
+                    pipe.close()
+    try:
+        why = json.loads(said)
+    except ValueError:
+        return f"its undo ended Python (exit status {process.returncode})"
+    return None if why is None else str(why)
+
+
+def _late() -> str:
+    return f"not within {UNDO_TIMEOUT_S:g} s"
+
+
+def _undo_here(name: str, undo_: Json, nodes: Sequence[str]) -> str | None:
+    async def main() -> str | None:
+        fault: Fault = discovery.get("faults", name)
+        with trio.move_on_after(UNDO_TIMEOUT_S) as scope:
+            await fault.undo(undo_, OverWorld(nodes))
+        return _late() if scope.cancelled_caught else None
+
+    try:
+        with blamed():
+            return trio.run(main)
+    except PlugInError as error:
+        return sentence(error)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Undo what standard input names."""
+    guard.die_with_parent(int(arguments[0]))
+    given = json.load(sys.stdin)
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as out:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a plug-in may print
+        json.dump(_undo_here(given["fault"], given["undo"], given["nodes"]), out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,197 @@
+"""Which operations the page's table holds: all of a small run, of a large one those that matter.
+
+Nothing that a verdict rests on is sampled away: every operation that a finding names is in it, and
+its neighbours; every one that failed or whose outcome is unknown, up to a limit; the slowest; the
+first and the last of each client; of the rest an even sample. What a limit cuts is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+ALL_MAX: Final = 16_000
+"""A run of so many operations is shown whole."""
+NAMED_MAX: Final = 8_000
+"""Operations that findings name."""
+NEIGHBOURS: Final = 4
+"""Operations before and after a named one, on the same key."""
+NEAR_MAX: Final = 4_000
+UNKNOWN_MAX: Final = 3_000
+FAILED_MAX: Final = 3_000
+SLOWEST: Final = 400
+CLIENTS_MAX: Final = 500
+"""Clients whose first and last operations are shown. After an unknown outcome a client goes on
+under a new number, so that there may be many."""
+SAMPLE_MAX: Final = 3_000
+
+NAMED, NEAR, UNKNOWN, FAILED, SLOW, EDGE, SAMPLE = (1 << bit for bit in range(7))
+WHY: Final[Mapping[int, str]] = {
+    NAMED: "named by a finding",
+    NEAR: "beside one that is named",
+    UNKNOWN: "outcome unknown",
+    FAILED: "failed",
+    SLOW: "among the slowest",
+    EDGE: "first or last of a client",
+    SAMPLE: "sample of the others",
+}
+"""Why an operation is in the table, worst first: bits of a number. None in a run shown whole."""
+
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The operations of the table, by the time of their call.
+
+    `why` holds for each row the bits of `WHY`. `total` is how many the run had, `cut` says of which
+    sort there were more than the limit: (what, how many, how many of them are shown).
+    """
+
+    rows: pa.Table
+    why: npt.NDArray[np.int64]
+    total: int
+    cut: tuple[tuple[str, int, int], ...] = ()
+    missing: int = 0
+    """Operations that findings name, and the history does not have."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the table holds all of the run's operations."""
+        return bool(self.rows.num_rows == self.total)
+
+
+def named_operations(results: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the ids of all operations that findings in results.json name, broken or observed."""
+    checkers = results.get("checkers")
+    verdicts = checkers.values() if isinstance(checkers, Mapping) else ()
+    named: dict[int, None] = {}
+    for verdict in verdicts:
+        for place in ("findings", "observed"):
+            findings = verdict.get(place) if isinstance(verdict, Mapping) else None
+            named.update(dict.fromkeys(_ids(findings)))
+    return tuple(named)
+
+
+def _ids(findings: object) -> Iterable[int]:
+    for finding in findings if isinstance(findings, list) else ():
+        ids = finding.get("operations") if isinstance(finding, Mapping) else None
+        for op in ids if isinstance(ids, list) else ():
+            if isinstance(op, int) and not isinstance(op, bool) and abs(op) < 2**63:
+                yield op
+
+
+def choose(operations: pa.Table, named: Collection[int] = ()) -> Chosen:
+    """Choose the operations that a page shows.
+
+    Args:
+        operations: rows of OPERATIONS; neighbours are those that stand beside each other, as the
+            export writes them: by key, then by the time of the call.
+        named: ids of those that findings name, the most important first.
+    """
+    total = operations.num_rows
+    is_whole = total <= ALL_MAX
+    why = np.zeros(total, dtype=np.int64)
+    cut: list[tuple[str, int, int]] = []
+
+    def mark(bit: int, places: Places, most: int, what: str) -> Places:
+        kept = (
+            places if is_whole else places[:most] if bit & (NAMED | NEAR) else _evenly(places, most)
+        )
+        why[kept] |= bit
+        if len(kept) < len(places):
+            cut.append((what, len(places), len(kept)))
+        return kept
+
+    at, missing = _places(operations["op"], named)
+    at = mark(NAMED, at, NAMED_MAX, "that findings name")
+    mark(NEAR, _near(operations["key"], at), NEAR_MAX, "beside those that findings name")
+    by_call, outcome = operations["call_ns"].to_numpy(), operations["outcome"]
+    unknown, failed = (_by(by_call, _where(pc.equal(outcome, kind))) for kind in ("info", "fail"))
+    mark(UNKNOWN, unknown, UNKNOWN_MAX, "of unknown outcome")
+    mark(FAILED, failed, FAILED_MAX, "that failed")
+    why[_slowest(operations)] |= SLOW
+    edges, clients = _edges(operations["process"].to_numpy(), by_call)
+    why[edges] |= EDGE
+    if clients > CLIENTS_MAX and not is_whole:
+        cut.append(("first or last of a client", 2 * clients, len(edges)))
+    if is_whole:
+        shown = _by(by_call, np.arange(total))
+    else:
+        why[_evenly(_by(by_call, np.flatnonzero(why == 0)), SAMPLE_MAX)] |= SAMPLE
+        shown = _by(by_call, np.flatnonzero(why))
+    return Chosen(operations.take(pa.array(shown)), why[shown], total, tuple(cut), missing)
+
+
+def _places(ids: Any, named: Collection[int]) -> tuple[Places, int]:
+    """Return where the named operations stand, as they are named, and how many stand nowhere."""
+    if not named:
+        return np.zeros(0, dtype=np.int64), 0
+    wanted = pa.array(named, pa.int64())
+    column = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    at = _where(pc.is_in(column, value_set=wanted))  # several rows may be one operation
+    found = column.to_numpy()[at]
+    rank = {op: place for place, op in enumerate(named)}
+    order = np.argsort(np.array([rank[op] for op in found.tolist()], dtype=np.int64), kind="stable")
+    return at[order], len(rank) - len(np.unique(found))
+
+
+def _near(keys: Any, at: Places) -> Places:
+    """Return the places beside those, of the same key, that are none of them."""
+    if not len(at):
+        return at
+    steps = [step for step in range(-NEIGHBOURS, NEIGHBOURS + 1) if step]
+    near = (at[:, None] + np.array(steps)[None, :]).ravel()
+    of = np.repeat(at, len(steps))
+    is_there = (near >= 0) & (near < len(keys))
+    near, of = near[is_there], of[is_there]
+    is_same = pc.equal(keys.take(pa.array(near)), keys.take(pa.array(of)))
+    near = near[np.asarray(pc.fill_null(is_same, fill_value=False))]
+    _, first = np.unique(near, return_index=True)
+    kept: Places = near[np.sort(first)]
+    return kept[~np.isin(kept, at)]
+
+
+def _slowest(operations: pa.Table) -> Places:
+    took = pc.subtract(operations["return_ns"], operations["call_ns"])
+    took_ns = pc.fill_null(took, -1).to_numpy()
+    if len(took_ns) <= SLOWEST:
+        return np.zeros(0, dtype=np.int64)
+    slowest = np.argpartition(took_ns, len(took_ns) - SLOWEST)[len(took_ns) - SLOWEST :]
+    return slowest.astype(np.int64)
+
+
+def _edges(processes: Places, by_call: Places) -> tuple[Places, int]:
+    """Return the first and the last operation of each of some clients, and how many there are."""
+    order = np.lexsort((by_call, processes))
+    sorted_processes = processes[order]
+    begins = np.flatnonzero(np.diff(sorted_processes, prepend=sorted_processes[:1] - 1))
+    if not len(begins):
+        return begins, 0
+    lasts = np.append(begins[1:], len(processes)) - 1
+    kept = _evenly(np.arange(len(begins)), CLIENTS_MAX)
+    return np.unique(order[np.concatenate((begins[kept], lasts[kept]))]), len(begins)
+
+
+def _where(mask: Any) -> Places:
+    return np.flatnonzero(np.asarray(pc.fill_null(mask, fill_value=False))).astype(np.int64)
+
+
+def _by(times: Places, places: Places) -> Places:
+    """Return the places in the order of their times."""
+    return places[np.argsort(times[places], kind="stable")]
+
+
+def _evenly(places: Places, most: int) -> Places:
+    """Return at most so many of them, as evenly apart as can be, first and last among them."""
+    if len(places) <= most:
+        return places
+    return places[np.unique(np.linspace(0, len(places) - 1, most).round().astype(np.int64))]

@@ -1,0 +1,174 @@
+"""What all plots share: their style, the time axis, fault bands and phase marks behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bokeh.models import ColumnDataSource, HoverTool, NumeralTickFormatter, Range1d
+from bokeh.models.annotations import Legend
+from bokeh.plotting import figure
+
+from reports.model import FaultRow, RunView
+
+INK: Final = "#7b7b7b"
+"""Axes and text: 4:1 or better on white and on near-black."""
+TIME_NAME: Final = "time"
+"""The name of each plot's x axis, by which the page's script finds them and moves them as one."""
+
+OUTCOME_COLOURS: Final = {"ok": "#2f86d6", "fail": "#8a63c9", "info": "#d98a00"}
+OUTCOME_DASHES: Final = {"ok": "solid", "fail": "dashed", "info": "dotted"}
+FAULT_COLOURS: Final = ("#d1495b", "#a07800", "#138a8a", "#8a63c9", "#6b8e23", "#b0651d")
+LINE_COLOURS: Final = (
+    "#2f86d6", "#d1495b", "#138a8a", "#a07800", "#8a63c9", "#6b8e23", "#b0651d", INK,
+)  # fmt: skip
+LINE_DASHES: Final = ("solid", "dashed", "dotted", "dotdash", "dashdot")
+
+FAULTS_MAX: Final = 2_000
+"""Faults that the plots show; the page's table has more."""
+
+Figure = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What all plots of a run stand on: the run, and the fault bands (columns by name)."""
+
+    view: RunView
+    bands: Mapping[str, Sequence[float | str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One plot: the name that it is linked by, its title, what it shows in words, the plot."""
+
+    name: str
+    title: str
+    says: str
+    plot: Figure
+
+
+def fault_colours(names: Sequence[str]) -> dict[str, str]:
+    """Give each kind of fault its colour: the same in the plots, the pictures and the tables."""
+    distinct = sorted(set(names))
+    return {name: FAULT_COLOURS[n % len(FAULT_COLOURS)] for n, name in enumerate(distinct)}
+
+
+def end_s(view: RunView) -> float:
+    """Where the x axis ends; never at its start."""
+    return max(view.duration_ns / 1e9, 0.1)
+
+
+def stage_of(view: RunView) -> Stage:
+    """Return what plots of a run stand on; of many faults the longest are bands."""
+    colours = fault_colours([row.window.name for row in view.faults])
+    shown = shown_faults(view)
+    bands: dict[str, Sequence[float | str]] = {
+        "start": [row.window.start_ns / 1e9 for row in shown],
+        "stop": [row.window.stop_ns / 1e9 for row in shown],
+        "colour": [colours[row.window.name] for row in shown],
+    }
+    return Stage(view, bands)
+
+
+def shown_faults(view: RunView) -> Sequence[FaultRow]:
+    """Return the faults that plots show: all, or the `FAULTS_MAX` longest, in their order."""
+    if len(view.faults) <= FAULTS_MAX:
+        return view.faults
+    lengths = sorted(
+        (row.window.stop_ns - row.window.start_ns for row in view.faults), reverse=True
+    )
+    least = lengths[FAULTS_MAX]
+    return [row for row in view.faults if row.window.stop_ns - row.window.start_ns > least]
+
+
+def new_figure(stage: Stage, height: int, **options: Any) -> Figure:
+    """Make an empty figure in the page's style, with fault bands and phase marks behind."""
+    view = stage.view
+    plot = figure(
+        height=height,
+        x_range=Range1d(start=0, end=end_s(view), bounds="auto", name=TIME_NAME),
+        sizing_mode="stretch_width",
+        tools="xpan,xwheel_zoom,xbox_zoom,reset,save",
+        active_drag="xbox_zoom",
+        active_scroll=None,
+        toolbar_location="right",
+        min_border_left=72,
+        min_border_right=8,
+        background_fill_alpha=0,
+        border_fill_alpha=0,
+        outline_line_color=INK,
+        outline_line_alpha=0.4,
+        **options,
+    )
+    plot.toolbar.logo = None
+    plot.toolbar.autohide = True
+    for axis in plot.axis:
+        axis.axis_line_color = axis.major_tick_line_color = INK
+        axis.minor_tick_line_color = None
+        axis.major_label_text_color = axis.axis_label_text_color = INK
+        axis.axis_label_text_font_style = "normal"
+    plot.grid.grid_line_color = INK
+    plot.grid.grid_line_alpha = 0.18
+    if view.faults:
+        plot.vstrip(
+            x0="start", x1="stop", source=ColumnDataSource(dict(stage.bands)),
+            fill_color="colour", fill_alpha=0.13, line_color=None,
+        )  # fmt: skip
+    starts = [phase.start_ns / 1e9 for phase in view.phases if phase.start_ns > 0]
+    if starts:
+        plot.vspan(x=starts, line_color=INK, line_dash="dashed", line_alpha=0.6)
+    return plot
+
+
+def whole_numbers(plot: Figure) -> None:
+    """Print the marks of the y axis as numbers with thousands apart."""
+    plot.yaxis.formatter = NumeralTickFormatter(format="0,0")
+
+
+def lines(
+    plot: Figure,
+    x: Any,
+    series: Sequence[tuple[str, Any]],
+    *,
+    steps: bool = False,
+    unit: str = "",
+    looks: Sequence[tuple[str, str]] | None = None,
+) -> list[tuple[str, list[Any]]]:
+    """Draw lines over one x; return the legend's items. `looks` are (colour, dash), one each.
+
+    Hovering tells the value of every line at that moment.
+    """
+    columns = {f"y{n}": values for n, (_, values) in enumerate(series)}
+    source = ColumnDataSource({"x": x, **columns})
+    items = []
+    for n, (name, _) in enumerate(series):
+        colour, dash = looks[n] if looks else look(n)
+        options: dict[str, Any] = {
+            "x": "x", "y": f"y{n}", "source": source, "line_width": 1.8,
+            "line_color": colour, "line_dash": dash,
+        }  # fmt: skip
+        line = plot.step(mode="after", **options) if steps else plot.line(**options)
+        items.append((name, [line]))
+    tips = [
+        ("at", "@x{0.0} s"),
+        *((name, f"@y{n}{{0,0.[0]}}{unit}") for n, (name, _) in enumerate(series)),
+    ]
+    plot.add_tools(HoverTool(renderers=items[0][1], tooltips=tips, mode="vline"))
+    return items
+
+
+def look(number: int) -> tuple[str, str]:
+    """Return colour and dash of the line of that number: two lines share at most one of them."""
+    return LINE_COLOURS[number % len(LINE_COLOURS)], LINE_DASHES[number % len(LINE_DASHES)]
+
+
+def legend(plot: Figure, items: list[tuple[str, list[Any]]]) -> None:
+    """Put a legend above the plot; a click on a name hides what it names."""
+    shown = Legend(
+        items=items, orientation="horizontal", location="left", click_policy="hide",
+        background_fill_alpha=0, border_line_color=None, label_text_color=INK,
+        label_text_font_size="11px", spacing=8, margin=2, ncols="auto",
+    )  # fmt: skip
+    plot.add_layout(shown, "above")

@@ -1,0 +1,206 @@
+"""Rows over time: phases, outages, each kind of fault, each node with its role and term."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bokeh.models import ColumnDataSource, CustomJS, FactorRange, HoverTool, TapTool
+
+from reports.model import RunView
+from reports.plotting.frame import (
+    INK,
+    Drawn,
+    Figure,
+    Stage,
+    end_s,
+    fault_colours,
+    new_figure,
+    shown_faults,
+)
+from reports.timeline import NO_ANSWER
+
+ROLE_COLOURS: Final = {"leader": "#2f86d6", "candidate": "#d98a00", "follower": "#9fb4c7"}
+OUTAGE_COLOUR: Final = "#c2353f"
+OUTAGE_ROW: Final = "outage"
+
+LABEL_SHARE_MIN: Final = 0.10
+"""A phase's name is printed if the phase is at least this share of the run."""
+NUMBER_SHARE_MIN: Final = 0.025
+"""Fault numbers (and terms) are printed if they stand at least this share apart."""
+ROWS_ROOMY_MAX: Final = 14
+"""More rows than these stand closer together."""
+STRETCHES_MAX: Final = 4_000
+"""Stretches of the nodes' roles that are drawn: of more, the longest."""
+OUTAGES_MAX: Final = 2_000
+"""Outages that are drawn: of more, the longest."""
+EVIDENCE_CHARACTERS_MAX: Final = 160
+
+_TELL: Final = """
+const chosen = source.selected.indices;
+if (chosen.length) {
+  const fault = source.data.fault[chosen[0]];
+  document.dispatchEvent(new CustomEvent("fault-chosen", {detail: fault}));
+}
+"""
+"""Runs in the page when somebody clicks on a fault: templates/report.js shows its evidence."""
+
+
+def draw_lanes(stage: Stage) -> Drawn:
+    """Draw the rows, from the top."""
+    view = stage.view
+    colours = fault_colours([row.window.name for row in view.faults])
+    rows = ["phase"] if view.phases else []
+    rows += [OUTAGE_ROW] if view.availability is not None else []
+    nodes = sorted({lane.node for lane in view.lanes} | set(view.nodes))
+    kinds = sorted({row.window.name for row in shown_faults(view)})
+    factors = list(dict.fromkeys(reversed([*rows, *kinds, *nodes]))) or ["run"]  # each once
+    row_height = 27 if len(factors) <= ROWS_ROOMY_MAX else 19
+    plot = new_figure(stage, 40 + row_height * len(factors), y_range=FactorRange(factors=factors))
+    plot.ygrid.grid_line_color = None
+    whole_s = end_s(view)
+    _bars(plot, [_phase_bar(phase, whole_s) for phase in view.phases])
+    _bars(plot, _outage_bars(view))
+    _choosable(plot, _bars(plot, _fault_bars(view, colours, whole_s)))
+    _bars(plot, _role_bars(view, whole_s))
+    return Drawn("plot-lanes", "Phases, outages, faults, and who led in which term", "", plot)
+
+
+def _bar(
+    row: str, start_ns: int, stop_ns: int, text: str, label: str, **look: Any
+) -> dict[str, Any]:
+    start, stop = start_ns / 1e9, stop_ns / 1e9
+    return {
+        "row": row, "start": start, "stop": stop, "text": text, "label": label, "fault": -1,
+        "length": f"{stop - start:.2f} s", "height": 0.72, "alpha": 0.85, "colour": INK,
+        "hatch": " ", "ink": "#ffffff", "proof": "", **look,
+    }  # fmt: skip
+
+
+def _phase_bar(phase: Any, whole_s: float) -> dict[str, Any]:
+    wide = (phase.stop_ns - phase.start_ns) / 1e9 >= LABEL_SHARE_MIN * whole_s
+    return _bar(
+        "phase",
+        phase.start_ns,
+        phase.stop_ns,
+        phase.name,
+        phase.name if wide else "",
+        alpha=0.15,
+        ink=INK,
+    )
+
+
+def _outage_bars(view: RunView) -> list[dict[str, Any]]:
+    outages = view.availability.outages if view.availability is not None else ()
+    found = sorted(outages, key=lambda outage: -outage.length_ns)[:OUTAGES_MAX]
+    return [
+        _bar(
+            OUTAGE_ROW,
+            outage.start_ns,
+            outage.stop_ns,
+            "nothing was acknowledged",
+            "",
+            colour=OUTAGE_COLOUR,
+        )
+        for outage in found
+    ]
+
+
+def _fault_bars(view: RunView, colours: dict[str, str], whole_s: float) -> list[dict[str, Any]]:
+    bars = []
+    labelled: dict[str, float] = {}
+    for row in shown_faults(view):
+        window = row.window
+        start_s = window.start_ns / 1e9
+        free = start_s - labelled.get(window.name, -whole_s) >= NUMBER_SHARE_MIN * whole_s
+        if free:
+            labelled[window.name] = start_s
+        bit = "it bit" if window.bit else "it did not bite"
+        bars.append(
+            _bar(
+                window.name,
+                window.start_ns,
+                window.stop_ns,
+                f"fault {window.fault}: {window.description}; {bit}",
+                str(window.fault) if free else "",
+                fault=window.fault,
+                proof=_cut(window.evidence),
+                colour=colours[window.name],
+                alpha=0.85 if window.bit else 0.15,
+                ink="#ffffff" if window.bit else INK,
+            )
+        )
+    return bars
+
+
+def _cut(evidence: str) -> str:
+    if len(evidence) <= EVIDENCE_CHARACTERS_MAX:
+        return evidence
+    return evidence[: EVIDENCE_CHARACTERS_MAX - 1] + "…"
+
+
+def _role_bars(view: RunView, whole_s: float) -> list[dict[str, Any]]:
+    lanes = view.lanes
+    if len(lanes) > STRETCHES_MAX:
+        least = sorted((lane.stop_ns - lane.start_ns for lane in lanes), reverse=True)[
+            STRETCHES_MAX
+        ]
+        lanes = tuple(lane for lane in lanes if lane.stop_ns - lane.start_ns > least)
+    bars = []
+    heights = {"leader": 0.82, "candidate": 0.5, "follower": 0.26}
+    for lane in lanes:
+        wide = (lane.stop_ns - lane.start_ns) / 1e9 >= NUMBER_SHARE_MIN * whole_s
+        term = "" if lane.term is None else f" in term {lane.term}"
+        leads = lane.role == "leader"
+        bars.append(
+            _bar(
+                lane.node,
+                lane.start_ns,
+                lane.stop_ns,
+                f"{lane.node}: {lane.role}{term}",
+                str(lane.term) if leads and wide and lane.term is not None else "",
+                colour=ROLE_COLOURS.get(lane.role, INK),
+                alpha=0.12 if lane.role == NO_ANSWER else 0.9,
+                hatch="x" if lane.role == NO_ANSWER else " ",
+                height=heights.get(lane.role, 0.5),
+            )
+        )
+    return bars
+
+
+def _bars(plot: Figure, bars: list[dict[str, Any]]) -> Any:
+    """Draw bars with their labels and tips; return what was drawn, None without any."""
+    if not bars:
+        return None
+    source = ColumnDataSource({name: [bar[name] for bar in bars] for name in bars[0]})
+    drawn = plot.hbar(
+        y="row", left="start", right="stop", height="height", source=source,
+        fill_color="colour", fill_alpha="alpha", line_color="colour", line_alpha=0.9,
+        hatch_pattern="hatch", hatch_color=INK, hatch_alpha=0.6, hatch_scale=7,
+        nonselection_fill_alpha="alpha", nonselection_line_alpha=0.9,
+    )  # fmt: skip
+    labelled = ColumnDataSource(
+        {
+            "x": [(bar["start"] + bar["stop"]) / 2 for bar in bars if bar["label"]],
+            "row": [bar["row"] for bar in bars if bar["label"]],
+            "label": [bar["label"] for bar in bars if bar["label"]],
+            "ink": [bar["ink"] for bar in bars if bar["label"]],
+        }
+    )
+    plot.text(
+        x="x", y="row", text="label", source=labelled, text_align="center",
+        text_baseline="middle", text_font_size="11px", text_color="ink",
+    )  # fmt: skip
+    tooltips = [("", "@text"), ("from", "@start{0.000} s"), ("for", "@length")]
+    if any(bar["proof"] for bar in bars):
+        tooltips.append(("evidence", "@proof"))
+    plot.add_tools(HoverTool(renderers=[drawn], tooltips=tooltips))
+    return drawn
+
+
+def _choosable(plot: Figure, faults: Any) -> None:
+    """Let a click on a fault tell the page which one it was."""
+    if faults is None:
+        return
+    plot.add_tools(TapTool(renderers=[faults]))
+    source = faults.data_source
+    source.selected.js_on_change("indices", CustomJS(args={"source": source}, code=_TELL))

@@ -1,0 +1,138 @@
+"""Promise by promise: in words, which checkers judged it, and what they found. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from harness.promises import in_families
+from reports import plain_words
+from reports.model import CheckerView, PromiseRow
+
+DURABLE, DELIVERED, LINEARIZABLE, PREFIX, EXCLUDED, MEANT = range(6)
+
+JUDGES: Final[Mapping[str, tuple[int, ...]]] = {
+    "durability": (DURABLE,),
+    "set-full": (DURABLE, LINEARIZABLE, EXCLUDED),
+    "counter": (DURABLE, LINEARIZABLE, EXCLUDED),
+    "total-queue": (DURABLE, LINEARIZABLE, EXCLUDED),
+    "consumer-offsets": (DURABLE, EXCLUDED),
+    "group-delivery": (DURABLE, DELIVERED, EXCLUDED),
+    "log-anomalies": (DURABLE, DELIVERED, LINEARIZABLE, EXCLUDED),
+    "linearizable": (LINEARIZABLE,),
+    "linearizable-log": (LINEARIZABLE,),
+    "linearizable-register": (LINEARIZABLE,),
+    "cycles": (LINEARIZABLE, EXCLUDED),
+    "transaction-cycles": (LINEARIZABLE, EXCLUDED),
+    "committed-prefix": (PREFIX,),
+    "run-as-planned": (MEANT,),
+    "vacuity": (MEANT,),
+    "stats": (MEANT,),
+}
+"""Which promises each of our checkers judges; another one judges what the target excludes."""
+
+KINDS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(
+        (
+            "lost-append", "altered", "missing-on-node", "damaged", "lost-element", "lost-add",
+            "lost-write", "unseen", "offset-lost",
+        ),
+        DURABLE,
+    ),
+    **dict.fromkeys(("reordered", "lost-message", "inconsistent-offsets"), DELIVERED),
+    "divergent": PREFIX,
+}  # fmt: skip
+"""Kinds of findings that are about one promise, whichever others their checker judges."""
+
+
+def promise_rows(promises: object, checkers: Sequence[CheckerView]) -> tuple[PromiseRow, ...]:
+    """Return a row for each promise of the target, and one about whether the run tried them.
+
+    Args:
+        promises: harness.plugins.Promises as JSON; anything else promises nothing that is known.
+        checkers: the verdicts of the run.
+    """
+    stated: Mapping[str, Any] = promises if isinstance(promises, Mapping) else {}
+    rows = [_row(which, words, checkers) for which, words in _stated(stated)]
+    if checkers:
+        meant = (
+            "The run tried this: it took its course, faults bit, and enough was done under them."
+        )
+        rows.append(_row(MEANT, meant, checkers))
+    return tuple(row for row in rows if row.judged_by or row.words)
+
+
+def _stated(stated: Mapping[str, Any]) -> Iterable[tuple[int, str]]:
+    durable = _names(stated.get("durable_under"))
+    if durable:
+        yield DURABLE, f"What was acknowledged is kept under {in_families(frozenset(durable))}."
+    delivered = _names(stated.get("delivered_under"))
+    if delivered:
+        under = in_families(frozenset(delivered))
+        yield DELIVERED, f"What is kept stays at its offset, and consumers get it, under {under}."
+    if linearizable := _names(stated.get("linearizable")):
+        names = ", ".join(sorted(linearizable))
+        yield (
+            LINEARIZABLE,
+            f"On each key, {names} behave as if done one after the other, each at a moment between "
+            "its call and its answer (linearizable).",
+        )
+    if stated.get("committed_prefix"):
+        yield PREFIX, "What is committed is the same, entry by entry, in the logs of all nodes."
+    if excludes := _names(stated.get("excludes")):
+        yield EXCLUDED, f"None of these is ever seen: {', '.join(sorted(excludes))}."
+
+
+def _row(which: int, words: str, checkers: Sequence[CheckerView]) -> PromiseRow:
+    judges = [checker for checker in checkers if which in JUDGES.get(checker.name, (EXCLUDED,))]
+    if not judges:
+        return PromiseRow(words, (), "nothing in this run looks at it", "")
+    against = {checker.name: _against(which, checker) for checker in judges}
+    verdict = _verdict(judges, against)
+    return PromiseRow(
+        words,
+        tuple((checker.name, _own_verdict(checker, against)) for checker in judges),
+        _found(judges, against, verdict),
+        verdict,
+    )
+
+
+def _against(which: int, checker: CheckerView) -> tuple[tuple[str, int], ...]:
+    """Return what a checker found that breaks this promise, by kind."""
+    return tuple(
+        (kind, count)
+        for kind, count in checker.totals
+        if KINDS.get(kind, which) == which or KINDS[kind] not in JUDGES.get(checker.name, ())
+    )
+
+
+def _own_verdict(checker: CheckerView, against: Mapping[str, Sequence[object]]) -> str:
+    """Return a checker's word about this promise: what it found may be about another one."""
+    is_about_another = checker.verdict == "INVALID" and checker.totals and not against[checker.name]
+    return "VALID" if is_about_another else checker.verdict
+
+
+def _verdict(judges: Sequence[CheckerView], against: Mapping[str, Sequence[object]]) -> str:
+    verdicts = {_own_verdict(checker, against) for checker in judges}
+    return next(word for word in ("INVALID", "UNKNOWN", "VALID") if word in verdicts)
+
+
+def _found(
+    judges: Sequence[CheckerView],
+    against: Mapping[str, Sequence[tuple[str, int]]],
+    verdict: str,
+) -> str:
+    if verdict == "VALID":
+        return "nothing against it"
+    said = plain_words.say(plain_words.add_up(against.values())) if verdict == "INVALID" else ""
+    silent = [
+        f"{checker.name}: {checker.summary}"
+        for checker in judges
+        if _own_verdict(checker, against) == verdict
+        and not (verdict == "INVALID" and against[checker.name])
+    ]
+    return "; ".join(part for part in (said, *silent) if part) or "not known"
+
+
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list | tuple) else ()

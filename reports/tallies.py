@@ -1,0 +1,112 @@
+"""Countings and lists of the run's page: outcomes, errors, what nodes said last, which files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.plugins import FaultWindow
+from reports.model import DrainRow, StatsRow
+
+ERRORS_MAX: Final = 30
+"""Different error texts that are listed."""
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return a value that is a mapping, and an empty one for any other."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def outcomes(operations: pa.Table) -> tuple[int, int, int]:
+    """Count operations that ended ok, fail and info."""
+    counts = Counter(
+        {row["values"]: row["counts"] for row in pc.value_counts(operations["outcome"]).to_pylist()}
+    )
+    return counts["ok"], counts["fail"], counts["info"]
+
+
+def stats_rows(operations: pa.Table, windows: Sequence[FaultWindow]) -> tuple[StatsRow, ...]:
+    """Count operations by f and outcome, inside of fault windows (by their call) and outside."""
+    if operations.num_rows == 0:
+        return ()
+    calls = operations["call_ns"]
+    inside = pc.less(calls, 0)  # nothing is, until a window says so
+    for window in windows:
+        during = pc.and_(
+            pc.greater_equal(calls, window.start_ns), pc.less_equal(calls, window.stop_ns)
+        )
+        inside = pc.or_(inside, during)
+    grouped = (
+        pa.table({"f": operations["f"], "outcome": operations["outcome"], "inside": inside})
+        .group_by(["f", "outcome", "inside"])
+        .aggregate([([], "count_all")])
+        .to_pylist()
+    )
+    counts = {(row["f"], row["inside"], row["outcome"]): row["count_all"] for row in grouped}
+    return tuple(
+        StatsRow(f, "inside faults" if place else "outside faults", *cells)
+        for f in sorted({row["f"] for row in grouped})
+        for place in (False, True)
+        if any(cells := [counts.get((f, place, outcome), 0) for outcome in ("ok", "fail", "info")])
+    )
+
+
+def error_texts(operations: pa.Table) -> tuple[tuple[str, str, int], ...]:
+    """Count errors by outcome and text, the commonest first."""
+    failed = operations.filter(pc.is_valid(operations["error"]))
+    rows = failed.group_by(["outcome", "error"]).aggregate([([], "count_all")]).to_pylist()
+    rows.sort(key=lambda row: (-row["count_all"], row["error"]))
+    listed = [(row["outcome"], row["error"], row["count_all"]) for row in rows[:ERRORS_MAX]]
+    if rest := rows[ERRORS_MAX:]:
+        listed.append(("", f"{len(rest)} other texts", sum(row["count_all"] for row in rest)))
+    return tuple(listed)
+
+
+def drain_rows(drain: Mapping[str, Any]) -> tuple[DrainRow, ...]:
+    """Return what each node said while draining."""
+    rows = []
+    for node, answer in sorted(mapping(drain.get("nodes")).items()):
+        status = mapping(answer)
+        rows.append(
+            DrainRow(
+                node=str(node),
+                role=status.get("role"),
+                term=status.get("term"),
+                leader=status.get("leader"),
+                committed_index=status.get("committed_index"),
+                end_index=status.get("end_index"),
+            )
+        )
+    return tuple(rows)
+
+
+def existing_files(folder: Path) -> tuple[tuple[str, str], ...]:
+    """Relative paths of what a reader may want to open, those that exist."""
+    named = [
+        ("campaign.toml", "the campaign as resolved, seed included"),
+        ("schedule.json", "the faults as drawn, with their times"),
+        ("results.json", "the verdicts with their evidence"),
+        ("history.jsonl", "every event, one a line"),
+        ("history/events.parquet", "every event, as a table"),
+        ("history/operations", "every operation, as Parquet"),
+        ("faults.jsonl", "the ledger of faults"),
+        ("status.jsonl", "changes of the nodes' roles and terms"),
+        (
+            "samples.jsonl",
+            "how far the nodes' logs were and what their clocks showed, now and then",
+        ),
+        ("drain.json", "what the nodes said while draining"),
+        ("run.json", "facts of the run"),
+        ("memory.jsonl", "what the harness and its workers had of memory"),
+        ("shaketable.log", "the harness's log"),
+        ("junit.xml", "the verdicts for CI"),
+    ]
+    files = [(path, what) for path, what in named if (folder / path).exists()]
+    logs = sorted(folder.glob("nodes/*/node.log"))
+    files += [(log.relative_to(folder).as_posix(), f"log of {log.parent.name}") for log in logs]
+    return tuple(files)

@@ -1,0 +1,258 @@
+"""A run's view, and what lies in its folder -> the pages of its violations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from harness.history.plain_files import NoPlainFileError, read_plain
+from harness.verdict import Finding
+from reports.check_model import failing_part
+from reports.check_page import part_story
+from reports.circle import Circle, circle_of
+from reports.failing_picture import lay_out as lay_out_part
+from reports.model import ID_MAX, CheckerView, FaultRow, OperationRow, RoleSpan, RunView, Violation
+from reports.plain_words import phrase
+from reports.spacetime import Picture, describe, lay_out
+from reports.violation_page.choosing import pages_of
+from reports.violation_page.claims import base_kind, claim_of
+from reports.violation_page.kept_entries import Kept, entries_around, map_around, read_kept
+from reports.violation_page.model import Entries, Loss, Part, Step, ViolationPage
+from reports.violation_page.moments import (
+    faults_near,
+    leader_at,
+    meaning_of,
+    moment_of,
+    moments_of,
+    next_leader,
+    terms_there,
+)
+from reports.violation_page.node_lines import Clock, NodeLog, clock_of, lines_around, read_logs
+from reports.violation_page.steps import minimal, steps_of
+from reports.violations import Surroundings
+
+FACTS_BYTES_MAX: Final = 16 << 20
+"""A larger run.json is not read."""
+LOSSES_MAX: Final = 20
+"""Findings like this one that its page lists."""
+EVIDENCE_MAX: Final = 24
+"""Details of a finding that are shown as they are."""
+INSTEAD_MAX: Final = 6
+"""Values that stand in the place of a lost one whose appends are looked up."""
+_SHOWN_ELSEWHERE: Final = frozenset(
+    {
+        "operations", "prefix", "could_not", "states", "stuck", "before", "model", "method",
+        "cycle", "component", "process",
+    }
+)  # fmt: skip
+_INDEX_DETAILS: Final = ("index", "first", "last")
+_OF_THE_LOG: Final = frozenset({"divergent", "gap", "term-fell", "index-twice", "damaged"})
+_OF_DURABILITY: Final = "durability"
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What all pages of a run are made of."""
+
+    view: RunView
+    surroundings: Surroundings
+    kept: Kept
+    logs: Sequence[NodeLog]
+    clock: Clock
+
+
+def build_pages(view: RunView) -> tuple[ViolationPage, ...]:
+    """Build the pages of all violations that have one, in their order."""
+    chosen = list(pages_of(view.checkers))
+    if not chosen:
+        return ()
+    folder = Path(view.folder)
+    windows = tuple(row.window for row in view.faults)
+    run = _Run(
+        view,
+        Surroundings(view.operations, windows),
+        read_kept(folder),
+        read_logs(folder, view.nodes),
+        clock_of(_facts(folder / "run.json")),
+    )
+    pages = [
+        _page(run, checker, violation, is_observed=is_observed)
+        for checker, violation, is_observed in chosen
+    ]
+    names = ["", *(page.name for page in pages), ""]
+    return tuple(
+        replace(page, number=n + 1, total=len(pages), before=names[n], after=names[n + 2])
+        for n, page in enumerate(pages)
+    )
+
+
+def _page(
+    run: _Run, checker: CheckerView, violation: Violation, *, is_observed: bool
+) -> ViolationPage:
+    view, details = run.view, violation.details
+    kind = base_kind(violation.kind)
+    entries = entries_around(run.kept, violation.key, violation.offset, _indices(kind, details))
+    instead = _values_there(entries)
+    rows = minimal(violation, run.surroundings, instead)
+    steps = steps_of(violation, rows, run.surroundings)
+    moment_ns = moment_of(violation, rows, view.lanes, terms_there(entries))
+    faults = faults_near(view.faults, _spans(rows, moment_ns), moment_ns)
+    return ViolationPage(
+        name=violation.page,
+        number=0,
+        total=0,
+        checker=checker.name,
+        violation=violation,
+        is_observed=is_observed,
+        title=phrase(violation.kind, 1).removeprefix("1 "),
+        claim=claim_of(
+            violation, tuple(row for row in rows if row.marked), view.nodes, faults, moment_ns
+        ),
+        moments=moments_of(violation, steps, view.lanes, faults, entries, moment_ns),
+        meaning=meaning_of(violation, rows, view.lanes, entries, moment_ns),
+        steps=steps,
+        picture=_picture(view, rows, faults, moment_ns),
+        leaders=() if moment_ns is None else _leaders(view.lanes, moment_ns),
+        moment_ns=moment_ns,
+        faults=faults,
+        entries=entries,
+        log_map=map_around(run.kept, violation.key, violation.offset),
+        losses=_losses(checker, violation),
+        circle=_circle(details, steps, run.surroundings),
+        part=_part(violation),
+        lines=None if moment_ns is None else lines_around(run.logs, run.clock, moment_ns),
+        evidence=tuple(
+            (name, what) for name, what in violation.evidence if name not in _SHOWN_ELSEWHERE
+        )[:EVIDENCE_MAX],
+        notes=_notes(run, moment_ns),
+    )
+
+
+def _facts(path: Path) -> Mapping[str, Any]:
+    try:
+        return _mapping(json.loads(read_plain(path, FACTS_BYTES_MAX)))
+    except (NoPlainFileError, ValueError, RecursionError):
+        return {}  # the view's notes say so
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _indices(kind: str, details: Mapping[str, Any]) -> list[int]:
+    """Return the indices of the log that a finding about the log is about."""
+    if kind not in _OF_THE_LOG:
+        return []
+    found = [details.get(name) for name in _INDEX_DETAILS]
+    return [index for index in found if isinstance(index, int) and not isinstance(index, bool)]
+
+
+def _values_there(entries: Entries | None) -> list[int]:
+    """Return the values that stand at the place on any node."""
+    if entries is None:
+        return []
+    values = [
+        entry.value for row in entries.rows for cell in row.cells for entry in cell
+        if entry.is_it and entry.value is not None and abs(entry.value) <= ID_MAX
+    ]  # fmt: skip
+    return list(dict.fromkeys(values))[:INSTEAD_MAX]
+
+
+def _spans(rows: Sequence[OperationRow], moment_ns: int | None) -> list[tuple[int, int]]:
+    """Return the stretches of time in which it happened: of what the finding names."""
+    spans = [
+        (row.call_ns, row.call_ns if row.return_ns is None else row.return_ns)
+        for row in rows
+        if row.marked
+    ]
+    return spans if moment_ns is None else [*spans, (moment_ns, moment_ns)]
+
+
+def _picture(
+    view: RunView, rows: Sequence[OperationRow], faults: Sequence[FaultRow], moment_ns: int | None
+) -> Picture | None:
+    """Draw the operations over the nodes' lanes; with what changed around them."""
+    if not rows and moment_ns is None:
+        return None
+    moments = [] if moment_ns is None else [moment_ns]
+    if moment_ns is not None:
+        led = leader_at(view.lanes, moment_ns)
+        after = next_leader(view.lanes, led[0], moment_ns) if led else None
+        moments += [] if after is None else [after.start_ns]
+    for row in faults:
+        moments += [row.window.start_ns, row.window.stop_ns]
+    windows = [row.window for row in faults]
+    return lay_out(rows, windows, view.lanes, moments, all_labels=True)
+
+
+def _leaders(lanes: Sequence[RoleSpan], moment_ns: int) -> tuple[RoleSpan, ...]:
+    """Return what each node was at that moment."""
+    return tuple(
+        {span.node: span for span in lanes if span.start_ns <= moment_ns <= span.stop_ns}.values()
+    )
+
+
+def _losses(checker: CheckerView, violation: Violation) -> tuple[Loss, ...]:
+    """Return the findings of durability in the same queue, this one among them."""
+    if checker.name != _OF_DURABILITY:
+        return ()
+    alike = [
+        each
+        for groups in (checker.groups, checker.observed)
+        for group in groups
+        for each in group.shown
+        if each.key == violation.key
+    ]
+    alike.sort(key=lambda each: (each.offset is None, each.offset or 0, each.kind))
+    place = next((n for n, each in enumerate(alike) if each.page == violation.page), 0)
+    begin = max(0, min(place - LOSSES_MAX // 2, len(alike) - LOSSES_MAX))
+    return tuple(
+        Loss(each, each.page == violation.page) for each in alike[begin : begin + LOSSES_MAX]
+    )
+
+
+def _circle(
+    details: Mapping[str, Any], steps: Sequence[Step], surroundings: Surroundings
+) -> Circle | None:
+    known = {step.row.op: step.row for step in steps}
+
+    def describe_op(op: int) -> tuple[str, str]:
+        row = known.get(op) or next(iter(surroundings.by_id([op])), None)
+        if row is None:
+            return f"op {op}", ""
+        end = "open" if row.return_ns is None else f"{row.return_ns / 1e9:.3f}"
+        return describe(row), f"client {row.process}, {row.call_ns / 1e9:.3f} to {end} s"
+
+    return circle_of(details, describe_op)
+
+
+def _part(violation: Violation) -> Part | None:
+    """Return the failing part of a search, if the finding carries one that makes sense."""
+    details = dict(violation.details)
+    if "operations" not in details or "prefix" not in details:
+        return None
+    finding = Finding(
+        violation.kind, violation.message, violation.key, violation.offset, (), details
+    )
+    try:
+        part = failing_part(finding, {})
+        if part is None or not part.operations:
+            return None
+        return Part(part, lay_out_part(part, is_timed=True), part_story(part, is_timed=True))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _notes(run: _Run, moment_ns: int | None) -> tuple[str, ...]:
+    notes = []
+    if moment_ns is None:
+        notes.append(
+            "Nothing says when this came to be: it was found in the nodes' logs after the run, so"
+            " no leader, fault or log line can be put beside it."
+        )
+    elif not run.view.lanes:
+        notes.append("Who led was not recorded.")
+    return tuple(notes)

@@ -1,0 +1,318 @@
+"""evidence/entries.json -> the nodes' entries around a place side by side, and the log's map.
+
+The file may be of another version, cut, or written by somebody else: what makes no sense in it is
+left out, with a note.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from harness.history.plain_files import NoPlainFileError, read_plain
+from reports.model import ID_MAX, is_whole
+from reports.violation_page.model import (
+    Entries,
+    Entry,
+    EntryRow,
+    LogMap,
+    Stretch,
+    Strip,
+)
+
+FILE: Final = "evidence/entries.json"
+FILE_BYTES_MAX: Final = 64 << 20
+FORMAT: Final = 1
+AROUND: Final = 4
+"""Indices before and behind a place that are shown."""
+ROWS_MAX: Final = 40
+"""Indices that one page shows."""
+STRETCHES_MAX: Final = 2_000
+"""Stretches of one strip that are drawn."""
+MAP_WIDTH: Final = 960
+LEFT: Final = 84
+RIGHT: Final = 16
+TOP: Final = 24
+STRIP: Final = 30
+STATES: Final = {
+    "present": "the acknowledged append stands there",
+    "missing": "nothing stands there",
+    "other": "something else stands there",
+}
+TICKS: Final = 6
+NOT_KEPT: Final = (
+    "What the nodes' logs held around this place was not kept; `shaketable analyze` on this folder"
+    " does it, as long as the nodes' files are there."
+)
+NOT_THIS: Final = "The entries around this place were not kept: there were too many findings."
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The file's content, as far as it makes sense; `note` says what does not."""
+
+    columns: tuple[str, ...] = ()
+    nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    places: tuple[Mapping[str, Any], ...] = ()
+    entries: Mapping[str, Sequence[Sequence[Any]]] = field(default_factory=dict)
+    maps: tuple[Mapping[str, Any], ...] = ()
+    note: str = ""
+
+
+def read_kept(folder: Path) -> Kept:
+    """Read what was kept; where there is no file, or a damaged one, that is its note."""
+    path = folder / FILE
+    if not path.exists():
+        return Kept(note=NOT_KEPT)
+    try:
+        value = json.loads(read_plain(path, FILE_BYTES_MAX))
+    except (NoPlainFileError, ValueError, RecursionError):
+        return Kept(note=f"{FILE} cannot be read. {NOT_KEPT}")
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        return Kept(note=f"{FILE} is of another version of shaketable: its entries are not shown.")
+    return Kept(
+        columns=tuple(map(str, _list(value.get("columns")))),
+        nodes={
+            str(node): facts
+            for node, facts in _map(value.get("nodes")).items()
+            if isinstance(facts, Mapping)
+        },
+        places=tuple(each for each in _list(value.get("places")) if isinstance(each, Mapping)),
+        entries={
+            str(node): [row for row in _list(rows) if isinstance(row, list)]
+            for node, rows in _map(value.get("entries")).items()
+        },
+        maps=tuple(each for each in _list(value.get("maps")) if isinstance(each, Mapping)),
+    )
+
+
+def entries_around(
+    kept: Kept, key: str | None, offset: int | None, indices: Sequence[int]
+) -> Entries | None:
+    """Return the entries around an offset of a queue, or around indices of the log.
+
+    None where the violation is about neither.
+    """
+    if offset is None and not indices:
+        return None
+    if kept.note:
+        return Entries((), (), (), (kept.note,))
+    nodes = tuple(sorted(kept.nodes))
+    by_node = {node: list(_entries(kept, node)) for node in nodes}
+    wanted = {each for each in indices if each >= 0}
+    spots = {
+        entry.index
+        for entries in by_node.values()
+        for entry in entries
+        if _is_it(entry, key, offset, wanted)
+    }
+    spots |= wanted
+    if not spots and offset is not None:  # nobody has it: where the queue ends before it
+        before = [
+            max((e for e in entries if e.key == key and (e.offset or 0) < offset),
+                key=lambda e: e.offset or 0, default=None)
+            for entries in by_node.values()
+        ]  # fmt: skip
+        spots = {entry.index for entry in before if entry is not None}
+    if not spots:
+        return Entries(nodes, (), (), (NOT_THIS,))
+    rows = _rows(by_node, nodes, spots, key, offset, wanted)
+    notes = [
+        f"{node}: {facts['problem']}." for node, facts in kept.nodes.items() if facts.get("problem")
+    ]
+    of_nodes = tuple(
+        (node, _holds(by_node[node], kept.nodes[node], key, offset, wanted)) for node in nodes
+    )
+    return Entries(nodes, rows, of_nodes, tuple(notes))
+
+
+def _rows(
+    by_node: Mapping[str, Sequence[Entry]],
+    nodes: Sequence[str],
+    spots: Iterable[int],
+    key: str | None,
+    offset: int | None,
+    wanted: set[int],
+) -> tuple[EntryRow, ...]:
+    near = {index for spot in spots for index in range(spot - AROUND, spot + AROUND + 1)}
+    at: dict[int, dict[str, list[Entry]]] = {}
+    for node in nodes:
+        entries = by_node[node]
+        # Where indices are far apart (a byte is one), neighbours count, not numbers.
+        places = [n for n, e in enumerate(entries) if _is_it(e, key, offset, wanted)]
+        beside = {n for place in places for n in range(place - AROUND, place + AROUND + 1)}
+        for n, entry in enumerate(entries):
+            if entry.index in near or n in beside:
+                at.setdefault(entry.index, {}).setdefault(node, []).append(entry)
+    rows: list[EntryRow] = []
+    for index in _nearest(sorted(at), sorted(spots)):
+        present = at[index]
+        kinds = {_what(entry) for entries in present.values() for entry in entries}
+        cells = tuple(
+            tuple(
+                _marked(entry, _is_it(entry, key, offset, wanted), len(kinds) > 1)
+                for entry in present.get(node, ())
+            )
+            for node in nodes
+        )
+        rows.append(EntryRow(index, cells, bool(rows) and _is_gap(rows[-1].index, index, at)))
+    return tuple(rows)
+
+
+def _is_gap(before: int, index: int, at: Mapping[int, object]) -> bool:
+    """Whether entries are left out between two rows; a log whose index is a byte has none."""
+    steps = [b - a for a, b in zip(sorted(at), sorted(at)[1:], strict=False)]
+    return index - before > 1 and min(steps, default=1) == 1
+
+
+def _nearest(indices: Sequence[int], spots: Sequence[int]) -> list[int]:
+    """Return at most ROWS_MAX indices, those nearest to a spot, in their order."""
+    by_distance = sorted(indices, key=lambda index: min(abs(index - spot) for spot in spots))
+    return sorted(by_distance[:ROWS_MAX])
+
+
+def _entries(kept: Kept, node: str) -> Iterator[Entry]:
+    for row in kept.entries.get(node, ()):
+        named = dict(zip(kept.columns, row, strict=False))
+        index = _whole(named.get("index"))
+        if index is None:
+            continue
+        yield Entry(
+            index=index,
+            term=_whole(named.get("term")),
+            crc=_whole(named.get("crc")),
+            key=_text(named.get("key")),
+            offset=_whole(named.get("offset")),
+            value=_whole(named.get("value")),
+            problem=_text(named.get("problem")),
+            is_it=False,
+            is_odd=False,
+        )
+
+
+def _marked(entry: Entry, is_it: bool, is_odd: bool) -> Entry:
+    return Entry(
+        entry.index, entry.term, entry.crc, entry.key, entry.offset, entry.value, entry.problem,
+        is_it, is_odd,
+    )  # fmt: skip
+
+
+def _is_it(entry: Entry, key: str | None, offset: int | None, wanted: set[int]) -> bool:
+    if entry.index in wanted:
+        return True
+    return offset is not None and entry.key == key and entry.offset == offset
+
+
+def _what(entry: Entry) -> tuple[object, ...]:
+    return (entry.term, entry.crc, entry.problem)
+
+
+def _holds(
+    entries: Sequence[Entry],
+    facts: Mapping[str, Any],
+    key: str | None,
+    offset: int | None,
+    wanted: set[int],
+) -> str:
+    """Say what a node has at the place, and how far its log goes."""
+    found = [entry for entry in entries if _is_it(entry, key, offset, wanted)]
+    said = " and ".join(said_of(entry) for entry in found[:3]) or "nothing"
+    last, committed = _whole(facts.get("last")), _whole(facts.get("committed"))
+    ends = "its log is empty" if last is None else f"its log ends at index {last}"
+    upto = "" if committed is None else f", committed up to {committed}"
+    return f"{said}; {ends}{upto}"
+
+
+def said_of(entry: Entry) -> str:
+    """Say an entry in a few words: "value 17 (entry 40, term 2)"."""
+    if entry.problem is not None:
+        return f"a damaged entry ({entry.problem})"
+    what = "an entry of the group's own" if entry.key is None else f"value {entry.value}"
+    if entry.key is not None and entry.value is None:
+        what = "an entry without a value"
+    term = "" if entry.term is None else f", term {entry.term}"
+    return f"{what} (entry {entry.index}{term})"
+
+
+def map_around(kept: Kept, key: str | None, offset: int | None) -> LogMap | None:
+    """Return the map of a queue, with a marker at an offset; None where none was kept."""
+    found = next((each for each in kept.maps if each.get("key") == key), None)
+    first = None if found is None else _whole(found.get("first"))
+    last = None if found is None else _whole(found.get("last"))
+    if found is None or first is None or last is None or last < first:
+        return None
+    scale = (MAP_WIDTH - LEFT - RIGHT) / (last - first + 1)
+    strips = []
+    for number, (node, told) in enumerate(sorted(_map(found.get("nodes")).items())):
+        if not isinstance(told, Mapping):
+            continue
+        counts = _map(told.get("counts"))
+        strips.append(
+            Strip(
+                node=str(node),
+                y=float(TOP + number * STRIP),
+                stretches=tuple(_stretches(_list(told.get("stretches")), first, last, scale)),
+                counts=tuple((state, _whole(counts.get(state)) or 0) for state in STATES),
+            )
+        )
+    marker = None
+    if offset is not None and first <= offset <= last:
+        marker = round(LEFT + (offset - first + 0.5) * scale, 1)
+    return LogMap(
+        key=str(key),
+        first=first,
+        last=last,
+        acknowledged=_whole(found.get("acknowledged")) or 0,
+        offsets_a_bin=_whole(found.get("bin")) or 1,
+        width=MAP_WIDTH,
+        height=TOP + STRIP * len(strips) + 24,
+        strips=tuple(strips),
+        marker=marker,
+        ticks=tuple(_ticks(first, last, scale)),
+    )
+
+
+def _stretches(rows: Sequence[Any], first: int, last: int, scale: float) -> Iterator[Stretch]:
+    for row in rows[:STRETCHES_MAX]:
+        if not isinstance(row, list) or len(row) < 4 or row[2] not in STATES:
+            continue
+        begin, end, count = _whole(row[0]), _whole(row[1]), _whole(row[3]) or 0
+        if begin is None or end is None or not first <= begin <= end <= last:
+            continue
+        offsets = f"offset {begin}" if begin == end else f"offsets {begin} to {end}"
+        title = f"{offsets}: {STATES[row[2]]}"
+        if row[2] != "present" and end > begin:
+            title = f"{offsets}: {row[2]} for {count} acknowledged appends"
+        width = max(2.0, (end - begin + 1) * scale)
+        x = min(LEFT + (begin - first) * scale, MAP_WIDTH - RIGHT - width)
+        yield Stretch(round(x, 2), round(width, 2), row[2], title)
+
+
+def _ticks(first: int, last: int, scale: float) -> Iterator[tuple[float, str]]:
+    """Yield (x, label) of some offsets."""
+    step = max(1, (last - first) // TICKS)
+    scaled = 1
+    while scaled * 10 <= step:
+        scaled *= 10
+    step = next(each * scaled for each in (1, 2, 5, 10) if each * scaled >= step)
+    for offset in range(-(-first // step) * step, last + 1, step):
+        yield round(LEFT + (offset - first + 0.5) * scale, 1), f"{offset}"
+
+
+def _whole(value: object) -> int | None:
+    return value if is_whole(value) and abs(value) <= ID_MAX else None
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,190 @@
+"""What a violation's page shows, and nothing else: pure data.
+
+Built by `reports.violation_page.building`, read by `reports.violation_page.rendering`. Times are
+ns since the run's start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from reports.check_model import FailingPart
+from reports.circle import Circle
+from reports.failing_picture import Picture as PartPicture
+from reports.model import FaultRow, OperationRow, RoleSpan, Violation
+from reports.spacetime import Picture
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The claim in words: what was promised, what happened instead, and where and when."""
+
+    promised: str
+    instead: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One step of how it came about; `time_ns` is None for what stands at the end of the run.
+
+    `role` is what it is about: client, leader, fault or log.
+    """
+
+    time_ns: int | None
+    role: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation of the minimal set: what it saw, what it could have seen.
+
+    `is_wrong`: what it saw is none of what was legal. `legal` is "" where nothing is to be said.
+    """
+
+    row: OperationRow
+    seen: str
+    legal: str
+    is_wrong: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a node's log as it was kept; None is what could not be read of it."""
+
+    index: int
+    term: int | None
+    crc: int | None
+    key: str | None
+    offset: int | None
+    value: int | None
+    problem: str | None
+    is_it: bool
+    """Whether it stands at the place that the violation is about."""
+    is_odd: bool
+    """Whether another node has something else at its index."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    """What each node has at one index, in the order of the nodes; `gap`: indices are left out."""
+
+    index: int
+    cells: tuple[tuple[Entry, ...], ...]
+    gap: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The nodes' entries around a place, side by side. `of_nodes` says of each what it holds."""
+
+    nodes: tuple[str, ...]
+    rows: tuple[EntryRow, ...]
+    of_nodes: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of a strip, in the units of the map's view box."""
+
+    x: float
+    width: float
+    state: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One node over a queue's offsets; `counts` are (state, acknowledged appends)."""
+
+    node: str
+    y: float
+    stretches: tuple[Stretch, ...]
+    counts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogMap:
+    """Strips of all nodes over the offsets of one queue; `marker` is where the violation stands."""
+
+    key: str
+    first: int
+    last: int
+    acknowledged: int
+    offsets_a_bin: int
+    width: int
+    height: int
+    strips: tuple[Strip, ...]
+    marker: float | None
+    ticks: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of a node's log; `is_mark` if the harness wrote it."""
+
+    time_ns: int
+    node: str
+    text: str
+    is_mark: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogLines:
+    """The nodes' lines around a moment in one order of time. `notes` say how times were related."""
+
+    nodes: tuple[str, ...]
+    lines: tuple[LogLine, ...]
+    from_ns: int
+    to_ns: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One row of the table of what a checker of durability found, this one's like included."""
+
+    violation: Violation
+    is_this: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The failing part of a search: its picture and its words."""
+
+    part: FailingPart
+    picture: PartPicture
+    story: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationPage:
+    """One page. `name` is its path in the run's folder, `total` how many pages there are."""
+
+    name: str
+    number: int
+    total: int
+    checker: str
+    violation: Violation
+    is_observed: bool
+    title: str
+    claim: Claim
+    moments: tuple[Moment, ...]
+    meaning: str
+    steps: tuple[Step, ...]
+    picture: Picture | None
+    leaders: tuple[RoleSpan, ...]
+    moment_ns: int | None
+    faults: tuple[FaultRow, ...]
+    entries: Entries | None
+    log_map: LogMap | None
+    losses: tuple[Loss, ...]
+    circle: Circle | None
+    part: Part | None
+    lines: LogLines | None
+    evidence: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...] = field(default=())
+    before: str = ""
+    after: str = ""

@@ -1,0 +1,202 @@
+"""The lines of the nodes' logs around a moment, in one order of time.
+
+Lines bear the wall clock of their node, marks of the harness the run's own time. They are related
+by run.json's `clock`; where that is missing (older runs) by the marks themselves: what a node
+wrote after a mark was written after it, so the run's begin is bounded from above.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from harness.history.plain_files import NoPlainFileError, open_plain
+from reports.check_model import visible
+from reports.violation_page.model import LogLine, LogLines
+
+FILE_BYTES_MAX: Final = 16 << 20
+"""Of a larger log only the last so many bytes are looked at."""
+LINES_OF_NODE_MAX: Final = 40
+"""Lines of one node that are shown; those nearest to the moment stay."""
+LINE_MAX: Final = 300
+"""Characters of a line that are shown."""
+BEFORE_NS: Final = 5_000_000_000
+AFTER_NS: Final = 5_000_000_000
+"""How far around the moment lines are shown."""
+NS_PER_S: Final = 1_000_000_000
+MARK: Final = re.compile(r"--- shaketable: (?P<what>.*) at (?P<at>[0-9]{1,9}\.[0-9]{3}) s")
+_STAMP: Final = re.compile(
+    r"(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})[T ](?P<time>[0-9]{2}:[0-9]{2}:[0-9]{2})"
+    r"(?:[.,](?P<part>[0-9]{1,9}))?(?P<zone>Z|[+-][0-9]{2}:?[0-9]{2})?"
+)
+STAMP_WITHIN: Final = 60
+"""How far from a line's begin a stamp may begin: some programs write JSON."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+NO_CLOCK: Final = (
+    "This run does not say what the nodes' clocks showed when it began; their lines are placed by"
+    " the harness' marks among them, and may stand up to a second too late."
+)
+NO_TIMES: Final = "The lines of {node} bear no time that could be related to the run's."
+CUT: Final = "The log of {node} is large: only the end of it was looked at."
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What the nodes' wall clock showed at the run's begin; `unix_ns` is None if not known.
+
+    `utc_offset_s`: how far the local time of their stamps is from UTC.
+    """
+
+    unix_ns: int | None
+    utc_offset_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class RawLine:
+    """A line as it is written: a mark has `run_ns`, a stamped line `unix_ns`, others neither.
+
+    `is_local`: the stamp names no zone, so `unix_ns` is as if the node's zone were UTC.
+    """
+
+    text: str
+    run_ns: int | None = None
+    unix_ns: int | None = None
+    is_local: bool = True
+
+
+@dataclass(slots=True)
+class NodeLog:
+    """One node's log; `is_cut`: it has more before these lines."""
+
+    node: str
+    lines: list[RawLine] = field(default_factory=list)
+    is_cut: bool = False
+
+
+def clock_of(run: Mapping[str, Any]) -> Clock:
+    """Read run.json's `clock`; what makes no sense counts as not there."""
+    clock = run.get("clock")
+    if not isinstance(clock, Mapping):
+        return Clock(None, 0)
+    unix_ns, offset_s = clock.get("unix_ns"), clock.get("utc_offset_s", 0)
+    if not _is_whole(unix_ns) or not _is_whole(offset_s):
+        return Clock(None, 0)
+    return Clock(unix_ns, offset_s)
+
+
+def read_logs(folder: Path, nodes: Iterable[str]) -> list[NodeLog]:
+    """Read the nodes' logs, as far as they are there."""
+    logs = []
+    for node in nodes:
+        path = folder / "nodes" / node / "node.log"
+        try:
+            if folder.resolve() not in path.resolve().parents:
+                continue
+            file, size = open_plain(path)
+            with file:
+                file.seek(max(0, size - FILE_BYTES_MAX))
+                data = file.read(FILE_BYTES_MAX)
+        except (NoPlainFileError, OSError, ValueError, RuntimeError):
+            continue  # RuntimeError: a link that leads to itself
+        text = data.decode("utf-8", "replace")
+        log = NodeLog(node, is_cut=size > FILE_BYTES_MAX)
+        log.lines = [parsed(line) for line in text.split("\n") if line.strip()]
+        logs.append(log)
+    return logs
+
+
+def parsed(line: str) -> RawLine:
+    """Read a line's time off it, if it bears one."""
+    text = visible(line.strip())
+    text = text if len(text) <= LINE_MAX else text[: LINE_MAX - 1] + "…"
+    if mark := MARK.match(line):
+        return RawLine(visible(mark["what"])[:LINE_MAX], round(float(mark["at"]) * NS_PER_S))
+    stamp = _STAMP.search(line, 0, STAMP_WITHIN + 40)
+    if stamp is None or stamp.start() > STAMP_WITHIN:
+        return RawLine(text)
+    try:
+        moment = datetime.fromisoformat(f"{stamp['date']}T{stamp['time']}").replace(tzinfo=UTC)
+    except ValueError:
+        return RawLine(text)
+    unix_ns = (moment - _EPOCH) // timedelta(microseconds=1) * 1000
+    unix_ns += int((stamp["part"] or "0").ljust(9, "0"))
+    if not stamp.start():  # the time has a column of its own
+        text = text[stamp.end() :].strip() or text
+    zone = stamp["zone"]
+    if zone is None:
+        return RawLine(text, None, unix_ns)
+    return RawLine(text, None, unix_ns - _zone_ns(zone), is_local=False)
+
+
+def lines_around(logs: Sequence[NodeLog], clock: Clock, moment_ns: int) -> LogLines | None:
+    """Return the lines around a moment; None where no node has a log that bears times."""
+    notes, found = [], []
+    from_ns, to_ns = max(0, moment_ns - BEFORE_NS), moment_ns + AFTER_NS
+    is_guessed = False
+    for log in logs:
+        begin_ns, guessed = _begin(log, clock)
+        is_guessed |= guessed
+        if log.is_cut:
+            notes.append(CUT.format(node=log.node))
+        timed = list(_timed(log, begin_ns, clock.utc_offset_s * NS_PER_S))
+        if not timed:
+            if log.lines:
+                notes.append(NO_TIMES.format(node=log.node))
+            continue
+        inside = [line for line in timed if from_ns <= line.time_ns <= to_ns]
+        nearest = sorted(inside, key=lambda line: abs(line.time_ns - moment_ns))
+        if len(nearest) > LINES_OF_NODE_MAX:
+            notes.append(
+                f"{len(nearest) - LINES_OF_NODE_MAX} more lines of {log.node} in these seconds"
+                f" stand in nodes/{log.node}/node.log."
+            )
+        kept = {id(line) for line in nearest[:LINES_OF_NODE_MAX]}
+        found += [line for line in inside if id(line) in kept]
+    if not logs:
+        return None
+    if is_guessed:
+        notes.insert(0, NO_CLOCK)
+    found.sort(key=lambda line: line.time_ns)
+    return LogLines(tuple(log.node for log in logs), tuple(found), from_ns, to_ns, tuple(notes))
+
+
+def _timed(log: NodeLog, begin_ns: int | None, offset_ns: int) -> Iterator[LogLine]:
+    """Yield the lines with the run's time; one without a stamp is of the time of the one before."""
+    last_ns = None
+    for line in log.lines:
+        if line.run_ns is not None:
+            last_ns = line.run_ns
+        elif line.unix_ns is not None and begin_ns is not None:
+            last_ns = line.unix_ns - begin_ns - (offset_ns if line.is_local else 0)
+        if last_ns is not None:
+            yield LogLine(last_ns, log.node, line.text, line.run_ns is not None)
+
+
+def _begin(log: NodeLog, clock: Clock) -> tuple[int | None, bool]:
+    """Return what a node's clock showed at the run's begin, and whether that is a guess."""
+    if clock.unix_ns is not None:
+        return clock.unix_ns, False
+    latest: int | None = None
+    bounds = []
+    for line in log.lines:
+        if line.run_ns is not None:
+            latest = line.run_ns
+        elif line.unix_ns is not None and latest is not None:
+            bounds.append(line.unix_ns - latest)
+    return (min(bounds), True) if bounds else (None, False)
+
+
+def _zone_ns(zone: str) -> int:
+    if zone == "Z":
+        return 0
+    sign = -1 if zone[0] == "-" else 1
+    hours, minutes = int(zone[1:3]), int(zone[-2:])
+    return sign * (hours * 3600 + minutes * 60) * NS_PER_S
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,93 @@
+"""A violation's page -> ONE self-contained HTML file: nothing in it is fetched from anywhere.
+
+What the page may do is said in its policy: its own styles, its own one script by its hash, and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment
+from markupsafe import Markup
+
+from reports import templating
+from reports.check_page import BLOCKED_MAX, EVIDENCE_MAX, TEXT_MAX
+from reports.failing_picture import NAMES, role_of
+from reports.html import moment, or_nothing, span
+from reports.model import RunView
+from reports.plots import fault_colours
+from reports.spacetime import describe
+from reports.view import number_text
+from reports.violation_page.kept_entries import LEFT, STATES
+from reports.violation_page.model import Entry, ViolationPage
+
+TEMPLATES: Final = Path(__file__).parents[1] / "templates"
+SCRIPT: Final = "report.js"
+CRC_NONE: Final = "-"
+
+
+def render_violation(page: ViolationPage, view: RunView) -> str:
+    """Render one page of a run."""
+    script = _script()
+    return (
+        _environment()
+        .get_template("violation.html.j2")
+        .render(
+            page=page,
+            view=view,
+            violation=page.violation,
+            colours=fault_colours([row.window.name for row in view.faults]),
+            script=Markup(script),  # noqa: S704 - our own file
+            script_hash=_hash(script),
+            states=STATES,
+            left=LEFT,
+            role_of=role_of,
+            names=NAMES,
+            cut=_cut,
+            cut_state=_cut,
+            blocked_max=BLOCKED_MAX,
+            evidence_max=EVIDENCE_MAX,
+        )
+    )
+
+
+def crc_text(crc: int | None) -> str:
+    """Print a CRC-32 as eight hex digits."""
+    return CRC_NONE if crc is None else f"{crc & 0xFFFFFFFF:08x}"
+
+
+def entry_text(entry: Entry) -> str:
+    """Say what an entry holds."""
+    if entry.key is None:
+        return "an entry of the group's own"
+    value = "no value" if entry.value is None else f"{entry.value}"
+    return f"{entry.key} @{'?' if entry.offset is None else entry.offset}: {value}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = templating.environment(TEMPLATES)
+    environment.filters.update(
+        number=number_text, moment=moment, span=span, or_nothing=or_nothing,
+        crc=crc_text, entry=entry_text, describe=describe,
+    )  # fmt: skip
+    return environment
+
+
+@cache
+def _script() -> str:
+    return "\n" + (TEMPLATES / SCRIPT).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    """Return what a policy knows a script by: it is allowed to run if not a byte is another."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"

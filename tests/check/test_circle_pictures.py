@@ -1,0 +1,98 @@
+"""Circles of dependencies: as a graph, in words, and on the page of `check`."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from harness.verdict import Finding, Outcome, Verdict
+from reports.check_model import CheckedHistory
+from reports.check_page import render_page
+from reports.circle import (
+    EDGES_TOLD_MAX,
+    LINKS_MAX,
+    NODE_HEIGHT,
+    NODE_WIDTH,
+    Circle,
+    circle_of,
+)
+
+KINDS = ("ww", "wr", "rw", "process", "realtime")
+
+
+def links(count: int) -> list[dict[str, Any]]:
+    return [
+        {"from": n, "to": (n + 1) % count, "edge": KINDS[n % len(KINDS)], "why": f"why {n}"}
+        for n in range(count)
+    ]
+
+
+def drawn(count: int) -> Circle:
+    found = circle_of({"cycle": links(count)}, lambda op: (f"append {op}", f"client {op}"))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("count", range(1, LINKS_MAX + 1))
+def test_boxes_stand_apart_inside_the_picture_and_edges_join_them_in_turn(count: int) -> None:
+    circle = drawn(count)
+    assert [node.op for node in circle.nodes] == list(range(count))
+    assert [(edge.source, edge.target) for edge in circle.edges] == [
+        (n, (n + 1) % count) for n in range(count)
+    ]
+    for node in circle.nodes:
+        assert NODE_WIDTH / 2 <= node.x <= circle.width - NODE_WIDTH / 2
+        assert NODE_HEIGHT / 2 <= node.y <= circle.height - NODE_HEIGHT / 2
+    for one, other in pairwise(sorted(circle.nodes, key=lambda node: (node.y, node.x))):
+        apart_x = abs(one.x - other.x) >= NODE_WIDTH
+        assert apart_x or abs(one.y - other.y) >= NODE_HEIGHT, (one, other)
+    for edge in circle.edges:
+        numbers = [float(each) for each in re.findall(r"-?\d+(?:\.\d+)?", edge.path)]
+        assert len(numbers) in (6, 8)
+        assert 0 <= edge.x <= circle.width
+        assert 0 <= edge.y <= circle.height
+
+
+def test_the_words_say_what_each_edge_means() -> None:
+    circle = drawn(5)
+    assert [edge.kind for edge in circle.edges] == list(KINDS)
+    assert len({edge.meaning for edge in circle.edges}) == len(KINDS)
+    assert "leads back to op 0 in 5 steps" in circle.conclusion
+
+
+def test_a_long_circle_is_told_and_not_drawn() -> None:
+    circle = drawn(EDGES_TOLD_MAX + 5)
+    assert circle.nodes == ()
+    assert len(circle.edges) == EDGES_TOLD_MAX
+    assert circle.left_out == 5
+
+
+@pytest.mark.parametrize(
+    "cycle", [None, [], 7, {}, [None, 7, {}, {"from": 1}, {"from": "1", "to": 2}]]
+)
+def test_what_is_no_circle_is_none(cycle: object) -> None:
+    assert circle_of({"cycle": cycle}, lambda _op: ("", "")) is None
+
+
+def test_the_page_of_check_draws_it() -> None:
+    rows = {
+        n: {"op": n, "process": n, "f": "append", "key": "q", "input": 7 + n, "output": None,
+            "expected": None, "offset": n, "call_ns": n, "return_ns": n + 5, "outcome": "ok",
+            "error": None, "node": None, "extra": None}
+        for n in range(2)
+    }  # fmt: skip
+    why = "<script>hostile</script>"
+    cycle = [{**links(2)[0], "why": why}, {**links(2)[1], "edge": "realtime"}]
+    finding = Finding("G0-realtime", "a circle", "q", 0, (0, 1), {"cycle": cycle})
+    verdict = Verdict("cycles", Outcome.INVALID, "1 G0-realtime", (finding,), 1)
+    history = CheckedHistory("h.edn", "edn", None, "local", 0.1, {"ok": 2, "fail": 0, "info": 0},
+                             1, 2, (verdict,), rows=rows)  # fmt: skip
+    page = render_page([history])
+    assert page.count('<svg class="circle"') == 1
+    assert "append 7 at 0" in page
+    assert "1 ww" in page
+    assert "2 realtime" in page
+    assert "<script" not in page

@@ -1,0 +1,56 @@
+"""Two healthy runs of real processes are alike; a planted bug ends a run when it is seen."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(600)]
+
+RUN_TIMEOUT_S = 240
+USUAL = ("--rate", "100", "--time-limit", "24", "--steady", "8")
+
+
+def shaketable(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        cwd=folder,
+    )
+
+
+def run(folder: Path, name: str, *words: str) -> str:
+    """Run a campaign; return its folder."""
+    done = shaketable(folder, "run", "--name", name, *USUAL, *words)
+    assert done.returncode in (0, 2), done.stdout + done.stderr
+    return f"store/{name}/latest"
+
+
+def test_two_healthy_runs_are_silent(tmp_path: Path) -> None:
+    healthy = run(tmp_path, "healthy", "--faults", "none")
+    other = run(tmp_path, "other", "--faults", "none")
+    alike = shaketable(tmp_path, "compare", healthy, other, "--json")
+    assert alike.returncode == 0, alike.stdout
+    told = json.loads(alike.stdout)
+    judged = [one["text"] for one in told["differences"] if one["judgement"] in ("worse", "better")]
+    assert (told["result"], judged) == ("alike", [])
+
+
+def test_a_planted_bug_ends_a_run_on_processes_early(tmp_path: Path) -> None:
+    words = ("--mutant", "ack-before-quorum", "--stop-at-first-violation", "--time-limit", "60")
+    shaken = ("--faults", "kill,partition", "--nemesis-interval", "1", "--seed", "7")
+    done = shaketable(tmp_path, "run", "--name", "bug", *words, *shaken)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(r"violation seen: shaketable/\d+ offset \d+", done.stdout + done.stderr)
+    facts = json.loads((tmp_path / "store" / "bug" / "latest" / "run.json").read_text())
+    assert facts["status"] == "complete"
+    assert facts["stopped_at"] == facts["seen_live"]["first"][0]["text"]

@@ -1,0 +1,88 @@
+"""Simulated campaigns that are watched: a planted bug is seen live, a sound group never accused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.campaign import Campaign, resolve, to_toml
+from harness.course import judge_course
+from harness.history import run_folder
+from harness.history.run_folder import RunFolder
+from harness.runtime.observer import SilentObserver
+from harness.runtime.simulated import run_simulated
+from harness.verdict import Outcome
+
+
+class Noting(SilentObserver):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+
+def campaign(**changed: Any) -> Campaign:
+    usual: dict[str, Any] = {
+        "world": "sim",
+        "seed": "3",
+        "time_limit_s": 20.0,
+        "steady_s": 2.0,
+        "rate_hz": 200.0,
+        "faults": ("kill", "partition"),
+        "nemesis_interval_s": 1.0,
+    }
+    return resolve(Campaign(**{**usual, **changed}))
+
+
+def run(store: Path, of: Campaign) -> tuple[RunFolder, list[str], dict[str, Any]]:
+    folder = run_folder.create(store, of.name, datetime.now(UTC))
+    run_folder.write_atomically(folder.campaign_toml, to_toml(of))
+    observer = Noting()
+    run_simulated(of, folder, observer)
+    return folder, observer.notes, json.loads(folder.run_json.read_text())
+
+
+def digest(folder: RunFolder) -> str:
+    data = [path.read_bytes() for path in sorted(folder.segments.glob("worker-*.seg"))]
+    return hashlib.sha256(b"".join(data)).hexdigest()
+
+
+def test_a_planted_bug_is_seen_while_clients_work_and_may_end_the_run(tmp_path: Path) -> None:
+    bug = {"mutant": "ack-before-quorum"}
+    _, notes, facts = run(tmp_path, campaign(**bug))
+    assert [note for note in notes if note.startswith("violation seen: shaketable/")]
+    assert facts["seen_live"]["count"] > 0
+    assert facts["stopped_at"] is None
+    again, _, early = run(tmp_path, campaign(**bug, stop_at_first_violation=True))
+    assert early["status"] == "complete"
+    assert early["stopped_at"] == facts["seen_live"]["first"][0]["text"]
+    phases = {span["name"]: span["stop_ns"] - span["start_ns"] for span in early["phases"]}
+    assert {"heal", "drain"} <= phases.keys(), "faults are undone, and clients finish"
+    assert phases["chaos"] < 18e9 - 1e9
+    course = judge_course(again)
+    assert course.outcome is Outcome.UNKNOWN
+    assert "ended at the first violation that was seen" in course.summary
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_a_sound_group_is_not_accused(tmp_path: Path, seed: str) -> None:
+    sound = campaign(seed=seed, faults=("kill", "pause", "partition"))
+    folder, notes, facts = run(tmp_path, sound)
+    assert facts["seen_live"] == {"count": 0, "first": []}
+    assert not [note for note in notes if "violation" in note]
+    stopping, _, as_well = run(
+        tmp_path,
+        campaign(
+            seed=seed,
+            faults=("kill", "pause", "partition"),
+            stop_at_first_violation=True,
+        ),
+    )
+    assert as_well["stopped_at"] is None
+    assert digest(stopping) == digest(folder), "watching changes nothing of what happens"

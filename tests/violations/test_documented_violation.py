@@ -1,0 +1,99 @@
+"""The run that docs/violation.md reads: what the document says stands on the page."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import violation_pictures
+
+from harness import judge
+from harness.campaign import Campaign, resolve
+from harness.history import run_folder
+from harness.runtime.observer import SilentObserver
+from harness.runtime.simulated import run_simulated
+from harness.terminal.commands import app
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENT = ROOT / "docs" / "violation.md"
+TEXT = DOCUMENT.read_text(encoding="utf-8")
+PAGE = "violations/016-lost-append.html"
+CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+
+
+def test_the_command_is_the_run_that_is_tried_here() -> None:
+    (line,) = re.findall(r"^\./shaketable (run .*)$", TEXT, re.MULTILINE)
+    words = shlex.split(line)
+    app.parse_args(words, exit_on_error=False, print_error=False)
+    assert words == [
+        "run", "--world", "sim", "--mutant", "ack-before-quorum", "--faults", "partition",
+        "--time-limit", "15", "--seed", "1",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    campaign = resolve(
+        Campaign(world="sim", mutant="ack-before-quorum", faults=("partition",),
+                 time_limit_s=15.0, seed="1")
+    )  # fmt: skip
+    store = tmp_path_factory.mktemp("store")
+    run = run_folder.create(store, campaign.name, datetime.now(UTC))
+    run_folder.write_atomically(run.campaign_toml, "")
+    run_simulated(campaign, run, SilentObserver())
+    judge.judge(run, campaign, judge.Engine(judge.LOCAL, "local[*]"), lambda _step: None)
+    return run.path
+
+
+@pytest.mark.timeout(400)
+def test_what_the_document_says_stands_on_the_page(folder: Path) -> None:
+    page = (folder / PAGE).read_text(encoding="utf-8")
+    assert PAGE in TEXT
+    for said in (
+        "Client 4 appended the value 2080 to shaketable/1. n0 acknowledged it at offset 547, "
+        "5.694 s into the run.",
+        "none of the 3 nodes holds it there",
+        "which had begun 10 ms before",
+        "n0 leads in term 1, as polled",
+        "5.684 s",
+        "n1 leads in term 2, as polled",
+        "6.195 s",
+        "client 1 calls append 2113 on shaketable/1",
+        "6.264 s",
+        "n0 has value 2113 (entry 2101, term 2)",
+        "7.753 s",
+    ):
+        assert said in page, said
+    for number in ("2080", "547", "5.694", "5.684", "6.195", "6.264", "2113", "7.753"):
+        assert number in TEXT, number
+
+
+def test_the_nodes_of_the_simulated_run_left_logs_and_entries(folder: Path) -> None:
+    page = (folder / PAGE).read_text(encoding="utf-8")
+    assert "event=role role=leader term=2 leader=n1" in page
+    assert "term 2, crc b78f1a22" in page
+    assert (folder / "evidence" / "entries.json").stat().st_size < 100_000
+
+
+def test_every_picture_is_there_and_used() -> None:
+    used = set(re.findall(r"!\[[^]]+\]\(pictures/([^)]+)\)", TEXT))
+    assert used == set(violation_pictures.PARTS)
+    for name in used:
+        data = (DOCUMENT.parent / "pictures" / name).read_bytes()
+        assert data.startswith(b"\x89PNG")
+        assert len(data) < 200_000, name
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(
+    CHROMIUM is None or CHROMEDRIVER is None,
+    reason="no chromium and chromedriver on PATH (Debian: chromium, chromium-driver)",
+)
+def test_the_pictures_can_be_made_anew(folder: Path, tmp_path: Path) -> None:
+    made = violation_pictures.make(folder / PAGE, tmp_path, str(CHROMIUM), str(CHROMEDRIVER))
+    assert {path.name for path in made} == set(violation_pictures.PARTS)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
