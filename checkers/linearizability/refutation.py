@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from checkers.evidence.closing import CLOSED, Citation, sentences
 from checkers.linearizability.longest_prefix import Prefix, as_found, longest_prefix
-from checkers.linearizability.staleness import in_words, stale_read
+from checkers.linearizability.staleness import Stale, in_words, stale_read, stalest_read
 from checkers.models.columns import call_of
 from checkers.models.model import Call, Model
 from checkers.search.found import Found, Part
@@ -185,25 +185,42 @@ def _explain_accusation(
 
 
 def _stale(operations: Operations, details: Json, among: Sequence[int]) -> str:
-    """Say which of these operations is a stale read, and note it in the details; "" if none is."""
-    found = stale_read(operations.model.name, operations.table, among, operations.cited.keys())
+    """Say which of these operations is a stale read, and note it in the details.
+
+    Where none of them can be shown to be, say so of the stalest read of this register; "" if it
+    has none.
+    """
+    about = (operations.model.name, operations.table)
+    unsure = operations.cited.keys()
+    found = stale_read(*about, among, unsure)
+    begin = "The read"
+    if found is None:
+        found = stalest_read(*about, unsure)
+        begin = "Seen most plainly elsewhere: the read"
     if found is None:
         return ""
-    over = operations.rows([found.over])[found.over]
     details["stale"] = asdict(found)
     shown = {each["op"] for each in details.get("operations", ())}
-    more = [op for op in (found.written, found.over) if op is not None and op not in shown]
+    named = (found.read, found.written, found.over, found.written_seen, found.over_seen)
+    more = [op for op in dict.fromkeys(named) if op is not None and op not in shown]
     if "operations" in details and len(shown) + len(more) <= OPERATIONS_MAX:
         details["operations"] = operations.shown([*shown, *more])
-    new = operations.model.describe_call(call_of(over))
-    known = f"had been acknowledged {in_words(found.since_ns)} before it began"
-    if found.written is None:
-        return f" The read of op {found.read} is stale: {new} (op {found.over}) {known}."
-    old = operations.name(found.written)
-    return (
-        f" The read of op {found.read} is stale: {new} (op {found.over}), called after {old} was"
-        f" over, {known}."
-    )
+    new = operations.model.describe_call(call_of(operations.rows([found.over])[found.over]))
+    old = None if found.written is None else operations.name(found.written)
+    return f" {begin} of op {found.read} is stale: {_written_over(found, old, new)}."
+
+
+def _written_over(found: Stale, old: str | None, new: str) -> str:
+    """Say how it is known that `new` was written over `old` before that read began."""
+    told = f"{new} (op {found.over})"
+    if old is not None and found.written_seen is None:
+        told += f", called after {old} was over,"
+    elif old is not None:
+        told += f", called after op {found.written_seen} had read what {old} wrote,"
+    since = in_words(found.since_ns)
+    if found.over_seen is None:
+        return f"{told} had been acknowledged {since} before it began"
+    return f"{told} had been read by op {found.over_seen} {since} before it began"
 
 
 def only(problem: Problem, ops: Sequence[int]) -> Problem:

@@ -1,9 +1,10 @@
 """Says of a register's read that it is stale, where real time alone proves it.
 
 A read is stale if the value that it returned had been written over, for certain, before it began:
-one operation alone wrote that value, another one was called after that had returned, and had
-returned itself before the read was called. No search is needed to follow that, and no reader of a
-report needs to know what linearizability is.
+one operation alone may have written that value and had taken effect, then another one was called,
+and that one had taken effect before the read was called. An operation has taken effect once it has
+returned, or once somebody else's answer shows its value. No search is needed to follow that, and
+no reader of a report needs to know what linearizability is.
 
 Source: Herlihy & Wing 1990, section 2 (the order of operations in real time); Jepsen's analyses,
 which call such reads stale.
@@ -13,16 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.models.register import REFUSED
+from checkers.search.problem import Bools, Ints
 
 MODELS = frozenset(("register", "cas-register"))
 UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
+COMPARED_MAX = 1_000
+"""Of so many stale reads the stalest is looked for; a cut-off node may have given many more."""
+_EVER, _NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+_NOBODY = np.int64(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +38,17 @@ class Stale:
         read: the read.
         written: what wrote the value that it returned; None: it returned nothing, as at first.
         over: what wrote over that.
-        since_ns: how long before the read's call that had been acknowledged, in ns.
+        since_ns: how long before the read's call that had taken effect, in ns.
+        written_seen: whose answer showed the value first; None: its own return did.
+        over_seen: likewise, of what wrote over it.
     """
 
     read: int
     written: int | None
     over: int
     since_ns: int
+    written_seen: int | None = None
+    over_seen: int | None = None
 
 
 def stale_read(
@@ -55,26 +64,28 @@ def stale_read(
     """
     if model not in MODELS or not len(operations):
         return None
-    wanted = pc.and_(
-        pc.is_in(operations["op"], pa.array(among, pa.int64())), _is_ok(operations, "read")
-    )
-    reads = {row["op"]: row for row in operations.filter(wanted).to_pylist()}
-    if not reads:
-        return None
-    writes = _writes(operations)
-    sure = writes.filter(
-        pc.and_(
-            pc.equal(writes["outcome"], "ok"),
-            pc.invert(pc.is_in(writes["op"], pa.array(sorted(unsure), pa.int64()))),
-        )
-    )
+    reads = _Reads(operations, unsure)
+    writes = _Writes(operations, reads, unsure)
+    row_of = {op: row for row, op in enumerate(reads.op.tolist())}
+    is_stale = writes.prove(reads)
     for op in among:
-        row = reads.get(op)
-        if row is not None and row["extra"] is None and op not in unsure:
-            found = _stale(row, writes, sure)
-            if found is not None:
-                return found
+        if op in row_of and is_stale[row_of[op]]:
+            return writes.told(reads, row_of[op])
     return None
+
+
+def stalest_read(model: str, operations: pa.Table, unsure: Collection[int] = ()) -> Stale | None:
+    """Return the read whose value had been written over longest ago, None if none is stale.
+
+    What it takes is what `stale_read` takes.
+    """
+    if model not in MODELS or not len(operations):
+        return None
+    reads = _Reads(operations, unsure)
+    writes = _Writes(operations, reads, unsure)
+    rows = np.flatnonzero(writes.prove(reads))[:COMPARED_MAX].tolist()
+    found = [writes.told(reads, row) for row in rows]
+    return max(found, key=lambda each: each.since_ns, default=None)
 
 
 def in_words(span_ns: int) -> str:
@@ -85,8 +96,89 @@ def in_words(span_ns: int) -> str:
     return f"{span_ns} ns"
 
 
-def _is_ok(operations: pa.Table, f: str) -> Any:
-    return pc.and_(pc.equal(operations["f"], f), pc.equal(operations["outcome"], "ok"))
+class _Reads:
+    """What was read for certain, of values that the column holds."""
+
+    def __init__(self, operations: pa.Table, unsure: Collection[int]) -> None:
+        is_read = pc.and_(pc.equal(operations["f"], "read"), pc.is_null(operations["extra"]))
+        rows = operations.filter(pc.and_(is_read, pa.array(_is_sure(operations, unsure))))
+        self.op, self.value = _ints(rows["op"]), _ints(rows["output"])
+        self.is_nothing: Bools = rows["output"].is_null().to_numpy()
+        self.call_ns, self.return_ns = _ints(rows["call_ns"]), _ints(rows["return_ns"])
+
+
+class _Writes:
+    """All that wrote or may have, and since when each had taken effect for certain."""
+
+    def __init__(self, operations: pa.Table, reads: _Reads, unsure: Collection[int]) -> None:
+        rows = _writes(operations)
+        self.op, self.call_ns = _ints(rows["op"]), _ints(rows["call_ns"])
+        value, is_known = _ints(rows["input"]), rows["input"].is_valid().to_numpy()
+        self._rows = np.flatnonzero(is_known)[np.argsort(value[is_known], kind="stable")]
+        self._values = value[self._rows]
+        returned = np.where(_is_sure(rows, unsure), _ints(rows["return_ns"]), _NEVER)
+        self._seen, seen_ns = self._first_reads(reads)
+        self._seen[seen_ns >= returned] = _NOBODY
+        self.effect_ns = np.minimum(returned, seen_ns)
+
+    def prove(self, reads: _Reads) -> Bools:
+        """Say of each read whether real time alone shows that it is stale."""
+        by_effect = np.argsort(self.effect_ns, kind="stable")
+        last_call_ns = np.maximum.accumulate(np.append(_EVER, self.call_ns[by_effect]))
+        before = np.searchsorted(self.effect_ns[by_effect], reads.call_ns, side="left")
+        is_stale: Bools = last_call_ns[before] > self._since(reads)
+        return is_stale
+
+    def told(self, reads: _Reads, row: int) -> Stale:
+        """Say what wrote over the value of this stale read, the first that surely did."""
+        is_over = (self.call_ns > self._since(reads)[row]) & (self.effect_ns < reads.call_ns[row])
+        over = int(np.flatnonzero(is_over)[np.argmin(self.effect_ns[is_over])])
+        since_ns = int(reads.call_ns[row] - self.effect_ns[over])
+        read, over_op, over_seen = int(reads.op[row]), int(self.op[over]), self._seen_by(over)
+        if reads.is_nothing[row]:
+            return Stale(read, None, over_op, since_ns, None, over_seen)
+        wrote = int(self._alone(reads.value[row : row + 1])[0])
+        return Stale(read, int(self.op[wrote]), over_op, since_ns, self._seen_by(wrote), over_seen)
+
+    def _since(self, reads: _Reads) -> Ints:
+        """Since when the value of each read stood there; never, if that is not known."""
+        rows = self._alone(reads.value)
+        since = np.where(rows == _NOBODY, _NEVER, np.append(self.effect_ns, _NEVER)[rows])
+        return np.where(reads.is_nothing, _EVER, since)
+
+    def _alone(self, values: Ints) -> Ints:
+        """Return the row of what alone may have written each value, _NOBODY where none is."""
+        begin = np.searchsorted(self._values, values, side="left")
+        count = np.searchsorted(self._values, values, side="right") - begin
+        return np.where(count == 1, np.append(self._rows, _NOBODY)[begin], _NOBODY)
+
+    def _first_reads(self, reads: _Reads) -> tuple[Ints, Ints]:
+        """Return for each row the first read to return its value, and when it did."""
+        rows = np.where(reads.is_nothing, _NOBODY, self._alone(reads.value))
+        by_return = np.argsort(reads.return_ns, kind="stable")
+        by_return = by_return[rows[by_return] != _NOBODY]
+        row, first = np.unique(rows[by_return], return_index=True)
+        seen, seen_ns = (np.full(len(self.op), value) for value in (_NOBODY, _NEVER))
+        seen[row] = reads.op[by_return][first]
+        seen_ns[row] = reads.return_ns[by_return][first]
+        return seen, seen_ns
+
+    def _seen_by(self, row: int) -> int | None:
+        seen = int(self._seen[row])
+        return None if seen == _NOBODY else seen
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    """Return a column as whole numbers, 0 where there is none."""
+    numbers: Ints = column.fill_null(0).to_numpy()
+    return numbers
+
+
+def _is_sure(operations: pa.Table, unsure: Collection[int]) -> Bools:
+    """Say of each row whether it is ok by what its client was answered."""
+    is_unsure = pc.is_in(operations["op"], pa.array(sorted(unsure), pa.int64()))
+    is_sure: Bools = pc.and_not(pc.equal(operations["outcome"], "ok"), is_unsure).to_numpy()
+    return is_sure
 
 
 def _writes(operations: pa.Table) -> pa.Table:
@@ -100,21 +192,3 @@ def _writes(operations: pa.Table) -> pa.Table:
     return operations.filter(
         pc.and_(is_write, pc.and_(pc.invert(is_refused), pc.invert(is_failed)))
     )
-
-
-def _stale(read: dict[str, Any], writes: pa.Table, sure: pa.Table) -> Stale | None:
-    """Say what wrote over the value of this read, the first that surely did."""
-    value = read["output"]
-    after_ns, written = -1, None
-    if value is not None:
-        wrote = writes.filter(pc.equal(writes["input"], value))
-        if len(wrote) != 1 or not pc.is_in(wrote["op"], sure["op"].combine_chunks())[0].as_py():
-            return None
-        written, after_ns = wrote["op"][0].as_py(), wrote["return_ns"][0].as_py()
-    call_ns, return_ns = (sure[name].to_numpy() for name in ("call_ns", "return_ns"))
-    is_over = (call_ns > after_ns) & (return_ns < read["call_ns"])
-    if not is_over.any():
-        return None
-    first = int(np.flatnonzero(is_over)[np.argmin(return_ns[is_over])])
-    since_ns = read["call_ns"] - int(return_ns[first])
-    return Stale(read["op"], written, sure["op"][first].as_py(), since_ns)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from checkers.engine.local import run_local
 from checkers.linearizability.linearizable import Linearizable
-from checkers.linearizability.staleness import Stale, in_words, stale_read
+from checkers.linearizability.staleness import Stale, in_words, stale_read, stalest_read
 from harness import discovery
 from harness.history.schema import OPERATIONS
 from harness.verdict import Outcome
@@ -56,6 +56,64 @@ def test_what_was_written_over_before_the_read_began(
 )
 def test_what_may_be_no_stale_read(text: str, read: int) -> None:
     assert found(text, read) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "stale"),
+    [
+        (  # nobody told whether 1 was written, but somebody read it
+            "0..? p0 write 1 -> info\n5..9 p1 read -> ok 1\n"
+            "20..30 p2 write 2 -> ok\n40..50 p1 read -> ok 1\n",
+            3,
+            Stale(3, 0, 2, 10, written_seen=1),
+        ),
+        (  # nobody told whether 2 was, either
+            "0..10 p0 write 1 -> ok\n20..? p2 write 2 -> info\n"
+            "25..33 p1 read -> ok 2\n24..35 p3 read -> ok 2\n40..50 p1 read -> ok 1\n",
+            4,
+            Stale(4, 0, 1, 7, over_seen=2),
+        ),
+        (  # it was read before it returned
+            "0..10 p0 write 1 -> ok\n20..60 p2 write 2 -> ok\n"
+            "25..33 p1 read -> ok 2\n40..50 p1 read -> ok 1\n",
+            3,
+            Stale(3, 0, 1, 7, over_seen=2),
+        ),
+    ],
+)
+def test_what_somebody_read_had_taken_effect(text: str, read: int, stale: Stale) -> None:
+    assert found(text, read) == stale
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # 2 may have been written by another, and 1 anew
+        "0..10 p0 write 1 -> ok\n20..? p2 write 2 -> info\n20..? p4 write 2 -> info\n"
+        "25..33 p1 read -> ok 2\n40..50 p1 read -> ok 1\n",
+        # the witness was not back yet
+        "0..10 p0 write 1 -> ok\n20..? p2 write 2 -> info\n"
+        "25..45 p1 read -> ok 2\n40..50 p1 read -> ok 1\n",
+        # 1 was seen only after 2 was called
+        "0..? p0 write 1 -> info\n15..25 p1 read -> ok 1\n"
+        "20..30 p2 write 2 -> ok\n40..50 p1 read -> ok 1\n",
+    ],
+)
+def test_what_was_read_proves_no_more_than_that(text: str) -> None:
+    table = pa.Table.from_pylist(parse_model_history(text), OPERATIONS)
+    assert stalest_read(CAS, table) is None
+
+
+def test_times_before_zero_prove_nothing_by_themselves() -> None:
+    rows = [op(0, "write", -20, -15, input=1), op(1, "read", -16, -10, output=1)]
+    assert stale_read(CAS, pa.Table.from_pylist(rows, OPERATIONS), [1]) is None
+
+
+def test_the_stalest_read_is_the_one_written_over_longest_ago() -> None:
+    text = f"{ONE}40..50 p1 read -> ok 1\n90..95 p3 read -> ok 1\n91..96 p4 read -> ok 2\n"
+    table = pa.Table.from_pylist(parse_model_history(text), OPERATIONS)
+    assert stalest_read(CAS, table) == Stale(3, 0, 1, 60)
+    assert stalest_read("fifo-queue", table) is None
 
 
 def test_nothing_is_founded_on_what_was_concluded() -> None:
@@ -105,7 +163,9 @@ def test_a_history_with_a_stale_read_is_not_linearizable(
         }[f]
         rows.append(op(number, f, begin, end, process=number, outcome=outcome, **more))
     table = pa.Table.from_pylist(rows, OPERATIONS)
-    if stale_read(CAS, table, range(len(rows))) is None:
+    first = stale_read(CAS, table, range(len(rows)))
+    assert (first is None) == (stalest_read(CAS, table) is None)
+    if first is None:
         return
     checker = Linearizable(discovery.get("models", CAS))
     verdict = run_local(job(tmp_path_factory.mktemp("stale"), rows, [checker]))[0]

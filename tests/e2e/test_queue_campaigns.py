@@ -22,7 +22,8 @@ def test_offsets_that_a_leader_keeps_to_itself_are_found_and_a_lost_disk_is_forg
         [
             sys.executable, "-m", "harness.cli", "run",
             "--workload", "queue", "--mutant", "offsets-not-replicated",
-            "--faults", "transfer,wipe", "--time-limit", "12", "--steady", "3",
+            "--faults", "transfer,wipe", "--nemesis-schedule", "sequence",
+            "--time-limit", "14", "--steady", "3",
             "--nemesis-interval", "1", "--seed", "e2e", "--store", str(store),
         ],
         capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,

@@ -179,7 +179,7 @@ def test_what_a_plug_in_prints_is_no_finding(tmp_path):
         "from harness.doctoring.findings import Finding\n"
         "def try_world(task, tell, begin):\n"
         "    begin('loud')\n"
-        "    print('a plug-in says something')\n"
+        "    print('a plug-in says something', flush=True)\n"
         "    subprocess.run(['echo', 'and its program'])\n"
         "    tell(Finding('loud', task.world, 'works', 'it was heard'))\n"
         "trials.try_world = try_world\n"
