@@ -42,7 +42,7 @@ LOG_BYTES_MAX = 1 << 20
 REFUSALS: Mapping[int, re.Pattern[bytes]] = {
     resource.RLIMIT_AS: re.compile(
         rb"MemoryError|[Cc]annot allocate memory|[Oo]ut ?[Oo]f ?[Mm]emory|bad_alloc"
-        rb"|can't start new thread"
+        rb"|can't start new thread|insufficient memory"
     ),
     resource.RLIMIT_NOFILE: re.compile(rb"Too many open files"),
 }

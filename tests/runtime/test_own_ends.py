@@ -23,7 +23,7 @@ from harness.runtime.last_words import last_words
 from harness.runtime.nodes import NodeProcess
 from harness.runtime.steered import SteeredNodes
 from harness.runtime.stored_logs import Stored
-from harness.runtime.taking import Taking
+from harness.runtime.taking import REFUSALS, Taking
 from harness.words import ClockChange, Damage, DiskHarm
 
 PATIENCE_S = 30
@@ -105,6 +105,43 @@ while True:
         code = ""
     exec(code)
     time.sleep(0.005)
+"""
+
+
+GO_PANIC = b"""panic: open /data: too many open files [recovered]
+\tpanic: open /data: too many open files
+[signal SIGABRT: abort code=0x1 addr=0x0 pc=0x46]
+
+goroutine 7 gp=0xc0000021c0 m=0 mp=0x5a [running]:
+main.(*Log).append(0xc00001c0a8, {0xc0, 0x7})
+\t/src/log.go:71 +0x1d
+panic({0x46c5a0?, 0x4b2a60?})
+\t/usr/lib/go/src/runtime/panic.go:770 +0x132
+...12 frames elided...
+created by main.main in goroutine 1
+\t/src/main.go:9 +0x25
+exit status 2
+"""
+HOTSPOT_NO_MEMORY = b"""#
+# There is insufficient memory for the Java Runtime Environment to continue.
+# Native memory allocation (mmap) failed to map 986513408 bytes for committing reserved memory.
+# An error report file with more information is saved as:
+# /data/hs_err_pid7.log
+"""
+HOTSPOT_CRASH = b"""#
+# A fatal error has been detected by the Java Runtime Environment:
+#
+#  SIGSEGV (0xb) at pc=0x7f, pid=7, tid=8
+#
+# JRE version: OpenJDK Runtime Environment (17.0.9+9)
+"""
+HOTSPOT_HEAP = b"""java.lang.OutOfMemoryError: Java heap space
+#
+# A fatal error has been detected by the Java Runtime Environment:
+#
+#  Internal Error (debug.cpp:271), pid=7, tid=8
+#  fatal error: OutOfMemory encountered: Java heap space
+#
 """
 
 
@@ -218,11 +255,30 @@ def test_who_was_refused_may_take_its_leave_after_it_got_it_back(
         (b"fatal error: runtime: out of memory\n\ngoroutine 1 [running]:\nmain.f()\n", b"memory"),
         (b"MemoryError\nAssertionError: an entry changed\n", b"AssertionError"),
         (b"", b""),
+        (b"MemoryError\n--- shaketable: n0 incarnation 2 starts at 3.1 s\n", b""),
+        (
+            b"MemoryError\n--- shaketable: n0 incarnation 2 starts at 3.1 s\nup\n"
+            b"--- shaketable: n0 incarnation 3 starts at 4.1 s\nassertion failed\n",
+            b"assertion failed",
+        ),
+        (GO_PANIC, b"panic: open /data: too many open files"),
+        (GO_PANIC + b"listening again\nchecksum of entry 7 is wrong\n", b"checksum of entry 7"),
+        (b"panic: no space\n" + GO_PANIC, b"panic: open /data"),
+        (b"panic: out of memory\nrecovered\n", b"recovered"),
+        (HOTSPOT_NO_MEMORY, b"There is insufficient memory"),
+        (HOTSPOT_NO_MEMORY + b"an entry changed\n", b"an entry changed"),
+        (b"MemoryError\n" + HOTSPOT_CRASH, b"SIGSEGV (0xb) at pc=0x7f"),
+        (HOTSPOT_HEAP, b"fatal error: OutOfMemory encountered: Java heap space"),
+        (b"OSError: Too many open files\n# see the manual\n#\n", b"Too many open"),
     ],
 )
 def test_the_line_by_which_a_process_told_why_it_ended(said: bytes, last: bytes) -> None:
     assert last in last_words(said)
     assert last or not last_words(said)
+
+
+def test_a_jvm_without_memory_says_so():
+    assert REFUSALS[resource.RLIMIT_AS].search(last_words(HOTSPOT_NO_MEMORY))
 
 
 def test_a_disk_answers_for_the_incarnation_whose_calls_failed(tmp_path: Path) -> None:
