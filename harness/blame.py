@@ -7,18 +7,21 @@ functions here, so that no plug-in ends a run, or the trials of others, by what 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 import msgspec
+import trio
 
 from harness import discovery
-from harness.errors import HarnessError, UsageError, clearest
+from harness.errors import HarnessError, UsageError
+from harness.foreign_words import plain, shown, told
 from harness.plugins import Evidence, Fault, Json
 
-SHOWN_CHARS_MAX: Final = 200
+NOT_THEIRS: Final = (trio.Cancelled, KeyboardInterrupt, GeneratorExit)
+"""What passes through a plug-in when somebody ends its task, or everything."""
 
 
 class PlugInError(Exception):
@@ -27,31 +30,26 @@ class PlugInError(Exception):
 
 @contextmanager
 def blamed(*may_raise: type[Exception]) -> Iterator[None]:
-    """Let whatever a plug-in raises within be a `PlugInError`, its ending Python as well.
+    """Let whatever a plug-in raises within be a `PlugInError`: also what ends Python, or its task.
 
     Whoever cancels it, or interrupts everything, still does. `may_raise`: errors that the protocol
-    allows there, and that somebody else takes.
+    allows there, and that somebody else takes. What is ours does not belong within.
 
     Raises:
         PlugInError: it raised something; one line says what.
     """
+    through: tuple[type[BaseException], ...] = (PlugInError, *NOT_THEIRS, *may_raise)
     try:
         yield
-    except (Exception, SystemExit) as error:
-        if isinstance(error, (PlugInError, *may_raise)):
-            raise
-        raise PlugInError(told(error)) from error
+    except through:
+        raise
     except BaseExceptionGroup as group:
-        _, others = group.split((Exception, SystemExit))
-        if others is not None:
-            raise others from None
+        ours, _ = group.split(NOT_THEIRS)
+        if ours is not None:
+            raise ours from None
         raise PlugInError(told(group)) from group
-
-
-def told(error: BaseException) -> str:
-    """Say in one line what was raised: its type and its text."""
-    first = clearest(error)
-    return f"{type(first).__name__}: {' '.join(str(first).split())}"
+    except BaseException as error:
+        raise PlugInError(told(error)) from error
 
 
 def configured(fault: Fault, options: Json) -> Fault:
@@ -73,7 +71,7 @@ def configured(fault: Fault, options: Json) -> Fault:
 
 
 def json_object(value: object, what: str, wanted: str = "a JSON object") -> Json:
-    """Return what a plug-in gave, if our files can hold it.
+    """Return what a plug-in gave, if our files can hold it and give it back as it is.
 
     Args:
         value: what it gave.
@@ -84,41 +82,62 @@ def json_object(value: object, what: str, wanted: str = "a JSON object") -> Json
         PlugInError: it is no JSON object.
     """
     if not isinstance(value, dict):
-        raise PlugInError(f"{what} {_shown(value)} in place of {wanted}")
+        raise PlugInError(f"{what} {shown(value)} in place of {wanted}")
     try:
-        json.dumps(value)  # the ledger
+        given_back = json.loads(json.dumps(value, allow_nan=False))  # the ledger
         msgspec.json.encode(value)  # the history
-    except (TypeError, ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError) as error:
+        is_same = _is_same(value, given_back)
+    except NOT_THEIRS:
+        raise
+    except BaseException as error:  # it may be of a class of theirs
         raise PlugInError(f"{what} what is no JSON: {told(error)}") from error
+    if not is_same:  # a number as a key comes back as text, and its undo finds nothing
+        raise PlugInError(f"{what} what JSON does not give back as it is: {shown(value)}")
     return value
+
+
+def _is_same(value: object, given_back: object) -> bool:
+    """Whether that came back, where a tuple may be a list."""
+    if isinstance(value, Mapping):
+        return (
+            isinstance(given_back, dict)
+            and value.keys() == given_back.keys()
+            and all(_is_same(value[key], given_back[key]) for key in given_back)
+        )
+    if isinstance(value, list | tuple):
+        return (
+            isinstance(given_back, list)
+            and len(value) == len(given_back)
+            and all(map(_is_same, value, given_back))
+        )
+    return bool(value == given_back)
 
 
 def text(value: object, what: str) -> str:
-    """Return the words that a plug-in gave. Raises PlugInError if they are none."""
-    if not isinstance(value, str):
-        raise PlugInError(f"{what} {_shown(value)} in place of words")
-    return value
+    """Return the words that a plug-in gave, plain. Raises PlugInError if they are none."""
+    if not issubclass(type(value), str):  # its class may say of itself whatever it likes
+        raise PlugInError(f"{what} {shown(value)} in place of words")
+    return plain(value, str.__str__)
 
 
 def evidence(value: object) -> Evidence:
-    """Return the evidence that a probe gave. Raises PlugInError if it is none."""
+    """Return the evidence that a probe gave, plain. Raises PlugInError if it is none."""
     what = "its probe returned"
     if not isinstance(value, Evidence) or not isinstance(value.bit, bool):
-        raise PlugInError(f"{what} {_shown(value)} in place of evidence")
-    text(value.what, f"{what} evidence that says")
+        raise PlugInError(f"{what} {shown(value)} in place of evidence")
+    words = text(value.what, f"{what} evidence that says")
+    measures: dict[str, int | float] = {}
     for name, number in json_object(value.measures, f"{what} as measures").items():
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise PlugInError(f"{what} as measure {name!r} {_shown(number)}, no number")
-    return value
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        if not is_number or not abs(number) <= sys.float_info.max:
+            raise PlugInError(f"{what} as measure {shown(name)} {shown(number)}, no finite number")
+        measures[plain(name)] = number
+    return Evidence(value.bit, words, measures)
 
 
 def seconds(value: object, what: str) -> float:
     """Return the seconds that a plug-in gave. Raises PlugInError if they are none."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
-        return float(value)
-    raise PlugInError(f"{what} {_shown(value)} in place of seconds")
-
-
-def _shown(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= SHOWN_CHARS_MAX else f"{shown[:SHOWN_CHARS_MAX]}..."
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and 0 <= value <= sys.float_info.max:  # type: ignore[operator]
+        return float(value)  # type: ignore[arg-type]
+    raise PlugInError(f"{what} {shown(value)} in place of seconds")

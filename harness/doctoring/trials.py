@@ -34,6 +34,7 @@ from harness.campaign import Campaign, node_names
 from harness.doctoring import children
 from harness.doctoring.findings import Finding, State, World
 from harness.errors import HarnessError, UsageError, clearest
+from harness.foreign_words import told
 from harness.history import run_folder
 from harness.history.run_folder import RunFolder
 from harness.plugins import Fault, Target
@@ -330,7 +331,7 @@ def main(arguments: Sequence[str]) -> int:
             return 1
         except Exception as error:
             traceback.print_exception(error)
-            sys.stderr.write(f"a fault of the harness: {sentence(blame.told(error))}\n")
+            sys.stderr.write(f"a fault of the harness: {sentence(told(error))}\n")
             return 1
     return 0
 

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 import trio
 
+from harness import blame
+from harness.blame import blamed
 from harness.plugins import Fault, Json
 from harness.words import TakesOut
 
@@ -41,17 +43,21 @@ class Budget:
 
         Returns the plan as it may be applied (with fewer victims, if all would be too many);
         None if there is no room for any of it now.
+
+        Raises:
+            PlugInError: the fault cannot say what it takes, or how less of it looks.
         """
-        if not isinstance(fault, TakesOut):
+        taken = self._taken_out(fault, plan)
+        if taken is None:
             return plan
-        asked = [node for node in fault.taken_out(plan, self._nodes) if node not in self.out]
+        asked = [node for node in taken if node not in self.out]
         room = (len(self._nodes) - 1) // 2 - len(self.out)
         if self._keeps_quorum and len(asked) > room:
-            narrowed = fault.narrowed(plan, self._nodes, (*self.out, *asked[max(room, 0) :]))
+            narrowed = self._narrowed(fault, plan, (*self.out, *asked[max(room, 0) :]))
             if room <= 0 or narrowed is None:
                 return None
-            plan = narrowed
-        self._out[number] = frozenset(fault.taken_out(plan, self._nodes))
+            plan, taken = narrowed, self._taken_out(fault, narrowed)
+        self._out[number] = frozenset(taken or ())
         return plan
 
     def give_back(self, number: int) -> None:
@@ -66,3 +72,21 @@ class Budget:
 
     def __str__(self) -> str:
         return f"{', '.join(sorted(self.out)) or 'nobody'} of {len(self._nodes)} is out"
+
+    def _taken_out(self, fault: Fault, plan: Json) -> tuple[str, ...] | None:
+        """The nodes that a plan takes out; None of a fault that takes out none."""
+        with blamed():
+            if not isinstance(fault, TakesOut):
+                return None
+            return tuple(
+                blame.text(node, "its taken_out returned")
+                for node in fault.taken_out(plan, self._nodes)
+            )
+
+    def _narrowed(self, fault: Fault, plan: Json, spare: Sequence[str]) -> Json | None:
+        with blamed():
+            assert isinstance(fault, TakesOut), "it was asked what it takes"
+            narrowed = fault.narrowed(plan, self._nodes, spare)
+            if narrowed is None:
+                return None
+            return blame.json_object(narrowed, "its narrowed returned")

@@ -129,8 +129,7 @@ class Nemesis:
             return
         try:
             try:
-                with blamed():  # somebody's plug-in, or a plan of somebody's
-                    aimed = await self._aim(fault, planned, min(end, start + planned.duration_s))
+                aimed = await self._aim(fault, planned, min(end, start + planned.duration_s))
             except PlugInError as failure:
                 await self._fail(fault, planned, str(failure))
                 return
@@ -159,16 +158,21 @@ class Nemesis:
         return True
 
     async def _aim(self, fault: Fault, planned: Planned, latest: float) -> _Aimed | None:
-        """Name the victims, as many as the budget has room for; None if it has none in time."""
+        """Name the victims, as many as the budget has room for; None if it has none in time.
+
+        Raises:
+            PlugInError: the fault cannot; what fails of ours is not called its own.
+        """
         while True:
-            leader = await self._find_leader(planned.plan.get("order", ()))
-            aimed = fault.aim(planned.plan, self._world.nodes, leader)
-            blame.json_object(aimed, "its aim returned")
+            leader = await self._find_leader(_order(planned.plan))
+            with blamed():
+                aimed = fault.aim(planned.plan, self._world.nodes, leader)
+                aimed = blame.json_object(aimed, "its aim returned")
             plan = self._budget.take(planned.number, fault, aimed)
             if plan is not None:
-                blame.json_object(plan, "its narrowed returned")
-                what = blame.text(fault.describe(plan), "its describe returned")
-                return _Aimed(plan, what, undo_ahead(fault, plan))
+                with blamed():
+                    what = blame.text(fault.describe(plan), "its describe returned")
+                    return _Aimed(plan, what, undo_ahead(fault, plan))
             with trio.move_on_at(latest) as waited:
                 await self._budget.changed()
             if waited.cancelled_caught:
@@ -245,13 +249,13 @@ class Nemesis:
         except PlugInError as failure:
             error = str(failure)
         self.tally.failed += 1
-        self._record(fault.name, {**event, "phase": "start"})
         what = f"could not be applied: {error}"
-        if (left := await self._take_back(fault, known)) is None:
+        if (left := await self._take_back(fault, known)) is None:  # before all that may fail
             self._ledger.failed(number, error)
         else:
             self._keep_open(number, f"{error}; {left}")
             what = f"{what}; {left}"
+        self._record(fault.name, {**event, "phase": "start"})
         stopped = {"bit": False, "evidence": what, "measures": {}}
         self._record(fault.name, {**event, "phase": "stop", **stopped})
         self._observer.note(f"fault {number}, {event['description']}, {what}")
@@ -324,6 +328,14 @@ def undo_ahead(fault: Fault, plan: Json) -> Json | None:
     if not isinstance(fault, UndoesAhead):
         return None
     return blame.json_object(fault.undo_ahead(plan), "its undo_ahead returned")
+
+
+def _order(plan: Json) -> list[str]:
+    """Whom the plan of a fault names first; of somebody else's the word may mean anything."""
+    order = plan.get("order")
+    if not isinstance(order, list | tuple):
+        return []
+    return [node for node in order if isinstance(node, str)]
 
 
 @contextmanager

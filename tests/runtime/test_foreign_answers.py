@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from random import Random
 
@@ -9,8 +10,11 @@ import pytest
 import trio
 from nemesis_stage import Stage, planned
 
+from harness import blame
+from harness.blame import PlugInError, blamed
 from harness.faults import kill, pause, transfer
 from harness.plugins import Evidence
+from harness.runtime.budget import Budget
 from harness.runtime.ledger import open_faults
 
 
@@ -61,6 +65,32 @@ class Leaves(Door):
         sys.exit(3)
 
 
+class ElsewhereCancelled(Door):
+    """It runs an event loop of its own, and what ends a task there gets out."""
+
+    async def fail(self):
+        raise asyncio.CancelledError("by its loop")
+
+
+class SaysNothing(Door):
+    async def fail(self):
+        raise OSError(Rude())
+
+
+class SaysHalf(Door):
+    """Its words hold half of a character: no file can."""
+
+    async def fail(self):
+        raise OSError("it creaks: \udce9")
+
+
+class Numbered(Door):
+    """What undoes it has numbers as keys: the ledger gives back words."""
+
+    async def fail(self):
+        return {"door": "north", "keys": {1: "a"}}
+
+
 class NoJson(Door):
     """What it returns undoes it, but cannot be written down."""
 
@@ -89,6 +119,10 @@ FAILURES = {
     Forgets: "its apply returned None in place of what undoes it",
     Leaves: "SystemExit: 3",
     NoJson: "its apply returned what is no JSON: TypeError",
+    ElsewhereCancelled: "CancelledError: by its loop",
+    SaysNothing: "OSError: <OSError that cannot be shown>",
+    SaysHalf: "OSError: it creaks: \\udce9",
+    Numbered: "its apply returned what JSON does not give back as it is: ",
     Crowd: "ValueError: woken up",
 }
 
@@ -102,6 +136,24 @@ def test_what_failed_to_apply_is_undone_by_what_it_gave_ahead(stage, failing):
     assert (tally.failed, tally.stuck, tally.applied) == (1, 0, 1)
     stop = stage.events[1][2]
     assert stop["evidence"].startswith(f"could not be applied: {FAILURES[failing]}")
+
+
+def test_what_failed_to_apply_is_undone_also_if_that_cannot_be_recorded(stage):
+    stage.faults["kill"] = door = Door()
+    nemesis = stage.nemesis
+
+    def full_disk(*_):
+        raise OSError("no space left")
+
+    def with_full_disk():
+        made = nemesis()
+        made._record = full_disk
+        return made
+
+    stage.nemesis = with_full_disk
+    with pytest.raises(ExceptionGroup):
+        stage.run([planned(0, "kill", 1, 1)])
+    assert not door.is_shut
 
 
 def test_what_failed_to_apply_and_to_be_undone_stays_open(stage):
@@ -144,8 +196,33 @@ def test_ours_take_back_what_they_had_begun(stage):
     assert open_faults(stage.path) == ()
 
 
+class Rude:
+    """Raises whenever somebody looks at it."""
+
+    def __repr__(self):
+        raise ValueError("do not look")
+
+    __str__ = __repr__
+
+
+class Sly(str):
+    """Words that are others whenever somebody looks at them."""
+
+    def __str__(self, *_):
+        raise ValueError("do not look")
+
+    split = encode = __repr__ = __str__
+
+
 ANSWERS = {
     "None": None,
+    "rude": Rude(),
+    "rude words": Evidence(True, Rude()),
+    "rude measures": Evidence(True, "shut", {"doors": Rude()}),
+    "for ever": Evidence(True, "shut", {"doors": float("inf")}),
+    "not a number": Evidence(True, "shut", {"doors": float("nan")}),
+    "huge number": Evidence(True, "shut", {"doors": 10**400}),
+    "number as a name": Evidence(True, "shut", {1: 2}),
     "truth": Evidence("yes", "shut"),
     "words": Evidence(True, b"shut"),
     "measures": Evidence(True, "shut", {"doors": {1}}),
@@ -234,3 +311,88 @@ def test_an_act_that_ends_python_or_notes_no_json_is_undone(stage):
     assert stage.world.is_whole
     assert len(stage.notes) == 2
     assert open_faults(stage.path) == ()
+
+
+@pytest.mark.parametrize("kind", [Sly, str])
+def test_words_of_a_plug_in_are_made_plain(stage, kind):
+    words = kind("shut \udce9")
+
+    class Wordy(kill.Kill):
+        def describe(self, plan):
+            return words
+
+        async def probe(self, plan, undo, world):
+            return Evidence(True, words)
+
+    stage.faults["kill"] = Wordy()
+    tally = stage.run([planned(0, "kill", 1, 1)])
+    assert (tally.bit, tally.stuck) == (1, 0)
+    stop = stage.events[1][2]
+    assert (stop["description"], stop["evidence"]) == ("shut \\udce9",) * 2
+    assert type(stop["description"]) is type(stop["evidence"]) is str
+
+
+def test_lists_may_be_tuples_and_seconds_are_no_longer_than_anything():
+    given = {"links": (("n0", "n1"),), "none": None, "deep": {"much": [1, 2.5, True]}}
+    assert blame.json_object(given, "it returned") is given
+    with pytest.raises(PlugInError, match="in place of seconds"):
+        blame.seconds(10**400, "it returned")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+def test_who_interrupts_is_no_plug_in(error):
+    with pytest.raises(error), blamed():
+        raise error
+
+
+def test_who_cancels_a_plug_in_cancels_it():
+    async def main():
+        with trio.move_on_after(0) as scope, blamed():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                await trio.sleep_forever()
+        return scope.cancelled_caught
+
+    assert trio.run(main)
+
+
+@pytest.mark.parametrize("broken", ["leader", "budget"])
+def test_errors_of_ours_are_not_called_a_plug_in_s(stage, broken):
+    def fails(*_):
+        raise ZeroDivisionError("of ours")
+
+    async def fails_later(*_):
+        fails()
+
+    if broken == "leader":
+        stage.world.leader = fails_later
+    else:
+        stage.budget = Budget(stage.world.nodes, keeps_quorum=True)
+        stage.budget.take = fails
+    with pytest.raises(ExceptionGroup) as raised:
+        stage.run([planned(0, "kill", 1, 1)])
+    assert raised.group_contains(ZeroDivisionError)
+    assert stage.made.tally.failed == 0
+
+
+@pytest.mark.parametrize(
+    ("taken_out", "narrowed", "told"),
+    [
+        (Rude(), None, "TypeError"),
+        ([3], None, "its taken_out returned 3 in place of words"),
+        (["n0", "n1"], {1: 2}, "its narrowed returned what JSON does not give back"),
+    ],
+)
+def test_a_plug_in_is_blamed_for_what_it_tells_the_budget(stage, taken_out, narrowed, told):
+    class Odd(kill.Kill):
+        def taken_out(self, plan, nodes):
+            return taken_out
+
+        def narrowed(self, plan, nodes, spare):
+            return narrowed
+
+    stage.faults["kill"] = Odd()
+    stage.budget = Budget(stage.world.nodes, keeps_quorum=True)
+    tally = stage.run([planned(0, "kill", 1, 1)])
+    assert tally.failed == 1
+    assert told in stage.events[1][2]["evidence"]
