@@ -21,7 +21,7 @@ import trio
 
 from harness import campaign, marks
 from harness.campaign import faults_of
-from harness.doctoring import children, surroundings
+from harness.doctoring import surroundings
 from harness.doctoring import survey as surveys
 from harness.doctoring.findings import WORLDS, Examination, Finding, World, untried
 from harness.doctoring.survey import Survey
@@ -29,7 +29,7 @@ from harness.doctoring.trials import Task
 from harness.errors import HarnessError
 from harness.network import enter
 from harness.network.probe import why_no_namespace
-from harness.runtime import guard
+from harness.runtime import children, guard
 
 FAULT_TIMEOUT_S: Final = 60.0
 """So long a fault may be under way, with the recovery of the group; most take less than five."""

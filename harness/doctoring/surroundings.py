@@ -20,7 +20,7 @@ from checkers.engine.java import find_java
 from harness.doctoring.findings import Fact
 from harness.errors import HarnessError, UsageError
 from harness.plugins import Launch
-from harness.runtime import faketime, guard
+from harness.runtime import children, faketime, guard
 
 FREE_BYTES_MIN: Final = 1 << 30
 """A campaign of a minute writes a tenth of this."""
@@ -93,18 +93,14 @@ def _java() -> Fact:
 def _spark(scratch: Path) -> Fact:
     """Start Spark as a check does, and let it run Python."""
     argv = [sys.executable, "-P", "-m", "harness.doctoring.spark_trial"]
-    environment = {**os.environ, "TMPDIR": str(scratch)}
-    try:
-        done = subprocess.run(
-            guard.command(argv, os.getpid()), env=environment, capture_output=True,
-            timeout=SPARK_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
+    argv = guard.command(argv, os.getpid())
+    done = children.ask(argv, SPARK_TIMEOUT_S, add={"TMPDIR": str(scratch)})
+    if done.is_late:
         what = f"did not start and end within {SPARK_TIMEOUT_S:g} s"
         return Fact("Spark", what, False, f"try when the machine does less; {WITHOUT_SPARK}")
-    lines = (done.stdout if done.returncode == 0 else done.stderr).decode(errors="replace")
-    said = lines.strip().rpartition("\n")[2] or f"ended with exit status {done.returncode}"
-    is_well = done.returncode == 0
+    lines = (done.errors if done.status else done.said).decode(errors="replace")
+    said = lines.strip().rpartition("\n")[2] or f"ended with exit status {done.status}"
+    is_well = done.status == 0
     return Fact("Spark", said[:SAID_CHARS_MAX], is_well, "" if is_well else WITHOUT_SPARK)
 
 

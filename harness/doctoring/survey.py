@@ -18,9 +18,8 @@ import msgspec
 import trio
 
 from harness import discovery
-from harness.doctoring import children
 from harness.errors import HarnessError
-from harness.runtime import guard
+from harness.runtime import children, guard
 from harness.telling import sentence
 
 START_TIMEOUT_S: Final = 60.0

@@ -31,14 +31,13 @@ from harness import availability, blame, campaign, discovery, marks
 from harness.availability import Choice
 from harness.blame import PlugInError, blamed
 from harness.campaign import Campaign, node_names
-from harness.doctoring import children
 from harness.doctoring.findings import Finding, State, World
 from harness.errors import HarnessError, UsageError, clearest
 from harness.foreign_words import told
 from harness.history import run_folder
 from harness.history.run_folder import RunFolder
 from harness.plugins import Fault, Target
-from harness.runtime import phases, simulated
+from harness.runtime import children, phases, simulated
 from harness.runtime.observer import SilentObserver
 from harness.runtime.questions import wait_until
 from harness.runtime.rig import Rig, build, node_options

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 import trio
@@ -21,7 +18,7 @@ import trio
 from harness import discovery
 from harness.blame import PlugInError, blamed
 from harness.plugins import Fault, Json
-from harness.runtime import guard
+from harness.runtime import children, guard
 from harness.runtime.over_world import OverWorld
 from harness.telling import sentence
 
@@ -34,28 +31,14 @@ def undo(name: str, undo_: Json, nodes: Sequence[str]) -> str | None:
     """Undo a fault by its name; say why that failed, None if it did not. For the main thread."""
     program = [sys.executable, "-P", "-m", "harness.runtime.foreign_undo", str(os.getpid())]
     given = json.dumps({"fault": name, "undo": undo_, "nodes": list(nodes)}).encode()
-    process = subprocess.Popen(
-        guard.command(program, os.getpid()),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        said, _ = process.communicate(given, timeout=START_TIMEOUT_S + UNDO_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
+    timeout_s = START_TIMEOUT_S + UNDO_TIMEOUT_S
+    answer = children.ask(guard.command(program, os.getpid()), timeout_s, given)
+    if answer.is_late:
         return _late()
-    finally:  # with it what it started; nobody else is in its session
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            for pipe in filter(None, (process.stdin, process.stdout)):
-                with suppress(OSError):
-                    pipe.close()
     try:
-        why = json.loads(said)
+        why = json.loads(answer.said)
     except ValueError:
-        return f"its undo ended Python (exit status {process.returncode})"
+        return f"its undo ended Python (exit status {answer.status})"
     return None if why is None else str(why)
 
 
@@ -79,10 +62,8 @@ def _undo_here(name: str, undo_: Json, nodes: Sequence[str]) -> str | None:
 
 def main(arguments: Sequence[str]) -> int:
     """Undo what standard input names."""
-    guard.die_with_parent(int(arguments[0]))
-    given = json.load(sys.stdin)
-    with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as out:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a plug-in may print
+    with children.begin(arguments[0]) as out:  # a plug-in may print
+        given = json.load(sys.stdin)
         json.dump(_undo_here(given["fault"], given["undo"], given["nodes"]), out)
     return 0
 

@@ -20,6 +20,7 @@ from harness.doctoring.findings import Examination, Fact, Finding
 from harness.doctoring.trials import Task
 from harness.errors import HarnessError
 from harness.plugins import Evidence
+from harness.runtime import children
 from harness.terminal import doctor, session
 from harness.terminal.commands import app
 from harness.terminal.output import Output
@@ -221,8 +222,8 @@ def test_what_ended_the_trials_is_the_last_line_whatever_group_it_is_in(tmp_path
 
 
 def test_where_spark_does_not_start_it_is_said_how_to_judge_without_it(tmp_path, monkeypatch):
-    failed = subprocess.CompletedProcess([], 1, b"", b"a stack\nno gateway\n")
-    monkeypatch.setattr(surroundings.subprocess, "run", lambda *_, **__: failed)
+    failed = children.Answer(False, 1, b"", b"a stack\nno gateway\n")
+    monkeypatch.setattr(children, "ask", lambda *_, **__: failed)
     fact = surroundings._spark(tmp_path)
     assert (fact.what, fact.is_well) == ("no gateway", False)
     command = shlex.split(fact.advice.partition("./shaketable ")[2])
