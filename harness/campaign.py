@@ -98,7 +98,8 @@ class Campaign(
         record: what each node records of itself: its inputs, for `replay`, or nothing.
         data_file_bytes, index_file_bytes: sizes of the log's files; small, so that a
             short run crosses many file ends.
-        stop_at_first_violation: whether a violation that is seen live ends the shaking.
+        stop_at_first_violation: whether a violation that is seen live ends the shaking
+            (workload log, under faults that the target promises to stand).
         seed: what everything is drawn from; None: draw one and print it.
         store: where runs are kept.
         spark_master: which Spark checks the history.

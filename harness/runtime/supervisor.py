@@ -24,7 +24,7 @@ from harness.runtime.memory_use import MemoryUse
 from harness.runtime.nemesis import Tally
 from harness.runtime.observer import Counts, Observer
 from harness.runtime.rig import Rig, build
-from harness.runtime.watching import Watch, watch_for
+from harness.runtime.watching import NOT_WATCHED, Watch, watch_for
 
 SHUTDOWN_TIMEOUT_S = 60.0
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -100,6 +100,8 @@ async def run_rig(rig: Rig) -> RunResult:
     memory_log = Lines(rig.folder.memory_jsonl)
     progress = _Progress(MemoryUse(memory_log, rig.workers.pids, rig.facts.now_ns))
     progress.watch = watch_for(rig.campaign, rig.folder.segments, rig.observer.note)
+    if progress.watch is None and rig.campaign.stop_at_first_violation:
+        rig.observer.note(NOT_WATCHED)  # or somebody waits for it until the time limit
     try:
         with _one_line():
             async with trio.open_nursery() as nursery:

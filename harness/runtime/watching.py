@@ -26,8 +26,13 @@ log = logging.getLogger(__name__)
 STEP_BYTES: Final = 128 << 10
 """Of a recording, read at once: some thousands of events, some milliseconds."""
 TOLD_MAX: Final = 5
-"""Sightings that are told, each of another kind or later; all are counted."""
+"""So many sightings are told in words, the first ones; of the rest, once, that there are more."""
 KEPT_MAX: Final = 100
+"""So many are kept for run.json, the first ones; all are counted."""
+NOT_WATCHED: Final = (
+    "--stop-at-first-violation has no effect: only the workload log is watched live, under faults"
+    " that the target promises to stand"
+)
 JUDGED: Final = frozenset({"append", "read", "end"})
 CHECKER: Final = "linearizable-log"
 """The checker of whatever has the operations that the online check knows."""

@@ -80,7 +80,8 @@ class RunOptions:
         op_timeout: After this many seconds without an answer an operation's outcome is unknown.
         seed: What everything is drawn from; printed, so that a run can be repeated.
         test_count: Campaigns to run, each with a seed of its own; stops at the first not valid.
-        stop_at_first_violation: End the shaking at the first violation that is seen live.
+        stop_at_first_violation: End the shaking at the first violation that is seen live (workload
+            log, under faults that the target promises to stand).
         name: Folder under the store.
         store: Where runs are kept.
         spark_master: Spark that checks the history: local[*], spark://HOST:PORT, yarn, k8s://URL.

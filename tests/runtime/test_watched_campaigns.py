@@ -6,16 +6,21 @@ import hashlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
 from harness.campaign import Campaign, resolve, to_toml
 from harness.course import judge_course
+from harness.errors import HarnessError
 from harness.history import run_folder
 from harness.history.run_folder import RunFolder
+from harness.runtime import supervisor
 from harness.runtime.observer import SilentObserver
 from harness.runtime.simulated import run_simulated
+from harness.runtime.watching import NOT_WATCHED
 from harness.verdict import Outcome
 
 
@@ -68,6 +73,35 @@ def test_a_planted_bug_is_seen_while_clients_work_and_may_end_the_run(tmp_path: 
     course = judge_course(again)
     assert course.outcome is Outcome.UNKNOWN
     assert "ended at the first violation that was seen" in course.summary
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_told"),
+    [({}, False), ({"faults": ("rollback",)}, True), ({"workload": "register"}, True)],
+)
+@pytest.mark.parametrize("stops", [False, True])
+def test_who_waits_for_the_first_violation_is_told_where_nobody_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], is_told: bool,
+    stops: bool,
+) -> None:  # fmt: skip
+    rig: Any = SimpleNamespace(
+        campaign=Campaign(**changed, stop_at_first_violation=stops),
+        folder=RunFolder(tmp_path),
+        observer=Noting(),
+        workers=SimpleNamespace(pids=list),
+        facts=SimpleNamespace(now_ns=lambda: 0, update=lambda **_: None),
+        services=(),
+        close=lambda: None,
+    )
+
+    async def fails(*_: object) -> None:
+        raise HarnessError("there is no group")
+
+    for phase in ("_listen_for_signals", "_run_phases", "_tear_down"):
+        monkeypatch.setattr(supervisor, phase, fails)
+    with pytest.raises(HarnessError):
+        trio.run(supervisor.run_rig, rig)
+    assert rig.observer.notes == ([NOT_WATCHED] if is_told and stops else [])
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])
