@@ -27,6 +27,7 @@ from harness.runtime import guard
 KILL_WAIT_S = 10.0
 PAUSE_WAIT_S = 2.0
 STATE_POLL_S = 0.002
+RUN_POLL_S = 0.02
 LOG_TAIL_BYTES = 16 * 1024
 LINE_CHARS_MAX = 300
 MARK = "--- shaketable:"
@@ -265,6 +266,14 @@ class NodeProcess:
             if process.poll() is None and not self._is_held and not self._naps:
                 process.send_signal(signal.SIGCONT)
         return trio.current_time() - began if was_stopped else 0.0
+
+    async def run_for(self, incarnation: int, seconds: float) -> None:
+        """Wait until that incarnation has ended, or has run for so long: a pause does not count."""
+        ran_s = 0.0
+        while self.incarnation == incarnation and self.is_running and ran_s < seconds:
+            looked = trio.current_time()
+            await trio.sleep(RUN_POLL_S)
+            ran_s += 0.0 if self.is_paused else trio.current_time() - looked
 
     def last_line(self) -> str:
         """The last line that the node itself wrote, shortened; "" if none."""

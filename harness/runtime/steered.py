@@ -16,6 +16,7 @@ import math
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -24,7 +25,7 @@ from typing import Protocol
 import trio
 
 from harness.abilities import NodeSteering, ShowsClock, SteersNodes
-from harness.errors import IndefiniteError
+from harness.errors import HarnessError, IndefiniteError
 from harness.plugins import UNTOUCHED, Json, Target
 from harness.runtime import last_words
 from harness.runtime.disks import Member
@@ -92,11 +93,18 @@ class _Harm:
     fallen: int = UNTOUCHED  # the incarnation that ended of it, when it is healed
     is_healed: bool = False
 
+    @property
+    def dying_s(self) -> float:
+        """How long its node is waited for, which may or must end of it."""
+        return FALL_TIMEOUT_S if self.is_deadly else REFUSED_TIMEOUT_S
+
 
 class SteeredNodes:
     """The clocks and disks of a world of processes."""
 
     def __init__(self, target: Target, members: Mapping[str, Member], starter: Starter) -> None:
+        self.nursery: trio.Nursery | None = None
+        """Where a world that runs has tasks waited for; none before."""
         self._starter = starter
         self._numbers = count(1)
         self._harms: dict[str, _Harm] = {}
@@ -182,18 +190,32 @@ class SteeredNodes:
         process = steered.member.process
         await self._take_back(steered, steered.harms, known.number)  # no call fails from here on
         if known.done is None:
-            timeout_s = FALL_TIMEOUT_S if known.is_deadly else REFUSED_TIMEOUT_S
-            with trio.move_on_after(timeout_s):
+            with trio.move_on_after(known.dying_s):
                 while process.is_running and self._has_struck(known, process.incarnation):  # noqa: ASYNC110 - no event
                     await trio.sleep(OBEY_POLL_S)
             done = self.disk_harm(harm)
             known.fallen = process.incarnation if done["ended"] else UNTOUCHED
             known.done = done
-        if not (process.is_paused and self._has_struck(known, process.incarnation)):
-            process.excuse_no_more(known)  # else it ends when it goes on
+        is_held = process.is_paused and self._has_struck(known, process.incarnation)
+        if is_held and self.nursery is not None:
+            self.nursery.start_soon(self._outlive_pause, known)  # it ends when it goes on
+        else:
+            process.excuse_no_more(known)
         if known.fallen != UNTOUCHED:
             await self._starter.restart(known.node, known.fallen)
         known.is_healed = True  # only now: what failed on the way is done again
+
+    async def _outlive_pause(self, known: _Harm) -> None:
+        """Wait for as long as it is paused; start it if it ends of it, then excuse it no more."""
+        process = self._nodes[known.node].member.process
+        incarnation = process.incarnation
+        await process.run_for(incarnation, known.dying_s)
+        is_same = process.incarnation == incarnation
+        has_fallen = is_same and process.has_fallen and self._ended_of_it(known, incarnation)
+        process.excuse_no_more(known)
+        if has_fallen:
+            with suppress(HarnessError):  # whoever puts right what is left starts it, and tells
+                await self._starter.restart(known.node, incarnation)
 
     def _has_struck(self, known: _Harm, incarnation: int) -> bool:
         """Whether calls of that incarnation, which is the last one so far, were made to fail."""

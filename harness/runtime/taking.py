@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import resource
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -21,6 +22,7 @@ from typing import Protocol
 
 import trio
 
+from harness.errors import HarnessError
 from harness.plugins import Json
 from harness.resources import Resources
 from harness.runtime import last_words, process_files
@@ -35,7 +37,7 @@ DYING_TIMEOUT_S = 1.0
 """A process that was refused something, and ends of it, has ended within this time that it can run:
 it may take leave (sync, close, say why) after it got back what it lacked."""
 PAUSED_TIMEOUT_S = 8.0
-"""So long a process that another fault pauses is waited for; if it ends later, it is excused."""
+"""So long an undo waits for a process that another fault pauses; from then on a task does."""
 CALLERS_S = 0.5
 """Within this time all callers are there."""
 LOG_BYTES_MAX = 1 << 20
@@ -72,6 +74,7 @@ class _Taken:
     began: float
     cpu_ns: int
     log_bytes: int
+    nursery: trio.Nursery
     limits: dict[int, int] = field(default_factory=dict)  # to what it lowers them
     seen: Json = field(default_factory=dict)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -111,6 +114,7 @@ class Taking:
             return ""
         taken = _Taken(
             node, process.incarnation, pid, resources, 0.0, 0, last_words.size_bytes(process.log),
+            nursery,
         )  # fmt: skip
         if resources.cpu_share < 1:
             taken.seen["cpu_share_before"] = await _cpu_share(pid)
@@ -142,8 +146,10 @@ class Taking:
             if process.incarnation == taken.incarnation:
                 await self._starter.kill(taken.node)
             await self._starter.restart(taken.node, taken.incarnation)
-        if not (taken.is_refused and process.is_paused and self._runs(taken)):
-            process.excuse_no_more(taken)  # else it may end of it when it goes on
+        if taken.is_refused and process.is_paused and self._runs(taken):
+            taken.nursery.start_soon(self._outlive_pause, taken)  # it may end of it when it goes on
+        else:
+            process.excuse_no_more(taken)
         taken.is_given_back = True  # only now: what failed on the way is done again
 
     def _release(self, taken: _Taken) -> None:
@@ -168,13 +174,18 @@ class Taking:
 
     async def _dying(self, taken: _Taken) -> None:
         """Wait until it has ended, or has run for so long that it will not end of this."""
-        process = self._members[taken.node].process
-        ran_s = 0.0
         with trio.move_on_after(DYING_TIMEOUT_S + PAUSED_TIMEOUT_S):
-            while self._runs(taken) and ran_s < DYING_TIMEOUT_S:
-                looked = trio.current_time()
-                await trio.sleep(LOOK_INTERVAL_S)
-                ran_s += 0.0 if process.is_paused else trio.current_time() - looked
+            await self._members[taken.node].process.run_for(taken.incarnation, DYING_TIMEOUT_S)
+
+    async def _outlive_pause(self, taken: _Taken) -> None:
+        """Wait for as long as it is paused; start it if it ends of it, then excuse it no more."""
+        process = self._members[taken.node].process
+        await process.run_for(taken.incarnation, DYING_TIMEOUT_S)
+        has_fallen = self._has_fallen(taken)
+        process.excuse_no_more(taken)
+        if has_fallen:
+            with suppress(HarnessError):  # whoever puts right what is left starts it, and tells
+                await self._starter.restart(taken.node, taken.incarnation)
 
     def _runs(self, taken: _Taken) -> bool:
         process = self._members[taken.node].process

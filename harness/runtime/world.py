@@ -79,12 +79,12 @@ class ProcessWorld(ObeyedWords):
         """Watch and poll the nodes until cancelled; in the end no process is left."""
         try:
             async with trio.open_nursery() as nursery:
-                self._nursery = nursery
+                self._nursery = self._steered.nursery = nursery
                 for node in self.nodes:
                     nursery.start_soon(self.standing.poll, node)
                 task_status.started()
         finally:
-            self._nursery = None
+            self._nursery = self._steered.nursery = None
             with trio.CancelScope(shield=True):
                 await self._logs.end()
                 await self._for_each(lambda process: process.kill())

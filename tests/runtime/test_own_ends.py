@@ -239,6 +239,86 @@ def test_who_was_refused_may_take_its_leave_after_it_got_it_back(
     run(main)
 
 
+def say(group: Group, words: str) -> None:
+    """Let the process say that, and go on."""
+    group.do.write_text(
+        f"import os; os.write(2, {words.encode()!r}); pathlib.Path(sys.argv[1]).unlink()"
+    )
+
+
+async def gone(path: Path) -> None:
+    while path.exists():
+        await trio.sleep(0.01)
+
+
+@pytest.fixture
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undoes wait for moments only."""
+    monkeypatch.setattr("harness.runtime.taking.PAUSED_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("harness.runtime.taking.DYING_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("harness.runtime.steered.FALL_TIMEOUT_S", 0.2)
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize(
+    ("after_s", "last", "is_of_it"),
+    [
+        (0.0, "stopped: Too many open files", True),
+        (0.0, "AssertionError: an entry changed", False),
+        (0.8, "stopped: Too many open files", False),
+    ],
+)
+def test_who_was_refused_and_paused_for_long_may_end_of_it_when_it_goes_on(
+    tmp_path: Path, after_s: float, last: str, is_of_it: bool
+) -> None:
+    async def main(nursery: trio.Nursery) -> None:
+        with one(tmp_path) as group:
+            taken = await group.taking.take("n0", Resources(descriptors_spare=9), nursery)
+            say(group, "OSError: [Errno 24] Too many open files\n")
+            await gone(group.do)
+            await group.process.pause()
+            await group.taking.give_back(taken)
+            assert group.process.is_running
+            await end_after_pause(group, after_s, last, is_of_it)
+
+    run(main)
+
+
+async def end_after_pause(group: Group, after_s: float, last: str, is_of_it: bool) -> None:
+    """Let a process that was given up waiting for go on and end; look who answers for that."""
+    if after_s:
+        group.process.resume()
+        await trio.sleep(after_s)
+        assert await group.end(last) == is_of_it
+    else:
+        group.do.write_text(f"import os; os.write(2, {last.encode()!r}); os._exit(74)")
+        await trio.sleep(0.4)
+        group.process.resume()
+        assert (await group.process.wait()).asked == is_of_it
+        group.do.unlink()
+    await trio.sleep(0.2)
+    assert group.process.is_running == is_of_it, "started again only if ended of it"
+    if is_of_it:
+        assert not await group.end(last), "the next one is not excused"
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize("after_s", [0.0, 0.8])
+def test_a_node_paused_for_long_ends_of_its_disk_when_it_goes_on(
+    tmp_path: Path, after_s: float
+) -> None:
+    async def main(nursery: trio.Nursery) -> None:
+        with one(tmp_path) as group:
+            group.steered.nursery = nursery
+            harm = await group.steered.hurt_disk("n0", DiskHarm(op="sync", error="EIO"))
+            group.orders.errors = 1
+            await group.process.pause()
+            await group.steered.heal_disk(harm)
+            await end_after_pause(group, after_s, "sync failed", not after_s)
+
+    run(main)
+
+
 @pytest.mark.parametrize(
     ("said", "last"),
     [
@@ -277,7 +357,7 @@ def test_the_line_by_which_a_process_told_why_it_ended(said: bytes, last: bytes)
     assert last or not last_words(said)
 
 
-def test_a_jvm_without_memory_says_so():
+def test_a_jvm_without_memory_says_so() -> None:
     assert REFUSALS[resource.RLIMIT_AS].search(last_words(HOTSPOT_NO_MEMORY))
 
 
