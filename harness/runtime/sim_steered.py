@@ -120,6 +120,16 @@ class SimSteered:
             self._excused.add((node, incarnation))
         return (node, incarnation) in self._excused
 
+    def ends(self, node: str) -> None:
+        """Note what harms did to a node that is ended by somebody, before it starts again.
+
+        Its next incarnation answers for its own end, unless calls of its own fail, too.
+        """
+        self._group.effects(node)  # counts them
+        for each in self._harms.values():
+            if each.node == node and each.done is None:
+                each.has_struck(self._processes.incarnation(node))
+
     # ---- clocks -----------------------------------------------------------------------
 
     async def skew(self, node: str, change: ClockChange) -> Json:
@@ -261,6 +271,7 @@ class SimSteered:
             if on:
                 await self._trip(node, SimulatedHarm(event, "power", int(nth), 1))
             await self._processes.kill(node)
+            self.ends(node)  # it may have tripped, and nobody had to kill it
             lost[node] = self._group.lost_bytes() - before
         incarnations = {node: struck.get(node, UNTOUCHED) for node in nodes}
         return {"incarnations": incarnations, "lost_bytes": lost}

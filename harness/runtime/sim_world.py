@@ -81,6 +81,7 @@ class SimulatedWorld(ObeyedWords):
         if not self._group.is_running(node):
             return {"incarnation": UNTOUCHED}
         self._group.kill(node)
+        self._steered.ends(node)
         self.standing.learn(node, None)
         return {"incarnation": self._group.incarnation(node)}
 
@@ -178,6 +179,7 @@ class SimulatedWorld(ObeyedWords):
         self._group.stop(node)
         if not await wait_until(lambda: not self._group.is_running(node), STOP_GRACE_S):
             self._group.kill(node)
+        self._steered.ends(node)  # calls of its last work count, too
         self.standing.learn(node, None)
         return {"incarnation": self._group.incarnation(node)}
 

@@ -187,3 +187,22 @@ def test_a_disk_that_fails_answers_for_those_alone_whose_calls_failed(
         assert world.is_running("n1") == is_struck
 
     play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_errors_of_an_incarnation_that_was_ended_excuse_no_later_one(
+    tmp_path: Path, how: str
+) -> None:
+    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+        harm = await world.hurt_disk("n1", DiskHarm(op="sync", error="EIO", nth=9_999))
+        ((_, order),) = group.machines._known["n1"]
+        order.errors = 1  # the call failed, and the node is ended before it takes its leave
+        await (world.kill("n1") if how == "kill" else world.stop("n1"))
+        await world.restart("n1", 1)
+        await ready(world)
+        group._world.process_ended(group._host("n1"), AssertionError("an entry changed"))
+        await trio.sleep(1.0)
+        assert not world.disk_harm(harm)["ended"]
+        assert [one.node for one in world.exits] == ["n1"]
+
+    play(tmp_path, scenario)
