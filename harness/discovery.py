@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from harness import plugins
 from harness.errors import HarnessError, UsageError
+from harness.foreign_words import plain, shown, told
 from harness.words import FAMILIES, Word, family_of, needs_of
 
 PACKAGES: Final[Mapping[str, str]] = {
@@ -46,6 +47,9 @@ PROTOCOLS_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
 """Protocols of packages that this one must not import before it is asked: module and name."""
 ENTRY_POINT_GROUP: Final = "shaketable.{kind}"
 
+NOT_THEIRS: Final = (KeyboardInterrupt, GeneratorExit)
+"""What passes through somebody's code when somebody else interrupts it."""
+
 _passed_over: Final[set[str]] = set()
 
 
@@ -62,32 +66,24 @@ def find(kind: str) -> Mapping[str, Any]:
         conform(kind, source, plugin)
         other = found.setdefault(plugin.name, plugin)
         if other is not plugin:
-            raise HarnessError(
-                f"{kind}: two plug-ins are named {plugin.name!r}: the second is {source}"
-            )
+            raise _clash(kind, plugin.name, source)
     return dict(sorted(found.items()))
 
 
 def get(kind: str, name: str) -> Any:
-    """Return one plug-in; imports only its own module where that, or its entry point, has its name.
+    """Return one plug-in; imports only those whose module, or entry point, has that name.
 
     Raises:
         UsageError: there is none of that name; names the nearest one and all there are.
-        HarnessError: as for `find`.
+        HarnessError: as for `find`, of those that it imports: also if two have that name.
     """
-    last = name.replace("-", "_")
-    for package in _packages(kind):
-        module = f"{package}.{last}"
-        if last.isidentifier() and last in _module_names(_imported(package)):
-            plugin = getattr(_imported(module), "PLUGIN", None)
-            if plugin is not None and getattr(plugin, "name", None) == name:
-                conform(kind, module, plugin)
-                return plugin
-    named = [point for point in points(kind) if point.name == name]
-    if len(named) == 1 and built_in(kind, name) is None:
-        plugin = load(kind, named[0])
-        if plugin.name == name:
-            return plugin
+    ours = _built_in_named(kind, name)
+    named = [*ours, *_external_named(kind, name)]
+    for source, plugin in named[1:]:
+        if plugin is not named[0][1]:
+            raise _clash(kind, name, source)
+    if named and (ours or built_in(kind, name) is None):
+        return named[0][1]
     found = find(kind)
     if name not in found:
         raise UsageError(unknown(kind.removesuffix("s"), name, found))
@@ -156,6 +152,10 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 def summary(plugin: Any) -> str:
     """Return a plug-in's `summary`, or the first line of its docstring, or of its module's."""
+    return plain(plugin, _summary)
+
+
+def _summary(plugin: Any) -> str:
     if isinstance(said := getattr(plugin, "summary", None), str):
         return said
     cls = plugin if inspect.isclass(plugin) else type(plugin)
@@ -163,6 +163,10 @@ def summary(plugin: Any) -> str:
     if not own or own.startswith(f"{cls.__name__}("):  # a dataclass without one gets its signature
         own = getattr(inspect.getmodule(cls), "__doc__", None) or ""
     return own.strip().partition("\n")[0]
+
+
+def _clash(kind: str, name: str, second: str) -> HarnessError:
+    return HarnessError(f"{kind}: two plug-ins are named {name!r}: the second is {second}")
 
 
 def _packages(kind: str) -> tuple[str, ...]:
@@ -179,6 +183,28 @@ def _built_in(kind: str) -> list[tuple[str, Any]]:
     return [(module, plugin) for module, plugin in plugins_found if plugin is not None]
 
 
+def _built_in_named(kind: str, name: str) -> list[tuple[str, Any]]:
+    """Our own plug-ins of that name whose modules have it, too; imports no other modules."""
+    last = name.replace("-", "_")
+    modules = [
+        f"{package}.{last}"
+        for package in _packages(kind)
+        if last.isidentifier() and last in _module_names(_imported(package))
+    ]
+    found = [(module, getattr(_imported(module), "PLUGIN", None)) for module in modules]
+    found = [each for each in found if getattr(each[1], "name", None) == name]
+    for module, plugin in found:
+        conform(kind, module, plugin)
+    return found
+
+
+def _external_named(kind: str, name: str) -> list[tuple[str, Any]]:
+    """Other people's plug-ins of that name whose entry points have it, too."""
+    named = [point for point in points(kind) if point.name == name]
+    loaded = [(f"entry point {source_of(point)}", load(kind, point)) for point in named]
+    return [(source, plugin) for source, plugin in loaded if plugin.name == name]
+
+
 def _external(kind: str) -> list[tuple[str, Any]]:
     return [(f"entry point {source_of(point)}", _loaded(point)) for point in points(kind)]
 
@@ -190,21 +216,19 @@ def _module_names(package: ModuleType) -> list[str]:
 def _imported(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except (Exception, SystemExit) as error:
-        raise HarnessError(f"cannot import {module}: {_one_line(error)}") from error
+    except NOT_THEIRS:
+        raise
+    except BaseException as error:
+        raise HarnessError(f"cannot import {module}: {told(error)}") from error
 
 
 def _loaded(point: EntryPoint) -> Any:
     try:
         return point.load()
-    except (Exception, SystemExit) as error:  # a script that has no guard ends Python
-        raise HarnessError(
-            f"cannot load the plug-in {source_of(point)}: {_one_line(error)}"
-        ) from error
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    except NOT_THEIRS:
+        raise
+    except BaseException as error:  # a script that has no guard ends Python
+        raise HarnessError(f"cannot load the plug-in {source_of(point)}: {told(error)}") from error
 
 
 def _protocol(kind: str) -> type:
@@ -222,22 +246,40 @@ def conform(kind: str, source: str, plugin: Any) -> None:
         HarnessError: it has not; one line names it (`source`) and what is wrong.
     """
     protocol = _protocol(kind)
+    try:
+        wrong = _wrong_member(protocol, plugin) or _wrong_value(kind, plugin)
+    except NOT_THEIRS:
+        raise
+    except BaseException as error:  # what it holds may be code of theirs, too
+        wrong = f"it cannot be looked at: {told(error)}"
+    if wrong is not None:
+        raise HarnessError(f"{source} is no {protocol.__name__}: {wrong}")
+
+
+def _wrong_member(protocol: type, plugin: Any) -> str | None:
+    """Say which members of its protocol a plug-in lacks."""
     if inspect.isclass(plugin):
-        raise HarnessError(
-            f"{source} is no {protocol.__name__}: it is a class, not an object of it"
-        )
+        return "it is a class, not an object of it"
     fields = list(protocol.__annotations__)
     methods = [name for name in vars(protocol) if not name.startswith("_") and name not in fields]
-    lacking = [name for name in fields + methods if not hasattr(plugin, name)]
-    uncallable = [name for name in methods if not callable(getattr(plugin, name, print))]
+    seen: dict[str, Any] = {}
+    for name in fields + methods:
+        try:
+            seen[name] = getattr(plugin, name)
+        except AttributeError:
+            continue
+        except NOT_THEIRS:
+            raise
+        except BaseException as error:  # an attribute may be code of theirs
+            return f"its {name} cannot be looked at: {told(error)}"
+    lacking = [name for name in fields + methods if name not in seen]
+    uncallable = [name for name in methods if not callable(seen.get(name, print))]
     if lacking or uncallable:
         what = [f"has no {', '.join(lacking)}"] if lacking else []
-        what += [f"{name} is no method" for name in uncallable]
-        raise HarnessError(f"{source} is no {protocol.__name__}: {', '.join(what)}")
+        return ", ".join([*what, *(f"{name} is no method" for name in uncallable)])
     if not isinstance(plugin.name, str) or not plugin.name:
-        raise HarnessError(f"{source} is no {protocol.__name__}: its name is {plugin.name!r}")
-    if (wrong := _wrong_value(kind, plugin)) is not None:
-        raise HarnessError(f"{source} is no {protocol.__name__}: {wrong}")
+        return f"its name is {shown(plugin.name)}"
+    return None
 
 
 def _wrong_value(kind: str, plugin: Any) -> str | None:
@@ -245,18 +287,18 @@ def _wrong_value(kind: str, plugin: Any) -> str | None:
     if kind == "faults":
         needs: object = getattr(plugin, "needs", ())
         if not _are_names(needs):
-            return f"its needs are {needs!r}, no set of words"
+            return f"its needs are {shown(needs)}, no set of words"
         strange = sorted(needs_of(plugin) - set(Word))
         if strange:
             return f"it needs an {unknown('word', str(strange[0]), map(str, Word))}"
         if family_of(plugin) not in FAMILIES:
             return f"it is of an {unknown('family', family_of(plugin), FAMILIES)}"
     if kind == "targets" and not isinstance(plugin.promises, plugins.Promises):
-        return f"its promises are {plugin.promises!r}"
+        return f"its promises are {shown(plugin.promises)}"
     if kind == "targets" and not isinstance(plugin.mutants, Mapping):
-        return f"its mutants are {plugin.mutants!r}, no map of names to what they break"
+        return f"its mutants are {shown(plugin.mutants)}, no map of names to what they break"
     if kind == "workloads" and not _are_names(plugin.checkers):
-        return f"its checkers are {plugin.checkers!r}, no names in a tuple"
+        return f"its checkers are {shown(plugin.checkers)}, no names in a tuple"
     return None
 
 

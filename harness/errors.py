@@ -5,7 +5,7 @@ Source: Jepsen's ok/fail/info; maelstrom marks each error *definite?* or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 
 class DefiniteError(Exception):
@@ -26,6 +26,16 @@ class HarnessError(Exception):
 
 class NamespaceNeededError(HarnessError):
     """The command runs in a network namespace of its own: the entry starts it again in one."""
+
+
+def all_of(failed: Mapping[str, Exception]) -> Exception:
+    """Return one error for what failed of several, by whose it was; the only one as it is."""
+    if len(failed) == 1:
+        return next(iter(failed.values()))
+    told = "; ".join(f"{whose}: {error}" for whose, error in failed.items())
+    error = HarnessError(told)
+    error.__cause__ = ExceptionGroup("what failed", list(failed.values()))
+    return error
 
 
 def clearest(error: BaseException) -> BaseException:

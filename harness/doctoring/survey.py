@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -72,12 +73,13 @@ def look(scratch: Path) -> Survey:
         raise HarnessError(f"more than {HANGING_MAX} plug-ins hang or end Python when imported")
     broken |= {each.source: each for each in found if each.why}
     names = tuple(sorted(each.name for each in found if not each.why))
-    return Survey(names, {_row(each, names): each.why for each in broken.values()}, tuple(broken))
+    return Survey(names, _rows(names, broken.values()), tuple(broken))
 
 
-def _row(broken: Known, names: Sequence[str]) -> str:
-    """Name a plug-in that cannot be imported: by its entry point, unless others have that name."""
-    return broken.name if broken.name not in names else broken.source
+def _rows(names: Sequence[str], broken: Collection[Known]) -> dict[str, str]:
+    """Say why each of these is broken, by its name; by its entry point if others have that name."""
+    shared = Counter([*names, *(each.name for each in broken)])
+    return {each.name if shared[each.name] == 1 else each.source: each.why for each in broken}
 
 
 async def _look_once(log: Path, without: Sequence[str]) -> tuple[list[Known], Known | None]:

@@ -16,6 +16,7 @@ from random import Random
 import trio
 
 from harness import words
+from harness.errors import all_of
 from harness.faults.victims import (
     choose_variants,
     describe_victims,
@@ -118,19 +119,19 @@ class ResourceFault:
     async def undo(self, undo: Json, world: World) -> None:
         """Give exactly that back; what ended for want of it starts again."""
         assert isinstance(world, TakesResources), "the fault was not available"
-        failed: list[Exception] = []
+        failed: dict[str, Exception] = {}
 
-        async def give_back(taken: str) -> None:
+        async def give_back(node: str, taken: str) -> None:
             try:
                 await world.give_back(taken)
             except Exception as error:  # the others get theirs back all the same
-                failed.append(error)
+                failed[node] = error
 
         async with trio.open_nursery() as nursery:  # at once: none is left short by another's wait
-            for taken in undo["taken"].values():
-                nursery.start_soon(give_back, taken)
+            for node, taken in undo["taken"].items():
+                nursery.start_soon(give_back, node, taken)
         if failed:
-            raise failed[0]
+            raise all_of(failed)
 
 
 def how_it_ended(did: Json) -> str | None:

@@ -25,7 +25,7 @@ from typing import Protocol
 import trio
 
 from harness.abilities import NodeSteering, ShowsClock, SteersNodes
-from harness.errors import HarnessError, IndefiniteError
+from harness.errors import HarnessError, IndefiniteError, all_of
 from harness.plugins import UNTOUCHED, Json, Target
 from harness.runtime import last_words
 from harness.runtime.disks import Member
@@ -272,14 +272,14 @@ class SteeredNodes:
 
     async def _cut_power(self, nodes: Sequence[str], struck: dict[str, int]) -> None:
         """Kill those that run; every signal is sent before one end is waited for."""
-        failed: list[Exception] = []
+        failed: dict[str, Exception] = {}
 
         async def kill(node: str) -> None:
             try:
                 with trio.CancelScope(shield=True):  # what is begun is known in the end
                     killed = await self._starter.kill(node)
             except Exception as error:  # the others are not left half dead
-                failed.append(error)
+                failed[node] = error
                 return
             if killed["incarnation"] != UNTOUCHED:
                 struck[node] = killed["incarnation"]
@@ -288,7 +288,7 @@ class SteeredNodes:
             for node in nodes:
                 nursery.start_soon(kill, node)
         if failed:
-            raise failed[0]
+            raise all_of(failed)
 
     async def _trip(self, nodes: Sequence[str], on: str, struck: dict[str, int]) -> None:
         """Let nodes kill themselves at an event; wait for a while; note which ones did."""
@@ -320,19 +320,19 @@ class SteeredNodes:
         struck: dict[str, int],
     ) -> None:
         """Take trips back, all of them; note which of the incarnations that were told tripped."""
-        failed: list[Exception] = []
+        failed: dict[str, Exception] = {}
         for node, each in steered.items():
             process = each.member.process
             try:
                 await self._take_back(each, each.trips, number)
             except Exception as error:  # the others are taken back all the same
                 each.trips.pop(number, None)
-                failed.append(error)
+                failed[node] = error
             if process.has_fallen and _killed_itself(process, told[node], process.incarnation):
                 struck[node] = told[node]
             process.excuse_no_more(number)
         if failed:
-            raise failed[0]
+            raise all_of(failed)
 
     async def _take_back(self, steered: _Node, orders: dict[int, Json], number: int) -> None:
         """Take one order back (idempotent); it stands until the node's orders are written anew."""

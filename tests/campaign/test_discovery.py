@@ -104,6 +104,20 @@ def test_unknown_names_are_told_with_the_nearest_and_all() -> None:
         ),
         (WORKLOAD.replace("= Other()", "= Other"), "is no Workload: it is a class"),
         (WORKLOAD.replace('"other"', "None"), "is no Workload: its name is None"),
+        (
+            WORKLOAD.replace("checkers = ()", "checkers = property(lambda self: 1 / 0)"),
+            "is no Workload: its checkers cannot be looked at: ZeroDivisionError: division",
+        ),
+        (
+            WORKLOAD.replace("checkers = ()", "checkers = (type('X', (), {'__repr__': 3})(),)"),
+            r"is no Workload: its checkers are <tuple that cannot be shown>, no names",
+        ),
+        (
+            WORKLOAD.replace("checkers = ()", "checkers = property(lambda self: sys.exit(3))")
+            + "import sys\n",
+            "is no Workload: its checkers cannot be looked at: SystemExit: 3",
+        ),
+        ("import asyncio; raise asyncio.CancelledError", "cannot load .*: CancelledError: "),
         (WORKLOAD.replace('"other"', '"log"'), "workloads: two plug-ins are named 'log'"),
     ],
 )
@@ -165,3 +179,36 @@ def test_a_fault_says_of_itself_what_there_is(
 def test_getting_one_imports_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, "import nowhere_at_all")
     assert discovery.get("workloads", "log") is log.PLUGIN
+
+
+def test_getting_one_refuses_two_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, WORKLOAD.replace('"other"', '"log"'))
+    entries = tmp_path / "other_workload-1.0.dist-info" / "entry_points.txt"
+    entries.write_text("[shaketable.workloads]\nlog = other_workload:OTHER\n")
+    told = "workloads: two plug-ins are named 'log': the second is entry point log = other_workload"
+    with pytest.raises(HarnessError, match=told):
+        discovery.get("workloads", "log")
+    assert discovery.get("workloads", "set").name == "set"
+
+
+def test_getting_one_of_elsewhere_refuses_two_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, WORKLOAD + "AGAIN = Other()\n")
+    info = tmp_path / "second-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: second\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[shaketable.workloads]\nother = other_workload:AGAIN\n")
+    with pytest.raises(HarnessError, match="workloads: two plug-ins are named 'other': the second"):
+        discovery.get("workloads", "other")
+
+
+def test_a_summary_that_raises_is_told_as_one() -> None:
+    class Rude:
+        @property
+        def summary(self) -> str:
+            raise ValueError("do not look")
+
+    assert discovery.summary(Rude()) == "<Rude that cannot be shown>"

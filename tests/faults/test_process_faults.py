@@ -14,6 +14,7 @@ from memory_world import MemoryWorld
 
 from harness import availability, discovery
 from harness.campaign import Campaign
+from harness.errors import HarnessError
 from harness.plugins import UNTOUCHED, Json
 from harness.resources import Resources
 
@@ -196,3 +197,24 @@ def test_one_that_stands_still_of_it_has_been_bitten_too():
     evidence, _ = play("memory", world)
     assert evidence.bit
     assert "was refused memory beyond 256 MiB: it runs, and answers nothing" in evidence.what
+
+
+@pytest.mark.parametrize(("broken", "told"), [(("n1",), "n1 stays"), (("n0", "n2"), None)])
+def test_all_that_could_not_be_given_back_is_told(broken, told):
+    class Stuck(OperatedWorld):
+        async def give_back(self, taken: str) -> None:
+            node = self.took[taken]
+            if node in broken:
+                raise OSError(f"{node} stays")
+            await super().give_back(taken)
+
+    world = Stuck()
+    undo = {"taken": {node: f"taken-{node}" for node in NODES}}
+    world.took = {taken: node for node, taken in undo["taken"].items()}
+    with pytest.raises((OSError, HarnessError)) as raised:
+        trio.run(discovery.get("faults", "cpu").undo, undo, world)
+    assert tuple(world.took.values()) == broken
+    if told is not None:
+        assert str(raised.value) == told
+    else:
+        assert sorted(str(raised.value).split("; ")) == ["n0: n0 stays", "n2: n2 stays"]

@@ -17,6 +17,7 @@ from harness.doctoring import surroundings, trials
 from harness.doctoring import survey as survey_module
 from harness.doctoring.examination import examine
 from harness.doctoring.findings import Examination, Fact, Finding
+from harness.doctoring.survey import Known
 from harness.doctoring.trials import Task
 from harness.errors import HarnessError
 from harness.plugins import Evidence
@@ -335,6 +336,29 @@ def test_plug_ins_that_hang_print_or_end_python_are_told_and_take_nothing_with_t
     assert said["kill = foreign_kill:PLUGIN"] == ("failed", "another fault is named kill, too")
     assert [said[name][0] for name in ("kill", "pause", "loud")] == ["works"] * 3
     assert list(scratch.iterdir()) == []
+
+
+def test_broken_plug_ins_of_one_name_are_rows_of_their_own(tmp_path, monkeypatch):
+    found = [
+        Known("kill"),
+        Known("door", "door = north:PLUGIN", "cannot be imported: no hinges"),
+        Known("door", "door = south:PLUGIN", "cannot be imported: no lock"),
+        Known("gate", "gate = gates:PLUGIN", "cannot be imported: no key"),
+        Known("kill", "kill = theirs:PLUGIN", "another fault is named kill, too"),
+    ]
+
+    async def look_once(log, without):
+        return found, None
+
+    monkeypatch.setattr(survey_module, "_look_once", look_once)
+    survey = survey_module.look(tmp_path)
+    assert survey.broken == {
+        "door = north:PLUGIN": "cannot be imported: no hinges",
+        "door = south:PLUGIN": "cannot be imported: no lock",
+        "gate": "cannot be imported: no key",
+        "kill = theirs:PLUGIN": "another fault is named kill, too",
+    }
+    assert survey.rows == 5
 
 
 def examination(*findings: Finding, is_well: bool = True) -> Examination:
