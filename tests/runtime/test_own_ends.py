@@ -485,7 +485,8 @@ def test_power_is_given_back_to_whoever_lost_it(tmp_path: Path) -> None:
 def test_a_node_that_was_replaced_while_it_should_trip_is_struck_as_it_is_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.runtime.steered.TRIP_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("harness.runtime.steered.TRIP_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("harness.runtime.steered.OBEY_POLL_S", 60.0)  # it looks when that is over
 
     async def main(nursery: trio.Nursery) -> None:
         with one(tmp_path) as group:
