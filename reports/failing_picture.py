@@ -30,7 +30,7 @@ BAR_DOWN: Final = 20
 """How far below its lane's top a bar begins: above it is room for the order's circles."""
 CHARACTER: Final = 6.9
 LABEL_MAX: Final = 26
-WIDTH_MIN: Final = 640.0
+WIDTH_MIN: Final = 240.0
 TO_SCALE: Final = 560.0
 GAP_MIN: Final = 9.0
 GAP_MAX: Final = 150.0

@@ -25,9 +25,21 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "acknowledged append is missing on a node that committed it",
         "acknowledged appends are missing on a node that committed them",
     ),
+    "gap": (
+        "stretch of committed entries is missing in a node's log",
+        "stretches of committed entries are missing in nodes' logs",
+    ),
+    "index-twice": (
+        "index stands twice in a node's log",
+        "indices stand twice in a node's log",
+    ),
+    "term-fell": (
+        "time the term falls along a node's log",
+        "times the term falls along a node's log",
+    ),
     "lost-element": (
-        "element that was known to be in a set is gone",
-        "elements that were known to be in sets are gone",
+        "element that was known to be there is gone",
+        "elements that were known to be there are gone",
     ),
     # What was read is wrong.
     "not-linearizable": (
@@ -39,12 +51,16 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "elements were missed by later reads of their sets",
     ),
     "unexpected-element": (
-        "element was read that nobody had added",
-        "elements were read that nobody had added",
+        "element came out that nobody had put in",
+        "elements came out that nobody had put in",
     ),
     "repeated-element": (
         "element stood twice in one read of its set",
         "elements stood twice in one read of their sets",
+    ),
+    "duplicated-element": (
+        "element came out of a queue more often than it was put in",
+        "elements came out of queues more often than they were put in",
     ),
     "lost-add": (
         "read of a counter lacked what had been added",
@@ -74,10 +90,36 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "read found less than one before it",
         "reads found less than one before them",
     ),
+    "stale-end": (
+        "told end of a queue lacked what was there already",
+        "told ends of queues lacked what was there already",
+    ),
+    "end-went-back": ("told end of a queue went back", "told ends of queues went back"),
+    "future-read": (
+        "read showed what was appended only later",
+        "reads showed what was appended only later",
+    ),
+    "future-end": (
+        "told end of a queue counted what was appended only later",
+        "told ends of queues counted what was appended only later",
+    ),
     "offset-given-twice": (
         "time an offset was given to two appends",
         "times an offset was given to two appends",
     ),
+    "append-order": (
+        "append stands before one that was over when it was called",
+        "appends stand before ones that were over when they were called",
+    ),
+    "unexplained-offset": (
+        "time an offset was taken that no append can have taken",
+        "times an offset was taken that no append can have taken",
+    ),
+    "negative-offset": (
+        "time an offset below 0 was told",
+        "times an offset below 0 was told",
+    ),
+    "repeated-id": ("id was handed out twice", "ids were handed out twice"),
     "duplicated": ("value stands twice in a log", "values stand twice in a log"),
     # The same from the clients' side, and what only consumers and producers see.
     "lost-message": (
@@ -136,6 +178,22 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "send stands before the one sent before it",
         "sends stand before the ones sent before them",
     ),
+    "G0": (
+        "circle of writes, each of which stands before the next",
+        "circles of writes, each of which stands before the next",
+    ),
+    "G1c": (
+        "circle of writes and reads, each of which comes before the next",
+        "circles of writes and reads, each of which comes before the next",
+    ),
+    "G0-process": (
+        "circle of appends that a client's own order contradicts",
+        "circles of appends that a client's own order contradicts",
+    ),
+    "G1c-process": (
+        "circle of appends and reads that a client's own order contradicts",
+        "circles of appends and reads that a client's own order contradicts",
+    ),
     "G0-realtime": (
         "circle of appends that real time contradicts",
         "circles of appends that real time contradicts",
@@ -163,6 +221,14 @@ def phrase(kind: str, count: int) -> str:
         return f"{count:,} {kind}"
     one, several = WORDS[kind]
     return f"{count:,} {one if count == 1 else several}"
+
+
+def title(kind: str) -> str:
+    """Say a kind as a heading, without a number: "Acknowledged append is lost"."""
+    if kind not in WORDS:
+        return kind
+    said = WORDS[kind][0].removeprefix("time ")
+    return said[:1].upper() + said[1:]
 
 
 def rank(kind: str) -> int:

@@ -160,11 +160,14 @@ def time_axis(spans: Iterable[tuple[int, int]], left: float, right: float) -> Ti
 def describe(row: OperationRow) -> str:
     """Say what an operation did, as short as its label: `append 17 → @120`."""
     at = "" if row.offset is None else f" @{row.offset}"
+    given = "" if row.input is None else f" {row.input}"
     if row.told and row.outcome == "ok":
         short = row.told if len(row.told) <= TOLD_MAX else row.told[: TOLD_MAX - 1] + "…"
-        return f"{row.f}{at}: {short}"
-    if row.f in ("append", "send", "commit"):
-        return f"{row.f} {row.input}{at}"
+        return f"{row.f}{given}{at}: {short}"
+    if row.f in ("append", "send", "commit") or (
+        given and row.output is None and row.outcome == "ok"
+    ):
+        return f"{row.f}{given}{at}"  # nothing more comes back than that it was done
     if row.f in ("assign", "seek", "subscribe", "unsubscribe"):
         return f"{row.f}{at}"
     if row.f == "poll" and row.outcome == "ok" and row.output is None:
@@ -172,7 +175,7 @@ def describe(row: OperationRow) -> str:
     result = {"ok": "nothing" if row.output is None else str(row.output)}.get(
         row.outcome, row.outcome
     )
-    return f"{row.f}{at}: {result}"
+    return f"{row.f}{given}{at}: {result}"
 
 
 def lay_out(
@@ -338,13 +341,20 @@ def _round_step(at_least_ns: int) -> int:
 
 
 def _breaks(axis: TimeAxis) -> tuple[tuple[float, str], ...]:
-    return tuple(
-        (
-            round((axis.xs[n] + axis.xs[n + 1]) / 2, 1),
-            seconds(axis.times[n + 1] - axis.times[n], (axis.times[n + 1] - axis.times[n]) // 20),
-        )
-        for n in range(1, len(axis.times) - 1, 2)
-    )
+    """Say at each squeezed stretch how much later it goes on, as far as there is room."""
+    breaks: list[tuple[float, str]] = []
+    labelled_to = 0.0
+    for n in range(1, len(axis.times) - 1, 2):
+        x = (axis.xs[n] + axis.xs[n + 1]) / 2
+        length_ns = axis.times[n + 1] - axis.times[n]
+        label = f"{seconds(length_ns, length_ns // 20)} later"
+        half = LABEL_WIDTH * (len(label) + 1) / 2
+        if x - half < labelled_to:
+            label = ""
+        else:
+            labelled_to = x + half
+        breaks.append((round(x, 1), label))
+    return tuple(breaks)
 
 
 def seconds(time_ns: int, resolution_ns: int) -> str:

@@ -348,15 +348,18 @@ def _rows(table: pa.Table, marked: set[int]) -> list[OperationRow]:
         "call_ns", "return_ns", "outcome", "error", "node", "extra",
     ]  # fmt: skip
     rows = table.select(names).sort_by([("call_ns", "ascending"), ("op", "ascending")]).to_pylist()
-    told = [_told(row.pop("extra")) for row in rows]
+    told = [_told(row.pop("extra"), row["f"]) for row in rows]
     return [
         OperationRow(**row, marked=row["op"] in marked, told=said)
         for row, said in zip(rows, told, strict=True)
     ]
 
 
-def _told(extra: str | None) -> str:
-    """Say what an operation returned that the columns have no place for; "" where nothing is."""
+def _told(extra: str | None, f: str) -> str:
+    """Say what an operation returned that the columns have no place for; "" where nothing is.
+
+    A poll's messages are told as a read's is: "7 @3" is the value 7 at offset 3.
+    """
     if not extra:
         return ""
     try:
@@ -365,5 +368,14 @@ def _told(extra: str | None) -> str:
         return ""
     if output is None:
         return ""
-    text = output if isinstance(output, str) else json.dumps(output)
+    if f == "poll" and _are_messages(output):
+        text = ", ".join(f"{value} @{offset}" for offset, value in output) or "nothing"
+    else:
+        text = output if isinstance(output, str) else json.dumps(output)
     return text if len(text) <= TOLD_MAX else text[: TOLD_MAX - 1] + "…"
+
+
+def _are_messages(output: object) -> bool:
+    return isinstance(output, list) and all(
+        isinstance(each, list) and len(each) == 2 and all(map(is_whole, each)) for each in output
+    )

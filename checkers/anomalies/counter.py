@@ -59,9 +59,10 @@ class Counter:
 
         def describe(kind: str, n: int) -> Finding:
             row = int(reads[n])
+            possible = f"{low[n]} to {high[n]}" if low[n] < high[n] else f"{low[n]}"
             message = (
                 f"{rows.key}: the read by process {rows.process[row]} (op {rows.op[row]}) returned"
-                f" {value[n]}, but only {low[n]} to {high[n]} is possible."
+                f" {value[n]}, but only {possible} is possible."
             )
             bounds = {"value": value[n], "low": low[n], "high": high[n]}
             more = details(context, int(rows.call[row]), **bounds)

@@ -156,14 +156,19 @@ def _add(
         value = int(balance.value[n])
         about = np.concatenate((puts, takes))
         told = (
-            f"{value} was acknowledged {balance.acked[n]} times, came out {balance.taken[n]} times"
+            f"{value} was acknowledged {_times(balance.acked[n])}, and came out"
+            f" {_times(balance.taken[n])}"
         )
         failed = int(rows.is_failed[puts].sum())
         if failed:
-            told += f" ({failed} enqueues of it certainly failed)"
+            told += f" ({failed} enqueue{'s' if failed > 1 else ''} of it certainly failed)"
         message = f"{rows.key}: {value} {what}: {told}."
         first = int(rows.call[about].min())
         more = details(context, first, value=value)
         return Finding(kind, message, rows.key, None, tuple(rows.op[about].tolist()), more)
 
     findings.add(kind, np.flatnonzero(mask).tolist(), describe)
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(int(count), f"{count} times")

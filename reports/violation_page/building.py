@@ -15,7 +15,7 @@ from reports.check_page import part_story
 from reports.circle import Circle, circle_of
 from reports.failing_picture import lay_out as lay_out_part
 from reports.model import ID_MAX, CheckerView, FaultRow, OperationRow, RoleSpan, RunView, Violation
-from reports.plain_words import phrase
+from reports.plain_words import title
 from reports.spacetime import Picture, describe, lay_out
 from reports.violation_page.choosing import pages_of
 from reports.violation_page.claims import base_kind, claim_of
@@ -25,6 +25,7 @@ from reports.violation_page.moments import (
     faults_near,
     leader_at,
     meaning_of,
+    moment_is,
     moment_of,
     moments_of,
     next_leader,
@@ -107,9 +108,13 @@ def _page(
         checker=checker.name,
         violation=violation,
         is_observed=is_observed,
-        title=phrase(violation.kind, 1).removeprefix("1 "),
+        title=title(kind),
         claim=claim_of(
-            violation, tuple(row for row in rows if row.marked), view.nodes, faults, moment_ns
+            violation,
+            tuple(row for row in rows if row.marked),
+            view.nodes,
+            faults,
+            (moment_ns, moment_is(violation, rows, moment_ns)),
         ),
         moments=moments_of(violation, steps, view.lanes, faults, entries, moment_ns),
         meaning=meaning_of(violation, rows, view.lanes, entries, moment_ns),
@@ -117,6 +122,7 @@ def _page(
         picture=_picture(view, rows, faults, moment_ns),
         leaders=() if moment_ns is None else _leaders(view.lanes, moment_ns),
         moment_ns=moment_ns,
+        moment_is=moment_is(violation, rows, moment_ns),
         faults=faults,
         entries=entries,
         log_map=map_around(run.kept, violation.key, violation.offset),
@@ -217,14 +223,14 @@ def _losses(checker: CheckerView, violation: Violation) -> tuple[Loss, ...]:
 def _circle(
     details: Mapping[str, Any], steps: Sequence[Step], surroundings: Surroundings
 ) -> Circle | None:
-    known = {step.row.op: step.row for step in steps}
-
     def describe_op(op: int) -> tuple[str, str]:
-        row = known.get(op) or next(iter(surroundings.by_id([op])), None)
-        if row is None:
+        rows = [step.row for step in steps if step.row.op == op] or surroundings.by_id([op])
+        if not rows:
             return f"op {op}", ""
+        row = rows[0]  # a transaction has several: of one client, at the same time
         end = "open" if row.return_ns is None else f"{row.return_ns / 1e9:.3f}"
-        return describe(row), f"client {row.process}, {row.call_ns / 1e9:.3f} to {end} s"
+        what = "; ".join(map(describe, rows))
+        return what, f"client {row.process}, {row.call_ns / 1e9:.3f} to {end} s"
 
     return circle_of(details, describe_op)
 

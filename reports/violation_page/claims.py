@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -106,6 +107,11 @@ _BECAME: Final[Mapping[str, str]] = {
     "missing-on-node": "is missing on a node that has committed further than it",
 }
 NS_PER_S: Final = 1e9
+TERM_BEGAN: Final = "its term began"
+"""What is known of when an entry came to be of which no client was told anything."""
+_BY_PROCESS: Final = re.compile(r"\bby process ([0-9]+)")
+"""Checkers say process, as histories do; pages say client, as their tables do."""
+_NAMES_FIRST: Final = re.compile(r"\S+(, \S+)*: ")
 
 
 def base_kind(kind: str) -> str:
@@ -118,7 +124,7 @@ def claim_of(
     marked: tuple[OperationRow, ...],
     nodes: tuple[str, ...],
     faults: tuple[FaultRow, ...] = (),
-    moment_ns: int | None = None,
+    moment: tuple[int | None, str] = (None, ""),
 ) -> Claim:
     """Put a violation into two or three sentences.
 
@@ -127,14 +133,14 @@ def claim_of(
         marked: the operations that it names.
         nodes: of the group.
         faults: those that were on around it.
-        moment_ns: when it was, if that is known.
+        moment: when it was, if that is known, and what was then (`moments.moment_is`).
     """
     kind = base_kind(violation.kind)
     promised = PROMISED.get(kind, UNNAMED)
     instead = ""
     if kind in DURABLE and violation.value is not None:
         instead = _durable(violation, kind, marked, nodes)
-    where = _where(violation, faults, moment_ns)
+    where = _where(violation, faults, *moment)
     return Claim(promised, instead or _sentence(violation), where)
 
 
@@ -170,7 +176,9 @@ def _sentence(violation: Violation) -> str:
     said = violation.message or violation.kind
     if violation.key and said.startswith(f"{violation.key}: "):
         said = said[len(violation.key) + 2 :]
-    return said[:1].upper() + said[1:]
+    said = _BY_PROCESS.sub(r"by client \1", said)
+    # "n0: its log lacks ..." begins with a name, which stays as it is.
+    return said if _NAMES_FIRST.match(said) else said[:1].upper() + said[1:]
 
 
 def _on(faults: tuple[FaultRow, ...], moment_ns: int | None) -> list[FaultWindow]:
@@ -196,19 +204,32 @@ def in_words(length_ns: int) -> str:
     return f"{length_ns / NS_PER_S:.2f} s"
 
 
-def _where(violation: Violation, faults: tuple[FaultRow, ...], moment_ns: int | None) -> str:
+def _where(
+    violation: Violation, faults: tuple[FaultRow, ...], moment_ns: int | None, moment_is: str
+) -> str:
     """Under which fault it stands, and for how long that had been on; "" if nothing says when."""
     words, on = violation.fault_words, _on(faults, moment_ns)
     since = _since(on, moment_ns)
-    if not words and on:
-        named = ", ".join(f"{one.name} {one.fault} ({one.description})" for one in on)
-        return f"Faults that were on at that moment: {named}."
     if not words and moment_ns is None:
         return ""
     if not words:
-        return "No fault was on at that moment, as far as the history says."
+        return _at_moment(on, moment_ns, moment_is)
+    if words.startswith("under ") and base_kind(violation.kind) in DURABLE:
+        return f"It was acknowledged under a fault: {words.removeprefix('under ')}{since}."
     if words.startswith("under "):
         return f"This happened under a fault: {words.removeprefix('under ')}{since}."
     if words.startswith("seen under "):
         return f"It was seen under a fault: {words.removeprefix('seen under ')}{since}."
     return f"This happened {words}."
+
+
+def _at_moment(on: list[FaultWindow], moment_ns: int | None, moment_is: str) -> str:
+    """Say which faults were on at a moment of which the finding itself names none."""
+    named = ", ".join(f"{one.name} {one.fault} ({one.description})" for one in on)
+    if moment_is == TERM_BEGAN and moment_ns is not None:
+        began = f"the entry's term began {moment_ns / NS_PER_S:.3f} s into the run, as polled"
+        faults = f"with {named} on" if on else "with no fault on"
+        return f"Nothing says when it came to be; {began}, {faults}."
+    if on:
+        return f"Faults that were on at that moment: {named}."
+    return "No fault was on at that moment, as far as the history says."

@@ -7,8 +7,10 @@ left out, with a note.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +26,10 @@ from reports.violation_page.model import (
 )
 
 FILE: Final = "evidence/entries.json"
-FILE_BYTES_MAX: Final = 64 << 20
+FILE_BYTES_MAX: Final = 8 << 20
+"""A larger file was not written by `harness.kept_evidence`."""
+KEPT_MAX: Final = 4_000
+"""Of a node of which so many entries are in the file, those behind them were not kept."""
 FORMAT: Final = 1
 AROUND: Final = 4
 """Indices before and behind a place that are shown."""
@@ -54,10 +59,9 @@ NOT_THIS: Final = "The entries around this place were not kept: there were too m
 class Kept:
     """The file's content, as far as it makes sense; `note` says what does not."""
 
-    columns: tuple[str, ...] = ()
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     places: tuple[Mapping[str, Any], ...] = ()
-    entries: Mapping[str, Sequence[Sequence[Any]]] = field(default_factory=dict)
+    entries: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
     maps: tuple[Mapping[str, Any], ...] = ()
     note: str = ""
 
@@ -73,8 +77,8 @@ def read_kept(folder: Path) -> Kept:
         return Kept(note=f"{FILE} cannot be read. {NOT_KEPT}")
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         return Kept(note=f"{FILE} is of another version of shaketable: its entries are not shown.")
+    columns = tuple(map(str, _list(value.get("columns"))))
     return Kept(
-        columns=tuple(map(str, _list(value.get("columns")))),
         nodes={
             str(node): facts
             for node, facts in _map(value.get("nodes")).items()
@@ -82,7 +86,7 @@ def read_kept(folder: Path) -> Kept:
         },
         places=tuple(each for each in _list(value.get("places")) if isinstance(each, Mapping)),
         entries={
-            str(node): [row for row in _list(rows) if isinstance(row, list)]
+            str(node): [*_entries(columns, _list(rows))]
             for node, rows in _map(value.get("entries")).items()
         },
         maps=tuple(each for each in _list(value.get("maps")) if isinstance(each, Mapping)),
@@ -101,7 +105,7 @@ def entries_around(
     if kept.note:
         return Entries((), (), (), (kept.note,))
     nodes = tuple(sorted(kept.nodes))
-    by_node = {node: list(_entries(kept, node)) for node in nodes}
+    by_node = {node: kept.entries.get(node, ()) for node in nodes}
     wanted = {each for each in indices if each >= 0}
     spots = {
         entry.index
@@ -119,7 +123,7 @@ def entries_around(
         spots = {entry.index for entry in before if entry is not None}
     if not spots:
         return Entries(nodes, (), (), (NOT_THIS,))
-    rows = _rows(by_node, nodes, spots, key, offset, wanted)
+    rows = _rows(kept, nodes, spots, key, offset, wanted)
     notes = [
         f"{node}: {facts['problem']}." for node, facts in kept.nodes.items() if facts.get("problem")
     ]
@@ -130,7 +134,7 @@ def entries_around(
 
 
 def _rows(
-    by_node: Mapping[str, Sequence[Entry]],
+    kept: Kept,
     nodes: Sequence[str],
     spots: Iterable[int],
     key: str | None,
@@ -138,14 +142,18 @@ def _rows(
     wanted: set[int],
 ) -> tuple[EntryRow, ...]:
     near = {index for spot in spots for index in range(spot - AROUND, spot + AROUND + 1)}
+    is_dense = any(_is_dense(kept.entries.get(node, ())) for node in nodes)
     at: dict[int, dict[str, list[Entry]]] = {}
+    known: dict[str, _Known] = {}
     for node in nodes:
-        entries = by_node[node]
+        entries = kept.entries.get(node, ())
         # Where indices are far apart (a byte is one), neighbours count, not numbers.
         places = [n for n, e in enumerate(entries) if _is_it(e, key, offset, wanted)]
-        beside = {n for place in places for n in range(place - AROUND, place + AROUND + 1)}
+        beside = [] if is_dense else [_beside(place, len(entries)) for place in places]
+        known[node] = _known(entries, near, beside, kept.nodes[node])
+        chosen = {n for stretch in beside for n in stretch}
         for n, entry in enumerate(entries):
-            if entry.index in near or n in beside:
+            if entry.index in near or n in chosen:
                 at.setdefault(entry.index, {}).setdefault(node, []).append(entry)
     rows: list[EntryRow] = []
     for index in _nearest(sorted(at), sorted(spots)):
@@ -158,25 +166,60 @@ def _rows(
             )
             for node in nodes
         )
-        rows.append(EntryRow(index, cells, bool(rows) and _is_gap(rows[-1].index, index, at)))
+        # Of a log whose index is a byte nothing is left out between two rows.
+        is_gap = bool(rows) and is_dense and index - rows[-1].index > 1
+        rows.append(EntryRow(index, cells, is_gap, tuple(known[node].has(index) for node in nodes)))
     return tuple(rows)
 
 
-def _is_gap(before: int, index: int, at: Mapping[int, object]) -> bool:
-    """Whether entries are left out between two rows; a log whose index is a byte has none."""
-    steps = [b - a for a, b in zip(sorted(at), sorted(at)[1:], strict=False)]
-    return index - before > 1 and min(steps, default=1) == 1
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Of which indices it is known what a node has there: all that it has was kept."""
+
+    near: Collection[int]
+    stretches: tuple[tuple[int, int], ...]
+    last: int | None
+    is_read: bool
+
+    def has(self, index: int) -> bool:
+        if not self.is_read or (self.last is not None and index > self.last):
+            return False
+        return index in self.near or any(a <= index <= b for a, b in self.stretches)
+
+
+def _known(
+    entries: Sequence[Entry],
+    near: Collection[int],
+    beside: Sequence[range],
+    facts: Mapping[str, Any],
+) -> _Known:
+    stretches = tuple((entries[n[0]].index, entries[n[-1]].index) for n in beside)
+    last = entries[-1].index if len(entries) >= KEPT_MAX else None
+    return _Known(near, stretches, last, not facts.get("problem"))
+
+
+def _beside(place: int, count: int) -> range:
+    return range(max(0, place - AROUND), min(count, place + AROUND + 1))
+
+
+def _is_dense(entries: Sequence[Entry]) -> bool:
+    """Whether the indices of a log count entries: two that follow each other differ by one."""
+    return any(after.index - before.index == 1 for before, after in pairwise(entries))
 
 
 def _nearest(indices: Sequence[int], spots: Sequence[int]) -> list[int]:
     """Return at most ROWS_MAX indices, those nearest to a spot, in their order."""
-    by_distance = sorted(indices, key=lambda index: min(abs(index - spot) for spot in spots))
-    return sorted(by_distance[:ROWS_MAX])
+
+    def distance(index: int) -> int:
+        place = bisect(spots, index)
+        return min(abs(index - spot) for spot in spots[max(0, place - 1) : place + 1])
+
+    return sorted(sorted(indices, key=distance)[:ROWS_MAX])
 
 
-def _entries(kept: Kept, node: str) -> Iterator[Entry]:
-    for row in kept.entries.get(node, ()):
-        named = dict(zip(kept.columns, row, strict=False))
+def _entries(columns: Sequence[str], rows: Iterable[Any]) -> Iterator[Entry]:
+    for row in rows:
+        named = dict(zip(columns, row if isinstance(row, list) else (), strict=False))
         index = _whole(named.get("index"))
         if index is None:
             continue
@@ -220,6 +263,8 @@ def _holds(
     """Say what a node has at the place, and how far its log goes."""
     found = [entry for entry in entries if _is_it(entry, key, offset, wanted)]
     said = " and ".join(said_of(entry) for entry in found[:3]) or "nothing"
+    if problem := facts.get("problem"):
+        return f"a log that was not read whole ({problem}); found of it: {said}"
     last, committed = _whole(facts.get("last")), _whole(facts.get("committed"))
     ends = "its log is empty" if last is None else f"its log ends at index {last}"
     upto = "" if committed is None else f", committed up to {committed}"

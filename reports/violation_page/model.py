@@ -68,11 +68,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class EntryRow:
-    """What each node has at one index, in the order of the nodes; `gap`: indices are left out."""
+    """What each node has at one index, in the order of the nodes; `gap`: indices are left out.
+
+    Where a node has nothing, `kept` says whether that is known: what it has there may not have
+    been kept.
+    """
 
     index: int
     cells: tuple[tuple[Entry, ...], ...]
     gap: bool
+    kept: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +166,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ViolationPage:
-    """One page. `name` is its path in the run's folder, `total` how many pages there are."""
+    """One page. `name` is its path in the run's folder, `total` how many pages there are.
+
+    `moment_is` says what was at `moment_ns`: "acknowledged", "its term began".
+    """
 
     name: str
     number: int
@@ -177,6 +185,7 @@ class ViolationPage:
     picture: Picture | None
     leaders: tuple[RoleSpan, ...]
     moment_ns: int | None
+    moment_is: str
     faults: tuple[FaultRow, ...]
     entries: Entries | None
     log_map: LogMap | None

@@ -12,8 +12,9 @@ from typing import Final
 from harness.history.schema import APPENDING
 from reports.model import FaultRow, OperationRow, RoleSpan, Violation
 from reports.spacetime import describe
-from reports.violation_page.claims import DURABLE, base_kind
+from reports.violation_page.claims import DURABLE, TERM_BEGAN, base_kind
 from reports.violation_page.model import Entries, Moment, Step
+from reports.violation_page.steps import PUTTING
 
 MOMENTS_MAX: Final = 40
 """Steps of a course that are told, beside what the logs hold; those nearest to the moment."""
@@ -25,6 +26,7 @@ NEXT_LEADER_NS: Final = 10_000_000_000
 """How long after it the next leader is looked for."""
 NS_PER_S: Final = 1e9
 LEADER: Final = "leader"
+ACKNOWLEDGED: Final = "acknowledged"
 _ABOUT_READS: Final = frozenset(
     {"stale-read", "stale-end", "read-went-back", "end-went-back", "unseen"}
 )
@@ -49,6 +51,18 @@ def moment_of(
         return row.call_ns if row.return_ns is None else row.return_ns
     led = [span.start_ns for span in lanes if span.role == LEADER and span.term in terms]
     return min(led, default=None)
+
+
+def moment_is(violation: Violation, rows: Sequence[OperationRow], moment_ns: int | None) -> str:
+    """Say in a word or two what was at the moment that `moment_of` found."""
+    if moment_ns is None:
+        return ""
+    if moment_ns == violation.acknowledged_ns:
+        return ACKNOWLEDGED
+    row = next((row for row in rows if row.return_ns == moment_ns), None)
+    if row is not None:
+        return ACKNOWLEDGED if row.f in PUTTING else "answered"
+    return "called" if any(row.call_ns == moment_ns for row in rows) else TERM_BEGAN
 
 
 def leader_at(lanes: Sequence[RoleSpan], time_ns: int) -> tuple[RoleSpan, ...]:

@@ -8,6 +8,7 @@ wrote after a mark was written after it, so the run's begin is bounded from abov
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -70,11 +71,15 @@ class RawLine:
 
 @dataclass(slots=True)
 class NodeLog:
-    """One node's log; `is_cut`: it has more before these lines."""
+    """One node's log; `is_cut`: it has more before these lines.
+
+    `related`: its lines by a clock, in the order of time. Many pages ask for the same.
+    """
 
     node: str
     lines: list[RawLine] = field(default_factory=list)
     is_cut: bool = False
+    related: dict[Clock, tuple[list[LogLine], bool]] = field(default_factory=dict)
 
 
 def clock_of(run: Mapping[str, Any]) -> Clock:
@@ -138,16 +143,16 @@ def lines_around(logs: Sequence[NodeLog], clock: Clock, moment_ns: int) -> LogLi
     from_ns, to_ns = max(0, moment_ns - BEFORE_NS), moment_ns + AFTER_NS
     is_guessed = False
     for log in logs:
-        begin_ns, guessed = _begin(log, clock)
+        timed, guessed = _related(log, clock)
         is_guessed |= guessed
         if log.is_cut:
             notes.append(CUT.format(node=log.node))
-        timed = list(_timed(log, begin_ns, clock.utc_offset_s * NS_PER_S))
         if not timed:
             if log.lines:
                 notes.append(NO_TIMES.format(node=log.node))
             continue
-        inside = [line for line in timed if from_ns <= line.time_ns <= to_ns]
+        begin = bisect_left(timed, from_ns, key=_time_of)
+        inside = timed[begin : bisect_right(timed, to_ns, key=_time_of)]
         nearest = sorted(inside, key=lambda line: abs(line.time_ns - moment_ns))
         if len(nearest) > LINES_OF_NODE_MAX:
             notes.append(
@@ -162,6 +167,19 @@ def lines_around(logs: Sequence[NodeLog], clock: Clock, moment_ns: int) -> LogLi
         notes.insert(0, NO_CLOCK)
     found.sort(key=lambda line: line.time_ns)
     return LogLines(tuple(log.node for log in logs), tuple(found), from_ns, to_ns, tuple(notes))
+
+
+def _related(log: NodeLog, clock: Clock) -> tuple[list[LogLine], bool]:
+    """Return a log's lines in the order of time, and whether their times are a guess."""
+    if clock not in log.related:
+        begin_ns, guessed = _begin(log, clock)
+        timed = sorted(_timed(log, begin_ns, clock.utc_offset_s * NS_PER_S), key=_time_of)
+        log.related[clock] = timed, guessed
+    return log.related[clock]
+
+
+def _time_of(line: LogLine) -> int:
+    return line.time_ns
 
 
 def _timed(log: NodeLog, begin_ns: int | None, offset_ns: int) -> Iterator[LogLine]:

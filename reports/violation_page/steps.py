@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +17,42 @@ OPERATIONS_MAX: Final = 16
 LOOKS_MAX: Final = 3
 """Looks at the place that are shown, of the first ones and of the last ones."""
 _LOOKING: Final = ("read", "poll")
+PUTTING: Final = (
+    *APPENDING, "write", "cas", "add", "commit", "enqueue", "assign", "seek", "subscribe",
+)  # fmt: skip
+"""Operations of which nothing comes back but that they were done."""
 NOTHING: Final = "nothing"
+_MUST_APPEND: Final[Mapping[str, str]] = {
+    "damaged": "it can be read again as it was written",
+    "duplicated": "it stands in the log once",
+    "lost-message": "it is delivered",
+    "lost-write": "whoever comes past it is given it",
+    "negative-offset": "an offset from 0 on",
+    "unexplained-offset": "an offset of at most {offset}",
+    "unseen": "it is there for whoever looks",
+}
+"""What must follow from the append that a violation of this kind is about."""
+_MUST_SHOW: Final[Mapping[str, str]] = {
+    "G1a": "anything but {value}",
+    "aborted-read": "anything but {value}",
+    "duplicate": "{value} at one offset alone",
+    "phantom-read": "anything but {value}",
+    "inconsistent-offsets": "one value at offset {offset} for all",
+    "int-nonmonotonic-poll": "only what stands behind what came before",
+    "nonmonotonic-poll": "only what stands behind what came before",
+    "out-of-order": "the messages in the order of their sends",
+    "redelivered-committed": "nothing before what was committed",
+    "never-committed": "an offset that somebody had committed",
+    "poll-skip": "offset {offset} next",
+    "int-poll-skip": "offset {offset} in between",
+    "repeated-element": "{value} once",
+    "repeated-id": "an id that nobody had been given",
+    "unexpected-element": "nothing with {value} in it",
+    "duplicated-element": "{value} as often as it was put in",
+    "unexplained-offset": "no more than offsets below {offset}",
+}
+"""What the answer that a violation of this kind is about could have been."""
+_OF_COMMITS: Final = frozenset({"offset-lost", "offset-went-back", "offset-ran-ahead"})
 
 
 def minimal(
@@ -33,11 +68,13 @@ def minimal(
     at_place = surroundings.appends_at(key, offset)
     looks = surroundings.looks_at(key, offset, LOOKS_MAX)
     others = surroundings.appends_of(key, list(instead)) if key is not None else []
-    rows: dict[int, OperationRow] = {}
+    rows: dict[tuple[object, ...], OperationRow] = {}
     named = {row.op for row in marked} or {row.op for row in at_place}
     for row in (*marked, *at_place, *others, *looks):
         if len(rows) < OPERATIONS_MAX:
-            rows.setdefault(row.op, replace(row, marked=row.op in named))
+            # A transaction is one operation of several rows.
+            which = (row.op, row.f, row.key, row.input, row.offset)
+            rows.setdefault(which, replace(row, marked=row.op in named))
     return tuple(sorted(rows.values(), key=lambda row: (row.call_ns, row.op)))
 
 
@@ -76,7 +113,9 @@ def _step(
     elif kind in ("lost-element", "stale-element") and row.f == "read" and row.marked:
         is_wrong = row.op == violation.named[-1]
         legal = f"a list with {violation.value}"
-    return Step(row, seen, legal, is_wrong or (row.marked and not legal and len(rows) == 1))
+    if not legal and _is_wrong_look(row, rows, violation):
+        legal, is_wrong = _of_kind(row, rows, violation, kind), True
+    return Step(row, seen, legal, is_wrong and bool(legal))
 
 
 def _seen(row: OperationRow) -> str:
@@ -89,7 +128,7 @@ def _seen(row: OperationRow) -> str:
         return "acknowledged" if row.offset is None else f"acknowledged at offset {row.offset}"
     if row.told:
         return row.told
-    if row.f in ("write", "cas", "add", "commit", "enqueue", "assign", "seek"):
+    if row.f in PUTTING and row.output is None:
         return "acknowledged"
     return NOTHING if row.output is None else str(row.output)
 
@@ -107,7 +146,35 @@ def _of_append(
         return "an offset that no other append was given", True
     if kind == "append-order" and row.op in violation.named[:1] and others:
         return f"an offset above {others[0].offset}", True
+    before = [each for each in others if each.call_ns < row.call_ns and each.offset is not None]
+    if kind == "nonmonotonic-send" and before:
+        return f"an offset above {before[-1].offset}", True
+    if kind in _MUST_APPEND and (violation.value is None or row.input == violation.value):
+        return _MUST_APPEND[kind].format(offset=violation.offset), True
     return "", False
+
+
+def _is_wrong_look(row: OperationRow, rows: Sequence[OperationRow], violation: Violation) -> bool:
+    """Whether a row is the answer that a violation is about: named first, else called last."""
+    looks = [each for each in rows if each.marked and each.f not in PUTTING]
+    first = [each for each in looks if each.op in violation.named[:1]]
+    return row.outcome == "ok" and any(each is row for each in first or looks[-1:])
+
+
+def _of_kind(
+    row: OperationRow, rows: Sequence[OperationRow], violation: Violation, kind: str
+) -> str:
+    """Say what an answer could have been, by the kind of what is wrong with it."""
+    if kind in _OF_COMMITS:
+        known = [
+            each.input if each.f == "commit" else each.output
+            for each in rows
+            if each.marked and each is not row and each.call_ns < row.call_ns
+        ]
+        return f"{known[-1]}, which was known before" if known else ""
+    must = _MUST_SHOW.get(kind, "")
+    is_known = "{value}" not in must or violation.value is not None
+    return must.format(value=violation.value, offset=violation.offset) if is_known else ""
 
 
 def _of_look(row: OperationRow, rows: Sequence[OperationRow]) -> tuple[str, bool]:
@@ -118,7 +185,9 @@ def _of_look(row: OperationRow, rows: Sequence[OperationRow]) -> tuple[str, bool
         if each.f in APPENDING and each.outcome == "ok" and each.offset == row.offset
     ]
     if not there:
-        return "", False
+        return _of_look_again(row, rows)
+    if row.return_ns is not None and all(row.return_ns < each.call_ns for each in there):
+        return NOTHING, row.output is not None
     over = [
         each.input for each in there if each.return_ns is not None and each.return_ns < row.call_ns
     ]
@@ -129,3 +198,14 @@ def _of_look(row: OperationRow, rows: Sequence[OperationRow]) -> tuple[str, bool
     if over:
         return said, row.output not in values
     return f"{said}, or {NOTHING} yet", row.output is not None and row.output not in values
+
+
+def _of_look_again(row: OperationRow, rows: Sequence[OperationRow]) -> tuple[str, bool]:
+    """Say what a look can find where only other looks tell what stands there."""
+    seen = [
+        each.output
+        for each in rows
+        if each.f in _LOOKING and each.offset == row.offset and each.output is not None
+        and each.return_ns is not None and each.return_ns < row.call_ns
+    ]  # fmt: skip
+    return (f"{seen[0]}", row.output not in seen) if seen else ("", False)

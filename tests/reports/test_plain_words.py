@@ -4,7 +4,13 @@ from reports import plain_words
 
 
 def test_the_worst_comes_first_and_the_rest_is_counted() -> None:
-    found = {"stale-read": 3, "odd": 2, "offset-given-twice": 14, "gap": 9, "lost-append": 15_447}
+    found = {
+        "stale-read": 3,
+        "odd": 2,
+        "offset-given-twice": 14,
+        "duplicated": 9,
+        "lost-append": 15_447,
+    }
     assert plain_words.say(found) == (
         "15,447 acknowledged appends are lost; 3 reads missed what was there already;"
         " 14 times an offset was given to two appends; 11 other findings"

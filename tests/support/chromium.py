@@ -29,6 +29,7 @@ LOAD_TIMEOUT_S: Final = 60.0
 AXE_TIMEOUT_S: Final = 120.0
 SETTLE_LOOKS_MAX: Final = 20
 SETTLE_INTERVAL_S: Final = 0.3
+Scheme = Literal["light", "dark"]
 GRAVE: Final = frozenset({"serious", "critical"})
 ARGUMENTS: Final = (
     "--headless",
@@ -86,22 +87,25 @@ class Chromium:
         self.driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
 
     def open(
-        self, url: str, width: int = 1440, height: int = 900,
-        scheme: Literal["light", "dark"] = "light",
-    ) -> None:  # fmt: skip
+        self, url: str, width: int = 1440, height: int = 900, scheme: Scheme = "light"
+    ) -> None:
         """Forget what pages before did, and load this one."""
         driver = self.driver
         driver.get("about:blank")
         for kind in ("browser", "performance"):
             driver.get_log(kind)
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        self.see(width, height, scheme)
         driver.get(url)
         WebDriverWait(driver, LOAD_TIMEOUT_S).until(
             lambda page: page.execute_script("return document.readyState") == "complete"
         )
+
+    def see(self, width: int, height: int = 900, scheme: Scheme = "light") -> None:
+        """Give the window this size, and the reader this liking; a page that is open stays so."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def complaints(self) -> list[str]:
         """What stands in the console as a warning or an error."""
@@ -143,7 +147,8 @@ class Chromium:
     def accessibility_faults(self) -> list[Fault]:
         """Judge the page as it stands."""
         # Through the protocol, which a page's Content-Security-Policy does not bind.
-        self.driver.execute_cdp_cmd("Runtime.evaluate", {"expression": _axe()})
+        if not self.driver.execute_script("return typeof axe === 'object'"):
+            self.driver.execute_cdp_cmd("Runtime.evaluate", {"expression": _axe()})
         self.driver.set_script_timeout(AXE_TIMEOUT_S)
         found: Any = self.driver.execute_async_script(RUN_AXE)
         assert isinstance(found, list), found

@@ -172,8 +172,10 @@ def test_faults_of_the_logs_moment_are_told_and_none_of_no_moment(lost: Any) -> 
     lost.find("committed-prefix", "gap", [], key=None, node="n1", first=70, last=71)
     found = pages(lost.write())
     assert found["divergent"].claim.where == (
-        "Faults that were on at that moment: partition 0 (isolate leader n0)."
+        "Nothing says when it came to be; the entry's term began 11.000 s into the run, as polled,"
+        " with partition 0 (isolate leader n0) on."
     )
+    assert found["divergent"].moment_is == "its term began"
     assert found["gap"].claim.where == ""
 
 

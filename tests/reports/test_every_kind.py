@@ -1,0 +1,128 @@
+"""Every kind of violation that a checker can report has its page, in words, open to everybody.
+
+Runs in which each kind stands are made of golden histories and logs gone wrong (`every_kind`).
+Who writes a checker that reports a new kind is told here what is missing: words for it, and a
+history that shows it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chromium import GRAVE, Chromium, chromium, needs_chromium
+from every_kind import NODE_LOGS, RUNS, JudgedRun
+from reported_kinds import reported_kinds
+
+import reports
+from harness.verdict import Finding, Verdict
+from reports import plain_words
+from reports.check_model import CheckedHistory
+from reports.check_page import PARTS_MAX, render_page
+from reports.violation_page.claims import PROMISED
+
+Runs = dict[str, JudgedRun]
+Rows = dict[int, dict[str, object]]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Make all runs, with their pages."""
+    made = {}
+    for name, make in RUNS.items():
+        folder = tmp_path_factory.mktemp(name) / "run"
+        folder.mkdir()
+        made[name] = make(folder)
+        reports.write(folder)
+    return made
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with chromium(tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+def pages_by_kind(run: JudgedRun) -> dict[str, Path]:
+    """Return the first page of each kind."""
+    folder = run.folder / "violations"
+    pages = json.loads((folder / "index.json").read_bytes())["pages"]
+    return {page["kind"]: folder / page["file"] for page in reversed(pages)}
+
+
+def test_every_kind_that_a_checker_can_report_stands_in_a_run_and_has_words(runs: Runs) -> None:
+    known = reported_kinds()
+    shown = set().union(*(run.kinds() for run in runs.values()))
+    assert known - shown == set(), "tests/histories needs a history that shows it"
+    assert shown - known == set(), "tests.support.reported_kinds does not see who reports it"
+    assert known - set(PROMISED) == set(), "reports.violation_page.claims says what was promised"
+    assert known - set(plain_words.WORDS) == set(), "reports.plain_words says it to everybody"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_kind_of_a_run_has_a_page_and_stands_on_the_report(runs: Runs, name: str) -> None:
+    run = runs[name]
+    pages = pages_by_kind(run)
+    assert set(pages) == run.kinds()
+    report = (run.folder / "report.html").read_text()
+    for kind, page in pages.items():
+        assert f"violations/{page.name}" in report, kind
+        text = page.read_text()
+        assert plain_words.title(kind).split("'")[0] in text, kind
+        assert PROMISED[kind].split("'")[0] in text, kind
+
+
+def checked_pages(run: JudgedRun, folder: Path) -> list[Path]:
+    """Write what `check` shows of the first finding of each kind, as many a page as it draws."""
+    first = {
+        (verdict.checker, finding.kind): (verdict, finding)
+        for verdict in run.verdicts
+        if verdict.checker not in NODE_LOGS  # `check` reads no nodes' logs
+        for finding in reversed(verdict.findings)
+    }
+    rows = {row["op"]: row for row in run.rows}
+    pages = []
+    histories = [_checked(verdict, finding, rows) for verdict, finding in first.values()]
+    for number in range(0, len(histories), PARTS_MAX):
+        path = folder / f"check-{number}.html"
+        path.write_text(render_page(histories[number : number + PARTS_MAX]))
+        pages.append(path)
+    return pages
+
+
+def _checked(verdict: Verdict, finding: Finding, rows: Rows) -> CheckedHistory:
+    alone = Verdict(verdict.checker, verdict.outcome, verdict.summary, (finding,), 1)
+    return CheckedHistory(
+        path=f"{finding.kind}.edn", format="Jepsen EDN", model=None, engine="local", seconds=0.1,
+        outcomes={"ok": len(rows), "fail": 0, "info": 0}, keys=1, clients=2, verdicts=(alone,), rows=rows,
+    )  # fmt: skip
+
+
+@pytest.mark.browser
+@needs_chromium
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", RUNS)
+def test_the_pages_of_every_kind_are_quiet_alone_and_open_to_everybody(
+    runs: Runs, browser: Chromium, name: str, tmp_path: Path
+) -> None:
+    run = runs[name]
+    before = list(RUNS)[: list(RUNS).index(name)]
+    opened = set().union(*(runs[other].kinds() for other in before))
+    pages = [page for kind, page in pages_by_kind(run).items() if kind not in opened]
+    pages += checked_pages(run, tmp_path)
+    for page in (run.folder / "report.html", *pages):
+        browser.open(page.as_uri())
+        browser.unfold()
+        require_open_to_everybody(browser, f"{page.name}, wide")
+        browser.see(390, scheme="dark")
+        require_open_to_everybody(browser, f"{page.name}, narrow")
+        assert browser.complaints() == [], page.name
+        assert browser.requests_elsewhere() == [], page.name
+
+
+def require_open_to_everybody(browser: Chromium, where: str) -> None:
+    assert browser.overflow_px() <= 0, where
+    grave = [fault for fault in browser.accessibility_faults() if fault.impact in GRAVE]
+    assert grave == [], f"{where}: {'; '.join(map(str, grave))}"
