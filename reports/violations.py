@@ -176,7 +176,7 @@ def group_findings(
     surroundings: Surroundings,
     checker: str = "",
 ) -> tuple[ViolationGroup, ...]:
-    """Group findings by kind and fault, the largest group first; detail the first ones of each.
+    """Group findings by kind and fault, the largest of each kind first; detail their first ones.
 
     `totals` counts the checker's findings by kind, kept or not; a kind that it lacks, or has
     no more of than there are, was kept whole.
@@ -188,6 +188,9 @@ def group_findings(
         kept[violation.kind] += 1
         grouped.setdefault((violation.kind, violation.fault or ""), []).append((finding, violation))
     ordered = sorted(grouped.values(), key=len, reverse=True)
+    largest = {members[0][1].kind: members for members in reversed(ordered)}
+    if len(ordered) > SHOWN_MAX:  # a kind of few findings must not be left out for its faults
+        ordered.sort(key=lambda members: largest[members[0][1].kind] is not members)
     cut = {kind: total for kind, total in totals.items() if total > kept[kind] > 0}
     groups = []
     shown_left, pictures_left = SHOWN_MAX, PICTURES_MAX

@@ -52,6 +52,10 @@ _MUST_SHOW: Final[Mapping[str, str]] = {
     "unexplained-offset": "no more than offsets below {offset}",
 }
 """What the answer that a violation of this kind is about could have been."""
+_ACCUSED_FIRST: Final = frozenset(
+    {"aborted-read", "duplicate", "phantom-read", "unexplained-offset"}
+)
+"""Kinds of which a checker names the wrong answer first; of the others it was called last."""
 _OF_COMMITS: Final = frozenset({"offset-lost", "offset-went-back", "offset-ran-ahead"})
 
 
@@ -155,9 +159,10 @@ def _of_append(
 
 
 def _is_wrong_look(row: OperationRow, rows: Sequence[OperationRow], violation: Violation) -> bool:
-    """Whether a row is the answer that a violation is about: named first, else called last."""
+    """Whether a row is the answer that a violation is about."""
     looks = [each for each in rows if each.marked and each.f not in PUTTING]
-    first = [each for each in looks if each.op in violation.named[:1]]
+    is_first = base_kind(violation.kind) in _ACCUSED_FIRST
+    first = [each for each in looks if is_first and each.op in violation.named[:1]]
     return row.outcome == "ok" and any(each is row for each in first or looks[-1:])
 
 

@@ -96,7 +96,8 @@ def _checked(verdict: Verdict, finding: Finding, rows: Rows) -> CheckedHistory:
     alone = Verdict(verdict.checker, verdict.outcome, verdict.summary, (finding,), 1)
     return CheckedHistory(
         path=f"{finding.kind}.edn", format="Jepsen EDN", model=None, engine="local", seconds=0.1,
-        outcomes={"ok": len(rows), "fail": 0, "info": 0}, keys=1, clients=2, verdicts=(alone,), rows=rows,
+        outcomes={"ok": len(rows), "fail": 0, "info": 0}, keys=1, clients=2,
+        verdicts=(alone,), rows=rows,
     )  # fmt: skip
 
 

@@ -71,6 +71,41 @@ def test_logs_whose_index_is_a_byte_show_neighbours(tmp_path: Path) -> None:
     assert not any(row.gap for row in found.rows)
 
 
+def test_what_was_not_kept_of_a_node_is_not_called_nothing(tmp_path: Path) -> None:
+    """n1 lacks index 5, and of it entries are kept up to index 10 only: there is more behind."""
+    logs = {"n0": [entry(n, n, n) for n in range(1, 10)],
+            "n1": [entry(n, n, n) for n in (*range(1, 5), *range(6, 11))]}  # fmt: skip
+    write(tmp_path, logs)
+    found = entries_around(read_kept(tmp_path), None, None, (5,))
+    assert found is not None
+    assert [row.index for row in found.rows] == [*range(1, 10)]
+    assert [row.kept for row in found.rows] == [(True, True)] * 9
+    assert found.rows[4].cells[1] == ()
+
+
+def test_bytes_of_a_log_that_were_not_kept_are_not_called_nothing(tmp_path: Path) -> None:
+    far = [entry(n * 200, n, n) for n in range(20, 29)]
+    far[4][4] = 4  # the same offset stands elsewhere on n1
+    write(tmp_path, {"n0": [entry(n * 200, n, n) for n in range(9)], "n1": far})
+    found = entries_around(read_kept(tmp_path), KEY, 4, ())
+    assert found is not None
+    kept = {row.index: row.kept for row in found.rows}
+    assert (kept.pop(800), kept.pop(4_800)) == ((True, True), (True, True))  # looked for on both
+    assert {told for index, told in kept.items() if index < 4_000} == {(True, False)}
+    assert {told for index, told in kept.items() if index >= 4_000} == {(False, True)}
+
+
+def test_of_a_log_that_cannot_be_read_nothing_is_claimed(tmp_path: Path) -> None:
+    facts = {"entries": 1, "first": 0, "last": 0, "problem": None}
+    nodes = {"n0": facts, "n1": {"entries": 0, "problem": "its files cannot be read"}}
+    write(tmp_path, {"n0": [entry(0, 0, 10)], "n1": []}, nodes=nodes)
+    found = entries_around(read_kept(tmp_path), KEY, 0, ())
+    assert found is not None
+    assert found.rows[0].kept == (True, False)
+    said = dict(found.of_nodes)["n1"]
+    assert said == "a log that was not read whole (its files cannot be read); found of it: nothing"
+
+
 def test_a_place_that_was_not_kept_says_so(tmp_path: Path) -> None:
     write(tmp_path, {"n0": []})
     found = entries_around(read_kept(tmp_path), KEY, 4, ())

@@ -1,0 +1,155 @@
+"""What a violation's page says of operations and moments is true, and in words of its own."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports import plain_words
+from reports.model import OperationRow
+from reports.spacetime import LABEL_WIDTH, describe, lay_out
+from reports.view import build_view
+from reports.violation_page.building import build_pages
+from reports.violation_page.model import ViolationPage
+from reports.violations import SHOWN_MAX
+
+MS = 1_000_000
+S = 1_000 * MS
+KEY = "shaketable/0"
+
+
+def page_of(folder: Path, kind: str) -> ViolationPage:
+    return next(each for each in build_pages(build_view(folder)) if each.violation.kind == kind)
+
+
+def row(f: str, **columns: Any) -> OperationRow:
+    about: dict[str, Any] = dict.fromkeys(("input", "output", "offset", "error"))
+    about |= {"op": 0, "process": 1, "key": KEY, "call_ns": 0, "return_ns": MS, "outcome": "ok"}
+    return OperationRow(f=f, node="n0", marked=True, **(about | columns))
+
+
+def test_a_title_has_no_number_and_no_time_before_it() -> None:
+    assert plain_words.title("lost-append") == "Acknowledged append is lost"
+    assert plain_words.title("offset-given-twice") == "An offset was given to two appends"
+    assert plain_words.title("somebody's own") == "somebody's own"
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("n2: its log lacks index 15.", "n2: its log lacks index 15."),
+        ("q/0, q/1: a circle of 2 operations.", "q/0, q/1: a circle of 2 operations."),
+        (f"{KEY}: the read by process 7 (op 3) found nothing.",
+         "The read by client 7 (op 3) found nothing."),
+        ("entry 3 is committed on nodes that disagree: n0 holds it.",
+         "Entry 3 is committed on nodes that disagree: n0 holds it."),
+    ],
+)  # fmt: skip
+def test_a_sentence_begins_large_but_a_name_stays_as_it_is(
+    lost: Any, message: str, said: str
+) -> None:
+    lost.find("some-checker", "gap", [6], message=message)
+    assert page_of(lost.write(), "gap").claim.instead == said
+
+
+@pytest.mark.parametrize(
+    ("operation", "said"),
+    [
+        (row("add", input=5), "add 5"),
+        (row("enqueue", input=5, outcome="fail"), "enqueue 5: fail"),
+        (row("cas", input=5, output=0), "cas 5: 0"),
+        (row("read", offset=3), "read @3: nothing"),
+        (row("poll", told="7 @3"), "poll: 7 @3"),
+    ],
+)
+def test_an_operation_says_what_it_was_given_and_what_came_back(
+    operation: OperationRow, said: str
+) -> None:
+    assert describe(operation) == said
+
+
+def test_messages_of_a_poll_are_told_by_value_and_offset(lost: Any) -> None:
+    poll = lost.op("poll", 15 * S, 15 * S + MS, extra='{"output": [[2, 12], [3, 17]]}')
+    empty = lost.op("poll", 16 * S, 16 * S + MS, extra='{"output": []}')
+    lost.find("log-anomalies", "poll-skip", [poll, empty], offset=3)
+    steps = page_of(lost.write(), "poll-skip").steps
+    assert [step.seen for step in steps if step.row.f == "poll"] == ["12 @2, 17 @3", "nothing"]
+    assert steps[-1].legal == "offset 3 next"
+
+
+def test_a_read_before_its_append_was_called_could_find_nothing(lost: Any) -> None:
+    early = lost.op("read", 9 * S, 9 * S + MS, offset=3, output=17)
+    lost.find("cycles", "G1c-realtime", [early, 6], offset=3)
+    step = page_of(lost.write(), "G1c-realtime").steps[0]
+    assert (step.row.op, step.legal, step.is_wrong) == (early, "nothing", True)
+
+
+def test_of_an_append_that_nobody_acknowledged_earlier_reads_tell(bad: Any) -> None:
+    bad.op("append", 1 * S, None, input=5, outcome="info")
+    first = bad.op("read", 2 * S, 2 * S + MS, offset=0, output=5)
+    second = bad.op("read", 3 * S, 3 * S + MS, offset=0)
+    bad.find("linearizable-log", "read-went-back", [second, first], offset=0)
+    steps = page_of(bad.write(), "read-went-back").steps
+    assert [(step.legal, step.is_wrong) for step in steps] == [("", False), ("5", True)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "legal"),
+    [("aborted-read", "anything but 99"), ("duplicate", "99 at one offset alone")],
+)
+def test_an_answer_that_breaks_a_rule_says_what_it_could_have_been(
+    lost: Any, kind: str, legal: str
+) -> None:
+    lost.find("log-anomalies", kind, [8, 10], value=99)
+    step = page_of(lost.write(), kind).steps[-1]
+    assert (step.legal, step.is_wrong) == (legal, True)
+
+
+def test_a_transaction_is_told_with_all_that_it_did(bad: Any) -> None:
+    both = bad.op("send", S, 2 * S, input=1, offset=0)
+    bad.operations.append({**bad.operations[-1], "key": "shaketable/1", "input": 2, "offset": 4})
+    other = bad.op("send", S, 2 * S, input=3, offset=1) + 2
+    bad.operations[-1]["op"] = other
+    edges = [{"from": both, "to": other, "edge": "ww", "why": "x"},
+             {"from": other, "to": both, "edge": "ww", "why": "y"}]  # fmt: skip
+    bad.find("transaction-cycles", "G0", [both, other], key=None, cycle=edges)
+    page = page_of(bad.write(), "G0")
+    assert [step.row.input for step in page.steps] == [1, 2, 3]
+    assert page.circle is not None
+    assert page.circle.nodes[0].label == "send 1 @0; send 2 @4"
+
+
+def test_the_moment_is_called_by_what_was_then(lost: Any) -> None:
+    lost.find("linearizable-log", "stale-read", [10, 8], offset=3)
+    lost.find("set-full", "lost-element", [lost.op("add", S, 2 * S, input=7, key="s")], key="s")
+    lost.find("committed-prefix", "divergent", [], key=None, index=4)
+    folder = lost.write()
+    said = {kind: page_of(folder, kind).moment_is
+            for kind in ("lost-append", "stale-read", "lost-element", "divergent")}  # fmt: skip
+    assert said == {
+        "lost-append": "acknowledged", "stale-read": "answered",
+        "lost-element": "acknowledged", "divergent": "its term began",
+    }  # fmt: skip
+
+
+def test_stretches_left_out_side_by_side_are_labelled_as_far_as_there_is_room() -> None:
+    busy = [row("read", op=n, call_ns=2 * n * MS, return_ns=(2 * n + 1) * MS) for n in range(12)]
+    moments = [10 * S, 20 * S, 30 * S]
+    drawn = lay_out(busy, (), (), moments)
+    assert len(drawn.breaks) == len(moments)
+    assert not all(label for _, label in drawn.breaks)
+    spans = [(x - LABEL_WIDTH * len(label) / 2, x + LABEL_WIDTH * len(label) / 2)
+             for x, label in drawn.breaks if label]  # fmt: skip
+    assert spans
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+
+
+def test_a_rare_kind_is_shown_beside_a_common_one_of_many_faults(lost: Any) -> None:
+    for fault in range(SHOWN_MAX + 5):
+        for _ in range(2):
+            lost.find("durability", "reordered", [6], offset=3, faults=[f"kill {fault} (n0)"])
+    lost.find("durability", "altered", [6], offset=3)
+    assert page_of(lost.write(), "altered").violation.page
