@@ -147,8 +147,8 @@ SOON_NS = 2_000_000_000
 
 def windows_at(context: CheckContext, time_ns: int) -> list[FaultWindow]:
     """Return the faults that were in force at that time, the latest one first."""
-    inside = [w for w in context.windows if w.start_ns <= time_ns <= w.stop_ns]
-    return sorted(inside, key=lambda window: window.start_ns, reverse=True)
+    inside = [w for w in context.windows if w.from_ns <= time_ns <= w.stop_ns]
+    return sorted(inside, key=lambda window: window.from_ns, reverse=True)
 
 
 def just_before(context: CheckContext, time_ns: int) -> FaultWindow | None:
@@ -156,8 +156,8 @@ def just_before(context: CheckContext, time_ns: int) -> FaultWindow | None:
 
     A kill takes with it what was acknowledged just before it.
     """
-    soon = [w for w in context.windows if time_ns < w.start_ns <= time_ns + SOON_NS]
-    return min(soon, key=lambda window: window.start_ns, default=None)
+    soon = [w for w in context.windows if time_ns < w.from_ns <= time_ns + SOON_NS]
+    return min(soon, key=lambda window: window.from_ns, default=None)
 
 
 def name_of(window: FaultWindow) -> str:

@@ -300,7 +300,7 @@ def _bands(windows: Sequence[FaultWindow], axis: TimeAxis) -> tuple[Band, ...]:
     bands = []
     labelled_to = 0.0
     for window in windows:
-        x, end = axis.x(window.start_ns), axis.x(window.stop_ns)
+        x, end = axis.x(window.from_ns), axis.x(window.stop_ns)
         label_x = round(x + 3, 1)
         label = f"{window.fault}: {window.description}"
         if label_x + LABEL_WIDTH * len(label) > WIDTH:

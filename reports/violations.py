@@ -139,7 +139,7 @@ class Surroundings:
 
     def window_at(self, time_ns: int) -> FaultWindow | None:
         """Return the fault during which `time_ns` was, or the last one that began before it."""
-        inside = [w for w in self.windows if w.start_ns <= time_ns <= w.stop_ns]
+        inside = [w for w in self.windows if w.from_ns <= time_ns <= w.stop_ns]
         return inside[-1] if inside else None
 
     def _queue(self, key: str | None) -> pa.Table:
@@ -318,7 +318,7 @@ def _with_surroundings(
     first_ns = min(row.call_ns for row in around)
     last_ns = max(row.return_ns or row.call_ns for row in around)
     windows = tuple(
-        w for w in surroundings.windows if w.start_ns <= last_ns and w.stop_ns >= first_ns
+        w for w in surroundings.windows if w.from_ns <= last_ns and w.stop_ns >= first_ns
     )
     return replace(violation, around=around, windows=windows)
 

@@ -65,7 +65,7 @@ def stage_of(view: RunView) -> Stage:
     colours = fault_colours([row.window.name for row in view.faults])
     shown = shown_faults(view)
     bands: dict[str, Sequence[float | str]] = {
-        "start": [row.window.start_ns / 1e9 for row in shown],
+        "start": [row.window.from_ns / 1e9 for row in shown],
         "stop": [row.window.stop_ns / 1e9 for row in shown],
         "colour": [colours[row.window.name] for row in shown],
     }
@@ -76,11 +76,9 @@ def shown_faults(view: RunView) -> Sequence[FaultRow]:
     """Return the faults that plots show: all, or the `FAULTS_MAX` longest, in their order."""
     if len(view.faults) <= FAULTS_MAX:
         return view.faults
-    lengths = sorted(
-        (row.window.stop_ns - row.window.start_ns for row in view.faults), reverse=True
-    )
+    lengths = sorted((row.window.stop_ns - row.window.from_ns for row in view.faults), reverse=True)
     least = lengths[FAULTS_MAX]
-    return [row for row in view.faults if row.window.stop_ns - row.window.start_ns > least]
+    return [row for row in view.faults if row.window.stop_ns - row.window.from_ns > least]
 
 
 def new_figure(stage: Stage, height: int, **options: Any) -> Figure:

@@ -110,7 +110,7 @@ def _fault_bars(view: RunView, colours: dict[str, str], whole_s: float) -> list[
     labelled: dict[str, float] = {}
     for row in shown_faults(view):
         window = row.window
-        start_s = window.start_ns / 1e9
+        start_s = window.from_ns / 1e9
         free = start_s - labelled.get(window.name, -whole_s) >= NUMBER_SHARE_MIN * whole_s
         if free:
             labelled[window.name] = start_s
@@ -118,7 +118,7 @@ def _fault_bars(view: RunView, colours: dict[str, str], whole_s: float) -> list[
         bars.append(
             _bar(
                 window.name,
-                window.start_ns,
+                window.from_ns,
                 window.stop_ns,
                 f"fault {window.fault}: {window.description}; {bit}",
                 str(window.fault) if free else "",

@@ -189,7 +189,7 @@ def _picture(
         after = next_leader(view.lanes, led[0], moment_ns) if led else None
         moments += [] if after is None else [after.start_ns]
     for row in faults:
-        moments += [row.window.start_ns, row.window.stop_ns]
+        moments += [row.window.from_ns, row.window.stop_ns]
     windows = [row.window for row in faults]
     return lay_out(rows, windows, view.lanes, moments, all_labels=True)
 

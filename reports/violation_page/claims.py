@@ -185,16 +185,14 @@ def _on(faults: tuple[FaultRow, ...], moment_ns: int | None) -> list[FaultWindow
     """The faults that were on at a moment; none where the moment is not known."""
     if moment_ns is None:
         return []
-    return [row.window for row in faults if row.window.start_ns <= moment_ns <= row.window.stop_ns]
+    return [row.window for row in faults if row.window.from_ns <= moment_ns <= row.window.stop_ns]
 
 
 def _since(on: list[FaultWindow], moment_ns: int | None) -> str:
     """Say for how long the fault had been on; "" where there was none, or more than one."""
     if moment_ns is None:
         return ""
-    return (
-        f", which had begun {in_words(moment_ns - on[0].start_ns)} before" if len(on) == 1 else ""
-    )
+    return f", which had begun {in_words(moment_ns - on[0].from_ns)} before" if len(on) == 1 else ""
 
 
 def in_words(length_ns: int) -> str:

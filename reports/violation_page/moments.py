@@ -94,14 +94,14 @@ def faults_near(
         row
         for row in faults
         if any(
-            row.window.start_ns <= to_ns + SOON_NS and row.window.stop_ns >= from_ns - SOON_NS
+            row.window.from_ns <= to_ns + SOON_NS and row.window.stop_ns >= from_ns - SOON_NS
             for from_ns, to_ns in spans
         )
     ]
     if len(near) > FAULTS_MAX:
         at_ns = moment_ns if moment_ns is not None else spans[0][0]
-        near.sort(key=lambda row: abs(row.window.start_ns - at_ns))
-        near = sorted(near[:FAULTS_MAX], key=lambda row: row.window.start_ns)
+        near.sort(key=lambda row: abs(row.window.from_ns - at_ns))
+        near = sorted(near[:FAULTS_MAX], key=lambda row: row.window.from_ns)
     return tuple(near)
 
 
@@ -160,7 +160,7 @@ def _of_faults(faults: Sequence[FaultRow]) -> Iterator[Moment]:
         window = row.window
         bit = "" if window.bit else ", which did not bite"
         what = f"fault {window.fault}, {window.name}: {window.description}"
-        yield Moment(window.start_ns, "fault", f"{what}, begins{bit}")
+        yield Moment(window.from_ns, "fault", f"{what}, begins{bit}")
         yield Moment(window.stop_ns, "fault", f"fault {window.fault}, {window.name}, is over")
 
 

@@ -29,3 +29,13 @@ def test_a_fault_that_begins_soon_is_named_and_a_later_one_is_not() -> None:
     assert just_before(CONTEXT, 49) is None
     assert just_before(CONTEXT, 50) == CONTEXT.windows[2]
     assert just_before(CONTEXT, 70 + SOON_NS) is None
+
+
+def test_what_happened_while_a_fault_was_being_done_is_under_it() -> None:
+    """A kill takes effect before the harness knows that the process is gone."""
+    begun = FaultWindow(0, "kill", "kill n0", 20, 30, bit=True, evidence="", began_ns=12)
+    context = CheckContext(nodes=("n0",), committed={}, promises=Promises(), windows=(begun,))
+    assert windows_at(context, 12) == [begun]
+    assert windows_at(context, 11) == []
+    assert just_before(context, 11) == begun
+    assert just_before(context, 12) is None

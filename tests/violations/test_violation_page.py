@@ -494,11 +494,11 @@ def test_a_kind_names_a_file_and_nothing_else(kind: str, name: str) -> None:
 
 def test_of_many_faults_the_nearest_are_shown_and_far_ones_never() -> None:
     rows: Any = [
-        SimpleNamespace(window=SimpleNamespace(start_ns=n * S, stop_ns=n * S + S // 2))
+        SimpleNamespace(window=SimpleNamespace(from_ns=n * S, stop_ns=n * S + S // 2))
         for n in range(60)
     ]
     spans = [(10 * S, 10 * S + MS), (50 * S, 50 * S + MS)]
-    begun = [row.window.start_ns // S for row in faults_near(rows, spans, 10 * S)]
+    begun = [row.window.from_ns // S for row in faults_near(rows, spans, 10 * S)]
     assert begun == [8, 9, 10, 11, 12, 48, 49, 50]
     assert len(begun) == FAULTS_MAX
     assert faults_near(rows, [], None) == ()
