@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,8 @@ LINES_OF_NODE_MAX: Final = 40
 """Lines of one node that are shown; those nearest to the moment stay."""
 LINE_MAX: Final = 300
 """Characters of a line that are shown."""
+REPEATS_MIN: Final = 4
+"""A line that a node wrote so often in these seconds is shown once, with how often."""
 BEFORE_NS: Final = 5_000_000_000
 AFTER_NS: Final = 5_000_000_000
 """How far around the moment lines are shown."""
@@ -152,7 +154,7 @@ def lines_around(logs: Sequence[NodeLog], clock: Clock, moment_ns: int) -> LogLi
                 notes.append(NO_TIMES.format(node=log.node))
             continue
         begin = bisect_left(timed, from_ns, key=_time_of)
-        inside = timed[begin : bisect_right(timed, to_ns, key=_time_of)]
+        inside = _told_once(timed[begin : bisect_right(timed, to_ns, key=_time_of)])
         nearest = sorted(inside, key=lambda line: abs(line.time_ns - moment_ns))
         if len(nearest) > LINES_OF_NODE_MAX:
             notes.append(
@@ -167,6 +169,24 @@ def lines_around(logs: Sequence[NodeLog], clock: Clock, moment_ns: int) -> LogLi
         notes.insert(0, NO_CLOCK)
     found.sort(key=lambda line: line.time_ns)
     return LogLines(tuple(log.node for log in logs), tuple(found), from_ns, to_ns, tuple(notes))
+
+
+def _told_once(lines: Sequence[LogLine]) -> list[LogLine]:
+    """Leave of lines that say the same again and again the first, and add how often it came."""
+    again: dict[str, list[LogLine]] = {}
+    for line in lines:
+        if not line.is_mark:
+            again.setdefault(line.text, []).append(line)
+    told = []
+    for line in lines:
+        same = again.get(line.text, ()) if not line.is_mark else ()
+        if len(same) < REPEATS_MIN:
+            told.append(line)
+        elif same[0] is line:
+            until_s = same[-1].time_ns / NS_PER_S
+            more = f"{line.text} (again {len(same) - 1} times until {until_s:.3f} s)"
+            told.append(replace(line, text=more))
+    return told
 
 
 def _related(log: NodeLog, clock: Clock) -> tuple[list[LogLine], bool]:

@@ -112,6 +112,20 @@ def test_of_very_many_lines_the_nearest_stay_and_the_rest_is_counted() -> None:
     assert found.notes[0].startswith("60 more lines of n0")
 
 
+def test_what_a_node_says_again_and_again_stands_once_with_how_often() -> None:
+    clock = Clock(1_800_000_000 * S, 0)
+    said = [f"2027-01-15T08:00:0{n // 10}.{n % 10}00Z peer {w}" for n in range(30, 38)
+            for w in ("found", "lost")]  # fmt: skip
+    said += ["2027-01-15T08:00:04.100Z role=leader"] * 3
+    said += ["--- shaketable: n0 incarnation 2 starts at 4.500 s"] * 4
+    told = times(*said, clock=clock)
+    assert told[:2] == [
+        (3.0, "peer found (again 7 times until 3.700 s)"),
+        (3.0, "peer lost (again 7 times until 3.700 s)"),
+    ]
+    assert [text for _, text in told[2:]] == ["role=leader"] * 3 + ["n0 incarnation 2 starts"] * 4
+
+
 @pytest.mark.parametrize(
     "line",
     ["2027-99-99T99:99:99 x", "2027-01-15T08:00:03.250Zx", "\x00\x1b[31mred", "--- shaketable: x"],
