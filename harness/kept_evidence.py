@@ -24,7 +24,7 @@ from harness.errors import HarnessError
 from harness.history.export import load_operations
 from harness.history.run_folder import RunFolder, write_atomically
 from harness.history.schema import APPENDING
-from harness.verdict import Finding, Verdict
+from harness.verdict import INDEX_DETAILS, Finding, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +38,6 @@ MAPS_MAX: Final = 8
 """Queues that are mapped."""
 FILE_BYTES_MAX: Final = 8 << 20
 """A larger file is not written: a page without entries is better than one that does not open."""
-INDEX_DETAILS: Final = {"divergent": ("index",), "index-twice": ("index",), "term-fell": ("index",),
-                        "damaged": ("index",), "gap": ("first", "last")}  # fmt: skip
-"""Details in which findings of these kinds say which indices of the log they are about."""
 COLUMNS: Final = ("f", "key", "input", "offset", "outcome")
 
 

@@ -9,7 +9,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+INDEX_DETAILS: Final = {"divergent": ("index",), "index-twice": ("index",), "term-fell": ("index",),
+                        "damaged": ("index",), "gap": ("first", "last")}  # fmt: skip
+"""Details in which findings of these kinds say which indices of the log they are about."""
 
 
 class Outcome(enum.IntEnum):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from reports.model import ID_MAX, is_whole
+from reports.plain_json import ID_MAX, is_whole, listed
 
 WIDTH: Final = 760
 NODE_WIDTH: Final = 190
@@ -81,7 +81,7 @@ def circle_of(
         details: of the finding.
         describe: says of an operation's id what it did, and who did it when.
     """
-    links = [link for link in map(_link, _listed(details.get("cycle"))) if link is not None]
+    links = [link for link in map(_link, listed(details.get("cycle"))) if link is not None]
     if not links:
         return None
     ops = [source for source, _, _, _ in links]
@@ -123,10 +123,6 @@ def _link(link: object) -> tuple[int, int, str, str] | None:
     if not is_whole(source) or not is_whole(target) or max(abs(source), abs(target)) > ID_MAX:
         return None
     return source, target, _cut(str(link.get("edge")), 20), _cut(str(link.get("why")), TEXT_MAX)
-
-
-def _listed(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _places(count: int) -> tuple[list[tuple[float, float]], int]:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from reports.plain_json import mapping
+
 NOT_KNOWN = "other"
 
 
@@ -13,12 +15,8 @@ def families(results: Mapping[str, Any]) -> tuple[tuple[str, int, int], ...]:
     """Return (family, how many bit, how many were done), by family; nothing of older results."""
     bit: Counter[str] = Counter()
     done: Counter[str] = Counter()
-    for of_fault in _mapping(_mapping(results.get("faults")).get("by_name")).values():
-        family = str(of_fault["family"]) if "family" in _mapping(of_fault) else NOT_KNOWN
-        bit[family] += int(_mapping(of_fault).get("bit") or 0)
-        done[family] += int(_mapping(of_fault).get("done") or 0)
+    for of_fault in mapping(mapping(results.get("faults")).get("by_name")).values():
+        family = str(of_fault["family"]) if "family" in mapping(of_fault) else NOT_KNOWN
+        bit[family] += int(mapping(of_fault).get("bit") or 0)
+        done[family] += int(mapping(of_fault).get("done") or 0)
     return tuple((family, bit[family], done[family]) for family in sorted(done))
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

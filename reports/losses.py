@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from reports.gating.measuring import COUNTED, LOSS_CHECKERS, LOSSES
+from reports.plain_json import mapping
 
 KINDS: Final = frozenset(kind for kinds in LOSSES for kind in kinds)
 """Kinds of findings that say that something acknowledged is gone."""
@@ -77,8 +78,8 @@ def _counts(verdict: Mapping[str, Any]) -> Counter[str]:
         # All of them are of this kind, those that were not kept as well.
         kind, kept = str(broken[0].get("kind")), _number(verdict.get("findings_total"))
         found[kind] = max(found[kind], kept)
-    for counts in (verdict.get("counts"), _mapping(verdict.get("data")).get("observed")):
-        for kind, count in _mapping(counts).items():
+    for counts in (verdict.get("counts"), mapping(verdict.get("data")).get("observed")):
+        for kind, count in mapping(counts).items():
             found[str(kind)] = max(found[str(kind)], _number(count))
     return found
 
@@ -91,7 +92,7 @@ def _by_fault(verdict: Mapping[str, Any]) -> Counter[int]:
     counts: Counter[int] = Counter()
     for finding in _findings(verdict):
         if str(finding.get("kind")) in KINDS:
-            number = _fault(_mapping(finding.get("details")))
+            number = _fault(mapping(finding.get("details")))
             if number is not None:
                 counts[number] += 1
     return counts
@@ -115,8 +116,4 @@ def _findings(verdict: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 
 def _listed(verdict: Mapping[str, Any], place: str) -> Iterable[Mapping[str, Any]]:
     found = verdict.get(place)
-    yield from (one for one in (found if isinstance(found, list) else ()) if _mapping(one))
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    yield from (one for one in (found if isinstance(found, list) else ()) if mapping(one))

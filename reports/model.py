@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from reports.failover import Failover, failover
 from reports.losses import NOT_JUDGED, Losses
 from reports.node_samples import NOT_SAMPLED, Sampled
 from reports.outages import Availability
+from reports.plain_json import ID_MAX, is_whole
 from reports.recovery import Recovery
 
 
@@ -85,9 +86,6 @@ class OperationRow:
     told: str = ""
 
 
-ID_MAX = 2**63 - 1
-
-
 def named_operations(finding: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the ids of operations that a finding of results.json names; what is none is left out.
 
@@ -97,11 +95,6 @@ def named_operations(finding: Mapping[str, Any]) -> tuple[int, ...]:
     if not isinstance(named, list | tuple):
         return ()
     return tuple(op for op in named if is_whole(op) and 0 <= op <= ID_MAX)
-
-
-def is_whole(value: object) -> TypeGuard[int]:
-    """Whether a value of a JSON file is a whole number."""
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)

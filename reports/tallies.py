@@ -12,14 +12,10 @@ import pyarrow.compute as pc
 
 from harness.plugins import FaultWindow
 from reports.model import DrainRow, StatsRow
+from reports.plain_json import mapping
 
 ERRORS_MAX: Final = 30
 """Different error texts that are listed."""
-
-
-def mapping(value: object) -> Mapping[str, Any]:
-    """Return a value that is a mapping, and an empty one for any other."""
-    return value if isinstance(value, Mapping) else {}
 
 
 def outcomes(operations: pa.Table) -> tuple[int, int, int]:

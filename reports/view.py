@@ -27,10 +27,10 @@ from reports.model import (
 )
 from reports.node_samples import Sampled, read_samples
 from reports.outages import Availability, availability
+from reports.plain_json import mapping
 from reports.promise_table import promise_rows
 from reports.promised import promised
 from reports.recovery import recovery_times
-from reports.tallies import mapping
 from reports.violation_page.choosing import with_pages
 from reports.violations import Surroundings, group_findings, kind_totals
 from reports.worked import Worked, worked_until

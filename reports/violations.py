@@ -19,14 +19,8 @@ import pyarrow.compute as pc
 
 from harness.history.schema import APPENDING
 from harness.plugins import FaultWindow
-from reports.model import (
-    ID_MAX,
-    OperationRow,
-    Violation,
-    ViolationGroup,
-    is_whole,
-    named_operations,
-)
+from reports.model import OperationRow, Violation, ViolationGroup, named_operations
+from reports.plain_json import ID_MAX, is_whole
 
 SHOWN_MAX = 20
 """Findings of one checker that are shown; the number of the rest is said."""

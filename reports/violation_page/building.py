@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness.history.plain_files import NoPlainFileError, read_plain
-from harness.verdict import Finding
+from harness.verdict import INDEX_DETAILS, Finding
 from reports.check_model import failing_part
 from reports.check_page import part_story
 from reports.circle import Circle, circle_of
 from reports.failing_picture import lay_out as lay_out_part
-from reports.model import ID_MAX, CheckerView, FaultRow, OperationRow, RoleSpan, RunView, Violation
+from reports.model import CheckerView, FaultRow, OperationRow, RoleSpan, RunView, Violation
+from reports.plain_json import ID_MAX, mapping
 from reports.plain_words import title
 from reports.spacetime import Picture, describe, lay_out
 from reports.violation_page.choosing import pages_of
@@ -49,8 +50,6 @@ _SHOWN_ELSEWHERE: Final = frozenset(
         "cycle", "component", "process",
     }
 )  # fmt: skip
-_INDEX_DETAILS: Final = ("index", "first", "last")
-_OF_THE_LOG: Final = frozenset({"divergent", "gap", "term-fell", "index-twice", "damaged"})
 _OF_DURABILITY: Final = "durability"
 
 
@@ -139,20 +138,14 @@ def _page(
 
 def _facts(path: Path) -> Mapping[str, Any]:
     try:
-        return _mapping(json.loads(read_plain(path, FACTS_BYTES_MAX)))
+        return mapping(json.loads(read_plain(path, FACTS_BYTES_MAX)))
     except (NoPlainFileError, ValueError, RecursionError):
         return {}  # the view's notes say so
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def _indices(kind: str, details: Mapping[str, Any]) -> list[int]:
     """Return the indices of the log that a finding about the log is about."""
-    if kind not in _OF_THE_LOG:
-        return []
-    found = [details.get(name) for name in _INDEX_DETAILS]
+    found = [details.get(name) for name in INDEX_DETAILS.get(kind, ())]
     return [index for index in found if isinstance(index, int) and not isinstance(index, bool)]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness.history.plain_files import NoPlainFileError, read_plain
-from reports.model import ID_MAX, is_whole
+from reports.plain_json import listed, mapping, whole
 from reports.violation_page.model import (
     Entries,
     Entry,
@@ -77,19 +77,19 @@ def read_kept(folder: Path) -> Kept:
         return Kept(note=f"{FILE} cannot be read. {NOT_KEPT}")
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         return Kept(note=f"{FILE} is of another version of shaketable: its entries are not shown.")
-    columns = tuple(map(str, _list(value.get("columns"))))
+    columns = tuple(map(str, listed(value.get("columns"))))
     return Kept(
         nodes={
             str(node): facts
-            for node, facts in _map(value.get("nodes")).items()
+            for node, facts in mapping(value.get("nodes")).items()
             if isinstance(facts, Mapping)
         },
-        places=tuple(each for each in _list(value.get("places")) if isinstance(each, Mapping)),
+        places=tuple(each for each in listed(value.get("places")) if isinstance(each, Mapping)),
         entries={
-            str(node): [*_entries(columns, _list(rows))]
-            for node, rows in _map(value.get("entries")).items()
+            str(node): [*_entries(columns, listed(rows))]
+            for node, rows in mapping(value.get("entries")).items()
         },
-        maps=tuple(each for each in _list(value.get("maps")) if isinstance(each, Mapping)),
+        maps=tuple(each for each in listed(value.get("maps")) if isinstance(each, Mapping)),
     )
 
 
@@ -220,16 +220,16 @@ def _nearest(indices: Sequence[int], spots: Sequence[int]) -> list[int]:
 def _entries(columns: Sequence[str], rows: Iterable[Any]) -> Iterator[Entry]:
     for row in rows:
         named = dict(zip(columns, row if isinstance(row, list) else (), strict=False))
-        index = _whole(named.get("index"))
+        index = whole(named.get("index"))
         if index is None:
             continue
         yield Entry(
             index=index,
-            term=_whole(named.get("term")),
-            crc=_whole(named.get("crc")),
+            term=whole(named.get("term")),
+            crc=whole(named.get("crc")),
             key=_text(named.get("key")),
-            offset=_whole(named.get("offset")),
-            value=_whole(named.get("value")),
+            offset=whole(named.get("offset")),
+            value=whole(named.get("value")),
             problem=_text(named.get("problem")),
             is_it=False,
             is_odd=False,
@@ -265,7 +265,7 @@ def _holds(
     said = " and ".join(said_of(entry) for entry in found[:3]) or "nothing"
     if problem := facts.get("problem"):
         return f"a log that was not read whole ({problem}); found of it: {said}"
-    last, committed = _whole(facts.get("last")), _whole(facts.get("committed"))
+    last, committed = whole(facts.get("last")), whole(facts.get("committed"))
     ends = "its log is empty" if last is None else f"its log ends at index {last}"
     upto = "" if committed is None else f", committed up to {committed}"
     return f"{said}; {ends}{upto}"
@@ -285,22 +285,22 @@ def said_of(entry: Entry) -> str:
 def map_around(kept: Kept, key: str | None, offset: int | None) -> LogMap | None:
     """Return the map of a queue, with a marker at an offset; None where none was kept."""
     found = next((each for each in kept.maps if each.get("key") == key), None)
-    first = None if found is None else _whole(found.get("first"))
-    last = None if found is None else _whole(found.get("last"))
+    first = None if found is None else whole(found.get("first"))
+    last = None if found is None else whole(found.get("last"))
     if found is None or first is None or last is None or last < first:
         return None
     scale = (MAP_WIDTH - LEFT - RIGHT) / (last - first + 1)
     strips = []
-    for number, (node, told) in enumerate(sorted(_map(found.get("nodes")).items())):
+    for number, (node, told) in enumerate(sorted(mapping(found.get("nodes")).items())):
         if not isinstance(told, Mapping):
             continue
-        counts = _map(told.get("counts"))
+        counts = mapping(told.get("counts"))
         strips.append(
             Strip(
                 node=str(node),
                 y=float(TOP + number * STRIP),
-                stretches=tuple(_stretches(_list(told.get("stretches")), first, last, scale)),
-                counts=tuple((state, _whole(counts.get(state)) or 0) for state in STATES),
+                stretches=tuple(_stretches(listed(told.get("stretches")), first, last, scale)),
+                counts=tuple((state, whole(counts.get(state)) or 0) for state in STATES),
             )
         )
     marker = None
@@ -310,8 +310,8 @@ def map_around(kept: Kept, key: str | None, offset: int | None) -> LogMap | None
         key=str(key),
         first=first,
         last=last,
-        acknowledged=_whole(found.get("acknowledged")) or 0,
-        offsets_a_bin=_whole(found.get("bin")) or 1,
+        acknowledged=whole(found.get("acknowledged")) or 0,
+        offsets_a_bin=whole(found.get("bin")) or 1,
         width=MAP_WIDTH,
         height=TOP + STRIP * len(strips) + 24,
         strips=tuple(strips),
@@ -324,7 +324,7 @@ def _stretches(rows: Sequence[Any], first: int, last: int, scale: float) -> Iter
     for row in rows[:STRETCHES_MAX]:
         if not isinstance(row, list) or len(row) < 4 or row[2] not in STATES:
             continue
-        begin, end, count = _whole(row[0]), _whole(row[1]), _whole(row[3]) or 0
+        begin, end, count = whole(row[0]), whole(row[1]), whole(row[3]) or 0
         if begin is None or end is None or not first <= begin <= end <= last:
             continue
         offsets = f"offset {begin}" if begin == end else f"offsets {begin} to {end}"
@@ -347,17 +347,5 @@ def _ticks(first: int, last: int, scale: float) -> Iterator[tuple[float, str]]:
         yield round(LEFT + (offset - first + 0.5) * scale, 1), f"{offset}"
 
 
-def _whole(value: object) -> int | None:
-    return value if is_whole(value) and abs(value) <= ID_MAX else None
-
-
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _map(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

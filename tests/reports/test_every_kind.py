@@ -23,6 +23,8 @@ from reports.check_model import CheckedHistory
 from reports.check_page import PARTS_MAX, render_page
 from reports.violation_page.claims import PROMISED
 
+PAPER_PX = 718
+"""A4 but for its margins."""
 Runs = dict[str, JudgedRun]
 Rows = dict[int, dict[str, object]]
 
@@ -121,6 +123,21 @@ def test_the_pages_of_every_kind_are_quiet_alone_and_open_to_everybody(
         require_open_to_everybody(browser, f"{page.name}, narrow")
         assert browser.complaints() == [], page.name
         assert browser.requests_elsewhere() == [], page.name
+
+
+@pytest.mark.browser
+@needs_chromium
+def test_what_is_printed_fits_the_paper(runs: Runs, browser: Chromium) -> None:
+    for run in runs.values():
+        page = next(iter(pages_by_kind(run).values()))
+        for path in (run.folder / "report.html", page):
+            browser.open(path.as_uri())
+            browser.print_on(PAPER_PX)
+            assert browser.overflow_px() <= 0, path
+        browser.open((run.folder / "report.html").as_uri())
+        browser.print_on(PAPER_PX)
+        number = browser.driver.find_element("css selector", "#fault-0 td")
+        assert number.text == "0"
 
 
 def require_open_to_everybody(browser: Chromium, where: str) -> None:

@@ -107,6 +107,11 @@ class Chromium:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
+    def print_on(self, width: int) -> None:
+        """Show the open page as it is printed on paper of so many pixels."""
+        self.see(width)
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+
     def complaints(self) -> list[str]:
         """What stands in the console as a warning or an error."""
         log = self.driver.get_log("browser")
