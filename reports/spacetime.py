@@ -33,6 +33,9 @@ BAR_WIDTH_MIN = 3.0
 LABEL_WIDTH = 7.0
 """Width of one character of a label, roughly."""
 
+LABEL_GAP = 3.0
+"""Between two labels of one lane."""
+
 TICKS_MAX = 8
 
 ROLES_MAX = 300
@@ -253,29 +256,12 @@ def _bars(
     *,
     all_labels: bool = False,
 ) -> tuple[Bar, ...]:
+    places = _label_places(rows, axis, right, all_labels=all_labels)
     bars = []
-    taken: dict[int, float] = {}  # lane -> where the last number or label ends
-    marked_at = {
-        process: [axis.x(row.call_ns) for row in rows if row.marked and row.process == process]
-        for process in lanes
-    }
     for number, row in enumerate(rows, start=1):
         x = axis.x(row.call_ns)
-        open_ended = row.return_ns is None
         end = right if row.return_ns is None else axis.x(row.return_ns)
-        is_labelled = row.marked or all_labels
-        label = describe(row) if is_labelled else ""
-        text = f"{number} {label}".strip() if is_labelled else str(number)
-        width = LABEL_WIDTH * len(text)
-        to_left = x + width > right
-        from_x, to_x = (x - width, x) if to_left else (x, x + width)
-        free = from_x >= taken.get(row.process, 0.0) or row.marked
-        crowded = not row.marked and any(
-            x - width < place < x + width + LABEL_WIDTH * 4 for place in marked_at[row.process]
-        )
-        show = free and not crowded
-        if show:
-            taken[row.process] = to_x + 3
+        place = places.get(number)
         bars.append(
             Bar(
                 x=round(x, 1),
@@ -283,12 +269,12 @@ def _bars(
                 width=round(max(BAR_WIDTH_MIN, end - x), 1),
                 outcome=row.outcome,
                 marked=row.marked,
-                open_ended=open_ended,
+                open_ended=row.return_ns is None,
                 number=number,
-                label=text,
+                label=str(number) if place is None else place.text,
                 label_x=round(x, 1),
-                label_anchor="end" if to_left else "start",
-                show_number=show,
+                label_anchor="start" if place is None or place.from_x >= x else "end",
+                show_number=place is not None,
                 title=f"{number}: {describe(row)}, {row.outcome}"
                 + (f", answered by {row.node}" if row.node else ""),
             )
@@ -296,18 +282,67 @@ def _bars(
     return tuple(bars)
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a label stands in its lane."""
+
+    text: str
+    from_x: float
+    to_x: float
+
+    def hits(self, other: _Place) -> bool:
+        """Whether the two would be printed over each other."""
+        return self.from_x < other.to_x + LABEL_GAP and other.from_x < self.to_x + LABEL_GAP
+
+
+def _label_places(
+    rows: Sequence[OperationRow], axis: TimeAxis, right: float, *, all_labels: bool
+) -> dict[int, _Place]:
+    """Give operations a label where there is room, by their number: what is marked goes first.
+
+    What is marked has its number at least, even where that stands over another's.
+    """
+    placed: dict[int, list[_Place]] = {}
+    found: dict[int, _Place] = {}
+    numbered = sorted(enumerate(rows, start=1), key=lambda each: (not each[1].marked, each[0]))
+    for number, row in numbered:
+        x = axis.x(row.call_ns)
+        told = [f"{number} {describe(row)}"] if row.marked or all_labels else []
+        tries = [_Place(text, x, x + _width(text)) for text in (*told, str(number))]
+        if row.marked or all_labels:  # to the left of its begin, too
+            left = [_Place(each.text, x - _width(each.text), x) for each in tries]
+            tries = [each for pair in zip(tries, left, strict=True) for each in pair]
+        beside = placed.setdefault(row.process, [])
+        free = (
+            each
+            for each in tries
+            if each.from_x >= LEFT and each.to_x <= right and not any(map(each.hits, beside))
+        )
+        place = next(free, tries[-2] if row.marked else None)
+        if place is not None:
+            found[number] = place
+            beside.append(place)
+    return found
+
+
+def _width(text: str) -> float:
+    return LABEL_WIDTH * len(text)
+
+
 def _bands(windows: Sequence[FaultWindow], axis: TimeAxis) -> tuple[Band, ...]:
     bands = []
+    begins = [axis.x(window.from_ns) for window in windows]
     labelled_to = 0.0
-    for window in windows:
-        x, end = axis.x(window.from_ns), axis.x(window.stop_ns)
+    for at, window in enumerate(windows):
+        x, end = begins[at], axis.x(window.stop_ns)
         label_x = round(x + 3, 1)
+        room = min((other for other in begins[at + 1 :] if other > x), default=WIDTH) - x
         label = f"{window.fault}: {window.description}"
-        if label_x + LABEL_WIDTH * len(label) > WIDTH:
+        if _width(label) > room:
             label = str(window.fault)
         if label_x < labelled_to:
             label = ""
-        labelled_to = max(labelled_to, label_x + LABEL_WIDTH * (len(label) + 1) if label else 0.0)
+        labelled_to = max(labelled_to, label_x + _width(label) + LABEL_WIDTH if label else 0.0)
         title = f"{window.name} {window.fault}: {window.description}"
         bands.append(
             Band(round(x, 1), round(max(2.0, end - x), 1), window.name, title, label, label_x)

@@ -58,6 +58,37 @@ def test_every_operation_is_drawn_inside_the_picture(
     assert all(x <= picture.width for x, _ in picture.ticks)
 
 
+@given(SPANS, st.lists(st.integers(0, 2), min_size=20, max_size=20), st.sets(st.integers(0, 20)))
+def test_labels_are_not_printed_over_each_other(
+    spans: list[tuple[int, int]], processes: list[int], marked: set[int]
+) -> None:
+    """What is marked has its number in any case, and is out of the way of all others."""
+    rows = [
+        row(n, start, stop, processes[n], marked=n in marked)
+        for n, (start, stop) in enumerate(spans)
+    ]
+    shown = [bar for bar in spacetime.lay_out(rows, ()).bars if bar.show_number]
+    for bar in shown:
+        assert _span(bar)[0] >= spacetime.LEFT or bar.marked
+        for other in shown:
+            if other is not bar and other.y == bar.y and not (other.marked and bar.marked):
+                assert _span(bar)[1] <= _span(other)[0] or _span(other)[1] <= _span(bar)[0]
+
+
+def test_two_marked_labels_at_the_edge_stand_beside_each_other() -> None:
+    rows = [row(0, 0, 3 * S, 1), row(1, 3 * S, 3 * S + 9 * MS, 0, marked=True),
+            row(2, 3 * S + 50 * MS, 3 * S + 90 * MS, 0, marked=True)]  # fmt: skip
+    shown = [bar for bar in spacetime.lay_out(rows, ()).bars if bar.show_number and bar.marked]
+    first, second = sorted(map(_span, shown))
+    assert first[1] <= second[0]
+
+
+def _span(bar: spacetime.Bar) -> tuple[float, float]:
+    width = spacetime.LABEL_WIDTH * len(bar.label)
+    is_left = bar.label_anchor == "end"
+    return (bar.label_x - width, bar.label_x) if is_left else (bar.label_x, bar.label_x + width)
+
+
 def test_idle_time_is_squeezed_and_said() -> None:
     rows = [row(0, 10 * S, 10 * S + 5 * MS), row(1, 10 * S + 8 * MS, 10 * S + 12 * MS)]
     assert spacetime.lay_out(rows, ()).breaks == ()
