@@ -32,7 +32,7 @@ from harness.history.foreign.source import Source, open_source
 from harness.marks import scratch_prefix
 from harness.plugins import CheckContext, Checker, Promises, SearchBudget
 from harness.verdict import Verdict
-from reports.check_model import CheckedHistory, shown_findings
+from reports.check_page.model import CheckedHistory, shown_findings
 
 LOCAL_ROWS_MAX: Final = 2_000_000
 """Up to so many operations `--engine auto` checks in this process (docs/adr/0010)."""

@@ -38,7 +38,7 @@ from harness.verdict import Verdict
 from harness.words import family_of
 
 if TYPE_CHECKING:
-    from reports.worked import Worked
+    from reports.availability.worked import Worked
 
 log = logging.getLogger(__name__)
 
@@ -172,8 +172,8 @@ def judge(
 
 def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict[str, Any] | None:
     """Measure how soon writes went on after kills of the leader; None if there were none."""
-    from reports import failover  # noqa: PLC0415 - only where a run is judged
-    from reports.elections import aimed_plans  # noqa: PLC0415
+    from reports.availability import failover  # noqa: PLC0415 - only where a run is judged
+    from reports.availability.elections import aimed_plans  # noqa: PLC0415
 
     if not any(window.name == failover.KILL for window in exported.windows):
         return None
@@ -189,8 +189,8 @@ def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict
 
 def _worked(folder: RunFolder, campaign: Campaign, end_ns: int) -> Worked | None:
     """Say when clients worked, if run.json does; its events must have been exported."""
-    from reports.timeline import phase_spans  # noqa: PLC0415 - only where a run is judged
-    from reports.worked import Worked, worked_until  # noqa: PLC0415
+    from reports.availability.worked import Worked, worked_until  # noqa: PLC0415
+    from reports.plotting.timeline import phase_spans  # noqa: PLC0415 - only where a run is judged
 
     phases = phase_spans(_facts(folder).get("phases"), end_ns)
     until_ns = worked_until(phases, campaign.time_limit_s)

@@ -18,8 +18,9 @@ def write(folder: Path) -> list[Path]:
         OSError: a page of an earlier report cannot be deleted.
     """
     # The plots' library takes half a second to import; the view and recovery need none of it.
-    from reports import html, junit  # noqa: PLC0415 - see above
-    from reports.view import build_view  # noqa: PLC0415 - see above
+    from reports import junit  # noqa: PLC0415 - see above
+    from reports.run_page import html  # noqa: PLC0415 - see above
+    from reports.run_page.view import build_view  # noqa: PLC0415 - see above
     from reports.violation_page.writing import write_pages  # noqa: PLC0415 - see above
 
     view = build_view(folder)

@@ -1,7 +1,7 @@
 """The view model of a run's report: what the page and the JUnit file show, and nothing else.
 
-Pure data. Built by `reports.view.build_view`, read by `reports.html` and `reports.junit`.
-Times are ns since the run's start unless a name says otherwise.
+Pure data. Built by `reports.run_page.view.build_view`, read by `reports.run_page.html` and
+`reports.junit`. Times are ns since the run's start unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import pyarrow as pa
 from harness.plugins import FaultWindow
 from harness.verdict import FINDINGS_KEPT_MAX
 from reports import plain_words
-from reports.failover import Failover, failover
-from reports.losses import NOT_JUDGED, Losses
-from reports.node_samples import NOT_SAMPLED, Sampled
-from reports.outages import Availability
+from reports.availability.failover import Failover, failover
+from reports.availability.outages import Availability
+from reports.availability.recovery import Recovery
 from reports.plain_json import ID_MAX, is_whole
-from reports.recovery import Recovery
+from reports.plotting.node_samples import NOT_SAMPLED, Sampled
+from reports.run_page.losses import NOT_JUDGED, Losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,10 @@ class FaultRow:
 
     `hit_leader`: it bit, and by its plan the leader was its victim or cut off; then
     `new_leader_ns` is how soon after its effect another led (None: no other one did).
-    `killed_leader`: it was a kill of the leader that left a majority (see reports.failover).
-    `lost_ns` is how much of its time and aftermath the group did not serve (reports.outages; None:
-    nobody asked), `losses` how many operations acknowledged under it were seen lost.
+    `killed_leader`: it was a kill of the leader that left a majority (see
+    `reports.availability.failover`). `lost_ns` is how much of its time and aftermath the group did
+    not serve (`reports.availability.outages`; None: nobody asked), `losses` how many
+    operations acknowledged under it were seen lost.
     """
 
     window: FaultWindow

@@ -23,13 +23,13 @@ from harness.history.export import (
 )
 from harness.history.plain_files import NoPlainFileError, read_plain
 from harness.history.run_folder import RunFolder
+from reports.availability.worked import Worked, worked_until
 from reports.gating.measures import CEILINGS
 from reports.gating.measuring import COLUMNS, Measured, measure_loss, measure_operations
 from reports.gating.model import Bites, Conclusion, RunFacts
 from reports.gating.policy import Policy
-from reports.timeline import phase_spans
+from reports.plotting.timeline import phase_spans
 from reports.violation_page import page_index
-from reports.worked import Worked, worked_until
 
 NS_PER_S: Final = 1e9
 MEASURED: Final = tuple(key for key in CEILINGS if key != "acknowledged_loss")

@@ -10,7 +10,7 @@ import msgspec
 
 from harness.verdict import FINDINGS_KEPT_MAX, Outcome
 from reports.gating.model import Conclusion, Kind
-from reports.violations import kind_totals
+from reports.run_page.violations import kind_totals
 
 Valid = bool | Literal["unknown"]
 FOUND_UNKNOWN = "finding"

@@ -11,8 +11,8 @@ from harness.history.run_folder import LATEST, RunFolder
 from harness.matrix.folder import MatrixFolder
 from harness.matrix.journal import FaultCount, Outcome
 from harness.verdict import ExitCode
-from reports.recovery import summarise
-from reports.view import build_view
+from reports.availability.recovery import summarise
+from reports.run_page.view import build_view
 
 VERDICTS: Final = (ExitCode.VALID, ExitCode.INVALID, ExitCode.UNKNOWN)
 SAID_CHARS_MAX: Final = 400

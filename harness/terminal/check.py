@@ -27,7 +27,7 @@ from harness.terminal.check_summary import Refused
 from harness.terminal.interrupts import sure_interrupts
 from harness.terminal.output import Output
 from harness.verdict import EXIT_BY_OUTCOME, worst_exit
-from reports.check_model import CheckedHistory
+from reports.check_page.model import CheckedHistory
 
 TIME_BUDGET_S_MAX: Final = 7 * 24 * 3600.0
 MEMORY_BYTES_MIN: Final = 1 << 20

@@ -17,7 +17,7 @@ from harness.terminal import failing_text
 from harness.terminal.grid import INDENT, show_rows
 from harness.terminal.output import Output
 from harness.verdict import Outcome, Verdict, join
-from reports.check_model import CheckedHistory, failing_part, shown_findings
+from reports.check_page.model import CheckedHistory, failing_part, shown_findings
 
 FORMAT: Final = 1
 """Of the JSON; raised when a reader of older files would misread newer ones."""
@@ -86,7 +86,7 @@ def write_page(out: Console, checked: Sequence[CheckedHistory], path: Path) -> N
     Raises:
         HarnessError: it cannot be written.
     """
-    from reports.check_page import render_page  # noqa: PLC0415 - its templates take time to load
+    from reports.check_page.page import render_page  # noqa: PLC0415 - its templates take time to load
 
     write_atomically(path, render_page(checked))
     out.print()

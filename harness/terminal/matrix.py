@@ -83,7 +83,7 @@ def _run(
 ) -> int:
     """Run what is to be run, show and write what came of it; return the exit code."""
     from harness.matrix.reading import read_outcome  # noqa: PLC0415 - half a second, for others
-    from reports.matrix_page import render_matrix  # noqa: PLC0415 - as above
+    from reports.matrix_page.page import render_matrix  # noqa: PLC0415 - as above
 
     ours = [cell.id for cell in plan.cells if not cell.skipped]
     todo = pending(ours, journal.attempts, again and is_resumed)

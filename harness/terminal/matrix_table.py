@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.matrix.plan import Plan
-from reports.matrix_model import MatrixCell, MatrixView
+from reports.matrix_page.model import MatrixCell, MatrixView
 
 STYLES: Final[Mapping[str, str]] = {
     "VALID": "green",

@@ -151,7 +151,7 @@ def judge_stored(folder: RunFolder, campaign: Campaign, engine: judge.Engine) ->
 def conclude(folder: RunFolder, outcome: Outcome) -> int:
     """Print the summary of a judged run; return its exit code."""
     from harness.terminal import summary  # noqa: PLC0415 - reports take half a second to import
-    from reports.view import build_view  # noqa: PLC0415
+    from reports.run_page.view import build_view  # noqa: PLC0415
 
     view = build_view(folder.path)
     logging.getLogger(__name__).info("event=verdict verdict=%s why=%r", view.verdict, view.why)

@@ -11,7 +11,7 @@ from harness.history.plain_files import NoPlainFileError, read_plain
 from reports.comparing.differences import compare
 from reports.comparing.measuring import Measured, measure
 from reports.comparing.model import Comparison
-from reports.view import build_view
+from reports.run_page.view import build_view
 
 SETTING: Final = (
     "target",

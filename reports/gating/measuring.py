@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from harness.history.schema import APPENDING
 from harness.plugins import FaultWindow
 from harness.verdict import Outcome
+from reports.availability.recovery import recovery_times
+from reports.availability.worked import Worked, outages, serving
 from reports.gating.model import Conclusion
-from reports.recovery import recovery_times
-from reports.worked import Worked, outages, serving
 
 COLUMNS: Final = ("process", "f", "call_ns", "return_ns", "outcome")
 """Of OPERATIONS: what is measured."""

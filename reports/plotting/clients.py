@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool, Range1d
 
-from reports.consumer_lag import consumer_lag
-from reports.error_kinds import error_kinds
+from reports.plotting.consumer_lag import consumer_lag
+from reports.plotting.error_kinds import error_kinds
 from reports.plotting.frame import (
     INK,
     OUTCOME_COLOURS,
@@ -23,7 +23,7 @@ from reports.plotting.frame import (
     lines,
     new_figure,
 )
-from reports.series import Latency, latency, slowest_and_sample, throughput
+from reports.plotting.series import Latency, latency, slowest_and_sample, throughput
 
 LEGEND_ROW: Final = 19
 """Height of a legend's row."""

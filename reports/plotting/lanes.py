@@ -17,7 +17,7 @@ from reports.plotting.frame import (
     new_figure,
     shown_faults,
 )
-from reports.timeline import NO_ANSWER
+from reports.plotting.timeline import NO_ANSWER
 
 ROLE_COLOURS: Final = {"leader": "#2f86d6", "candidate": "#d98a00", "follower": "#9fb4c7"}
 OUTAGE_COLOUR: Final = "#c2353f"

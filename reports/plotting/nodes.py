@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource, HoverTool
 
-from reports.node_samples import Floats, NodeSeries
 from reports.plotting.frame import Drawn, Figure, Stage, legend, look, new_figure, whole_numbers
+from reports.plotting.node_samples import Floats, NodeSeries
 
 
 def draw_committed(stage: Stage) -> Drawn:

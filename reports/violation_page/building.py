@@ -10,13 +10,14 @@ from typing import Any, Final
 
 from harness.history.plain_files import NoPlainFileError, read_plain
 from harness.verdict import INDEX_DETAILS, Finding
-from reports.check_model import failing_part
-from reports.check_page import part_story
-from reports.circle import Circle, circle_of
-from reports.failing_picture import lay_out as lay_out_part
+from reports.check_page.circle import Circle, circle_of
+from reports.check_page.failing_picture import lay_out as lay_out_part
+from reports.check_page.model import failing_part
+from reports.check_page.page import part_story
 from reports.model import CheckerView, FaultRow, OperationRow, RoleSpan, RunView, Violation
 from reports.plain_json import ID_MAX, mapping
 from reports.plain_words import title
+from reports.run_page.violations import Surroundings
 from reports.spacetime import Picture, describe, lay_out
 from reports.violation_page.choosing import pages_of
 from reports.violation_page.claims import base_kind, claim_of
@@ -34,7 +35,6 @@ from reports.violation_page.moments import (
 )
 from reports.violation_page.node_lines import Clock, NodeLog, clock_of, lines_around, read_logs
 from reports.violation_page.steps import minimal, steps_of
-from reports.violations import Surroundings
 
 FACTS_BYTES_MAX: Final = 16 << 20
 """A larger run.json is not read."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reports.check_model import FailingPart
-from reports.circle import Circle
-from reports.failing_picture import Picture as PartPicture
+from reports.check_page.circle import Circle
+from reports.check_page.failing_picture import Picture as PartPicture
+from reports.check_page.model import FailingPart
 from reports.model import FaultRow, OperationRow, RoleSpan, Violation
 from reports.spacetime import Picture
 

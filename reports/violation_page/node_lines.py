@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness.history.plain_files import NoPlainFileError, open_plain
-from reports.check_model import visible
+from reports.check_page.model import visible
 from reports.violation_page.model import LogLine, LogLines
 
 FILE_BYTES_MAX: Final = 16 << 20

@@ -16,13 +16,13 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from reports import templating
-from reports.check_page import BLOCKED_MAX, EVIDENCE_MAX, TEXT_MAX
-from reports.failing_picture import NAMES, role_of
-from reports.html import moment, or_nothing, span
+from reports.check_page.failing_picture import NAMES, role_of
+from reports.check_page.page import BLOCKED_MAX, EVIDENCE_MAX, TEXT_MAX
 from reports.model import RunView
-from reports.plots import fault_colours
+from reports.plotting.plots import fault_colours
+from reports.run_page.html import moment, or_nothing, span
+from reports.run_page.view import number_text
 from reports.spacetime import describe
-from reports.view import number_text
 from reports.violation_page.kept_entries import LEFT, STATES
 from reports.violation_page.model import Entry, ViolationPage
 

@@ -8,9 +8,9 @@ from typing import Final
 
 from harness.history.schema import APPENDING
 from reports.model import OperationRow, Violation
+from reports.run_page.violations import Surroundings
 from reports.violation_page.claims import DURABLE, base_kind
 from reports.violation_page.model import Step
-from reports.violations import Surroundings
 
 OPERATIONS_MAX: Final = 16
 """Operations of a minimal set; those that the finding names come first."""

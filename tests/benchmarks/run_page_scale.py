@@ -26,9 +26,9 @@ from selenium.webdriver.chrome.service import Service
 from harness.history.export import export
 from harness.history.recorder import Recorder
 from harness.history.run_folder import RunFolder
-from reports import html
-from reports.chosen_operations import choose
-from reports.view import build_view
+from reports.run_page import html
+from reports.run_page.chosen_operations import choose
+from reports.run_page.view import build_view
 
 PAGE_BYTES_MAX = 5_000_000
 OPEN_S_MAX = 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness import discovery
 from harness.promises import FAMILIES, OURS, in_families
 from harness.words import ROLLBACK, family_of
-from reports.promised import promised
+from reports.run_page.promised import promised
 
 
 def test_the_families_of_our_faults_are_what_these_say_of_themselves() -> None:

@@ -9,9 +9,9 @@ from check_samples import anomalies, checked, hostile, invalid, long_history, un
 
 from checkers.api import check
 from harness.verdict import Outcome, Verdict
-from reports.check_model import failing_part
-from reports.check_page import render_page
-from reports.failing_picture import lay_out
+from reports.check_page.failing_picture import lay_out
+from reports.check_page.model import failing_part
+from reports.check_page.page import render_page
 
 BYTES_MAX = 1_000_000
 

@@ -16,8 +16,8 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
 from checkers.api import check
-from reports.check_model import CheckedHistory
-from reports.check_page import render_page
+from reports.check_page.model import CheckedHistory
+from reports.check_page.page import render_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 CHROMEDRIVER = shutil.which("chromedriver")

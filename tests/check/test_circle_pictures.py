@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from harness.verdict import Finding, Outcome, Verdict
-from reports.check_model import CheckedHistory
-from reports.check_page import render_page
-from reports.circle import (
+from reports.check_page.circle import (
     EDGES_TOLD_MAX,
     LINKS_MAX,
     NODE_HEIGHT,
@@ -19,6 +17,8 @@ from reports.circle import (
     Circle,
     circle_of,
 )
+from reports.check_page.model import CheckedHistory
+from reports.check_page.page import render_page
 
 KINDS = ("ww", "wr", "rw", "process", "realtime")
 

@@ -11,9 +11,9 @@ from check_samples import checked, invalid, long_history, undecided
 from checkers.api import check
 from harness.history.foreign import read_history
 from harness.history.foreign.faults import Faults, FaultSpan
-from reports.check_model import FailingPart, PartOperation, failing_part
-from reports.check_page import render_page
-from reports.failing_picture import lay_out
+from reports.check_page.failing_picture import lay_out
+from reports.check_page.model import FailingPart, PartOperation, failing_part
+from reports.check_page.page import render_page
 
 ACTS = [  # f, begun, done
     ("start-partition", 10, 12), ("kill", 20, 21), ("start", 30, 31), ("stop-partition", 40, 42),

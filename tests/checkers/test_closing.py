@@ -16,7 +16,7 @@ from harness import discovery
 from harness.history.schema import OPERATIONS, OPERATIONS_CODED
 from harness.terminal import failing_text
 from harness.verdict import Outcome
-from reports.check_model import failing_part
+from reports.check_page.model import failing_part
 from tests.support.checker_histories import context, op
 from tests.support.model_histories import parse_model_history
 from tests.support.random_objects import OBJECTS, random_history

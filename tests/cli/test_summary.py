@@ -12,8 +12,8 @@ from rich.console import Console
 from harness.history.schema import OPERATIONS
 from harness.plugins import FaultWindow
 from harness.terminal import summary
+from reports.availability.recovery import Gap, Recovery
 from reports.model import CheckerView, FaultRow, RunView, Violation, ViolationGroup
-from reports.recovery import Gap, Recovery
 
 S = 1_000_000_000
 

@@ -24,7 +24,7 @@ from reports.gating import annotations, junit, markdown, sarif
 from reports.gating.decide import decide
 from reports.gating.model import Bites, Conclusion, GateResult, Kind, RunFacts
 from reports.junit import render as render_run
-from reports.view import build_view
+from reports.run_page.view import build_view
 
 TODAY = datetime.date(2026, 11, 22)
 SCHEMA = etree.XMLSchema(etree.parse(Path(__file__).parent / "junit.xsd"))

@@ -17,7 +17,7 @@ from harness.matrix.reading import read_outcome
 from harness.matrix.table import to_json, view
 from harness.terminal import matrix_table
 from harness.verdict import ExitCode
-from reports.matrix_page import render_matrix
+from reports.matrix_page.page import render_matrix
 
 
 def test_an_attempt_that_made_no_run_is_not_judged_by_the_one_before(tmp_path: Path) -> None:

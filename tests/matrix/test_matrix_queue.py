@@ -14,7 +14,7 @@ from harness.matrix.journal import FaultCount, Journal, Outcome, code_of, pendin
 from harness.matrix.plan import Cell, Plan
 from harness.matrix.running import Queue
 from harness.matrix.table import exit_code, to_json, verdict, view
-from reports.matrix_page import render_matrix
+from reports.matrix_page.page import render_matrix
 
 NOW = "2026-11-22T10:00:00.000+00:00"
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from harness.history.schema import OPERATIONS
-from reports import chosen_operations as chosen
-from reports.chosen_operations import choose, named_operations
-from reports.packed_operations import TEXT_CHARACTERS_MAX, pack
+from reports.run_page import chosen_operations as chosen
+from reports.run_page.chosen_operations import choose, named_operations
+from reports.run_page.packed_operations import TEXT_CHARACTERS_MAX, pack
 
 COUNT = 60_000
 MS = 1_000_000

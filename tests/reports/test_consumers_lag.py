@@ -7,8 +7,8 @@ import json
 import pyarrow as pa
 
 from harness.history.schema import OPERATIONS
-from reports import consumer_lag as lags
-from reports.consumer_lag import consumer_lag
+from reports.plotting import consumer_lag as lags
+from reports.plotting.consumer_lag import consumer_lag
 
 S = 1_000_000_000
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from harness.plugins import FaultWindow
-from reports.elections import Election, aimed_plans, elections, hits_leader
+from reports.availability.elections import Election, aimed_plans, elections, hits_leader
 from reports.model import RoleSpan
-from reports.view import build_view
+from reports.run_page.view import build_view
 
 KILL = {"victims": ["n0"], "leader": "n0"}
 

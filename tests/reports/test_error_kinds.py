@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from harness.history.schema import OPERATIONS
-from reports import error_kinds as kinds
-from reports.error_kinds import error_kinds, kind_of
+from reports.plotting import error_kinds as kinds
+from reports.plotting.error_kinds import error_kinds, kind_of
 
 S = 1_000_000_000
 

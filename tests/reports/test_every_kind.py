@@ -19,8 +19,8 @@ from reported_kinds import reported_kinds
 import reports
 from harness.verdict import Finding, Verdict
 from reports import plain_words
-from reports.check_model import CheckedHistory
-from reports.check_page import PARTS_MAX, render_page
+from reports.check_page.model import CheckedHistory
+from reports.check_page.page import PARTS_MAX, render_page
 from reports.violation_page.claims import PROMISED
 
 PAPER_PX = 718

@@ -7,9 +7,9 @@ import pytest
 
 from harness.history.schema import OPERATIONS
 from harness.plugins import FaultWindow
-from reports import failover
-from reports.failover import Failover, measure
-from reports.recovery import Recovery
+from reports.availability import failover
+from reports.availability.failover import Failover, measure
+from reports.availability.recovery import Recovery
 
 MS = 1_000_000
 NODES = 5

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from reports import html, junit
-from reports.view import build_view
+from reports import junit
+from reports.run_page import html
+from reports.run_page.view import build_view
 
 
 def test_each_checker_is_a_case_and_its_verdict_its_result(invalid_run: Any) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from harness.history.schema import OPERATIONS
-from reports.outages import availability
-from reports.recovery import Gap
-from reports.worked import Worked
+from reports.availability.outages import availability
+from reports.availability.recovery import Gap
+from reports.availability.worked import Worked
 
 MS, S = 1_000_000, 1_000_000_000
 WORKED = Worked(20 * S)

@@ -8,7 +8,7 @@ from typing import Any
 
 import checkers
 from reports.model import CheckerView
-from reports.promise_table import DURABLE, JUDGES, LINEARIZABLE, MEANT, promise_rows
+from reports.run_page.promise_table import DURABLE, JUDGES, LINEARIZABLE, MEANT, promise_rows
 
 PROMISES = {
     "durable_under": ["kill", "pause"],

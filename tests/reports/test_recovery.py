@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.history.schema import OPERATIONS
 from harness.plugins import FaultWindow
-from reports.recovery import Gap, Recovery, longest_gap, recovery_times, summarise
+from reports.availability.recovery import Gap, Recovery, longest_gap, recovery_times, summarise
 
 TIMES = st.integers(0, 60)
 ROWS = st.lists(

@@ -15,8 +15,8 @@ import pytest
 
 import reports
 from harness.history.schema import OPERATIONS
-from reports import chosen_operations, html
-from reports.view import build_view
+from reports.run_page import chosen_operations, html
+from reports.run_page.view import build_view
 
 PAGE_BYTES_MAX = 5_000_000
 VOID = {"meta", "link", "br", "input"}

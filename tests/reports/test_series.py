@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.history.schema import OPERATIONS
-from reports.series import BUCKETS_MAX, bucket_ns, latency, slowest_and_sample, throughput
+from reports.plotting.series import BUCKETS_MAX, bucket_ns, latency, slowest_and_sample, throughput
 
 S = 1_000_000_000
 

@@ -5,7 +5,7 @@ import pytest
 
 from harness.history.schema import OPERATIONS
 from harness.plugins import FaultWindow
-from reports.violations import (
+from reports.run_page.violations import (
     AROUND,
     PICTURES_MAX,
     SHOWN_MAX,

@@ -8,7 +8,7 @@ from typing import Any
 
 from checkers.api import Event, check
 from harness.verdict import Finding, Outcome, Verdict
-from reports.check_model import CheckedHistory
+from reports.check_page.model import CheckedHistory
 
 HAS_ENTRY_POINT = any(
     point.value == "harness.testing.pytest_plugin" for point in entry_points(group="pytest11")

@@ -18,8 +18,8 @@ import reports
 from harness.errors import HarnessError
 from reports import plain_words
 from reports.model import CheckerView, RoleSpan, Violation, ViolationGroup
+from reports.run_page.view import build_view
 from reports.spacetime import ROLES_MAX, lay_out
-from reports.view import build_view
 from reports.violation_page import choosing, page_index
 from reports.violation_page.building import build_pages
 from reports.violation_page.claims import PROMISED, UNNAMED

@@ -10,11 +10,11 @@ import pytest
 
 from reports import plain_words
 from reports.model import OperationRow
+from reports.run_page.view import build_view
+from reports.run_page.violations import SHOWN_MAX
 from reports.spacetime import LABEL_WIDTH, describe, lay_out
-from reports.view import build_view
 from reports.violation_page.building import build_pages
 from reports.violation_page.model import ViolationPage
-from reports.violations import SHOWN_MAX
 
 MS = 1_000_000
 S = 1_000 * MS

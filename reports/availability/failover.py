@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from harness.plugins import FaultWindow
-from reports.recovery import Recovery, recovery_times
-from reports.worked import Worked
+from reports.availability.recovery import Recovery, recovery_times
+from reports.availability.worked import Worked
 
 KILL = "kill"
 GOAL_MEDIAN_NS = 1_000_000_000

@@ -1,7 +1,7 @@
 """When the group did not serve: clients asked, and nothing was acknowledged. Pure.
 
-Source: availability by time, as service level objectives count it; `reports.worked` for when
-somebody asked.
+Source: availability by time, as service level objectives count it;
+`reports.availability.worked` for when somebody asked.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reports.recovery import Gap
-from reports.worked import Worked, outages, serving
+from reports.availability.recovery import Gap
+from reports.availability.worked import Worked, outages, serving
 
 OUTAGE_FROM_NS: Final = 500_000_000
 """A stretch without an acknowledgement is an outage from this length on."""

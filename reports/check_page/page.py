@@ -15,7 +15,9 @@ from jinja2 import Environment
 
 from harness.verdict import Finding, Verdict, join
 from reports import templating
-from reports.check_model import (
+from reports.check_page.circle import Circle, circle_of
+from reports.check_page.failing_picture import NAMES, Picture, lay_out, role_of
+from reports.check_page.model import (
     CheckedHistory,
     FailingPart,
     describe,
@@ -23,11 +25,9 @@ from reports.check_model import (
     shown_findings,
     visible,
 )
-from reports.circle import Circle, circle_of
-from reports.failing_picture import NAMES, Picture, lay_out, role_of
 from reports.plain_words import phrase
 
-TEMPLATES: Final = Path(__file__).parent / "templates"
+TEMPLATES: Final = Path(__file__).parents[1] / "templates"
 PARTS_MAX: Final = 6
 """Failing parts that a page draws; of the others it has the sentence."""
 PARTS_OF_CHECKER_MAX: Final = 4

@@ -11,13 +11,12 @@ import pyarrow.compute as pc
 
 from harness.history.export import fault_windows
 from harness.plugins import FaultWindow
-from reports import plain_words, tallies, timeline
-from reports.chosen_operations import named_operations
-from reports.elections import aimed_plans, elections
-from reports.failover import kills_leader
-from reports.families import families
-from reports.folder import RunFiles, read_run
-from reports.losses import NOT_JUDGED, Losses, losses
+from reports import plain_words
+from reports.availability.elections import aimed_plans, elections
+from reports.availability.failover import kills_leader
+from reports.availability.outages import Availability, availability
+from reports.availability.recovery import recovery_times
+from reports.availability.worked import Worked, worked_until
 from reports.model import (
     CheckerView,
     FaultRow,
@@ -25,15 +24,18 @@ from reports.model import (
     RoleSpan,
     RunView,
 )
-from reports.node_samples import Sampled, read_samples
-from reports.outages import Availability, availability
 from reports.plain_json import mapping
-from reports.promise_table import promise_rows
-from reports.promised import promised
-from reports.recovery import recovery_times
+from reports.plotting import timeline
+from reports.plotting.node_samples import Sampled, read_samples
+from reports.run_page import tallies
+from reports.run_page.chosen_operations import named_operations
+from reports.run_page.families import families
+from reports.run_page.folder import RunFiles, read_run
+from reports.run_page.losses import NOT_JUDGED, Losses, losses
+from reports.run_page.promise_table import promise_rows
+from reports.run_page.promised import promised
+from reports.run_page.violations import Surroundings, group_findings, kind_totals
 from reports.violation_page.choosing import with_pages
-from reports.violations import Surroundings, group_findings, kind_totals
-from reports.worked import Worked, worked_until
 
 VERDICTS: Mapping[bool | str, str] = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from harness.history.schema import APPENDING
 from harness.plugins import FaultWindow
-from reports.worked import Worked, ends_ns
+from reports.availability.worked import Worked, ends_ns
 
 Times = npt.NDArray[np.int64]
 

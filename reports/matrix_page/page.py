@@ -9,9 +9,9 @@ from typing import Final
 from jinja2 import Environment
 
 from reports import templating
-from reports.matrix_model import MatrixView
+from reports.matrix_page.model import MatrixView
 
-TEMPLATES: Final = Path(__file__).parent / "templates"
+TEMPLATES: Final = Path(__file__).parents[1] / "templates"
 BADGES: Final = {"VALID": "VALID", "INVALID": "INVALID"}
 """Of the page's three colours, those that are not for doubt."""
 WORDS: Final = {"SKIPPED": "not here", "OPEN": "not run"}

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.plugins import FaultWindow
-from reports.outages import Availability
-from reports.series import steps_ns
+from reports.availability.outages import Availability
+from reports.plotting.series import steps_ns
 
 SLICES_MAX: Final = 40
 """Rows of the table."""

@@ -1,4 +1,4 @@
-"""View model -> ONE self-contained HTML file: nothing in it is fetched from anywhere."""  # noqa: A005 - `reports.html` is the name that the design gives; it is never run as a script
+"""View model -> ONE self-contained HTML file: nothing in it is fetched from anywhere."""  # noqa: A005 - `reports.run_page.html` is the name that the design gives; it is never run as a script
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from pathlib import Path
 from jinja2 import Environment
 from markupsafe import Markup
 
-from reports import packed_operations, plots, spacetime, templating
-from reports.chosen_operations import choose
-from reports.failover import GOAL_MEDIAN_NS, GOAL_P99_NS
+from reports import spacetime, templating
+from reports.availability.failover import GOAL_MEDIAN_NS, GOAL_P99_NS
+from reports.availability.outages import OUTAGE_FROM_NS
+from reports.availability.recovery import summarise
 from reports.model import FaultRow, RunView
-from reports.outages import OUTAGE_FROM_NS
-from reports.recovery import summarise
-from reports.slices import slices
-from reports.view import number_text
+from reports.plotting import plots
+from reports.plotting.slices import slices
+from reports.run_page import packed_operations
+from reports.run_page.chosen_operations import choose
+from reports.run_page.view import number_text
 
 FAULTS_MAX = 1_000
 """Faults in the page's table: of more, those that cost most."""
 
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parents[1] / "templates"
 
 NOTHING = "-"
 """What stands in a table where there is no value."""

@@ -1,0 +1,1 @@
+"""The page of histories that `check` judged, and its pictures."""
