@@ -8,6 +8,7 @@ history that shows it.
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from reports.check_page.model import CheckedHistory
 from reports.check_page.page import PARTS_MAX, render_page
 from reports.violation_page.claims import PROMISED
 
+SAMPLES = Path(reports.__path__[0]) / "samples"
+SAMPLES_BYTES_MAX = 4_500_000
 PAPER_PX = 718
 """A4 but for its margins."""
 Runs = dict[str, JudgedRun]
@@ -74,6 +77,20 @@ def test_every_kind_of_a_run_has_a_page_and_stands_on_the_report(runs: Runs, nam
         text = page.read_text()
         assert plain_words.title(kind).split("'")[0] in text, kind
         assert PROMISED[kind].split("'")[0] in text, kind
+
+
+def test_pictures_of_every_kind_and_of_every_verdict_are_kept() -> None:
+    wanted = {"valid", "invalid", "unknown", "empty"}
+    wanted |= {f"violations/{kind.lower()}" for kind in reported_kinds()}
+    found = {
+        path.relative_to(SAMPLES).with_suffix("").as_posix() for path in SAMPLES.rglob("*.png")
+    }
+    assert found == {f"{name}-{width}" for name in wanted for width in (1440, 390)}
+    for path in SAMPLES.rglob("*.png"):
+        with path.open("rb") as file:
+            (width,) = struct.unpack(">I", file.read(20)[16:])  # of the header, IHDR
+        assert path.stem.endswith(f"-{width}")
+    assert sum(path.stat().st_size for path in SAMPLES.rglob("*.png")) < SAMPLES_BYTES_MAX
 
 
 def checked_pages(run: JudgedRun, folder: Path) -> list[Path]:
