@@ -47,7 +47,7 @@ INSTEAD_MAX: Final = 6
 _SHOWN_ELSEWHERE: Final = frozenset(
     {
         "operations", "prefix", "could_not", "states", "stuck", "before", "model", "method",
-        "cycle", "component", "process",
+        "cycle", "component", "process", "stale",
     }
 )  # fmt: skip
 _OF_DURABILITY: Final = "durability"

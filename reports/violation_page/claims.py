@@ -109,7 +109,7 @@ _BECAME: Final[Mapping[str, str]] = {
 NS_PER_S: Final = 1e9
 TERM_BEGAN: Final = "its term began"
 """What is known of when an entry came to be of which no client was told anything."""
-_BY_PROCESS: Final = re.compile(r"\bby process ([0-9]+)")
+_PROCESS: Final = re.compile(r"\bprocess ([0-9]+)")
 """Checkers say process, as histories do; pages say client, as their tables do."""
 _NAMES_FIRST: Final = re.compile(r"\S+(, \S+)*: ")
 
@@ -176,7 +176,7 @@ def _sentence(violation: Violation) -> str:
     said = violation.message or violation.kind
     if violation.key and said.startswith(f"{violation.key}: "):
         said = said[len(violation.key) + 2 :]
-    said = _BY_PROCESS.sub(r"by client \1", said)
+    said = _PROCESS.sub(r"client \1", said)
     # "n0: its log lacks ..." begins with a name, which stays as it is.
     return said if _NAMES_FIRST.match(said) else said[:1].upper() + said[1:]
 

@@ -41,16 +41,22 @@ def moment_of(
     acknowledged; of what is about the logs alone, when the first leader of the entry's term began
     to lead.
     """
-    marked = [row for row in rows if row.marked]
-    first = next((row for row in marked if row.op in violation.named[:1]), None)
+    first = next((row for row in rows if row.marked and row.op in violation.named[:1]), None)
     is_look = first is not None and first.f not in APPENDING
     if violation.acknowledged_ns is not None and not is_look:
         return violation.acknowledged_ns
-    row = first or (marked[-1] if marked else rows[0] if rows else None)
+    row = _row_of(violation, rows)
     if row is not None:
         return row.call_ns if row.return_ns is None else row.return_ns
     led = [span.start_ns for span in lanes if span.role == LEADER and span.term in terms]
     return min(led, default=None)
+
+
+def _row_of(violation: Violation, rows: Sequence[OperationRow]) -> OperationRow | None:
+    """Return the operation that a violation is about: the one named first, if it is there."""
+    marked = [row for row in rows if row.marked]
+    first = next((row for row in marked if row.op in violation.named[:1]), None)
+    return first or (marked[-1] if marked else rows[0] if rows else None)
 
 
 def moment_is(violation: Violation, rows: Sequence[OperationRow], moment_ns: int | None) -> str:
@@ -59,10 +65,12 @@ def moment_is(violation: Violation, rows: Sequence[OperationRow], moment_ns: int
         return ""
     if moment_ns == violation.acknowledged_ns:
         return ACKNOWLEDGED
-    row = next((row for row in rows if row.return_ns == moment_ns), None)
-    if row is not None:
-        return ACKNOWLEDGED if row.f in PUTTING else "answered"
-    return "called" if any(row.call_ns == moment_ns for row in rows) else TERM_BEGAN
+    row = _row_of(violation, rows)
+    if row is None:
+        return TERM_BEGAN
+    if row.return_ns is None:
+        return "called"
+    return ACKNOWLEDGED if row.f in PUTTING else "answered"
 
 
 def leader_at(lanes: Sequence[RoleSpan], time_ns: int) -> tuple[RoleSpan, ...]:

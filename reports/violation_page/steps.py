@@ -67,7 +67,7 @@ def minimal(
     Those that the finding names; of a place in a log also who was told that it is theirs, who
     looked there, and who appended what stands there now (`instead`, values).
     """
-    marked = surroundings.by_id(list(violation.named))
+    marked = _nearest_first(surroundings.by_id(list(violation.named)), violation)
     key, offset = violation.key, violation.offset
     at_place = surroundings.appends_at(key, offset)
     looks = surroundings.looks_at(key, offset, LOOKS_MAX)
@@ -80,6 +80,14 @@ def minimal(
             which = (row.op, row.f, row.key, row.input, row.offset)
             rows.setdefault(which, replace(row, marked=row.op in named))
     return tuple(sorted(rows.values(), key=lambda row: (row.call_ns, row.op)))
+
+
+def _nearest_first(rows: Sequence[OperationRow], violation: Violation) -> list[OperationRow]:
+    """Sort operations by how near they are to the one named first, which the violation is about."""
+    first = next((row for row in rows if row.op in violation.named[:1]), None)
+    if first is None:
+        return list(rows)
+    return sorted(rows, key=lambda row: (row.op != first.op, abs(row.call_ns - first.call_ns)))
 
 
 def steps_of(

@@ -35,10 +35,10 @@ ROOT: Final = Path(__file__).parents[2]
 SAMPLES_FOLDER: Final = ROOT / "reports" / "samples"
 WIDE: Final = 1440
 NARROW: Final = 390
-REPORT_HEIGHT_PX: Final = {WIDE: 3000, NARROW: 3600}
-WHOLE_HEIGHT_PX: Final = {WIDE: 4000, NARROW: 4200}
-KIND_HEIGHT_PX: Final = {WIDE: 1000, NARROW: 1200}
-COLOURS: Final = {WIDE: 24, NARROW: 24}
+REPORT_HEIGHT_PX: Final = {WIDE: 2400, NARROW: 3000}
+WHOLE_HEIGHT_PX: Final = {WIDE: 3000, NARROW: 3600}
+KIND_HEIGHT_PX: Final = {WIDE: 860, NARROW: 960}
+COLOURS: Final = 20
 CODES: Final = {"valid": 0, "invalid": 1, "unknown": 2}
 QUICK: Final = {
     "--world": "sim", "--seed": "sample", "--time-limit": "20", "--spark-master": "local[1]",
@@ -67,7 +67,6 @@ SAMPLES: Final = (
     Sample("invalid", (*ACK, "-w", "register")),
     Sample("invalid", (*ACK, "-w", "set")),
     Sample("invalid", (*ACK, "-w", "counter")),
-    Sample("invalid", (*ACK, "-w", "queue")),
     Sample("invalid", (*ACK, "-w", "offsets")),
 )
 
@@ -125,7 +124,7 @@ class Studio:
             path = target.with_name(f"{target.name}-{width}.png")
             self.browser.picture(path, height)
             with Image.open(io.BytesIO(path.read_bytes())) as image:
-                few = image.convert("RGB").quantize(COLOURS[width], dither=Image.Dither.NONE)
+                few = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
                 few.save(path, optimize=True)
             sys.stdout.write(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e3:.0f} kB\n")
 

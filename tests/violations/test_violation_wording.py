@@ -15,6 +15,7 @@ from reports.run_page.violations import SHOWN_MAX
 from reports.spacetime import LABEL_WIDTH, describe, lay_out
 from reports.violation_page.building import build_pages
 from reports.violation_page.model import ViolationPage
+from reports.violation_page.steps import OPERATIONS_MAX
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -44,6 +45,8 @@ def test_a_title_has_no_number_and_no_time_before_it() -> None:
         ("q/0, q/1: a circle of 2 operations.", "q/0, q/1: a circle of 2 operations."),
         (f"{KEY}: the read by process 7 (op 3) found nothing.",
          "The read by client 7 (op 3) found nothing."),
+        ("the id 7 was handed out twice, to op 6 (process 1).",
+         "The id 7 was handed out twice, to op 6 (client 1)."),
         ("entry 3 is committed on nodes that disagree: n0 holds it.",
          "Entry 3 is committed on nodes that disagree: n0 holds it."),
     ],
@@ -133,6 +136,14 @@ def test_the_moment_is_called_by_what_was_then(lost: Any) -> None:
         "lost-append": "acknowledged", "stale-read": "answered",
         "lost-element": "acknowledged", "divergent": "its term began",
     }  # fmt: skip
+
+
+def test_of_many_operations_the_accused_one_and_its_neighbours_are_shown(bad: Any) -> None:
+    ops = [bad.op("read", n * S, n * S + MS, key="r/0", output=n) for n in range(40)]
+    bad.find("linearizable-register", "not-linearizable", [ops[-1], *ops[:-1]], key="r/0")
+    page = page_of(bad.write(), "not-linearizable")
+    assert [step.row.op for step in page.steps] == ops[-OPERATIONS_MAX:]
+    assert (page.moment_ns, page.moment_is) == (39 * S + MS, "answered")
 
 
 def test_stretches_left_out_side_by_side_are_labelled_as_far_as_there_is_room() -> None:
