@@ -38,7 +38,9 @@ NARROW: Final = 390
 REPORT_HEIGHT_PX: Final = {WIDE: 2400, NARROW: 3000}
 WHOLE_HEIGHT_PX: Final = {WIDE: 3000, NARROW: 3600}
 KIND_HEIGHT_PX: Final = {WIDE: 860, NARROW: 960}
-COLOURS: Final = 20
+COLOURS: Final = 64
+COLOURS_OF_HEAD: Final = 20
+"""Of a page's head alone, which has no picture."""
 CODES: Final = {"valid": 0, "invalid": 1, "unknown": 2}
 QUICK: Final = {
     "--world": "sim", "--seed": "sample", "--time-limit": "20", "--spark-master": "local[1]",
@@ -118,13 +120,14 @@ class Studio:
     def take(self, page: Path, target: Path, heights: dict[int, int]) -> None:
         """Take a page at each width, with few colours: they are kept in the repository."""
         target.parent.mkdir(exist_ok=True)
+        colours = COLOURS_OF_HEAD if heights is KIND_HEIGHT_PX else COLOURS
         for width, height in heights.items():
             self.browser.open(page.as_uri(), width)
             self.browser.settle()
             path = target.with_name(f"{target.name}-{width}.png")
             self.browser.picture(path, height)
             with Image.open(io.BytesIO(path.read_bytes())) as image:
-                few = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+                few = image.convert("RGB").quantize(colours, dither=Image.Dither.NONE)
                 few.save(path, optimize=True)
             sys.stdout.write(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e3:.0f} kB\n")
 
