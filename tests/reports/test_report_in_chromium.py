@@ -179,6 +179,11 @@ def test_the_keyboard_reaches_the_evidence_and_the_command(
     WebDriverWait(browser, LOAD_TIMEOUT_S).until(lambda _: button.text != said)
     selected = browser.execute_script("return String(getSelection())")
     assert button.text == "Copied" or "./shaketable run" in selected
+    more = browser.find_element(By.CSS_SELECTOR, ".group details.more > summary")
+    more.send_keys(Keys.ENTER)
+    others = more.find_element(By.XPATH, "..").find_elements(By.CSS_SELECTOR, "tbody tr")
+    assert others
+    assert others[-1].is_displayed()
     folded = browser.find_elements(By.CSS_SELECTOR, ".group details:not([open]) > summary")[0]
     folded.send_keys(Keys.ENTER)
     picture = folded.find_element(By.XPATH, "..").find_element(By.CSS_SELECTOR, "svg.spacetime")
