@@ -89,8 +89,8 @@ def test_one_finding_of_each_kind_stands_in_words_the_lost_first() -> None:
         return ViolationGroup(kind, kind, (violation(kind, 7), violation(kind, 8)), total)
 
     order = CheckerView(
-        "log", "INVALID", "", (), (group("stale-read", 4), group("gap", 2)), 6, 6, (),
-        totals=(("stale-read", 4), ("gap", 2)),
+        "log", "INVALID", "", (), (group("stale-read", 4), group("unheard-of", 2)), 6, 6, (),
+        totals=(("stale-read", 4), ("unheard-of", 2)),
     )  # fmt: skip
     durability = CheckerView(
         "durability",
@@ -106,7 +106,7 @@ def test_one_finding_of_each_kind_stands_in_words_the_lost_first() -> None:
     found = summary.findings_rows(run_view(verdict="INVALID", checkers=(order, durability)))
     assert [label for label, _ in found] == ["finding", "finding", "finding", ""]
     assert found[0][1].startswith("lost-append (15,447 of them): the append at offset 7 was")
-    assert [text.split()[0] for _, text in found[1:3]] == ["stale-read", "gap"]
+    assert [text.split()[0] for _, text in found[1:3]] == ["stale-read", "unheard-of"]
     assert found[-1][1] == "and 15,450 more; see the report"
 
 
