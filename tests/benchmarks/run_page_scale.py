@@ -12,16 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
 from random import Random
-
-from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 
 from harness.history.export import export
 from harness.history.recorder import Recorder
@@ -29,6 +24,7 @@ from harness.history.run_folder import RunFolder
 from reports.run_page import html
 from reports.run_page.chosen_operations import choose
 from reports.run_page.view import build_view
+from tests.support.chromium import driven
 
 PAGE_BYTES_MAX = 5_000_000
 OPEN_S_MAX = 2.0
@@ -174,13 +170,7 @@ def make(path: Path, operations: int) -> None:
 
 def opened(page: Path, profile: Path) -> dict[str, float]:
     """Open the page; return when, in s since the browser began, it was there."""
-    options = Options()
-    options.binary_location = shutil.which("chromium") or shutil.which("chromium-browser") or ""
-    for argument in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                     "--no-first-run", f"--user-data-dir={profile}"):  # fmt: skip
-        options.add_argument(argument)
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    try:
+    with driven(profile) as driver:
         driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WHEN_DRAWN})
         driver.get(page.as_uri())
         for _ in range(600):
@@ -188,9 +178,7 @@ def opened(page: Path, profile: Path) -> dict[str, float]:
             if found["plots"] is not None and found["paint"] is not None:
                 return found
             time.sleep(0.1)
-        raise SystemExit("the plots were not drawn within a minute")
-    finally:
-        driver.quit()
+    raise SystemExit("the plots were not drawn within a minute")
 
 
 def main() -> None:

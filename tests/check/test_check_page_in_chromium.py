@@ -2,61 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from check_samples import anomalies, checked, hostile, invalid, long_history, undecided
+from chromium import complaints, driven, load, needs_chromium, requests_elsewhere
 from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
 from checkers.api import check
 from reports.check_page.model import CheckedHistory
 from reports.check_page.page import render_page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-CHROMEDRIVER = shutil.which("chromedriver")
-ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",  # CI runs as root, and Chromium's sandbox refuses root
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-quic",
-)
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None or CHROMEDRIVER is None,
-        reason="no chromium and chromedriver on PATH (Debian: chromium, chromium-driver)",
-    ),
-]
+pytestmark = [pytest.mark.browser, needs_chromium]
 
 Show = Callable[..., webdriver.Chrome]
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    options = Options()
-    options.binary_location = CHROMIUM or ""
-    for argument in ARGUMENTS:
-        options.add_argument(argument)
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
-    try:
+    with driven(tmp_path_factory.mktemp("profile")) as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 @pytest.fixture
@@ -64,31 +32,10 @@ def show(browser: webdriver.Chrome, tmp_path: Path) -> Show:
     def shown(*histories: CheckedHistory, width: int = 1280) -> webdriver.Chrome:
         path = tmp_path / "page.html"
         path.write_text(render_page(histories), encoding="utf-8")
-        browser.get("about:blank")
-        for kind in ("browser", "performance"):
-            browser.get_log(kind)
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        browser.get(path.as_uri())
+        load(browser, path.as_uri(), width)
         return browser
 
     return shown
-
-
-def complaints(browser: webdriver.Chrome) -> list[str]:
-    log = browser.get_log("browser")
-    return [entry["message"] for entry in log if entry["level"] in ("SEVERE", "WARNING")]
-
-
-def requests_beyond_the_page(browser: webdriver.Chrome) -> list[str]:
-    messages = [json.loads(each["message"])["message"] for each in browser.get_log("performance")]
-    urls = [
-        message["params"]["request"]["url"]
-        for message in messages
-        if message["method"] == "Network.requestWillBeSent"
-    ]
-    assert urls, "the log of requests does not even show the page itself"
-    return [url for url in urls if not url.endswith("/page.html") and not url.startswith("data:")]
 
 
 HISTORIES = {
@@ -109,7 +56,7 @@ def test_the_page_stands_alone_at_any_width(show: Show, kind: str, width: int) -
         browser.execute_script("arguments[0].open = true", details)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert complaints(browser) == []
-    assert requests_beyond_the_page(browser) == []
+    assert requests_elsewhere(browser) == []
     assert browser.execute_script("return window.hostile === undefined")
 
 

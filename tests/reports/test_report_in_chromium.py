@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import (
+    LOAD_TIMEOUT_S,
+    Scheme,
+    complaints,
+    driven,
+    load,
+    needs_chromium,
+    requests_elsewhere,
+)
 from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -19,29 +24,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 import reports
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-CHROMEDRIVER = shutil.which("chromedriver")
-LOAD_TIMEOUT_S = 60
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None or CHROMEDRIVER is None,
-        reason="no chromium and chromedriver on PATH (Debian: chromium, chromium-driver)",
-    ),
-]
-
-ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",  # CI runs as root, and Chromium's sandbox refuses root
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-quic",
-)
+pytestmark = [pytest.mark.browser, needs_chromium]
 
 CANVASES = """
 const found = [];
@@ -72,52 +55,22 @@ return found.filter(canvas => {
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    options = Options()
-    options.binary_location = CHROMIUM or ""
-    for argument in ARGUMENTS:
-        options.add_argument(argument)
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
-    try:
+    with driven(tmp_path_factory.mktemp("profile")) as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
-def show(browser: webdriver.Chrome, folder: Path, width: int = 1280) -> None:
+def show(
+    browser: webdriver.Chrome, folder: Path, width: int = 1280, scheme: Scheme = "light"
+) -> None:
     """Write the report of a folder, forget old log entries, load the page."""
     reports.write(folder)
-    browser.get("about:blank")
-    for kind in ("browser", "performance"):
-        browser.get_log(kind)
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    browser.get((folder / "report.html").as_uri())
+    load(browser, (folder / "report.html").as_uri(), width, scheme=scheme)
 
 
 def wait_for_plots(browser: webdriver.Chrome, count: int) -> None:
     WebDriverWait(browser, LOAD_TIMEOUT_S).until(
         lambda driver: driver.execute_script(CANVASES) >= count, "the plots were not drawn"
     )
-
-
-def complaints(browser: webdriver.Chrome) -> list[str]:
-    return [
-        entry["message"]
-        for entry in browser.get_log("browser")
-        if entry["level"] in ("SEVERE", "WARNING")
-    ]
-
-
-def requests_beyond_the_page(browser: webdriver.Chrome) -> list[str]:
-    urls = []
-    for entry in browser.get_log("performance"):
-        message = json.loads(entry["message"])["message"]
-        if message["method"] == "Network.requestWillBeSent":
-            urls.append(message["params"]["request"]["url"])
-    assert urls, "the log of requests does not even show the page itself"
-    return [url for url in urls if not url.endswith("/report.html") and not url.startswith("data:")]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +94,7 @@ def test_the_page_stands_alone(
     assert browser.find_element(By.ID, "why").is_displayed()
     assert "./shaketable run" in browser.find_element(By.ID, "command").text
     assert complaints(browser) == []
-    assert requests_beyond_the_page(browser) == []
+    assert requests_elsewhere(browser) == []
 
 
 @pytest.mark.parametrize("kind", ["invalid_run", "interrupted_run", "hostile_run", "empty_run"])
@@ -315,22 +268,17 @@ def test_the_time_axis_is_moved_by_buttons_and_a_fault_is_shown(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_in_light_and_in_dark(
-    browser: webdriver.Chrome, clean_run: Any, scheme: str
+    browser: webdriver.Chrome, clean_run: Any, scheme: Scheme
 ) -> None:
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    try:
-        show(browser, clean_run.folder)
-        paper, ink = browser.execute_script(
-            "const body = getComputedStyle(document.body);"
-            "return [body.backgroundColor, body.color].map(c => c.match(/\\d+/g).map(Number))"
+    show(browser, clean_run.folder, scheme=scheme)
+    paper, ink = browser.execute_script(
+        "const body = getComputedStyle(document.body);"
+        "return [body.backgroundColor, body.color].map(c => c.match(/\\d+/g).map(Number))"
+    )
+    assert (sum(paper) > sum(ink)) == (scheme == "light")
+    for selector in ("#search", "#operations-table th", "button[data-axis=in]"):
+        element = browser.find_element(By.CSS_SELECTOR, selector)
+        shown = browser.execute_script(
+            "return getComputedStyle(arguments[0]).color.match(/\\d+/g).map(Number)", element
         )
-        assert (sum(paper) > sum(ink)) == (scheme == "light")
-        for selector in ("#search", "#operations-table th", "button[data-axis=in]"):
-            element = browser.find_element(By.CSS_SELECTOR, selector)
-            shown = browser.execute_script(
-                "return getComputedStyle(arguments[0]).color.match(/\\d+/g).map(Number)", element
-            )
-            assert abs(sum(shown) - sum(paper)) > 200, selector
-    finally:
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        assert abs(sum(shown) - sum(paper)) > 200, selector

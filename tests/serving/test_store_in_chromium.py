@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from chromium import driven, needs_chromium
 from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.wait import WebDriverWait
 
 from harness import marks
@@ -18,17 +16,9 @@ from harness.history.run_folder import RunFolder
 from harness.history.segments import Event, SegmentWriter
 from harness.serving.server import StoreServer
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-CHROMEDRIVER = shutil.which("chromedriver")
 WAIT_S = 60
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None or CHROMEDRIVER is None,
-        reason="no chromium and chromedriver on PATH (Debian: chromium, chromium-driver)",
-    ),
-]
+pytestmark = [pytest.mark.browser, needs_chromium]
 
 THIEF = """<!DOCTYPE html><title>waiting</title><script>
 fetch("/").then(r => r.text()).then(t => { document.title = "stolen " + t.length; })
@@ -39,17 +29,8 @@ HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</scrip
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
-    options = Options()
-    options.binary_location = CHROMIUM or ""
-    for argument in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.add_argument(f"--user-data-dir={tmp_path / 'profile'}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
-    try:
+    with driven(tmp_path / "profile") as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 def test_pages_are_quiet_and_a_hostile_report_reads_no_other_page(

@@ -74,31 +74,72 @@ class Fault:
         return f"{self.impact} {self.rule} at {', '.join(self.where[:3])}{more}: {self.why}"
 
 
+@contextmanager
+def driven(profile: Path) -> Iterator[webdriver.Chrome]:
+    """Run a browser in the body of `with`, as selenium drives it; `profile` is a folder of its own.
+
+    Its logs hold what stands in the console, and what was asked for over any network.
+    """
+    options = Options()
+    options.binary_location = CHROMIUM or ""
+    for argument in ARGUMENTS:
+        options.add_argument(argument)
+    options.add_argument(f"--user-data-dir={profile}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def load(
+    driver: webdriver.Chrome,
+    url: str,
+    width: int = 1280,
+    height: int = 900,
+    scheme: Scheme = "light",
+) -> None:
+    """Forget what pages before did, and load this one in a window of so many pixels."""
+    driver.get("about:blank")
+    for kind in ("browser", "performance"):
+        driver.get_log(kind)
+    Chromium(driver).see(width, height, scheme)
+    driver.get(url)
+    WebDriverWait(driver, LOAD_TIMEOUT_S).until(
+        lambda page: page.execute_script("return document.readyState") == "complete"
+    )
+
+
+def complaints(driver: webdriver.Chrome) -> list[str]:
+    """What stands in the console as a warning or an error."""
+    log = driver.get_log("browser")
+    return [entry["message"] for entry in log if entry["level"] in ("SEVERE", "WARNING")]
+
+
+def requests_elsewhere(driver: webdriver.Chrome) -> list[str]:
+    """What was asked for beside the page itself. `data:` and `blob:` are the page's own."""
+    urls = []
+    for entry in driver.get_log("performance"):
+        message = json.loads(entry["message"])["message"]
+        if message["method"] == "Network.requestWillBeSent":
+            urls.append(message["params"]["request"]["url"])
+    page = driver.current_url.partition("#")[0]
+    assert page in urls, "the log of requests does not even show the page itself"
+    return [url for url in urls if url != page and not url.startswith(("data:", "blob:"))]
+
+
 class Chromium:
     """One browser; `driver` is selenium's."""
 
-    def __init__(self, profile: Path) -> None:
-        options = Options()
-        options.binary_location = CHROMIUM or ""
-        for argument in ARGUMENTS:
-            options.add_argument(argument)
-        options.add_argument(f"--user-data-dir={profile}")
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        self.driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
 
     def open(
         self, url: str, width: int = 1440, height: int = 900, scheme: Scheme = "light"
     ) -> None:
         """Forget what pages before did, and load this one."""
-        driver = self.driver
-        driver.get("about:blank")
-        for kind in ("browser", "performance"):
-            driver.get_log(kind)
-        self.see(width, height, scheme)
-        driver.get(url)
-        WebDriverWait(driver, LOAD_TIMEOUT_S).until(
-            lambda page: page.execute_script("return document.readyState") == "complete"
-        )
+        load(self.driver, url, width, height, scheme)
 
     def see(self, width: int, height: int = 900, scheme: Scheme = "light") -> None:
         """Give the window this size, and the reader this liking; a page that is open stays so."""
@@ -114,19 +155,11 @@ class Chromium:
 
     def complaints(self) -> list[str]:
         """What stands in the console as a warning or an error."""
-        log = self.driver.get_log("browser")
-        return [entry["message"] for entry in log if entry["level"] in ("SEVERE", "WARNING")]
+        return complaints(self.driver)
 
     def requests_elsewhere(self) -> list[str]:
-        """What was asked for beside the page itself. `data:` and `blob:` are the page's own."""
-        urls = []
-        for entry in self.driver.get_log("performance"):
-            message = json.loads(entry["message"])["message"]
-            if message["method"] == "Network.requestWillBeSent":
-                urls.append(message["params"]["request"]["url"])
-        assert urls, "the log of requests does not even show the page itself"
-        page = self.driver.current_url.partition("#")[0]
-        return [url for url in urls if url != page and not url.startswith(("data:", "blob:"))]
+        """What was asked for beside the page itself."""
+        return requests_elsewhere(self.driver)
 
     def overflow_px(self) -> int:
         """How far the page is wider than its window."""
@@ -171,19 +204,12 @@ class Chromium:
         }  # fmt: skip
         path.write_bytes(_png(self.driver, clip))
 
-    def close(self) -> None:
-        """End the browser."""
-        self.driver.quit()
-
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Chromium]:
     """Run a browser in the body of `with`; `profile` is a folder of its own."""
-    browser = Chromium(profile)
-    try:
-        yield browser
-    finally:
-        browser.close()
+    with driven(profile) as driver:
+        yield Chromium(driver)
 
 
 def _axe() -> str:

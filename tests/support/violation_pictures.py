@@ -10,21 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
+from chromium import driven, load
 from selenium.webdriver.common.by import By
 
-WIDTH = 1000
-ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--hide-scrollbars",
-    "--force-device-scale-factor=1",
-)
+WIDTH, HEIGHT = 1000, 6000
 PARTS = {
     "violation-claim.png": "//dl[@id='claim']",
     "violation-course.png": "//table[contains(@class, 'moments')]",
@@ -35,32 +24,18 @@ PARTS = {
 """What is pictured, by the names of the files."""
 
 
-def make(page: Path, folder: Path, chromium: str, chromedriver: str) -> list[Path]:
+def make(page: Path, folder: Path) -> list[Path]:
     """Make all pictures of a page; return their paths."""
-    options = Options()
-    options.binary_location = chromium
-    with tempfile.TemporaryDirectory() as profile:
-        for argument in (*ARGUMENTS, f"--user-data-dir={profile}"):
-            options.add_argument(argument)
-        driver = webdriver.Chrome(options=options, service=Service(chromedriver))
-        try:
-            metrics = {"width": WIDTH, "height": 6000, "deviceScaleFactor": 1, "mobile": False}
-            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-            driver.get(page.resolve().as_uri())
-            made = []
-            for name, where in PARTS.items():
-                picture = driver.find_element(By.XPATH, where).screenshot_as_png
-                (folder / name).write_bytes(picture)
-                made.append(folder / name)
-            return made
-        finally:
-            driver.quit()
+    made = []
+    with tempfile.TemporaryDirectory() as profile, driven(Path(profile)) as driver:
+        load(driver, page.resolve().as_uri(), WIDTH, HEIGHT)
+        for name, where in PARTS.items():
+            picture = driver.find_element(By.XPATH, where).screenshot_as_png
+            (folder / name).write_bytes(picture)
+            made.append(folder / name)
+    return made
 
 
 if __name__ == "__main__":
-    import shutil
-
-    found = [shutil.which(name) for name in ("chromium", "chromedriver")]
-    assert all(found), "chromium and chromedriver must be on PATH"
-    for path in make(Path(sys.argv[1]), Path(sys.argv[2]), str(found[0]), str(found[1])):
+    for path in make(Path(sys.argv[1]), Path(sys.argv[2])):
         sys.stdout.write(f"{path}\n")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import violation_pictures
+from chromium import needs_chromium
 
 from harness import judge
 from harness.campaign import Campaign, resolve
@@ -22,7 +22,6 @@ ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = ROOT / "docs" / "violation.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
 PAGE = "violations/016-lost-append.html"
-CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
 
 def test_the_command_is_the_run_that_is_tried_here() -> None:
@@ -89,11 +88,8 @@ def test_every_picture_is_there_and_used() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(
-    CHROMIUM is None or CHROMEDRIVER is None,
-    reason="no chromium and chromedriver on PATH (Debian: chromium, chromium-driver)",
-)
+@needs_chromium
 def test_the_pictures_can_be_made_anew(folder: Path, tmp_path: Path) -> None:
-    made = violation_pictures.make(folder / PAGE, tmp_path, str(CHROMIUM), str(CHROMEDRIVER))
+    made = violation_pictures.make(folder / PAGE, tmp_path)
     assert {path.name for path in made} == set(violation_pictures.PARTS)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)

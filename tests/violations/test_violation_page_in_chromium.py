@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import (
+    LOAD_TIMEOUT_S,
+    Scheme,
+    complaints,
+    driven,
+    load,
+    needs_chromium,
+    requests_elsewhere,
+)
 from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 import reports
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-CHROMEDRIVER = shutil.which("chromedriver")
-LOAD_TIMEOUT_S = 60
 HOSTILE = "</script><script>window.hostile=1</script><img src=x onerror=window.hostile=2>{{ 7*7 }}"
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None or CHROMEDRIVER is None,
-        reason="no chromium and chromedriver on PATH (Debian: chromium, chromium-driver)",
-    ),
-]
+pytestmark = [pytest.mark.browser, needs_chromium]
 
-ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",  # CI runs as root, and Chromium's sandbox refuses root
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-quic",
-)
 CONTRAST = """
 const parts = colour => colour.match(/[\\d.]+/g).slice(0, 4).map(Number);
 const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
@@ -68,17 +53,8 @@ return low;
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    options = Options()
-    options.binary_location = CHROMIUM or ""
-    for argument in ARGUMENTS:
-        options.add_argument(argument)
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
-    try:
+    with driven(tmp_path_factory.mktemp("profile")) as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 @pytest.fixture
@@ -104,29 +80,10 @@ def folder(lost: Any) -> Path:
     return lost.folder
 
 
-def show(browser: webdriver.Chrome, page: Path, width: int = 1280, scheme: str = "light") -> None:
-    browser.get("about:blank")
-    for kind in ("browser", "performance"):
-        browser.get_log(kind)
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    media = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
-    browser.get(page.as_uri())
-
-
-def complaints(browser: webdriver.Chrome) -> list[str]:
-    found = browser.get_log("browser")
-    return [entry["message"] for entry in found if entry["level"] in ("SEVERE", "WARNING")]
-
-
-def requested(browser: webdriver.Chrome) -> list[str]:
-    urls = []
-    for entry in browser.get_log("performance"):
-        message = json.loads(entry["message"])["message"]
-        if message["method"] == "Network.requestWillBeSent":
-            urls.append(message["params"]["request"]["url"])
-    return [url for url in urls if not url.startswith("data:")]
+def show(
+    browser: webdriver.Chrome, page: Path, width: int = 1280, scheme: Scheme = "light"
+) -> None:
+    load(browser, page.as_uri(), width, scheme=scheme)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -140,7 +97,7 @@ def test_each_page_stands_alone_and_fits(
         show(browser, page, width, scheme)
         assert browser.find_element(By.ID, "promised").is_displayed(), page.name
         assert complaints(browser) == [], page.name
-        assert requested(browser) == [page.as_uri()]
+        assert requests_elsewhere(browser) == []
         for details in browser.find_elements(By.TAG_NAME, "details"):
             browser.execute_script("arguments[0].open = true", details)
         wide = browser.execute_script("return document.documentElement.scrollWidth")
@@ -176,7 +133,7 @@ def test_hostile_text_does_nothing(browser: webdriver.Chrome, lost: Any) -> None
         show(browser, page)
         assert browser.execute_script("return window.hostile === undefined"), page.name
         assert complaints(browser) == [], page.name
-        assert requested(browser) == [page.as_uri()]
+        assert requests_elsewhere(browser) == []
 
 
 def test_the_keyboard_leads_from_the_report_to_the_page_and_back(
