@@ -286,6 +286,10 @@ class RunView:
     losses: Losses = NOT_JUDGED
     sampled: Sampled = NOT_SAMPLED
     named: tuple[int, ...] = ()
+    mutant_breaks: str = ""
+    """What the planted bug does, if the run says so."""
+    promise_note: str = ""
+    """What the target says of its promises, in its own words."""
 
     @property
     def first_page(self) -> str:

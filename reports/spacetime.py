@@ -8,12 +8,12 @@ Source: Lamport's space-time diagrams, as in maelstrom's messages.svg and Jepsen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from harness.plugins import FaultWindow
 from reports.model import OperationRow, RoleSpan
+from reports.time_axis import LABEL_WIDTH, TimeAxis, breaks, ticks, time_axis
 
 WIDTH = 960
 LEFT = 84
@@ -21,22 +21,12 @@ RIGHT = 28
 TOP = 34
 ROW = 30
 BAR = 14
-BREAK_WIDTH = 34
-"""Width of a squeezed stretch of time."""
-
-BREAK_BUSY = 3
-BREAK_MEDIAN = 8
-"""A gap is squeezed if it is longer than this many times the time in which operations ran,
-and than this many times the median gap: sparse operations are no reason to squeeze."""
+SQUEEZED_MAX = 9
+"""Gaps that are squeezed in a picture of few operations."""
 
 BAR_WIDTH_MIN = 3.0
-LABEL_WIDTH = 7.0
-"""Width of one character of a label, roughly."""
-
 LABEL_GAP = 3.0
 """Between two labels of one lane."""
-
-TICKS_MAX = 8
 
 ROLES_MAX = 300
 """Stretches of the nodes' lanes that are drawn, the widest ones."""
@@ -106,60 +96,6 @@ class Picture:
     roles: tuple[RoleBar, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TimeAxis:
-    """A piecewise linear map from time to x: busy stretches to scale, idle ones squeezed."""
-
-    times: tuple[int, ...]
-    xs: tuple[float, ...]
-
-    def x(self, time_ns: int) -> float:
-        """Place a moment, clamped to the axis."""
-        if time_ns <= self.times[0]:
-            return self.xs[0]
-        for n in range(1, len(self.times)):
-            if time_ns <= self.times[n]:
-                share = (time_ns - self.times[n - 1]) / (self.times[n] - self.times[n - 1])
-                return self.xs[n - 1] + share * (self.xs[n] - self.xs[n - 1])
-        return self.xs[-1]
-
-
-def time_axis(spans: Iterable[tuple[int, int]], left: float, right: float) -> TimeAxis:
-    """Fit the spans of time (start, stop) between two x; at least one span is needed."""
-    merged: list[list[int]] = []
-    for start, stop in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], stop)
-        else:
-            merged.append([start, stop])
-    assert merged
-    busy = sum(stop - start for start, stop in merged) or 1_000_000
-    gaps = sorted(after[0] - before[1] for before, after in pairwise(merged))
-    median = gaps[(len(gaps) - 1) // 2] if len(gaps) > 1 else 0
-    squeezed = max(BREAK_BUSY * busy, BREAK_MEDIAN * median)
-    pieces: list[list[int]] = [merged[0]]
-    for start, stop in merged[1:]:
-        if start - pieces[-1][1] <= squeezed:
-            pieces[-1][1] = stop
-        else:
-            pieces.append([start, stop])
-    # A piece that is a single moment still needs some width.
-    pieces = [[start, max(stop, start + max(1, busy // 50))] for start, stop in pieces]
-    shown = sum(stop - start for start, stop in pieces)
-    scale = (right - left - BREAK_WIDTH * (len(pieces) - 1)) / shown
-    times: list[int] = []
-    xs: list[float] = []
-    x = left
-    for start, stop in pieces:
-        times.append(start)
-        xs.append(x)
-        x += (stop - start) * scale
-        times.append(stop)
-        xs.append(x)
-        x += BREAK_WIDTH
-    return TimeAxis(tuple(times), tuple(xs))
-
-
 def describe(row: OperationRow) -> str:
     """Say what an operation did, as short as its label: `append 17 → @120`."""
     at = "" if row.offset is None else f" @{row.offset}"
@@ -196,13 +132,15 @@ def lay_out(
         windows: the faults.
         lanes: what the nodes were over time; each node gets a lane below the clients'.
         moments: times (ns) that must be in the picture too.
-        all_labels: label every operation for which there is room, not the marked ones alone.
+        all_labels: label every operation for which there is room, not the marked ones alone, and
+            squeeze the longest gaps between them: for a picture of few.
     """
     processes = sorted({row.process for row in rows})
     of_clients = {process: TOP + n * ROW for n, process in enumerate(processes)}
     right = float(WIDTH - RIGHT)
     spans = [(row.call_ns, row.call_ns if row.return_ns is None else row.return_ns) for row in rows]
-    axis = time_axis([*spans, *((moment, moment) for moment in moments)], LEFT, right)
+    spans += [(moment, moment) for moment in moments]
+    axis = time_axis(spans, LEFT, right, SQUEEZED_MAX if all_labels else 0)
     nodes = sorted({span.node for span in lanes})
     of_nodes = {node: TOP + (len(processes) + n) * ROW for n, node in enumerate(nodes)}
     bottom = TOP + (len(processes) + len(nodes)) * ROW
@@ -212,8 +150,8 @@ def lay_out(
         rows=tuple((y + ROW / 2, f"client {process}") for process, y in of_clients.items()),
         bands=_bands(windows, axis),
         bars=_bars(rows, of_clients, axis, right, all_labels=all_labels),
-        ticks=_ticks(axis),
-        breaks=_breaks(axis),
+        ticks=ticks(axis, WIDTH),
+        breaks=breaks(axis),
         title=f"{len(rows)} operations of {len(processes)} clients",
         node_rows=tuple((y + ROW / 2, node) for node, y in of_nodes.items()),
         roles=_roles(lanes, of_nodes, axis),
@@ -232,9 +170,7 @@ def _roles(
         x, stop = axis.x(span.start_ns), axis.x(span.stop_ns)
         term = "" if span.term is None else f" {span.term}"
         full = f"{span.role}{term}"
-        label = next(
-            (each for each in (full, term.strip()) if LABEL_WIDTH * (len(each) + 1) <= stop - x), ""
-        )
+        label = full if LABEL_WIDTH * (len(full) + 1) <= stop - x else ""
         when = f"{span.start_ns / 1e9:.3f} s to {span.stop_ns / 1e9:.3f} s"
         said = f"{span.node}: {span.role}{f' in term{term}' if term else ''}, {when}"
         bars.append(
@@ -348,53 +284,3 @@ def _bands(windows: Sequence[FaultWindow], axis: TimeAxis) -> tuple[Band, ...]:
             Band(round(x, 1), round(max(2.0, end - x), 1), window.name, title, label, label_x)
         )
     return tuple(bands)
-
-
-def _ticks(axis: TimeAxis) -> tuple[tuple[float, str], ...]:
-    """Mark round moments of each stretch, its start where it has none, as far as there is room."""
-    pieces = list(zip(axis.times[::2], axis.times[1::2], strict=True))
-    step = _round_step(sum(stop - start for start, stop in pieces) // TICKS_MAX)
-    ticks: list[tuple[float, str]] = []
-    for start, stop in pieces:
-        for time_ns in list(range(-(-start // step) * step, stop + 1, step)) or [start]:
-            x = axis.x(time_ns)
-            label = seconds(time_ns, step)
-            room = LABEL_WIDTH * (len(label) + 1)
-            if x + room <= WIDTH and (not ticks or x - ticks[-1][0] >= room):
-                ticks.append((round(x, 1), label))
-    return tuple(ticks)
-
-
-def _round_step(at_least_ns: int) -> int:
-    """Return the next of 1, 2, 5, 10, ... us."""
-    scale = 1000
-    while True:
-        for factor in (1, 2, 5):
-            if factor * scale >= at_least_ns:
-                return factor * scale
-        scale *= 10
-
-
-def _breaks(axis: TimeAxis) -> tuple[tuple[float, str], ...]:
-    """Say at each squeezed stretch how much later it goes on, as far as there is room."""
-    breaks: list[tuple[float, str]] = []
-    labelled_to = 0.0
-    for n in range(1, len(axis.times) - 1, 2):
-        x = (axis.xs[n] + axis.xs[n + 1]) / 2
-        length_ns = axis.times[n + 1] - axis.times[n]
-        label = f"{seconds(length_ns, length_ns // 20)} later"
-        half = LABEL_WIDTH * (len(label) + 1) / 2
-        if x - half < labelled_to:
-            label = ""
-        else:
-            labelled_to = x + half
-        breaks.append((round(x, 1), label))
-    return tuple(breaks)
-
-
-def seconds(time_ns: int, resolution_ns: int) -> str:
-    """Print a time in seconds, with the digits that a step of `resolution_ns` needs."""
-    digits = 0
-    while digits < 6 and resolution_ns < 10 ** (9 - digits):
-        digits += 1
-    return f"{time_ns / 1e9:.{digits}f} s"

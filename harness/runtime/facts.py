@@ -1,10 +1,10 @@
 """The facts of a run (run.json), written along the way, so that a killed run has them too.
 
 Keys: status ("running", "complete", "interrupted", "failed"), name, seed, world, target,
-mutant, workload, nodes (ids), faults (asked for), faults_unavailable (name -> why, only if
-there are any), started (UTC), clock ({"unix_ns", "utc_offset_s"}: what the nodes' wall clock
-showed when the run's own time was 0, and how far their local time is from UTC), command, versions,
-promises,
+mutant, mutant_breaks (what the planted bug does), workload, nodes (ids), faults (asked for),
+faults_unavailable (name -> why, only if there are any), started (UTC), clock ({"unix_ns",
+"utc_offset_s"}: what the nodes' wall clock showed when the run's own time was 0, and how far
+their local time is from UTC), command, versions, promises,
 phases ([{"name", "start_ns", "stop_ns"}]), and at the end segments (file name -> events
 written, null if the worker died), faults_done, leader_changes, exits, problems, drained,
 counts, memory (process -> {"first", "last", "most"}, bytes in RAM), machine ({"cpus",
@@ -71,14 +71,17 @@ class RunFacts:
         write_atomically(self._path, json.dumps(self._facts, indent=2) + "\n")
 
 
-def describe(campaign: Campaign, promises: Promises, command: Sequence[str]) -> Json:
-    """The facts that are known before the run."""
+def describe(
+    campaign: Campaign, promises: Promises, command: Sequence[str], mutant_breaks: str | None = None
+) -> Json:
+    """The facts that are known before the run; `mutant_breaks` says what the planted bug does."""
     return {
         "name": campaign.name,
         "seed": campaign.seed,
         "world": campaign.world,
         "target": campaign.target,
         "mutant": campaign.mutant,
+        "mutant_breaks": mutant_breaks,
         "workload": campaign.workload,
         "nodes": list(node_names(campaign)),
         "faults": list(faults_of(campaign)),

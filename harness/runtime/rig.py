@@ -248,7 +248,8 @@ def open_records(
     planned = schedule(campaign, choice.faults)
     write_atomically(folder.schedule_json, encode_schedule(planned))
     promises = promises_of(campaign, target) or target.promises
-    facts = RunFacts(folder.run_json, describe(campaign, promises, command), now_ns)
+    breaks = None if campaign.mutant is None else target.mutants.get(campaign.mutant)
+    facts = RunFacts(folder.run_json, describe(campaign, promises, command, breaks), now_ns)
     if choice.unavailable:
         facts.update(faults_unavailable=dict(choice.unavailable))
     return Records(

@@ -112,6 +112,8 @@ def build_view(folder_path: Path) -> RunView:
         losses=lost,
         sampled=sampled,
         named=named_operations(results),
+        mutant_breaks=str(files.run.get("mutant_breaks") or ""),
+        promise_note=str(mapping(promises).get("note") or "").rstrip("."),
     )
 
 

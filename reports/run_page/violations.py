@@ -64,43 +64,43 @@ class Surroundings:
             return []
         wanted = pa.array(ids, pa.int64())
         found = self.operations.filter(pc.is_in(self.operations["op"], value_set=wanted))
-        return _rows(found, set(ids))
+        return rows_of(found, set(ids))
 
     def appends_at(self, key: str | None, offset: int | None) -> list[OperationRow]:
         """Return the acknowledged appends that were given this offset."""
         if key is None or offset is None:
             return []
-        queue = self._queue(key)
+        queue = self.queue(key)
         is_append = pc.is_in(queue["f"], value_set=pa.array(APPENDING))
         at_offset = pc.and_(pc.equal(queue["offset"], offset), is_append)
         found = queue.filter(pc.and_(at_offset, pc.equal(queue["outcome"], "ok")))
-        return _rows(found, set(found["op"].to_pylist()))
+        return rows_of(found, set(found["op"].to_pylist()))
 
     def looks_at(self, key: str | None, offset: int | None, count: int) -> list[OperationRow]:
         """Return the first and the last of the answered looks at this offset, `count` of each."""
         if key is None or offset is None:
             return []
-        queue = self._queue(key)
+        queue = self.queue(key)
         is_look = pc.and_(pc.equal(queue["offset"], offset), pc.equal(queue["outcome"], "ok"))
         is_look = pc.and_(is_look, pc.invert(pc.is_in(queue["f"], value_set=pa.array(APPENDING))))
         found = queue.filter(is_look)
         if found.num_rows > 2 * count:
             last = found.slice(found.num_rows - count)
             found = pa.concat_tables([found.slice(0, count), last])
-        return _rows(found, set())
+        return rows_of(found, set())
 
     def appends_of(self, key: str | None, values: Sequence[int]) -> list[OperationRow]:
         """Return the operations that appended these values to a queue, however they ended."""
         if not values:
             return []
-        queue = self._queue(key)
+        queue = self.queue(key)
         is_append = pc.is_in(queue["f"], value_set=pa.array(APPENDING))
         is_one = pc.is_in(queue["input"], value_set=pa.array(values, pa.int64()))
-        return _rows(queue.filter(pc.and_(is_append, is_one)), set())
+        return rows_of(queue.filter(pc.and_(is_append, is_one)), set())
 
     def end_before(self, key: str | None, time_ns: int) -> int | None:
         """Return the least end of a queue that appends acknowledged before a time prove."""
-        queue = self._queue(key)
+        queue = self.queue(key)
         is_acked = pc.and_(
             pc.is_in(queue["f"], value_set=pa.array(APPENDING)), pc.equal(queue["outcome"], "ok")
         )
@@ -112,7 +112,7 @@ class Surroundings:
         self, key: str | None, marked: Sequence[OperationRow], offset: int | None
     ) -> tuple[OperationRow, ...]:
         """Return the marked operations and their neighbours in time and in offset."""
-        queue = self._queue(key)
+        queue = self.queue(key)
         if queue.num_rows == 0 or not (marked or offset is not None):
             return tuple(marked)
         calls = queue["call_ns"].to_numpy()
@@ -126,7 +126,7 @@ class Surroundings:
             nearest = np.argsort(distance, kind="stable")[: AROUND if marked else 2 * AROUND]
             chosen[nearest[distance[nearest] <= AROUND]] = True
         ids = {row.op for row in marked}
-        near = _rows(queue.filter(pa.array(chosen)), ids)
+        near = rows_of(queue.filter(pa.array(chosen)), ids)
         present = {row.op for row in near}
         rows = near + [row for row in marked if row.op not in present]
         return tuple(sorted(rows, key=lambda row: (row.call_ns, row.op)))
@@ -136,7 +136,8 @@ class Surroundings:
         inside = [w for w in self.windows if w.from_ns <= time_ns <= w.stop_ns]
         return inside[-1] if inside else None
 
-    def _queue(self, key: str | None) -> pa.Table:
+    def queue(self, key: str | None) -> pa.Table:
+        """Return the operations of one queue, by the time of their call."""
         if key not in self._by_key:
             column = self.operations["key"]
             mask = pc.is_null(column) if key is None else pc.equal(column, key)
@@ -339,7 +340,8 @@ def _text(value: object) -> str:
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 
 
-def _rows(table: pa.Table, marked: set[int]) -> list[OperationRow]:
+def rows_of(table: pa.Table, marked: set[int]) -> list[OperationRow]:
+    """Return rows of OPERATIONS as a page shows them, by the time of their call."""
     names = [
         "op", "process", "f", "key", "input", "output", "offset",
         "call_ns", "return_ns", "outcome", "error", "node", "extra",

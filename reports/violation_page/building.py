@@ -21,17 +21,29 @@ from reports.run_page.violations import Surroundings
 from reports.spacetime import Picture, describe, lay_out
 from reports.violation_page.choosing import pages_of
 from reports.violation_page.claims import base_kind, claim_of
+from reports.violation_page.disappearance import disappearance_of, struck_between, told
 from reports.violation_page.kept_entries import Kept, entries_around, map_around, read_kept
-from reports.violation_page.model import Entries, Loss, Part, Step, ViolationPage
+from reports.violation_page.meaning import meaning_of, terms_there
+from reports.violation_page.model import (
+    Disappearance,
+    Entries,
+    LogLines,
+    Loss,
+    Moment,
+    Part,
+    Step,
+    ViolationPage,
+)
 from reports.violation_page.moments import (
+    Story,
+    ends_of,
     faults_near,
     leader_at,
-    meaning_of,
     moment_is,
     moment_of,
     moments_of,
     next_leader,
-    terms_there,
+    turns_of,
 )
 from reports.violation_page.node_lines import Clock, NodeLog, clock_of, lines_around, read_logs
 from reports.violation_page.steps import minimal, steps_of
@@ -42,6 +54,8 @@ LOSSES_MAX: Final = 20
 """Findings like this one that its page lists."""
 EVIDENCE_MAX: Final = 24
 """Details of a finding that are shown as they are."""
+LINES_OF_FAULTS_MAX: Final = 3
+"""Faults around which the nodes' lines are shown."""
 INSTEAD_MAX: Final = 6
 """Values that stand in the place of a lost one whose appends are looked up."""
 _SHOWN_ELSEWHERE: Final = frozenset(
@@ -62,6 +76,7 @@ class _Run:
     kept: Kept
     logs: Sequence[NodeLog]
     clock: Clock
+    ends: Sequence[Moment]
 
 
 def build_pages(view: RunView) -> tuple[ViolationPage, ...]:
@@ -71,12 +86,14 @@ def build_pages(view: RunView) -> tuple[ViolationPage, ...]:
         return ()
     folder = Path(view.folder)
     windows = tuple(row.window for row in view.faults)
+    facts = _facts(folder / "run.json")
     run = _Run(
         view,
         Surroundings(view.operations, windows),
         read_kept(folder),
         read_logs(folder, view.nodes),
-        clock_of(_facts(folder / "run.json")),
+        clock_of(facts),
+        ends_of(facts),
     )
     pages = [
         _page(run, checker, violation, is_observed=is_observed)
@@ -99,7 +116,11 @@ def _page(
     rows = minimal(violation, run.surroundings, instead)
     steps = steps_of(violation, rows, run.surroundings)
     moment_ns = moment_of(violation, rows, view.lanes, terms_there(entries))
-    faults = faults_near(view.faults, _spans(rows, moment_ns), moment_ns)
+    gone = disappearance_of(violation, run.surroundings)
+    turns = turns_of(moment_ns, gone)
+    faults = faults_near(view.faults, _spans(rows, moment_ns, gone, view.duration_ns), turns)
+    moments = moments_of(Story(steps, view.lanes, faults, run.ends, entries, turns, gone))
+    losses = _losses(checker, violation)
     return ViolationPage(
         name=violation.page,
         number=0,
@@ -114,21 +135,25 @@ def _page(
             view.nodes,
             faults,
             (moment_ns, moment_is(violation, rows, moment_ns)),
+            "" if gone is None else told(gone, violation, view.faults),
+            "" if is_observed else view.promise_note,
         ),
-        moments=moments_of(violation, steps, view.lanes, faults, entries, moment_ns),
-        meaning=meaning_of(violation, rows, view.lanes, entries, moment_ns),
+        moments=moments,
+        meaning=meaning_of(violation, rows, view.lanes, faults, entries, moment_ns, gone),
         steps=steps,
-        picture=_picture(view, rows, faults, moment_ns),
+        picture=_picture(view, rows, faults, turns),
         leaders=() if moment_ns is None else _leaders(view.lanes, moment_ns),
         moment_ns=moment_ns,
         moment_is=moment_is(violation, rows, moment_ns),
         faults=faults,
         entries=entries,
         log_map=map_around(run.kept, violation.key, violation.offset),
-        losses=_losses(checker, violation),
+        losses=_nearest(losses),
+        losses_shown=len(losses),
+        losses_total=dict((*checker.totals, *checker.observed_totals)).get(violation.kind, 0),
         circle=_circle(details, steps, run.surroundings),
         part=_part(violation),
-        lines=None if moment_ns is None else lines_around(run.logs, run.clock, moment_ns),
+        lines=_lines(run, moments, turns, gone, faults),
         evidence=tuple(
             (name, what) for name, what in violation.evidence if name not in _SHOWN_ELSEWHERE
         )[:EVIDENCE_MAX],
@@ -160,26 +185,55 @@ def _values_there(entries: Entries | None) -> list[int]:
     return list(dict.fromkeys(values))[:INSTEAD_MAX]
 
 
-def _spans(rows: Sequence[OperationRow], moment_ns: int | None) -> list[tuple[int, int]]:
-    """Return the stretches of time in which it happened: of what the finding names."""
+def _spans(
+    rows: Sequence[OperationRow],
+    moment_ns: int | None,
+    gone: Disappearance | None,
+    end_ns: int,
+) -> list[tuple[int, int]]:
+    """Return when it happened: what the finding names, and what of it went missing."""
     spans = [
         (row.call_ns, row.call_ns if row.return_ns is None else row.return_ns)
         for row in rows
         if row.marked
     ]
+    if gone is not None:
+        until_ns = gone.until_ns
+        spans.append((gone.since_ns, end_ns if until_ns is None else until_ns))
     return spans if moment_ns is None else [*spans, (moment_ns, moment_ns)]
 
 
+def _lines(
+    run: _Run,
+    moments: Sequence[Moment],
+    turns: Sequence[int],
+    gone: Disappearance | None,
+    faults: Sequence[FaultRow],
+) -> LogLines | None:
+    """Return the nodes' lines around where the story turns, and around what struck in between."""
+    if not turns:
+        return None
+    struck = () if gone is None else struck_between(gone, faults)
+    around = [*turns, *(row.window.from_ns for row in struck[:LINES_OF_FAULTS_MAX])]
+    around += [row.window.stop_ns for row in struck[:LINES_OF_FAULTS_MAX]]
+    told_too = [
+        (each.time_ns, each.what)
+        for each in moments
+        if each.time_ns is not None and (each.is_key or each.role == "fault")
+    ]
+    return lines_around(run.logs, run.clock, sorted(set(around)), told_too)
+
+
 def _picture(
-    view: RunView, rows: Sequence[OperationRow], faults: Sequence[FaultRow], moment_ns: int | None
+    view: RunView, rows: Sequence[OperationRow], faults: Sequence[FaultRow], turns: Sequence[int]
 ) -> Picture | None:
     """Draw the operations over the nodes' lanes; with what changed around them."""
-    if not rows and moment_ns is None:
+    if not rows and not turns:
         return None
-    moments = [] if moment_ns is None else [moment_ns]
-    if moment_ns is not None:
-        led = leader_at(view.lanes, moment_ns)
-        after = next_leader(view.lanes, led[0], moment_ns) if led else None
+    moments = list(turns)
+    if turns:
+        led = leader_at(view.lanes, turns[0])
+        after = next_leader(view.lanes, led[0], turns[0]) if led else None
         moments += [] if after is None else [after.start_ns]
     for row in faults:
         moments += [row.window.from_ns, row.window.stop_ns]
@@ -206,11 +260,14 @@ def _losses(checker: CheckerView, violation: Violation) -> tuple[Loss, ...]:
         if each.key == violation.key
     ]
     alike.sort(key=lambda each: (each.offset is None, each.offset or 0, each.kind))
-    place = next((n for n, each in enumerate(alike) if each.page == violation.page), 0)
-    begin = max(0, min(place - LOSSES_MAX // 2, len(alike) - LOSSES_MAX))
-    return tuple(
-        Loss(each, each.page == violation.page) for each in alike[begin : begin + LOSSES_MAX]
-    )
+    return tuple(Loss(each, each.page == violation.page) for each in alike)
+
+
+def _nearest(losses: Sequence[Loss]) -> tuple[Loss, ...]:
+    """Return those beside this one."""
+    place = next((n for n, loss in enumerate(losses) if loss.is_this), 0)
+    begin = max(0, min(place - LOSSES_MAX // 2, len(losses) - LOSSES_MAX))
+    return tuple(losses[begin : begin + LOSSES_MAX])
 
 
 def _circle(

@@ -125,6 +125,8 @@ def claim_of(
     nodes: tuple[str, ...],
     faults: tuple[FaultRow, ...] = (),
     moment: tuple[int | None, str] = (None, ""),
+    gone: str = "",
+    own: str = "",
 ) -> Claim:
     """Put a violation into two or three sentences.
 
@@ -134,6 +136,8 @@ def claim_of(
         nodes: of the group.
         faults: those that were on around it.
         moment: when it was, if that is known, and what was then (`moments.moment_is`).
+        gone: when it went missing, in words (`disappearance.told`).
+        own: what the target promises of itself, in its own words.
     """
     kind = base_kind(violation.kind)
     promised = PROMISED.get(kind, UNNAMED)
@@ -141,7 +145,9 @@ def claim_of(
     if kind in DURABLE and violation.value is not None:
         instead = _durable(violation, kind, marked, nodes)
     where = _where(violation, faults, *moment)
-    return Claim(promised, instead or _sentence(violation), where)
+    return Claim(
+        promised, instead or _sentence(violation), where, gone, own if kind in DURABLE else ""
+    )
 
 
 def _durable(
@@ -158,7 +164,7 @@ def _durable(
         else f", {violation.acknowledged_ns / NS_PER_S:.3f} s into the run"
     )
     said += f" {by} acknowledged it at offset {violation.offset}{at}."
-    said += f" When the run was over, this append {_BECAME[kind]}"
+    said += f" At the end of the run this append {_BECAME[kind]}"
     held = violation.details.get("held_by")
     if isinstance(held, list) and nodes:
         holders = [str(node) for node in held]

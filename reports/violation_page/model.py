@@ -6,6 +6,7 @@ ns since the run's start.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from reports.check_page.circle import Circle
@@ -17,23 +18,48 @@ from reports.spacetime import Picture
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claim in words: what was promised, what happened instead, and where and when."""
+    """The claim in words: what was promised, what happened instead, and where and when.
+
+    `gone` says between which answers something acknowledged went missing, "" where nothing did;
+    `own` is what the target itself promises of it, in its own words.
+    """
 
     promised: str
     instead: str
     where: str
+    gone: str = ""
+    own: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Disappearance:
+    """When something acknowledged went missing, by what clients were told.
+
+    `since_ns`: until then it was there. `last_look` is the last answer that had it, `first_sign`
+    the first one that cannot be while it stands there; None if there was none.
+    """
+
+    since_ns: int
+    last_look: OperationRow | None
+    first_sign: OperationRow | None
+
+    @property
+    def until_ns(self) -> int | None:
+        """When it was first seen to be gone."""
+        return None if self.first_sign is None else self.first_sign.return_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
     """One step of how it came about; `time_ns` is None for what stands at the end of the run.
 
-    `role` is what it is about: client, leader, fault or log.
+    `role` is what it is about: client, leader, fault, node or log. `is_key`: the story turns here.
     """
 
     time_ns: int | None
     role: str
     what: str
+    is_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +154,10 @@ class LogMap:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a node's log; `is_mark` if the harness wrote it."""
+    """One line of a node's log; `is_mark` if the harness wrote it.
+
+    Without `node` it is no line of a log, but what happened then.
+    """
 
     time_ns: int
     node: str
@@ -138,13 +167,20 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogLines:
-    """The nodes' lines around a moment in one order of time. `notes` say how times were related."""
+    """The nodes' lines around some moments in one order of time.
+
+    `spans` are the stretches of time they are from, `notes` say how times were related.
+    """
 
     nodes: tuple[str, ...]
     lines: tuple[LogLine, ...]
-    from_ns: int
-    to_ns: int
+    spans: tuple[tuple[int, int], ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether any line is the harness' own."""
+        return any(line.is_mark for line in self.lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +204,9 @@ class Part:
 class ViolationPage:
     """One page. `name` is its path in the run's folder, `total` how many pages there are.
 
-    `moment_is` says what was at `moment_ns`: "acknowledged", "its term began".
+    `moment_is` says what was at `moment_ns`: "acknowledged", "its term began". `losses` are
+    those of `losses_shown` findings that are nearest in the queue; `losses_total` counts those of
+    its kind in all queues, kept or not.
     """
 
     name: str
@@ -190,6 +228,8 @@ class ViolationPage:
     entries: Entries | None
     log_map: LogMap | None
     losses: tuple[Loss, ...]
+    losses_shown: int
+    losses_total: int
     circle: Circle | None
     part: Part | None
     lines: LogLines | None
@@ -197,3 +237,18 @@ class ViolationPage:
     notes: tuple[str, ...] = field(default=())
     before: str = ""
     after: str = ""
+
+    @property
+    def has_marked_entries(self) -> bool:
+        """Whether any entry that is shown stands at the place itself."""
+        return any(entry.is_it for entry in self._entries())
+
+    @property
+    def has_odd_entries(self) -> bool:
+        """Whether nodes hold different entries at an index that is shown."""
+        return any(entry.is_odd for entry in self._entries())
+
+    def _entries(self) -> Iterator[Entry]:
+        for row in () if self.entries is None else self.entries.rows:
+            for cell in row.cells:
+                yield from cell

@@ -1,4 +1,4 @@
-"""How a violation came about, moment by moment, and what can be said of why.
+"""How a violation came about, moment by moment.
 
 Only what is recorded is told: what clients called and were told, who led by the status that was
 polled, which faults were on, and what the nodes' logs held at the end.
@@ -6,14 +6,17 @@ polled, which faults were on, and what the nodes' logs held at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from harness.history.schema import APPENDING
+from reports.check_page.model import visible
 from reports.model import FaultRow, OperationRow, RoleSpan, Violation
+from reports.plain_json import is_whole
 from reports.spacetime import describe
-from reports.violation_page.claims import DURABLE, TERM_BEGAN, base_kind
-from reports.violation_page.model import Entries, Moment, Step
+from reports.violation_page.claims import TERM_BEGAN
+from reports.violation_page.model import Disappearance, Entries, Moment, Step
 from reports.violation_page.steps import PUTTING
 
 MOMENTS_MAX: Final = 40
@@ -24,12 +27,14 @@ SOON_NS: Final = 2_000_000_000
 """Faults and leaders so long before and after the core of a violation belong to it."""
 NEXT_LEADER_NS: Final = 10_000_000_000
 """How long after it the next leader is looked for."""
-NS_PER_S: Final = 1e9
+LEADERS_MAX: Final = 6
+"""Leaders between two turns that are told."""
+SIGN: Final = ": the first sign that it is gone"
+LAST_WORDS_MAX: Final = 200
+NODE_MAX: Final = 60
+"""Characters that are shown of what a node said last, and of its name."""
 LEADER: Final = "leader"
 ACKNOWLEDGED: Final = "acknowledged"
-_ABOUT_READS: Final = frozenset(
-    {"stale-read", "stale-end", "read-went-back", "end-went-back", "unseen"}
-)
 
 
 def moment_of(
@@ -92,11 +97,11 @@ def next_leader(lanes: Sequence[RoleSpan], after: RoleSpan, time_ns: int) -> Rol
 
 
 def faults_near(
-    faults: Sequence[FaultRow], spans: Sequence[tuple[int, int]], moment_ns: int | None
+    faults: Sequence[FaultRow], spans: Sequence[tuple[int, int]], moments_ns: Sequence[int]
 ) -> tuple[FaultRow, ...]:
     """Return the faults that were on in any of these spans, or soon before or after.
 
-    Of more than FAULTS_MAX those that began nearest to the moment.
+    Of more than FAULTS_MAX those that began nearest to a moment.
     """
     near = [
         row
@@ -107,34 +112,59 @@ def faults_near(
         )
     ]
     if len(near) > FAULTS_MAX:
-        at_ns = moment_ns if moment_ns is not None else spans[0][0]
-        near.sort(key=lambda row: abs(row.window.from_ns - at_ns))
+        nearest = moments_ns or [spans[0][0]]
+        near.sort(key=lambda row: _distance(row.window.from_ns, nearest))
         near = sorted(near[:FAULTS_MAX], key=lambda row: row.window.from_ns)
     return tuple(near)
 
 
-def moments_of(
-    violation: Violation,
-    steps: Sequence[Step],
-    lanes: Sequence[RoleSpan],
-    faults: Sequence[FaultRow],
-    entries: Entries | None,
-    moment_ns: int | None,
-) -> tuple[Moment, ...]:
+def _distance(time_ns: int, moments_ns: Sequence[int]) -> int:
+    return min(abs(time_ns - each) for each in moments_ns)
+
+
+def turns_of(moment_ns: int | None, gone: Disappearance | None) -> tuple[int, ...]:
+    """Return when the story turns: what it is about, and when that was seen to be gone."""
+    found = (moment_ns, None if gone is None else gone.until_ns)
+    return tuple(sorted({each for each in found if each is not None}))
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What a course is told from. `ends` are what nodes said when they ended by themselves."""
+
+    steps: Sequence[Step]
+    lanes: Sequence[RoleSpan]
+    faults: Sequence[FaultRow]
+    ends: Sequence[Moment]
+    entries: Entries | None
+    turns: Sequence[int]
+    gone: Disappearance | None = None
+
+
+def moments_of(story: Story) -> tuple[Moment, ...]:
     """Tell it in the order of time; what the logs hold stands last."""
-    told = [*_of_operations(steps)]
-    if moment_ns is not None:
-        told += _of_leaders(lanes, moment_ns)
-        told += _of_faults(faults)
-    if len(told) > MOMENTS_MAX and moment_ns is not None:
-        told.sort(key=lambda each: abs((each.time_ns or 0) - moment_ns))
+    told = list(_of_operations(story))
+    if story.turns:
+        from_ns, to_ns = story.turns[0] - SOON_NS, story.turns[-1] + SOON_NS
+        told += _of_leaders(story.lanes, story.turns)
+        told += _of_faults(story.faults)
+        told += [each for each in story.ends if from_ns <= (each.time_ns or 0) <= to_ns]
+    if len(told) > MOMENTS_MAX and story.turns:
+        told.sort(key=lambda each: (not each.is_key, _distance(each.time_ns or 0, story.turns)))
     told = sorted(told[:MOMENTS_MAX], key=lambda each: each.time_ns or 0)
-    return (*told, *_of_logs(entries))
+    return (*told, *_of_logs(story.entries))
 
 
-def _of_operations(steps: Sequence[Step]) -> Iterator[Moment]:
-    for step in steps:
+def _of_operations(story: Story) -> Iterator[Moment]:
+    sign = None if story.gone is None else story.gone.first_sign
+    if sign is not None and not any(step.row.op == sign.op for step in story.steps):
+        what = f"client {sign.process}: {describe(sign)}{SIGN}"
+        yield Moment(sign.return_ns, "client", what, is_key=True)
+    for step in story.steps:
         row = step.row
+        is_sign = sign is not None and row.op == sign.op
+        is_key = is_sign or row.return_ns in story.turns
+        more = SIGN if is_sign else ""
         who = f"client {row.process}"
         if row.f in APPENDING:
             what = f"{who} calls {row.f} {row.input} on {row.key}"
@@ -143,33 +173,53 @@ def _of_operations(steps: Sequence[Step]) -> Iterator[Moment]:
                 by = row.node or "a node that is not named"
                 said = f"{by} answers {who}: {row.f} {row.input} is acknowledged"
                 at = "" if row.offset is None else f", at offset {row.offset}"
-                yield Moment(row.return_ns, "client", f"{said}{at}")
+                yield Moment(row.return_ns, "client", f"{said}{at}{more}", is_key=is_key)
             continue
         when = row.call_ns if row.return_ns is None else row.return_ns
         by = f", answered by {row.node}" if row.node else ""
         wrong = f"; legal was {step.legal}" if step.is_wrong and step.legal else ""
-        yield Moment(when, "client", f"{who}: {describe(row)}{by}{wrong}")
+        yield Moment(when, "client", f"{who}: {describe(row)}{by}{wrong}{more}", is_key=is_key)
 
 
-def _of_leaders(lanes: Sequence[RoleSpan], moment_ns: int) -> Iterator[Moment]:
-    """Say who led, and who led next."""
-    led = leader_at(lanes, moment_ns)
-    for span in led:
-        yield Moment(span.start_ns, "leader", f"{span.node} leads{_in_term(span)}, as polled")
-    if not led:
-        return
-    after = next_leader(lanes, led[0], moment_ns)
-    if after is not None and after.start_ns - moment_ns <= NEXT_LEADER_NS:
-        yield Moment(after.start_ns, "leader", f"{after.node} leads{_in_term(after)}, as polled")
+def _of_leaders(lanes: Sequence[RoleSpan], turns: Sequence[int]) -> Iterator[Moment]:
+    """Say who led at the first turn, who led next, and who came to lead until the last one."""
+    led = leader_at(lanes, turns[0])
+    told = list(led)
+    after = next_leader(lanes, led[0], turns[0]) if led else None
+    if after is not None and after.start_ns - turns[0] <= NEXT_LEADER_NS:
+        told.append(after)
+    if len(turns) > 1:
+        came = [
+            span for span in lanes
+            if span.role == LEADER and turns[0] < span.start_ns <= turns[-1] and span not in told
+        ]  # fmt: skip
+        told += sorted(came, key=lambda span: _distance(span.start_ns, turns))[:LEADERS_MAX]
+    for span in told:
+        yield Moment(span.start_ns, "leader", f"{span.node} leads{in_term(span)}, as polled")
 
 
 def _of_faults(faults: Sequence[FaultRow]) -> Iterator[Moment]:
     for row in faults:
         window = row.window
-        bit = "" if window.bit else ", which did not bite"
+        bit = f"; it bit: {window.evidence}" if window.bit and window.evidence else ""
+        bit = bit if window.may_have_bitten else ", which did not bite"
         what = f"fault {window.fault}, {window.name}: {window.description}"
-        yield Moment(window.from_ns, "fault", f"{what}, begins{bit}")
+        yield Moment(window.from_ns, "fault", f"{what}, begins{bit}", is_key=window.may_have_bitten)
         yield Moment(window.stop_ns, "fault", f"fault {window.fault}, {window.name}, is over")
+
+
+def ends_of(run: Mapping[str, Any]) -> tuple[Moment, ...]:
+    """Read run.json's `exits`: which nodes ended by themselves, and their last words."""
+    exits = run.get("exits")
+    ends = []
+    for each in exits if isinstance(exits, list) else ():
+        if not isinstance(each, Mapping) or each.get("asked") or not is_whole(each.get("at_ns")):
+            continue
+        words, node = each.get("last_line"), visible(str(each.get("node"))[:NODE_MAX])
+        said = f": {visible(str(words)[:LAST_WORDS_MAX])}" if words else ""
+        code = f" with exit code {each['returncode']}" if is_whole(each.get("returncode")) else ""
+        ends.append(Moment(each["at_ns"], "node", f"{node} ends by itself{code}{said}"))
+    return tuple(ends)
 
 
 def _of_logs(entries: Entries | None) -> Iterator[Moment]:
@@ -177,101 +227,6 @@ def _of_logs(entries: Entries | None) -> Iterator[Moment]:
         yield Moment(None, "log", f"{node} has {what}")
 
 
-def _in_term(span: RoleSpan) -> str:
+def in_term(span: RoleSpan) -> str:
+    """Say the term that somebody led, where it is known."""
     return "" if span.term is None else f" in term {span.term}"
-
-
-def meaning_of(
-    violation: Violation,
-    rows: Sequence[OperationRow],
-    lanes: Sequence[RoleSpan],
-    entries: Entries | None,
-    moment_ns: int | None,
-) -> str:
-    """Say what follows of why, where the records allow it; "" where they do not."""
-    kind = base_kind(violation.kind)
-    if kind in DURABLE and kind != "missing-on-node":
-        return _why_lost(violation, lanes, entries, moment_ns, is_lost=kind == "lost-append")
-    if kind == "divergent":
-        return (
-            "Nodes that disagree about a committed entry give different answers from then on, and"
-            " nothing in the protocol ever brings them together again: a committed entry is never"
-            " replaced."
-        )
-    if kind in _ABOUT_READS:
-        return _who_answered(violation, rows, lanes)
-    return ""
-
-
-def _why_lost(
-    violation: Violation,
-    lanes: Sequence[RoleSpan],
-    entries: Entries | None,
-    moment_ns: int | None,
-    *,
-    is_lost: bool,
-) -> str:
-    """Compare who acknowledged it with the terms of what stands there now.
-
-    Only of an append that a later term replaced something follows about votes.
-    """
-    led = () if moment_ns is None else leader_at(lanes, moment_ns)
-    mine = next((span for span in led if span.node == violation.acknowledged_by), None)
-    newer: list[int] = []
-    said = []
-    if mine is not None and mine.term is not None:
-        said.append(f"{mine.node} led term {mine.term} when it acknowledged the append.")
-        newer = sorted(term for term in terms_there(entries) if term > mine.term)
-        if newer and is_lost:
-            by = next((span.node for span in lanes if span.term == newer[-1]
-                       and span.role == LEADER), "another leader")  # fmt: skip
-            said.append(
-                f"What stands at its offset now is of term {newer[-1]}, which {by} led: that leader"
-                " did not have the append, and put something else in its place."
-            )
-        else:
-            after = next_leader(lanes, mine, moment_ns or 0)
-            if after is not None:
-                said.append(f"{after.node} led term {after.term} after it.")
-    if not (newer and is_lost):
-        return " ".join(said)
-    said.append(
-        "A node comes to lead only by the votes of a majority, and a node that has the append votes"
-        " for nobody who lacks it. So either no majority held the append yet when it was"
-        " acknowledged, or a node that held it lost it again or voted against that rule."
-    )
-    return " ".join(said)
-
-
-def terms_there(entries: Entries | None) -> set[int]:
-    """Return the terms of what stands at the place, on any node."""
-    if entries is None:
-        return set()
-    return {
-        entry.term
-        for row in entries.rows
-        for cell in row.cells
-        for entry in cell
-        if entry.is_it and entry.term is not None
-    }
-
-
-def _who_answered(
-    violation: Violation, rows: Sequence[OperationRow], lanes: Sequence[RoleSpan]
-) -> str:
-    """Say whether the node that answered was the one that led."""
-    by_id = {row.op: row for row in rows if row.f not in APPENDING}
-    read = next((by_id[op] for op in violation.named if op in by_id), None)
-    if read is None or read.node is None or read.return_ns is None:
-        return ""
-    led = leader_at(lanes, read.return_ns)
-    if not led:
-        return f"{read.node} answered; nobody was seen to lead at that moment."
-    first = led[0]
-    if first.node == read.node:
-        return (
-            f"{read.node} answered, which led{_in_term(first)} then, as polled: it answered without"
-            " what had been acknowledged before."
-        )
-    others = f"{first.node} led{_in_term(first)} then, as polled"
-    return f"{read.node} answered, although {others}: it answered from what it had itself."

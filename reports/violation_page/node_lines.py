@@ -139,10 +139,22 @@ def parsed(line: str) -> RawLine:
     return RawLine(text, None, unix_ns - _zone_ns(zone), is_local=False)
 
 
-def lines_around(logs: Sequence[NodeLog], clock: Clock, moment_ns: int) -> LogLines | None:
-    """Return the lines around a moment; None where no node has a log that bears times."""
+def lines_around(
+    logs: Sequence[NodeLog],
+    clock: Clock,
+    moments_ns: Sequence[int],
+    told: Sequence[tuple[int, str]] = (),
+) -> LogLines | None:
+    """Return the lines around some moments; None where no node has a log that bears times.
+
+    Args:
+        logs: of the nodes.
+        clock: what relates their times to the run's.
+        moments_ns: since the run's begin; at least one.
+        told: what else happened then (when, what), to stand among the lines.
+    """
     notes, found = [], []
-    from_ns, to_ns = max(0, moment_ns - BEFORE_NS), moment_ns + AFTER_NS
+    spans = _spans(moments_ns)
     is_guessed = False
     for log in logs:
         timed, guessed = _related(log, clock)
@@ -153,9 +165,10 @@ def lines_around(logs: Sequence[NodeLog], clock: Clock, moment_ns: int) -> LogLi
             if log.lines:
                 notes.append(NO_TIMES.format(node=log.node))
             continue
-        begin = bisect_left(timed, from_ns, key=_time_of)
-        inside = _told_once(timed[begin : bisect_right(timed, to_ns, key=_time_of)])
-        nearest = sorted(inside, key=lambda line: abs(line.time_ns - moment_ns))
+        inside = _told_once([line for span in spans for line in _inside(timed, span)])
+        nearest = sorted(
+            inside, key=lambda line: min(abs(line.time_ns - each) for each in moments_ns)
+        )
         if len(nearest) > LINES_OF_NODE_MAX:
             notes.append(
                 f"{len(nearest) - LINES_OF_NODE_MAX} more lines of {log.node} in these seconds"
@@ -167,8 +180,30 @@ def lines_around(logs: Sequence[NodeLog], clock: Clock, moment_ns: int) -> LogLi
         return None
     if is_guessed:
         notes.insert(0, NO_CLOCK)
+    if found:
+        found += [
+            LogLine(time_ns, "", what, is_mark=False)
+            for time_ns, what in told
+            if any(from_ns <= time_ns <= to_ns for from_ns, to_ns in spans)
+        ]
     found.sort(key=lambda line: line.time_ns)
-    return LogLines(tuple(log.node for log in logs), tuple(found), from_ns, to_ns, tuple(notes))
+    return LogLines(tuple(log.node for log in logs), tuple(found), tuple(spans), tuple(notes))
+
+
+def _spans(moments_ns: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the stretches of time around moments, those that meet as one."""
+    spans: list[tuple[int, int]] = []
+    for moment_ns in sorted(moments_ns):
+        from_ns, to_ns = max(0, moment_ns - BEFORE_NS), moment_ns + AFTER_NS
+        if spans and from_ns <= spans[-1][1]:
+            from_ns = spans.pop()[0]
+        spans.append((from_ns, to_ns))
+    return spans
+
+
+def _inside(timed: Sequence[LogLine], span: tuple[int, int]) -> Sequence[LogLine]:
+    begin = bisect_left(timed, span[0], key=_time_of)
+    return timed[begin : bisect_right(timed, span[1], key=_time_of)]
 
 
 def _told_once(lines: Sequence[LogLine]) -> list[LogLine]:

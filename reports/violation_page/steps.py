@@ -149,8 +149,10 @@ def _of_append(
     row: OperationRow, rows: Sequence[OperationRow], violation: Violation, kind: str
 ) -> tuple[str, bool]:
     """Say what must follow from an append, or where it should have been put."""
-    if row.outcome != "ok" or not row.marked:
+    if row.outcome != "ok":
         return "", False
+    if not row.marked:
+        return _of_later_append(row, violation, kind)
     if kind in DURABLE:
         return f"it stands at offset {row.offset} from now on", True
     others = [each for each in rows if each.f in APPENDING and each is not row and each.marked]
@@ -164,6 +166,16 @@ def _of_append(
     if kind in _MUST_APPEND and (violation.value is None or row.input == violation.value):
         return _MUST_APPEND[kind].format(offset=violation.offset), True
     return "", False
+
+
+def _of_later_append(row: OperationRow, violation: Violation, kind: str) -> tuple[str, bool]:
+    """Say that an offset which was acknowledged to one append is no other's."""
+    acknowledged_ns = violation.acknowledged_ns
+    if kind not in DURABLE or acknowledged_ns is None or row.offset != violation.offset:
+        return "", False
+    if row.offset is None or row.input == violation.value or row.call_ns <= acknowledged_ns:
+        return "", False
+    return f"any other offset: this one was given to the append of {violation.value}", True
 
 
 def _is_wrong_look(row: OperationRow, rows: Sequence[OperationRow], violation: Violation) -> bool:
@@ -204,12 +216,14 @@ def _of_look(row: OperationRow, rows: Sequence[OperationRow]) -> tuple[str, bool
     over = [
         each.input for each in there if each.return_ns is not None and each.return_ns < row.call_ns
     ]
-    values = over[:1] or [each.input for each in there]  # who was first told it is theirs
+    called = [each.input for each in there if row.return_ns is None or each.call_ns < row.return_ns]
+    values = over[:1] or called  # who was first told it is theirs
     said = " or ".join(str(value) for value in dict.fromkeys(values))
     if row.output is None and row.told:  # a poll's answer is a list: it is shown, not judged here
         return said, False
     if over:
-        return said, row.output not in values
+        first = f"{said}: it was acknowledged there first" if len(over) > 1 else said
+        return first, row.output not in values
     return f"{said}, or {NOTHING} yet", row.output is not None and row.output not in values
 
 

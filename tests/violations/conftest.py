@@ -27,6 +27,7 @@ class Bad:
     operations: list[dict[str, Any]] = field(default_factory=list)
     checkers: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, list[str]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def op(self, f: str, call_ns: int, return_ns: int | None, **columns: Any) -> int:
         number = 2 * len(self.operations)
@@ -89,7 +90,7 @@ class Bad:
             "command": ["./shaketable", "run", "--seed", "7"],
             "clock": {"unix_ns": 1_000 * S, "utc_offset_s": 7200},
         }  # fmt: skip
-        (folder / "run.json").write_text(json.dumps(run))
+        (folder / "run.json").write_text(json.dumps(run | self.facts))
         (folder / "campaign.toml").write_text('name = "bad"\nseed = "7"\n')
         (folder / "drain.json").write_text(json.dumps({"nodes": {}}))
         for node in ("n0", "n1", "n2"):

@@ -25,7 +25,7 @@ def log(*lines: str, node: str = "n0") -> NodeLog:
 
 
 def times(*lines: str, clock: Clock) -> list[tuple[float, str]]:
-    found = lines_around([log(*lines)], clock, 5 * S)
+    found = lines_around([log(*lines)], clock, [5 * S])
     assert found is not None
     return [(line.time_ns / S, line.text) for line in found.lines]
 
@@ -72,7 +72,7 @@ def test_without_a_clock_marks_bound_the_runs_begin() -> None:
         "--- shaketable: n0 incarnation 2 starts at 3.000 s",
         "2027-01-15T08:00:03.100 second",
     )
-    found = lines_around([log(*lines)], Clock(None, 0), 5 * S)
+    found = lines_around([log(*lines)], Clock(None, 0), [5 * S])
     assert found is not None
     assert found.notes == (NO_CLOCK,)
     assert [
@@ -84,7 +84,7 @@ def test_without_a_clock_marks_bound_the_runs_begin() -> None:
 
 
 def test_a_log_without_any_time_is_said_to_have_none() -> None:
-    found = lines_around([log("hello", "world")], Clock(0, 0), 5 * S)
+    found = lines_around([log("hello", "world")], Clock(0, 0), [5 * S])
     assert found is not None
     assert found.lines == ()
     assert "bear no time" in found.notes[0]
@@ -95,7 +95,7 @@ def test_all_nodes_stand_in_one_order_and_only_what_is_near() -> None:
         log("1970-01-01T00:00:05.000 a", "1970-01-01T00:00:11.000 late", node="n0"),
         log("1970-01-01T00:00:04.999 b", "1970-01-01T00:00:05.001 c", node="n1"),
     ]
-    found = lines_around(logs, Clock(0, 0), 5 * S)
+    found = lines_around(logs, Clock(0, 0), [5 * S])
     assert found is not None
     assert [(line.node, line.text) for line in found.lines] == [
         ("n1", "b"), ("n0", "a"), ("n1", "c"),
@@ -104,7 +104,7 @@ def test_all_nodes_stand_in_one_order_and_only_what_is_near() -> None:
 
 def test_of_very_many_lines_the_nearest_stay_and_the_rest_is_counted() -> None:
     lines = [f"1970-01-01T00:00:05.{n:03d} line {n}" for n in range(100)]
-    found = lines_around([log(*lines)], Clock(0, 0), 5 * S)
+    found = lines_around([log(*lines)], Clock(0, 0), [5 * S])
     assert found is not None
     assert [line.text for line in found.lines] == [
         f"line {n}" for n in range(node_lines.LINES_OF_NODE_MAX)
@@ -146,7 +146,7 @@ def test_a_large_log_is_read_from_its_end(tmp_path: Path, monkeypatch: pytest.Mo
     path.write_text("x" * 100 + "\n1970-01-01T00:00:05.000 last\n")
     logs = read_logs(tmp_path, ["n0", "n1"])
     assert [each.node for each in logs] == ["n0"]
-    found = lines_around(logs, Clock(0, 0), 5 * S)
+    found = lines_around(logs, Clock(0, 0), [5 * S])
     assert found is not None
     assert "large" in found.notes[0]
     assert found.lines[-1].text == "last"

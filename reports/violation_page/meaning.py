@@ -1,0 +1,171 @@
+"""What follows from what was recorded of a violation, as to why it came about; and what does not.
+
+Source: the Raft paper, section 5.4: a leader is elected by a majority, and who has an entry votes
+for nobody who lacks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from harness.history.schema import APPENDING
+from reports.model import FaultRow, OperationRow, RoleSpan, Violation
+from reports.violation_page.claims import DURABLE, base_kind, in_words
+from reports.violation_page.disappearance import struck_between
+from reports.violation_page.model import Disappearance, Entries
+from reports.violation_page.moments import LEADER, in_term, leader_at, next_leader
+
+NS_PER_S: Final = 1e9
+_ABOUT_READS: Final = frozenset(
+    {"stale-read", "stale-end", "read-went-back", "end-went-back", "unseen"}
+)
+_TAKING: Final = frozenset({"power", "wipe", "rollback", "damage"})
+"""Faults that take away what nodes had stored."""
+TAKEN_WORDS: Final = "bytes lost"
+"""How the evidence of other faults says that they did (a kill of a node on a volatile disk)."""
+NOT_RECORDED: Final = (
+    "Not recorded are which nodes had the append when it was acknowledged, and who voted for whom."
+)
+
+
+def meaning_of(
+    violation: Violation,
+    rows: Sequence[OperationRow],
+    lanes: Sequence[RoleSpan],
+    faults: Sequence[FaultRow],
+    entries: Entries | None,
+    moment_ns: int | None,
+    gone: Disappearance | None,
+) -> str:
+    """Say what follows of why, where the records allow it; "" where they do not."""
+    kind = base_kind(violation.kind)
+    if kind in DURABLE and kind != "missing-on-node":
+        return " ".join(_why_lost(violation, rows, lanes, faults, entries, moment_ns, gone))
+    if kind == "divergent":
+        return (
+            "Nodes that disagree about a committed entry give different answers from then on, and"
+            " nothing in the protocol ever brings them together again: a committed entry is never"
+            " replaced."
+        )
+    if kind in _ABOUT_READS:
+        return _who_answered(violation, rows, lanes)
+    return ""
+
+
+def _why_lost(
+    violation: Violation,
+    rows: Sequence[OperationRow],
+    lanes: Sequence[RoleSpan],
+    faults: Sequence[FaultRow],
+    entries: Entries | None,
+    moment_ns: int | None,
+    gone: Disappearance | None,
+) -> Iterator[str]:
+    """Compare who acknowledged it with the terms of what stands there now.
+
+    Only of an append that a later term replaced something follows about votes.
+    """
+    led = () if moment_ns is None else leader_at(lanes, moment_ns)
+    mine = next((span for span in led if span.node == violation.acknowledged_by), None)
+    if mine is None or mine.term is None:
+        return
+    yield f"{mine.node} led term {mine.term} when it acknowledged the append."
+    newer = sorted(term for term in terms_there(entries) if term > (mine.term or 0))
+    if not newer or base_kind(violation.kind) != "lost-append":
+        after = next_leader(lanes, mine, moment_ns or 0)
+        if after is not None:
+            yield f"{after.node} led term {after.term} after it."
+        return
+    by = next(
+        (span.node for span in lanes if span.term == newer[-1] and span.role == LEADER),
+        "another leader",
+    )
+    same = ", the same node," if by == mine.node else ""
+    yield (
+        f"What stands at its offset now is of term {newer[-1]}, which {by}{same} led: a leader that"
+        " lacked the append put something else in its place."
+    )
+    yield (
+        "A node comes to lead only by the votes of a majority, and a node that has the append votes"
+        " for nobody who lacks it. So either (1) no majority held the append yet when it was"
+        " acknowledged, or (2) nodes that held it lost it again, or (3) one that held it voted"
+        " against that rule."
+    )
+    if first := _for_early(violation, rows, faults):
+        yield f"Evidence for (1): {first}."
+    if second := "; ".join(_for_lost_again(violation, faults, gone)):
+        yield f"Evidence for (2): {second}."
+    yield NOT_RECORDED
+
+
+def _for_early(
+    violation: Violation, rows: Sequence[OperationRow], faults: Sequence[FaultRow]
+) -> str:
+    """Say what shows that an append was acknowledged before a majority held it; "" if nothing."""
+    called = [row.call_ns for row in rows if row.f in APPENDING and row.input == violation.value]
+    for row in faults if called else ():
+        window = row.window
+        if row.hit_leader and window.from_ns <= called[0] <= window.stop_ns:
+            return (
+                f"it was called {in_words(called[0] - window.from_ns)} after {window.name}"
+                f" {window.fault} had begun, which struck the leader ({window.description})"
+            )
+    return ""
+
+
+def _for_lost_again(
+    violation: Violation, faults: Sequence[FaultRow], gone: Disappearance | None
+) -> Iterator[str]:
+    """Say what shows that nodes had it, and lost it again."""
+    if gone is None:
+        return
+    held, look = violation.details.get("held_by"), gone.last_look
+    if look is not None and look.node and isinstance(held, list) and look.node not in held:
+        yield (
+            f"{look.node} still answered a read with it at"
+            f" {(look.return_ns or 0) / NS_PER_S:.3f} s, and does not hold it now"
+        )
+    for row in struck_between(gone, faults):
+        window = row.window
+        if window.name in _TAKING or TAKEN_WORDS in window.evidence:
+            what = "stored" if window.name in _TAKING - {"power"} else "not yet durable"
+            yield (
+                f"{window.name} {window.fault} ({window.description}) came in between, at"
+                f" {window.from_ns / NS_PER_S:.3f} s, and takes away what was {what}"
+            )
+            return
+
+
+def terms_there(entries: Entries | None) -> set[int]:
+    """Return the terms of what stands at the place, on any node."""
+    if entries is None:
+        return set()
+    return {
+        entry.term
+        for row in entries.rows
+        for cell in row.cells
+        for entry in cell
+        if entry.is_it and entry.term is not None
+    }
+
+
+def _who_answered(
+    violation: Violation, rows: Sequence[OperationRow], lanes: Sequence[RoleSpan]
+) -> str:
+    """Say whether the node that answered was the one that led."""
+    by_id = {row.op: row for row in rows if row.f not in APPENDING}
+    read = next((by_id[op] for op in violation.named if op in by_id), None)
+    if read is None or read.node is None or read.return_ns is None:
+        return ""
+    led = leader_at(lanes, read.return_ns)
+    if not led:
+        return f"{read.node} answered; nobody was seen to lead at that moment."
+    first = led[0]
+    if first.node == read.node:
+        return (
+            f"{read.node} answered, which led{in_term(first)} then, as polled: it answered without"
+            " what had been acknowledged before."
+        )
+    others = f"{first.node} led{in_term(first)} then, as polled"
+    return f"{read.node} answered, although {others}: it answered from what it had itself."
