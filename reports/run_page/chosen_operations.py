@@ -1,8 +1,9 @@
 """Which operations the page's table holds: all of a small run, of a large one those that matter.
 
 Nothing that a verdict rests on is sampled away: every operation that a finding names is in it, and
-its neighbours; every one that failed or whose outcome is unknown, up to a limit; the slowest; the
-first and the last of each client; of the rest an even sample. What a limit cuts is counted.
+its neighbours; every one that failed or whose outcome is unknown, up to a limit that a run of a
+million does not reach where a few in a hundred fail; the slowest; the first and the last of each
+client; of the rest an even sample. What a limit cuts is counted.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ NAMED_MAX: Final = 8_000
 NEIGHBOURS: Final = 4
 """Operations before and after a named one, on the same key."""
 NEAR_MAX: Final = 4_000
-UNKNOWN_MAX: Final = 3_000
-FAILED_MAX: Final = 3_000
+UNKNOWN_MAX: Final = 12_000
+FAILED_MAX: Final = 12_000
 SLOWEST: Final = 400
 CLIENTS_MAX: Final = 500
 """Clients whose first and last operations are shown. After an unknown outcome a client goes on
@@ -87,13 +88,14 @@ def _ids(findings: object) -> Iterable[int]:
                 yield op
 
 
-def choose(operations: pa.Table, named: Collection[int] = ()) -> Chosen:
+def choose(operations: pa.Table, named: Collection[int] = (), fewer: int = 1) -> Chosen:
     """Choose the operations that a page shows.
 
     Args:
         operations: rows of OPERATIONS; neighbours are those that stand beside each other, as the
             export writes them: by key, then by the time of the call.
         named: ids of those that findings name, the most important first.
+        fewer: divides the limits of those that no finding names.
     """
     total = operations.num_rows
     is_whole = total <= ALL_MAX
@@ -111,20 +113,20 @@ def choose(operations: pa.Table, named: Collection[int] = ()) -> Chosen:
 
     at, missing = _places(operations["op"], named)
     at = mark(NAMED, at, NAMED_MAX, "that findings name")
-    mark(NEAR, _near(operations["key"], at), NEAR_MAX, "beside those that findings name")
+    mark(NEAR, _near(operations["key"], at), NEAR_MAX // fewer, "beside those that findings name")
     by_call, outcome = operations["call_ns"].to_numpy(), operations["outcome"]
     unknown, failed = (_by(by_call, _where(pc.equal(outcome, kind))) for kind in ("info", "fail"))
-    mark(UNKNOWN, unknown, UNKNOWN_MAX, "of unknown outcome")
-    mark(FAILED, failed, FAILED_MAX, "that failed")
+    mark(UNKNOWN, unknown, UNKNOWN_MAX // fewer, "of unknown outcome")
+    mark(FAILED, failed, FAILED_MAX // fewer, "that failed")
     why[_slowest(operations)] |= SLOW
-    edges, clients = _edges(operations["process"].to_numpy(), by_call)
+    edges, edges_total = _edges(operations["process"].to_numpy(), by_call)
     why[edges] |= EDGE
-    if clients > CLIENTS_MAX and not is_whole:
-        cut.append(("first or last of a client", 2 * clients, len(edges)))
+    if len(edges) < edges_total and not is_whole:
+        cut.append(("first or last of a client", edges_total, len(edges)))
     if is_whole:
         shown = _by(by_call, np.arange(total))
     else:
-        why[_evenly(_by(by_call, np.flatnonzero(why == 0)), SAMPLE_MAX)] |= SAMPLE
+        why[_evenly(_by(by_call, np.flatnonzero(why == 0)), SAMPLE_MAX // fewer)] |= SAMPLE
         shown = _by(by_call, np.flatnonzero(why))
     return Chosen(operations.take(pa.array(shown)), why[shown], total, tuple(cut), missing)
 
@@ -170,7 +172,7 @@ def _slowest(operations: pa.Table) -> Places:
 
 
 def _edges(processes: Places, by_call: Places) -> tuple[Places, int]:
-    """Return the first and the last operation of each of some clients, and how many there are."""
+    """Return the first and the last operation of some clients, and how many all clients have."""
     order = np.lexsort((by_call, processes))
     sorted_processes = processes[order]
     begins = np.flatnonzero(np.diff(sorted_processes, prepend=sorted_processes[:1] - 1))
@@ -178,7 +180,8 @@ def _edges(processes: Places, by_call: Places) -> tuple[Places, int]:
         return begins, 0
     lasts = np.append(begins[1:], len(processes)) - 1
     kept = _evenly(np.arange(len(begins)), CLIENTS_MAX)
-    return np.unique(order[np.concatenate((begins[kept], lasts[kept]))]), len(begins)
+    total = len(begins) + int(np.count_nonzero(begins != lasts))
+    return np.unique(order[np.concatenate((begins[kept], lasts[kept]))]), total
 
 
 def _where(mask: Any) -> Places:

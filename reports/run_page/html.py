@@ -17,11 +17,16 @@ from reports.model import FaultRow, RunView
 from reports.plotting import plots
 from reports.plotting.slices import slices
 from reports.run_page import packed_operations
-from reports.run_page.chosen_operations import choose
+from reports.run_page.chosen_operations import Chosen, choose
 from reports.run_page.view import number_text
 
 FAULTS_MAX = 1_000
 """Faults in the page's table: of more, those that cost most."""
+
+PACKED_CHARACTERS_MAX = 1_500_000
+"""Of the operations' table: plots and the rest of a page take 2.5 MB, and 5 is the most."""
+FEWER = (1, 2, 4, 8, 16)
+"""By what the limits of the table are divided until it is small enough."""
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
@@ -32,7 +37,7 @@ NOTHING = "-"
 def render(view: RunView) -> str:
     """Render the report page."""
     drawn = plots.draw(view)
-    chosen = choose(view.operations, view.named)
+    chosen, packed = packed_table(view)
     leads = [
         (lane.node, lane.start_ns, lane.stop_ns) for lane in view.lanes if lane.role == "leader"
     ]
@@ -47,7 +52,7 @@ def render(view: RunView) -> str:
             plot_items=() if drawn is None else [Markup(one.item) for one in drawn.each],  # noqa: S704 - JSON that is escaped for it
             fault_colours=plots.fault_colours([window.name for window in windows]),
             chosen=chosen,
-            packed=Markup(packed_operations.pack(chosen)),  # noqa: S704 - JSON that is escaped for it
+            packed=Markup(packed),  # noqa: S704 - JSON that is escaped for it
             slices=slices(view.operations, view.duration_ns, windows, leads, view.availability),
             outage_from_ns=OUTAGE_FROM_NS,
             recovery=summarise(row.recovery for row in view.faults),
@@ -58,6 +63,19 @@ def render(view: RunView) -> str:
             bitten=sum(row.window.bit for row in view.faults),
         )
     )
+
+
+def packed_table(view: RunView) -> tuple[Chosen, str]:
+    """Choose the operations of the page's table, so many that the page stays small, and pack them.
+
+    What findings name is always among them; of failures with long words of their own fewer are.
+    """
+    for fewer in FEWER:
+        chosen = choose(view.operations, view.named, fewer)
+        packed = packed_operations.pack(chosen)
+        if len(packed) <= PACKED_CHARACTERS_MAX:
+            break
+    return chosen, packed
 
 
 def told_faults(faults: Sequence[FaultRow]) -> Sequence[FaultRow]:

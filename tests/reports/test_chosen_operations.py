@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pytest
 from harness.history.schema import OPERATIONS
 from reports.run_page import chosen_operations as chosen
 from reports.run_page.chosen_operations import choose, named_operations
+from reports.run_page.html import FEWER, PACKED_CHARACTERS_MAX, packed_table
 from reports.run_page.packed_operations import TEXT_CHARACTERS_MAX, pack
 
 COUNT = 60_000
@@ -178,8 +181,11 @@ def test_hostile_texts_and_numbers_stay_data() -> None:
 def test_the_packed_table_of_a_large_run_is_small() -> None:
     outcome = ["info" if n % 3 == 0 else "fail" if n % 3 == 1 else "ok" for n in range(COUNT)]
     error = [f"timed out after {n % 977} ms" if n % 3 else None for n in range(COUNT)]
-    found = choose(table(outcome=outcome, error=error), [2 * n for n in range(0, COUNT, 5)])
-    assert len(pack(found)) < 1_500_000
+    named = tuple(2 * n for n in range(0, COUNT, 5))
+    view: Any = SimpleNamespace(operations=table(outcome=outcome, error=error), named=named)
+    found, packed = packed_table(view)
+    assert len(packed) < 1_500_000
+    assert set(named[: chosen.NAMED_MAX]) <= shown(found)
 
 
 def test_the_documents_say_the_limits() -> None:
@@ -196,3 +202,24 @@ def test_the_documents_say_the_limits() -> None:
     near = "four before and four after each of these, on the same key"
     assert limits[near] == f"{chosen.NEAR_MAX:,}"
     assert chosen.NEIGHBOURS == 4
+
+
+def test_with_long_words_of_their_own_fewer_failures_are_shown_and_what_is_named_stays() -> None:
+    outcome = ["fail"] * COUNT
+    errors: list[object] = [f"{n}: {'no answer from anybody ' * 6}" for n in range(COUNT)]
+    named = tuple(2 * n for n in range(0, COUNT, 97))
+    rows = table(outcome=list(outcome), error=errors)
+    view: Any = SimpleNamespace(operations=rows, named=named)
+    found, packed = packed_table(view)
+    assert len(packed) <= PACKED_CHARACTERS_MAX < len(pack(choose(rows, named)))
+    assert set(named) <= shown(found)
+    of, kept = next((of, kept) for what, of, kept in found.cut if what == "that failed")
+    assert of == COUNT
+    assert kept in [chosen.FAILED_MAX // fewer for fewer in FEWER[1:]]
+
+
+def test_first_and_last_operations_are_counted_once() -> None:
+    many = 2 * chosen.CLIENTS_MAX
+    clients: list[object] = [n % many if n < many else 0 for n in range(COUNT)]
+    cut = {what: of for what, of, _ in choose(table(process=clients)).cut}
+    assert cut["first or last of a client"] == many + 1  # all but one did a single operation
