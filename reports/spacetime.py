@@ -239,6 +239,7 @@ def _label_places(
     What is marked has its number at least, even where that stands over another's.
     """
     placed: dict[int, list[_Place]] = {}
+    next_x = _next_begins(rows, axis)
     found: dict[int, _Place] = {}
     numbered = sorted(enumerate(rows, start=1), key=lambda each: (not each[1].marked, each[0]))
     for number, row in numbered:
@@ -249,15 +250,29 @@ def _label_places(
             left = [_Place(each.text, x - _width(each.text), x) for each in tries]
             tries = [each for pair in zip(tries, left, strict=True) for each in pair]
         beside = placed.setdefault(row.process, [])
+        until = right if row.marked else next_x.get(number, right)
         free = (
             each
             for each in tries
-            if each.from_x >= LEFT and each.to_x <= right and not any(map(each.hits, beside))
+            if each.from_x >= LEFT
+            and (each.to_x <= right if each.text == str(number) else each.to_x <= until)
+            and not any(map(each.hits, beside))
         )
         place = next(free, tries[-2] if row.marked else None)
         if place is not None:
             found[number] = place
             beside.append(place)
+    return found
+
+
+def _next_begins(rows: Sequence[OperationRow], axis: TimeAxis) -> dict[int, float]:
+    """Return where the next operation of the same client begins, by number: its label's place."""
+    found: dict[int, float] = {}
+    last: dict[int, int] = {}
+    for number, row in enumerate(rows, start=1):
+        if row.process in last:
+            found[last[row.process]] = axis.x(row.call_ns)
+        last[row.process] = number
     return found
 
 

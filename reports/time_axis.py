@@ -120,7 +120,7 @@ def breaks(axis: TimeAxis) -> tuple[tuple[float, str], ...]:
     for n in range(1, len(axis.times) - 1, 2):
         x = (axis.xs[n] + axis.xs[n + 1]) / 2
         length_ns = axis.times[n + 1] - axis.times[n]
-        label = f"{seconds(length_ns, length_ns // 20)} later"
+        label = f"+{seconds(length_ns, length_ns // 20)}"
         half = LABEL_WIDTH * (len(label) + 1) / 2
         if x - half < labelled_to:
             label = ""

@@ -13,7 +13,10 @@ def promised(promises: object) -> tuple[str, ...]:
     stated: Mapping[str, Any] = promises if isinstance(promises, Mapping) else {}
     sentences = []
     if durable := _names(stated.get("durable_under")):
-        sentences.append(f"an acknowledged append survives {in_families(frozenset(durable))}")
+        survived = in_families(frozenset(durable))
+        power = " (power loss counts as one of the disk)" if "power" in durable else ""
+        power = "" if "power" in survived else power
+        sentences.append(f"an acknowledged append survives {survived}{power}")
     if linearizable := _names(stated.get("linearizable")):
         sentences.append(f"{', '.join(sorted(linearizable))} are linearizable on each queue")
     if stated.get("committed_prefix"):

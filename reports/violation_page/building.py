@@ -43,6 +43,7 @@ from reports.violation_page.moments import (
     moment_of,
     moments_of,
     next_leader,
+    of_faults,
     turns_of,
 )
 from reports.violation_page.node_lines import Clock, NodeLog, clock_of, lines_around, read_logs
@@ -216,10 +217,11 @@ def _lines(
     struck = () if gone is None else struck_between(gone, faults)
     around = [*turns, *(row.window.from_ns for row in struck[:LINES_OF_FAULTS_MAX])]
     around += [row.window.stop_ns for row in struck[:LINES_OF_FAULTS_MAX]]
+    turning = [each for each in moments if each.role != "fault" and each.is_key]
     told_too = [
         (each.time_ns, each.what)
-        for each in moments
-        if each.time_ns is not None and (each.is_key or each.role == "fault")
+        for each in (*turning, *of_faults(run.view.faults))
+        if each.time_ns is not None
     ]
     return lines_around(run.logs, run.clock, sorted(set(around)), told_too)
 

@@ -236,4 +236,5 @@ def _at_moment(on: list[FaultWindow], moment_ns: int | None, moment_is: str) -> 
         return f"Nothing says when it came to be; {began}, {faults}."
     if on:
         return f"Faults that were on at that moment: {named}."
-    return "No fault was on at that moment, as far as the history says."
+    when = f"when it was {moment_is}" if moment_is else "at that moment"
+    return f"No fault was on {when}, as far as the history says."

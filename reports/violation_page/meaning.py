@@ -25,7 +25,8 @@ _TAKING: Final = frozenset({"power", "wipe", "rollback", "damage"})
 TAKEN_WORDS: Final = "bytes lost"
 """How the evidence of other faults says that they did (a kill of a node on a volatile disk)."""
 NOT_RECORDED: Final = (
-    "Not recorded are which nodes had the append when it was acknowledged, and who voted for whom."
+    "Which nodes had the append when it was acknowledged, and who voted for the leader of term"
+    " {term}, was not recorded here; what the nodes printed, below, may tell."
 )
 
 
@@ -96,7 +97,7 @@ def _why_lost(
         yield f"Evidence for (1): {first}."
     if second := "; ".join(_for_lost_again(violation, faults, gone)):
         yield f"Evidence for (2): {second}."
-    yield NOT_RECORDED
+    yield NOT_RECORDED.format(term=newer[-1])
 
 
 def _for_early(

@@ -147,7 +147,7 @@ def moments_of(story: Story) -> tuple[Moment, ...]:
     if story.turns:
         from_ns, to_ns = story.turns[0] - SOON_NS, story.turns[-1] + SOON_NS
         told += _of_leaders(story.lanes, story.turns)
-        told += _of_faults(story.faults)
+        told += of_faults(story.faults)
         told += [each for each in story.ends if from_ns <= (each.time_ns or 0) <= to_ns]
     if len(told) > MOMENTS_MAX and story.turns:
         told.sort(key=lambda each: (not each.is_key, _distance(each.time_ns or 0, story.turns)))
@@ -198,7 +198,8 @@ def _of_leaders(lanes: Sequence[RoleSpan], turns: Sequence[int]) -> Iterator[Mom
         yield Moment(span.start_ns, "leader", f"{span.node} leads{in_term(span)}, as polled")
 
 
-def _of_faults(faults: Sequence[FaultRow]) -> Iterator[Moment]:
+def of_faults(faults: Sequence[FaultRow]) -> Iterator[Moment]:
+    """Say when each fault began and was over, and what it did."""
     for row in faults:
         window = row.window
         bit = f"; it bit: {window.evidence}" if window.bit and window.evidence else ""
@@ -218,7 +219,9 @@ def ends_of(run: Mapping[str, Any]) -> tuple[Moment, ...]:
         words, node = each.get("last_line"), visible(str(each.get("node"))[:NODE_MAX])
         said = f": {visible(str(words)[:LAST_WORDS_MAX])}" if words else ""
         code = f" with exit code {each['returncode']}" if is_whole(each.get("returncode")) else ""
-        ends.append(Moment(each["at_ns"], "node", f"{node} ends by itself{code}{said}"))
+        ends.append(
+            Moment(each["at_ns"], "node", f"{node} is seen to have ended by itself{code}{said}")
+        )
     return tuple(ends)
 
 

@@ -23,5 +23,6 @@ def test_whole_families_are_named_and_others_fault_by_fault() -> None:
     told = promised({"durable_under": sorted(OURS - {"rollback"})})
     assert told == (
         "an acknowledged append survives every process, network, clock, disk, membership and "
-        "resources fault",
+        "resources fault (power loss counts as one of the disk)",
     )
+    assert "power loss" not in promised({"durable_under": ["kill", "power"]})[0]

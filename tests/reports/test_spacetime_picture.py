@@ -94,7 +94,7 @@ def test_idle_time_is_squeezed_and_said() -> None:
     assert spacetime.lay_out(rows, ()).breaks == ()
     rows.append(row(2, 55 * S, 55 * S + 4 * MS, marked=True))
     picture = spacetime.lay_out(rows, ())
-    assert [label for _, label in picture.breaks] == ["45 s later"]
+    assert [label for _, label in picture.breaks] == ["+45 s"]
     first, second, third = picture.bars
     assert third.x > second.x + second.width
     assert first.width > 100  # the near ones keep their scale

@@ -88,8 +88,10 @@ def test_what_follows_names_the_evidence_for_each_way_to_lose_it(lost: Any) -> N
         " (isolate leader n0)." in meaning
     )
     assert "Evidence for (2)" not in meaning
-    assert meaning.endswith("Not recorded are which nodes had the append when it was acknowledged,"
-                            " and who voted for whom.")  # fmt: skip
+    assert meaning.endswith(
+        "Which nodes had the append when it was acknowledged, and who voted for the leader of term"
+        " 2, was not recorded here; what the nodes printed, below, may tell."
+    )
     lost.op("read", 11 * S, 11 * S + MS, offset=3, output=17)
     assert (
         "Evidence for (2): n0 still answered a read with it at 11.001 s, and does not hold it now."
@@ -113,9 +115,8 @@ def test_a_node_that_ended_by_itself_is_told(lost: Any) -> None:
         "no exit", {"node": None, "at_ns": "soon"},
     ]  # fmt: skip
     told = [(m.time_ns, m.what) for m in lost_page(lost.write()).moments if m.role == "node"]
-    assert told == [
-        (12 * S, "n2 ends by itself with exit code 1: InvariantError: entry 4 is committed")
-    ]
+    words = "with exit code 1: InvariantError: entry 4 is committed"
+    assert told == [(12 * S, f"n2 is seen to have ended by itself {words}")]
 
 
 def test_what_happened_stands_among_the_lines_of_the_nodes(lost: Any) -> None:
