@@ -41,6 +41,8 @@ OURS: Final = (
     | FAULTS_OF_DISKS
 )
 """Faults that every target's promises could name: what they do not name is not promised."""
+RAISED: Final = "Raised by hand to what"
+"""How the note of promises begins that a target does not make itself."""
 FAMILIES: Final[Mapping[str, frozenset[str]]] = {
     "process": frozenset({"kill", "pause", "transfer", "rolling-restart", "crash-loop"}),
     "network": FAULTS_OF_LINKS,
@@ -128,5 +130,5 @@ class Promises:
             delivered_under=self.all_delivered_under | other.all_delivered_under,
             linearizable=self.linearizable | other.linearizable,
             excludes=self.excludes | other.excludes,
-            note=f"Raised by hand to what {name} promises. {self.note}",
+            note=f"{RAISED} {name} promises. {self.note}",
         )

@@ -288,6 +288,8 @@ class RunView:
     named: tuple[int, ...] = ()
     mutant_breaks: str = ""
     """What the planted bug does, if the run says so."""
+    linearizable: frozenset[str] = frozenset()
+    """Operations of which the target promises that they are linearizable on each queue."""
     promise_note: str = ""
     """What the target says of its promises, in its own words."""
 

@@ -12,10 +12,22 @@ def environment(templates: Path) -> Environment:
 
     A value that a template asks for and nobody gave is an error (`StrictUndefined`), not a gap.
     """
-    return Environment(
+    made = Environment(
         loader=FileSystemLoader(templates),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters.update(lower_first=lower_first, upper_first=upper_first)
+    return made
+
+
+def lower_first(text: str) -> str:
+    """Print a sentence as it goes on behind a colon; a name at its begin loses its capital too."""
+    return text[:1].lower() + text[1:]
+
+
+def upper_first(text: str) -> str:
+    """Print words as a sentence begins."""
+    return text[:1].upper() + text[1:]

@@ -1,8 +1,8 @@
 """Which operations the page's table holds: all of a small run, of a large one those that matter.
 
 Nothing that a verdict rests on is sampled away: every operation that a finding names is in it, and
-its neighbours; every one that failed or whose outcome is unknown, up to a limit that a run of a
-million does not reach where a few in a hundred fail; the slowest; the first and the last of each
+its neighbours; every one that failed or whose outcome is unknown, up to limits that a run of a
+million reaches where more than one in a hundred fails; the slowest; the first and the last of each
 client; of the rest an even sample. What a limit cuts is counted.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,16 @@ WHY: Final[Mapping[int, str]] = {
 """Why an operation is in the table, worst first: bits of a number. None in a run shown whole."""
 
 Places = npt.NDArray[np.int64]
+
+
+class Fewer(NamedTuple):
+    """By what limits are divided: of what failed or is unknown, of neighbours and the sample."""
+
+    wrong: int = 1
+    others: int = 1
+
+
+ALL: Final = Fewer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +98,14 @@ def _ids(findings: object) -> Iterable[int]:
                 yield op
 
 
-def choose(operations: pa.Table, named: Collection[int] = (), fewer: int = 1) -> Chosen:
+def choose(operations: pa.Table, named: Collection[int] = (), fewer: Fewer = ALL) -> Chosen:
     """Choose the operations that a page shows.
 
     Args:
         operations: rows of OPERATIONS; neighbours are those that stand beside each other, as the
             export writes them: by key, then by the time of the call.
         named: ids of those that findings name, the most important first.
-        fewer: divides the limits of those that no finding names.
+        fewer: by what the limits are divided.
     """
     total = operations.num_rows
     is_whole = total <= ALL_MAX
@@ -113,11 +123,12 @@ def choose(operations: pa.Table, named: Collection[int] = (), fewer: int = 1) ->
 
     at, missing = _places(operations["op"], named)
     at = mark(NAMED, at, NAMED_MAX, "that findings name")
-    mark(NEAR, _near(operations["key"], at), NEAR_MAX // fewer, "beside those that findings name")
+    near = _near(operations["key"], at)
+    mark(NEAR, near, NEAR_MAX // fewer.others, "beside those that findings name")
     by_call, outcome = operations["call_ns"].to_numpy(), operations["outcome"]
     unknown, failed = (_by(by_call, _where(pc.equal(outcome, kind))) for kind in ("info", "fail"))
-    mark(UNKNOWN, unknown, UNKNOWN_MAX // fewer, "of unknown outcome")
-    mark(FAILED, failed, FAILED_MAX // fewer, "that failed")
+    mark(UNKNOWN, unknown, UNKNOWN_MAX // fewer.wrong, "of unknown outcome")
+    mark(FAILED, failed, FAILED_MAX // fewer.wrong, "that failed")
     why[_slowest(operations)] |= SLOW
     edges, edges_total = _edges(operations["process"].to_numpy(), by_call)
     why[edges] |= EDGE
@@ -126,7 +137,7 @@ def choose(operations: pa.Table, named: Collection[int] = (), fewer: int = 1) ->
     if is_whole:
         shown = _by(by_call, np.arange(total))
     else:
-        why[_evenly(_by(by_call, np.flatnonzero(why == 0)), SAMPLE_MAX // fewer)] |= SAMPLE
+        why[_evenly(_by(by_call, np.flatnonzero(why == 0)), SAMPLE_MAX // fewer.others)] |= SAMPLE
         shown = _by(by_call, np.flatnonzero(why))
     return Chosen(operations.take(pa.array(shown)), why[shown], total, tuple(cut), missing)
 

@@ -17,7 +17,7 @@ from reports.model import FaultRow, RunView
 from reports.plotting import plots
 from reports.plotting.slices import slices
 from reports.run_page import packed_operations
-from reports.run_page.chosen_operations import Chosen, choose
+from reports.run_page.chosen_operations import ALL, Chosen, Fewer, choose
 from reports.run_page.view import number_text
 
 FAULTS_MAX = 1_000
@@ -25,7 +25,7 @@ FAULTS_MAX = 1_000
 
 PACKED_CHARACTERS_MAX = 1_500_000
 """Of the operations' table: plots and the rest of a page take 2.5 MB, and 5 is the most."""
-FEWER = (1, 2, 4, 8, 16)
+FEWER = (ALL, Fewer(1, 4), Fewer(1, 16), *(Fewer(wrong, 16) for wrong in (2, 4, 8, 16)))
 """By what the limits of the table are divided until it is small enough."""
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -73,7 +73,7 @@ def packed_table(view: RunView) -> tuple[Chosen, str]:
     for fewer in FEWER:
         chosen = choose(view.operations, view.named, fewer)
         packed = packed_operations.pack(chosen)
-        if len(packed) <= PACKED_CHARACTERS_MAX:
+        if len(packed) <= PACKED_CHARACTERS_MAX or chosen.is_whole:
             break
     return chosen, packed
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from harness.history.export import fault_windows
 from harness.plugins import FaultWindow
+from harness.promises import RAISED
 from reports import plain_words
 from reports.availability.elections import aimed_plans, elections
 from reports.availability.failover import kills_leader
@@ -24,7 +25,7 @@ from reports.model import (
     RoleSpan,
     RunView,
 )
-from reports.plain_json import mapping
+from reports.plain_json import listed, mapping
 from reports.plotting import timeline
 from reports.plotting.node_samples import Sampled, read_samples
 from reports.run_page import tallies
@@ -113,7 +114,8 @@ def build_view(folder_path: Path) -> RunView:
         sampled=sampled,
         named=named_operations(results),
         mutant_breaks=str(files.run.get("mutant_breaks") or ""),
-        promise_note=str(mapping(promises).get("note") or "").rstrip("."),
+        linearizable=frozenset(map(str, listed(mapping(promises).get("linearizable")))),
+        promise_note=_own_note(promises),
     )
 
 
@@ -127,6 +129,12 @@ def _run_notes(files: RunFiles, results: Mapping[str, Any], sampled: Sampled) ->
     if left_out := sampled.left_out:
         notes.append(f"samples.jsonl has {left_out} row(s) that are no samples, left out here")
     return notes
+
+
+def _own_note(promises: object) -> str:
+    """Return what the target says of itself; "" where it is held to another one's promises."""
+    note = str(mapping(promises).get("note") or "").rstrip(".")
+    return "" if note.startswith(RAISED) else note
 
 
 def _seed(files: RunFiles) -> str:

@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -367,14 +367,24 @@ def _told(extra: str | None, f: str) -> str:
         return ""
     if output is None:
         return ""
-    if f == "poll" and _are_messages(output):
+    if f == "poll" and are_messages(output):
         text = ", ".join(f"{value} @{offset}" for offset, value in output) or "nothing"
     else:
         text = output if isinstance(output, str) else json.dumps(output)
     return text if len(text) <= TOLD_MAX else text[: TOLD_MAX - 1] + "…"
 
 
-def _are_messages(output: object) -> bool:
+def polled_messages(extra: str | None) -> list[tuple[int, int]]:
+    """Return what a poll brought, (offset, value) each; what makes no sense counts as nothing."""
+    try:
+        output = json.loads(extra or "{}").get("output")
+    except (ValueError, AttributeError, RecursionError):
+        return []
+    return [(offset, value) for offset, value in output] if are_messages(output) else []
+
+
+def are_messages(output: object) -> TypeGuard[list[list[int]]]:
+    """Whether this is what a poll brings: a list of offsets and values."""
     return isinstance(output, list) and all(
         isinstance(each, list) and len(each) == 2 and all(map(is_whole, each)) for each in output
     )

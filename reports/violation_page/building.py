@@ -117,7 +117,7 @@ def _page(
     rows = minimal(violation, run.surroundings, instead)
     steps = steps_of(violation, rows, run.surroundings)
     moment_ns = moment_of(violation, rows, view.lanes, terms_there(entries))
-    gone = disappearance_of(violation, run.surroundings)
+    gone = disappearance_of(violation, run.surroundings, view.linearizable)
     turns = turns_of(moment_ns, gone)
     faults = faults_near(view.faults, _spans(rows, moment_ns, gone, view.duration_ns), turns)
     moments = moments_of(Story(steps, view.lanes, faults, run.ends, entries, turns, gone))
@@ -149,6 +149,7 @@ def _page(
         faults=faults,
         entries=entries,
         log_map=map_around(run.kept, violation.key, violation.offset),
+        is_seen_gone=gone is not None and gone.until_ns is not None,
         losses=_nearest(losses),
         losses_shown=len(losses),
         losses_total=dict((*checker.totals, *checker.observed_totals)).get(violation.kind, 0),

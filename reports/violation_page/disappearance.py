@@ -6,7 +6,7 @@ it is still there. What was acknowledged under no fault at all may be lost under
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from harness.history.schema import APPENDING
 from reports.model import FaultRow, OperationRow, Violation
-from reports.plain_json import ID_MAX
-from reports.run_page.violations import Surroundings, rows_of
+from reports.plain_json import whole
+from reports.run_page.violations import Surroundings, polled_messages, rows_of
 from reports.violation_page.claims import base_kind
 from reports.violation_page.model import Disappearance
 
@@ -26,39 +26,81 @@ STRUCK_MAX: Final = 3
 NS_PER_S: Final = 1e9
 
 
-def disappearance_of(violation: Violation, surroundings: Surroundings) -> Disappearance | None:
-    """Find between which answers it went missing; None where that is not what was found."""
-    acknowledged_ns, offset, value = violation.acknowledged_ns, violation.offset, violation.value
+def disappearance_of(
+    violation: Violation, surroundings: Surroundings, current: frozenset[str]
+) -> Disappearance | None:
+    """Find between which answers it went missing; None where that is not what was found.
+
+    Args:
+        violation: what was lost.
+        surroundings: the run's operations.
+        current: of which operations the target promises that they show what is (linearizable);
+            what the others do not show they may only not show yet.
+    """
+    acknowledged_ns, offset = whole(violation.acknowledged_ns), whole(violation.offset)
+    value = whole(violation.value)
     if base_kind(violation.kind) not in LOST or violation.key is None:
         return None
-    if acknowledged_ns is None or offset is None or value is None or abs(value) > ID_MAX:
+    if acknowledged_ns is None or offset is None or value is None:
         return None
     queue = surroundings.queue(violation.key)
     answered = queue.filter(pc.equal(queue["outcome"], "ok"))
-    looks = answered.filter(_all(_is(answered, "read"), pc.equal(answered["offset"], offset)))
-    last = _last(looks.filter(pc.equal(looks["output"], value)))
-    since_ns = acknowledged_ns if last is None else max(acknowledged_ns, last.return_ns or 0)
+    polls = _polled(answered, offset)
+    since = pc.greater_equal(answered["return_ns"], acknowledged_ns)
+    is_look = _all(_is(answered, "read"), pc.equal(answered["offset"], offset), since)
+    looks = answered.filter(_all(is_look, pc.equal(answered["output"], value)))
+    found = _of_polls(polls, offset, lambda message: message == value)
+    last = _last(pa.concat_tables([looks, found]))
+    last_ns = acknowledged_ns if last is None else max(acknowledged_ns, last.return_ns or 0)
     later = answered.filter(pc.greater(answered["call_ns"], acknowledged_ns))
-    sign = _first(pa.concat_tables(_signs(later, offset, value, since_ns)))
-    if sign is not None and sign.return_ns is not None and sign.return_ns < since_ns:
-        since_ns = acknowledged_ns  # two who lead answer side by side
+    signs = _signs(later, offset, value, last_ns, current)
+    others = _of_polls(polls, offset, lambda message: message != value)
+    signs.append(others.filter(pc.greater(others["call_ns"], acknowledged_ns)))
+    sign = _first(pa.concat_tables(signs))
+    until_ns = None if sign is None else sign.return_ns
+    # Two who lead may answer side by side; then the sign comes before the last look.
+    since_ns = last_ns if until_ns is None or last_ns <= until_ns else acknowledged_ns
     return Disappearance(since_ns, last, sign)
 
 
-def _signs(later: pa.Table, offset: int, value: int, since_ns: int) -> list[pa.Table]:
+def _signs(
+    later: pa.Table, offset: int, value: int, last_ns: int, current: frozenset[str]
+) -> list[pa.Table]:
     """Return what cannot be answered while the value stands at its offset.
 
     What is told to look too early may be only late: looks count from when it was last seen.
     """
-    is_late = pc.greater(later["call_ns"], since_ns)
+    is_late = pc.greater(later["call_ns"], last_ns)
     is_there = pc.fill_null(pc.equal(later["output"], value), False)
-    is_look = _all(_is(later, "read"), pc.equal(later["offset"], offset), is_late)
     is_append = pc.is_in(later["f"], value_set=pa.array(APPENDING))
     is_other = pc.fill_null(pc.not_equal(later["input"], value), False)
-    is_before = _all(is_append, pc.less_equal(later["offset"], offset), is_other)
-    is_short = _all(_is(later, "end"), pc.less_equal(later["output"], offset), is_late)
-    masks = (_all(is_look, pc.invert(is_there)), is_before, is_short)
+    masks = [_all(is_append, pc.less_equal(later["offset"], offset), is_other)]
+    if "read" in current:
+        is_look = _all(_is(later, "read"), pc.equal(later["offset"], offset), is_late)
+        masks.append(_all(is_look, pc.invert(is_there)))
+    if "end" in current:
+        masks.append(_all(_is(later, "end"), pc.less_equal(later["output"], offset), is_late))
     return [later.filter(mask) for mask in masks]
+
+
+def _polled(answered: pa.Table, offset: int) -> pa.Table:
+    """Return the polls that may have brought the message at an offset: their text has it."""
+    text = pc.fill_null(answered["extra"], "")
+    pattern = rf"\[\s*{offset}\s*,"
+    return answered.filter(_all(_is(answered, "poll"), pc.match_substring_regex(text, pattern)))
+
+
+def _of_polls(polls: pa.Table, offset: int, is_wanted: Callable[[int], bool]) -> pa.Table:
+    """Return the polls that brought a wanted value at an offset."""
+    return polls.filter(
+        pa.array(
+            [
+                any(at == offset and is_wanted(message) for at, message in polled_messages(extra))
+                for extra in polls["extra"].to_pylist()
+            ],
+            pa.bool_(),
+        )
+    )
 
 
 def _is(table: pa.Table, f: str) -> Any:
@@ -66,10 +108,10 @@ def _is(table: pa.Table, f: str) -> Any:
 
 
 def _all(*masks: Any) -> Any:
-    whole = pc.fill_null(masks[0], False)
+    every = pc.fill_null(masks[0], False)
     for mask in masks[1:]:
-        whole = pc.and_(whole, pc.fill_null(mask, False))
-    return whole
+        every = pc.and_(every, pc.fill_null(mask, False))
+    return every
 
 
 def _last(table: pa.Table) -> OperationRow | None:
@@ -107,49 +149,54 @@ def told(gone: Disappearance, violation: Violation, faults: Sequence[FaultRow]) 
         violation: what was lost.
         faults: all faults of the run.
     """
-    said = [_last_words(gone.last_look), _first_words(gone, violation)]
+    said = [_last_words(gone), _first_words(gone, violation)]
     struck = struck_between(gone, faults)
     between = "In between" if gone.until_ns is not None else "After that"
     for row in struck[:STRUCK_MAX]:
-        window = row.window
+        window, until_ns = row.window, gone.until_ns
         did = f" ({window.evidence})" if window.evidence else ""
-        said.append(
-            f"{between} came {window.name} {window.fault}, {window.description}, from"
-            f" {_s(window.from_ns)} to {_s(window.stop_ns)}{did}."
-            if window.from_ns > gone.since_ns
-            else f"All the while {window.name} {window.fault} was on, {window.description}, from"
-            f" {_s(window.from_ns)} to {_s(window.stop_ns)}{did}."
-        )
-    if len(struck) > STRUCK_MAX:
-        said.append(f"So were {len(struck) - STRUCK_MAX} more faults.")
+        what = f"{window.name} {window.fault}, {window.description}, from {_s(window.from_ns)} to"
+        what += f" {_s(window.stop_ns)}{did}"
+        if window.from_ns > gone.since_ns:
+            said.append(f"{between} came {what}.")
+        elif until_ns is not None and window.stop_ns >= until_ns:
+            said.append(f"All the while there was {what}.")
+        else:
+            said.append(f"At first there was {what}.")
+    if (more := len(struck) - STRUCK_MAX) > 0:
+        said.append(f"{more} more {'fault' if more == 1 else 'faults'} struck {between.lower()}.")
     if not struck:
         said.append(f"{between} no fault is known to have struck anything.")
     return " ".join(said)
 
 
-def _last_words(look: OperationRow | None) -> str:
+def _last_words(gone: Disappearance) -> str:
+    look = gone.last_look
     if look is None or look.return_ns is None:
-        return "No client is known to have read it."
+        return "No client is known to have read it afterwards."
     by = f", answered by {look.node}" if look.node else ""
-    return f"Client {look.process} still read it at {_s(look.return_ns)}{by}."
+    aside = ""
+    if gone.until_ns is not None and look.return_ns > gone.until_ns:
+        aside = ", after somebody else had been told what cannot be then: two answered side by side"
+    return f"Client {look.process} still read it at {_s(look.return_ns)}{by}{aside}."
 
 
 def _first_words(gone: Disappearance, violation: Violation) -> str:
     sign = gone.first_sign
     if sign is None or sign.return_ns is None:
         return (
-            "No client was told anything that shows it gone: that was seen in the nodes' logs when"
+            "No answer to a client is known to show it gone: that was seen in the nodes' logs when"
             " the run was over."
         )
     by = f"{sign.node} " if sign.node else "the group "
     if sign.f in APPENDING:
         where = "the same offset" if sign.offset == violation.offset else f"offset {sign.offset}"
-        did = f"{by}gave {where} to client {sign.process}'s append of {sign.input}"
+        did = f"{by}gave {where} to client {sign.process}'s {sign.f} of {sign.input}"
     elif sign.f == "end":
         did = f"{by}told client {sign.process} that the queue ends at {sign.output}"
     else:
-        found = "nothing" if sign.output is None else str(sign.output)
-        did = f"{by}answered client {sign.process}'s read of it with {found}"
+        found = sign.told or ("nothing" if sign.output is None else str(sign.output))
+        did = f"{by}answered client {sign.process}'s {sign.f} of it with {found}"
     return f"The first sign that it was gone came at {_s(sign.return_ns)}: {did}."
 
 

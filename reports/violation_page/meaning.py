@@ -93,21 +93,30 @@ def _why_lost(
         " acknowledged, or (2) nodes that held it lost it again, or (3) one that held it voted"
         " against that rule."
     )
-    if first := _for_early(violation, rows, faults):
+    if first := _for_early(violation, rows, lanes, faults):
         yield f"Evidence for (1): {first}."
-    if second := "; ".join(_for_lost_again(violation, faults, gone)):
+    if second := "; ".join(_for_lost_again(violation, by, faults, gone)):
         yield f"Evidence for (2): {second}."
     yield NOT_RECORDED.format(term=newer[-1])
 
 
 def _for_early(
-    violation: Violation, rows: Sequence[OperationRow], faults: Sequence[FaultRow]
+    violation: Violation,
+    rows: Sequence[OperationRow],
+    lanes: Sequence[RoleSpan],
+    faults: Sequence[FaultRow],
 ) -> str:
-    """Say what shows that an append was acknowledged before a majority held it; "" if nothing."""
+    """Say what shows that an append was acknowledged before a majority held it; "" if nothing.
+
+    That is a fault which struck the one that acknowledged, as the leader, before it was asked.
+    """
     called = [row.call_ns for row in rows if row.f in APPENDING and row.input == violation.value]
     for row in faults if called else ():
         window = row.window
-        if row.hit_leader and window.from_ns <= called[0] <= window.stop_ns:
+        struck = any(
+            span.node == violation.acknowledged_by for span in leader_at(lanes, window.from_ns)
+        )
+        if row.hit_leader and struck and window.from_ns <= called[0] <= window.stop_ns:
             return (
                 f"it was called {in_words(called[0] - window.from_ns)} after {window.name}"
                 f" {window.fault} had begun, which struck the leader ({window.description})"
@@ -116,19 +125,27 @@ def _for_early(
 
 
 def _for_lost_again(
-    violation: Violation, faults: Sequence[FaultRow], gone: Disappearance | None
+    violation: Violation, by: str, faults: Sequence[FaultRow], gone: Disappearance | None
 ) -> Iterator[str]:
-    """Say what shows that nodes had it, and lost it again."""
+    """Say what shows that nodes had it, and lost it again.
+
+    The leader that acknowledged it had it in any case, and rightly gives it up for the log of
+    another leader; if it led again itself (`by`), it lost it.
+    """
     if gone is None:
         return
     held, look = violation.details.get("held_by"), gone.last_look
-    if look is not None and look.node and isinstance(held, list) and look.node not in held:
+    had = "" if look is None or not look.node else look.node
+    lacks = isinstance(held, list) and had not in held
+    if look is not None and had and lacks and (had != violation.acknowledged_by or had == by):
         yield (
             f"{look.node} still answered a read with it at"
             f" {(look.return_ns or 0) / NS_PER_S:.3f} s, and does not hold it now"
         )
     for row in struck_between(gone, faults):
         window = row.window
+        if window.from_ns <= gone.since_ns:
+            continue  # what it took was taken before
         if window.name in _TAKING or TAKEN_WORDS in window.evidence:
             what = "stored" if window.name in _TAKING - {"power"} else "not yet durable"
             yield (

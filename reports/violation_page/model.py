@@ -227,6 +227,7 @@ class ViolationPage:
     faults: tuple[FaultRow, ...]
     entries: Entries | None
     log_map: LogMap | None
+    is_seen_gone: bool
     losses: tuple[Loss, ...]
     losses_shown: int
     losses_total: int

@@ -163,12 +163,12 @@ def _of_operations(story: Story) -> Iterator[Moment]:
     for step in story.steps:
         row = step.row
         is_sign = sign is not None and row.op == sign.op
-        is_key = is_sign or row.return_ns in story.turns
+        is_key = is_sign or (row.call_ns if row.return_ns is None else row.return_ns) in story.turns
         more = SIGN if is_sign else ""
         who = f"client {row.process}"
         if row.f in APPENDING:
             what = f"{who} calls {row.f} {row.input} on {row.key}"
-            yield Moment(row.call_ns, "client", what)
+            yield Moment(row.call_ns, "client", what, is_key=row.call_ns in story.turns)
             if row.outcome == "ok" and row.return_ns is not None:
                 by = row.node or "a node that is not named"
                 said = f"{by} answers {who}: {row.f} {row.input} is acknowledged"
@@ -195,7 +195,8 @@ def _of_leaders(lanes: Sequence[RoleSpan], turns: Sequence[int]) -> Iterator[Mom
         ]  # fmt: skip
         told += sorted(came, key=lambda span: _distance(span.start_ns, turns))[:LEADERS_MAX]
     for span in told:
-        yield Moment(span.start_ns, "leader", f"{span.node} leads{in_term(span)}, as polled")
+        what = f"{span.node} leads{in_term(span)}, as polled"
+        yield Moment(span.start_ns, "leader", what, is_key=span.start_ns in turns)
 
 
 def of_faults(faults: Sequence[FaultRow]) -> Iterator[Moment]:

@@ -75,8 +75,6 @@ def _environment() -> Environment:
     environment.filters.update(
         number=number_text, moment=moment, span=span, or_nothing=or_nothing,
         crc=crc_text, entry=entry_text, describe=describe,
-        lower_first=lambda text: text[:1].lower() + text[1:],
-        upper_first=lambda text: text[:1].upper() + text[1:],
     )  # fmt: skip
     return environment
 

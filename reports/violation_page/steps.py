@@ -213,9 +213,9 @@ def _of_look(row: OperationRow, rows: Sequence[OperationRow]) -> tuple[str, bool
         return _of_look_again(row, rows)
     if row.return_ns is not None and all(row.return_ns < each.call_ns for each in there):
         return NOTHING, row.output is not None
-    over = [
-        each.input for each in there if each.return_ns is not None and each.return_ns < row.call_ns
-    ]
+    known = sorted((each.return_ns, each.input) for each in there
+                   if each.return_ns is not None and each.return_ns < row.call_ns)  # fmt: skip
+    over = [given for _, given in known]
     called = [each.input for each in there if row.return_ns is None or each.call_ns < row.return_ns]
     values = over[:1] or called  # who was first told it is theirs
     said = " or ".join(str(value) for value in dict.fromkeys(values))

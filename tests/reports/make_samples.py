@@ -38,7 +38,7 @@ NARROW: Final = 390
 REPORT_HEIGHT_PX: Final = {WIDE: 2400, NARROW: 3000}
 WHOLE_HEIGHT_PX: Final = {WIDE: 3000, NARROW: 3600}
 KIND_HEIGHT_PX: Final = {WIDE: 860, NARROW: 960}
-COLOURS: Final = 64
+COLOURS: Final = 48
 COLOURS_OF_HEAD: Final = 20
 """Of a page's head alone, which has no picture."""
 CODES: Final = {"valid": 0, "invalid": 1, "unknown": 2}

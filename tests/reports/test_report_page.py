@@ -88,7 +88,7 @@ def test_a_clean_run_is_told_in_words(clean_run: Any) -> None:
     assert "./shaketable run --faults kill,pause,partition --seed 7" in text
     assert "3 of 4" in text  # faults that bit
     assert "601 ms" in text  # recovery after the kill of the leader
-    assert "an acknowledged append survives kill, partition, pause" in text
+    assert "An acknowledged append survives kill, partition, pause" in text
     assert "18,220 bytes held on 4 links" in text
     assert "up to the operation timeout for the answer of a silent node" in text
 

@@ -28,6 +28,10 @@ class Bad:
     checkers: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, list[str]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    faults: list[tuple[str, int, int, str, str]] = field(
+        default_factory=lambda: [("partition", 10 * S, 14 * S, "isolate leader n0", "90 kB held")]
+    )
+    """Name, begin, end, what was done, what shows that it bit."""
 
     def op(self, f: str, call_ns: int, return_ns: int | None, **columns: Any) -> int:
         number = 2 * len(self.operations)
@@ -61,14 +65,16 @@ class Bad:
         table = pa.Table.from_pylist(self.operations, schema=OPERATIONS)
         pq.write_table(table, folder / "history" / "operations" / "part-0.parquet")
         plan = {"victims": ["n0"], "leader": "n0"}
-        told = {"fault": 0, "phase": "start", "plan": plan, "description": "isolate leader n0"}
-        over = {**told, "phase": "stop", "bit": True, "evidence": "90 kB held", "measures": {}}
         rows = []
-        for time_ns, value in ((10 * S, told), (14 * S, over)):
-            event = dict.fromkeys(EVENTS.names)
-            event.update(index=time_ns, time_ns=time_ns, process=-1, type="info", f="partition",
-                         value=json.dumps(value))  # fmt: skip
-            rows.append(event)
+        for number, (name, from_ns, to_ns, description, evidence) in enumerate(self.faults):
+            told = {"fault": number, "phase": "start", "plan": plan, "description": description}
+            over = {**told, "phase": "stop", "bit": True, "evidence": evidence, "measures": {}}
+            for time_ns, value in ((from_ns, told), (to_ns, over)):
+                event = dict.fromkeys(EVENTS.names)
+                event.update(index=time_ns, time_ns=time_ns, process=-1, type="info", f=name,
+                             value=json.dumps(value))  # fmt: skip
+                rows.append(event)
+        rows.sort(key=lambda event: event["time_ns"])
         events = pa.Table.from_pylist(rows, schema=EVENTS)
         pq.write_table(events, folder / "history" / "events.parquet")
         status = [
@@ -89,6 +95,7 @@ class Bad:
             "phases": [{"name": "chaos", "start_ns": 0, "stop_ns": 20 * S}],
             "command": ["./shaketable", "run", "--seed", "7"],
             "clock": {"unix_ns": 1_000 * S, "utc_offset_s": 7200},
+            "promises": {"linearizable": ["append", "end", "read"]},
         }  # fmt: skip
         (folder / "run.json").write_text(json.dumps(run | self.facts))
         (folder / "campaign.toml").write_text('name = "bad"\nseed = "7"\n')
