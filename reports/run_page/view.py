@@ -69,7 +69,6 @@ def build_view(folder_path: Path) -> RunView:
     promises = results.get("promises") or _fact(files, "promises")
     verdict = _verdict(results)
     asked = _fact(files, "faults_asked", "faults")
-    seed = _seed(files)
     nodes = _nodes(files, [lane.node for lane in lanes])
     return RunView(
         folder=str(folder_path),
@@ -81,12 +80,12 @@ def build_view(folder_path: Path) -> RunView:
         world=str(_fact(files, "world") or NOT_KNOWN),
         mutant=_fact(files, "mutant") or None,
         workload=str(_fact(files, "workload") or NOT_KNOWN),
-        seed=seed,
+        seed=_seed(files),
         faults_asked=(NOT_KNOWN,) if asked is None else _words(asked),
         faults_unavailable=tuple((str(f), str(why)) for f, why in unavailable.items()),
         families=families(results),
         nodes=nodes,
-        command=_command(files, seed),
+        command=_command(files, _seed(files)),
         promises=promised(promises),
         duration_ns=end_ns,
         outcomes=tallies.outcomes(files.operations),
@@ -114,7 +113,7 @@ def build_view(folder_path: Path) -> RunView:
         sampled=sampled,
         named=named_operations(results),
         mutant_breaks=str(files.run.get("mutant_breaks") or ""),
-        linearizable=frozenset(map(str, listed(mapping(promises).get("linearizable")))),
+        linearizable=_linearizable(promises),
         promise_note=_own_note(promises),
     )
 
@@ -129,6 +128,10 @@ def _run_notes(files: RunFiles, results: Mapping[str, Any], sampled: Sampled) ->
     if left_out := sampled.left_out:
         notes.append(f"samples.jsonl has {left_out} row(s) that are no samples, left out here")
     return notes
+
+
+def _linearizable(promises: object) -> frozenset[str]:
+    return frozenset(map(str, listed(mapping(promises).get("linearizable"))))
 
 
 def _own_note(promises: object) -> str:
