@@ -3,7 +3,8 @@
 A process may be refused something, get over it, and end of a planted bug later. So what it said
 before its last words does not count, and less so what an earlier incarnation said.
 
-Source: Go's runtime/panic.go and traceback.go; HotSpot's vmError.cpp (`VMError::report`).
+Source: CPython's Objects/object.c (`_PyObject_Dump`) and Python/errors.c; Go's runtime/panic.go and
+traceback.go; HotSpot's vmError.cpp (`VMError::report`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from typing import Final
 TAIL_BYTES: Final = 64 * 1024
 _OURS: Final = b"--- shaketable:"
 _STARTS: Final = re.compile(rb"^--- shaketable: .*incarnation \d+ starts .*$", re.MULTILINE)
-_FOLLOW: Final = (b"at ", b"... ", b"lost sys.stderr")
+_FOLLOW: Final = (
+    b"at ",
+    b"... ",
+    b"lost sys.stderr",
+    b"Traceback (most recent call last):",
+    b"Exception ignored in",
+)
+"""Lines behind the reason, and headings: a process without memory says these, and no more."""
 _FRAMES: Final = b" |+-\t\r"
 _PANICS: Final = (b"panic:", b"fatal error:")
 _DUMP: Final = re.compile(

@@ -169,7 +169,7 @@ class NodeProcess:
         argv = guard.command((*self._prefix, *self.launch.argv), os.getpid())
         self.before_start()
         try:
-            with self.log.open("ab", buffering=0) as log:
+            with self.log.open("a+b", buffering=0) as log:
                 _mark(log, f"{self.node} incarnation {number} starts", self._start_ns)
                 process = subprocess.Popen(
                     argv,
@@ -290,7 +290,7 @@ class NodeProcess:
             self._mark(f"incarnation {self.incarnation} {mark}")
 
     def _mark(self, what: str) -> None:
-        with self.log.open("ab", buffering=0) as log:
+        with self.log.open("a+b", buffering=0) as log:
             _mark(log, f"{self.node} {what}", self._start_ns)
 
 
@@ -327,8 +327,15 @@ def _lines_from_end(log: Path) -> Iterator[str]:
 
 
 def _mark(log: BinaryIO, what: str, start_ns: int) -> None:
+    """Write a mark of ours on a line of its own: a process that dies may leave half a line."""
     at_s = (monotonic_ns() - start_ns) / 1e9
-    log.write(f"{MARK} {what} at {at_s:.3f} s\n".encode())
+    begins = "" if _ends_a_line(log) else "\n"
+    log.write(f"{begins}{MARK} {what} at {at_s:.3f} s\n".encode())
+
+
+def _ends_a_line(log: BinaryIO) -> bool:
+    size = log.seek(0, os.SEEK_END)
+    return not size or os.pread(log.fileno(), 1, size - 1) == b"\n"
 
 
 def _state(pid: int) -> str | None:

@@ -48,6 +48,24 @@ async def says(made: NodeProcess, line: str) -> None:
         await trio.sleep(0.01)
 
 
+def test_a_mark_stands_on_a_line_of_its_own_behind_half_a_line(tmp_path):
+    dies = "import os\nos.write(1, b'whole\\nExcept')\nos._exit(1)"
+
+    async def scenario() -> None:
+        with node(tmp_path, dies) as made:
+            made.start()
+            await made.wait()
+            made.start()
+            await made.wait()
+        lines = (tmp_path / "node.log").read_text().splitlines()
+        assert [line.partition(" at ")[0] for line in lines] == [
+            "--- shaketable: n1 incarnation 1 starts", "whole", "Except",
+            "--- shaketable: n1 incarnation 2 starts", "whole", "Except",
+        ]  # fmt: skip
+
+    run(scenario)
+
+
 def test_incarnations_are_counted_and_logged(tmp_path):
     async def scenario() -> None:
         with node(tmp_path) as made:

@@ -108,6 +108,16 @@ while True:
 """
 
 
+NO_MEMORY_TO_SAY_SO = b"""level=INFO event=membership voters=n10,n14 learners=-
+object address  : 0x7f2ae6b70f40
+object refcount : 2
+object type     : 0x7f2ae724d480
+object type name: MemoryError
+object repr     : MemoryError()
+lost sys.stderr
+Traceback (most recent call last):
+Exception ignored in sys.unraisablehook"""
+"""As a node ended in a run of all faults: it had room for the heading of its last words alone."""
 GO_PANIC = b"""panic: open /data: too many open files [recovered]
 \tpanic: open /data: too many open files
 [signal SIGABRT: abort code=0x1 addr=0x0 pc=0x46]
@@ -331,6 +341,12 @@ def test_a_node_paused_for_long_ends_of_its_disk_when_it_goes_on(
             b"MemoryError",
         ),
         (b"object repr     : MemoryError()\nlost sys.stderr\n", b"MemoryError"),
+        (NO_MEMORY_TO_SAY_SO, b"MemoryError"),
+        (
+            b"MemoryError\nException ignored in: <f>\nTraceback (most recent call last):\n"
+            b"KeyError: 3\n",
+            b"KeyError",
+        ),
         (b"java.lang.OutOfMemoryError: x\n\tat a.b(C.java:1)\n\t... 3 more\n", b"OutOfMemory"),
         (b"fatal error: runtime: out of memory\n\ngoroutine 1 [running]:\nmain.f()\n", b"memory"),
         (b"MemoryError\nAssertionError: an entry changed\n", b"AssertionError"),
