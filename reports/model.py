@@ -68,7 +68,8 @@ class FaultRow:
 class OperationRow:
     """One operation as the tables around a violation show it; `marked` is the one in question.
 
-    `told` is what it returned, where that is no number but a list or a text.
+    `told` is what it returned, where that is no number but a list or a text; `expected` what a cas
+    asked to find there.
     """
 
     op: int
@@ -85,6 +86,7 @@ class OperationRow:
     node: str | None
     marked: bool
     told: str = ""
+    expected: int | None = None
 
 
 def named_operations(finding: Mapping[str, Any]) -> tuple[int, ...]:

@@ -28,6 +28,9 @@ BAR_WIDTH_MIN = 3.0
 LABEL_GAP = 3.0
 """Between two labels of one lane."""
 
+CAS_ANSWERS = {0: ": not done", 1: ""}
+"""What a compare-and-set returned, in words: there stood another value, or it took effect."""
+
 ROLES_MAX = 300
 """Stretches of the nodes' lanes that are drawn, the widest ones."""
 
@@ -100,6 +103,9 @@ def describe(row: OperationRow) -> str:
     """Say what an operation did, as short as its label: `append 17 → @120`."""
     at = "" if row.offset is None else f" @{row.offset}"
     given = "" if row.input is None else f" {row.input}"
+    is_cas = row.f == "cas" and row.expected is not None
+    if is_cas:
+        given = f" {row.expected} → {row.input}"
     if row.told and row.outcome == "ok":
         short = row.told if len(row.told) <= TOLD_MAX else row.told[: TOLD_MAX - 1] + "…"
         return f"{row.f}{given}{at}: {short}"
@@ -111,6 +117,8 @@ def describe(row: OperationRow) -> str:
         return f"{row.f}{at}"
     if row.f == "poll" and row.outcome == "ok" and row.output is None:
         return f"poll{at}"  # what it brought is a list, told in the finding
+    if is_cas and row.outcome == "ok" and row.output in CAS_ANSWERS:
+        return f"{row.f}{given}{at}{CAS_ANSWERS[row.output]}"
     result = {"ok": "nothing" if row.output is None else str(row.output)}.get(
         row.outcome, row.outcome
     )

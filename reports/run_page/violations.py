@@ -343,7 +343,7 @@ def _text(value: object) -> str:
 def rows_of(table: pa.Table, marked: set[int]) -> list[OperationRow]:
     """Return rows of OPERATIONS as a page shows them, by the time of their call."""
     names = [
-        "op", "process", "f", "key", "input", "output", "offset",
+        "op", "process", "f", "key", "input", "expected", "output", "offset",
         "call_ns", "return_ns", "outcome", "error", "node", "extra",
     ]  # fmt: skip
     rows = table.select(names).sort_by([("call_ns", "ascending"), ("op", "ascending")]).to_pylist()

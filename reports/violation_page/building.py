@@ -119,7 +119,8 @@ def _page(
     moment_ns = moment_of(violation, rows, view.lanes, terms_there(entries))
     gone = disappearance_of(violation, run.surroundings, view.linearizable)
     turns = turns_of(moment_ns, gone)
-    faults = faults_near(view.faults, _spans(rows, moment_ns, gone, view.duration_ns), turns)
+    spans = _spans(rows, violation.named, moment_ns, gone, view.duration_ns)
+    faults = faults_near(view.faults, spans, turns)
     moments = moments_of(Story(steps, view.lanes, faults, run.ends, entries, turns, gone))
     losses = _losses(checker, violation)
     return ViolationPage(
@@ -189,6 +190,7 @@ def _values_there(entries: Entries | None) -> list[int]:
 
 def _spans(
     rows: Sequence[OperationRow],
+    named: Sequence[int],
     moment_ns: int | None,
     gone: Disappearance | None,
     end_ns: int,
@@ -197,7 +199,7 @@ def _spans(
     spans = [
         (row.call_ns, row.call_ns if row.return_ns is None else row.return_ns)
         for row in rows
-        if row.marked
+        if row.marked or row.op in named
     ]
     if gone is not None:
         until_ns = gone.until_ns

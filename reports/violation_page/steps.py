@@ -22,6 +22,7 @@ PUTTING: Final = (
 )  # fmt: skip
 """Operations of which nothing comes back but that they were done."""
 NOTHING: Final = "nothing"
+CAS_SEEN: Final = {0: "another value stood there", 1: "it took effect"}
 _MUST_APPEND: Final[Mapping[str, str]] = {
     "damaged": "it can be read again as it was written",
     "duplicated": "it stands in the log once",
@@ -56,6 +57,10 @@ _ACCUSED_FIRST: Final = frozenset(
     {"aborted-read", "duplicate", "phantom-read", "unexplained-offset"}
 )
 """Kinds of which a checker names the wrong answer first; of the others it was called last."""
+_SEARCHED: Final = frozenset({"not-linearizable"})
+"""Kinds that name all operations that were searched; the first is the one that fits nowhere."""
+ACCUSED_MAX: Final = 4
+"""Of more of these the first alone is marked."""
 _OF_COMMITS: Final = frozenset({"offset-lost", "offset-went-back", "offset-ran-ahead"})
 
 
@@ -74,6 +79,8 @@ def minimal(
     others = surroundings.appends_of(key, list(instead)) if key is not None else []
     rows: dict[tuple[object, ...], OperationRow] = {}
     named = {row.op for row in marked} or {row.op for row in at_place}
+    if base_kind(violation.kind) in _SEARCHED and len(named) > ACCUSED_MAX:
+        named &= set(violation.named[:1])  # the others are what it does not agree with
     for row in (*marked, *at_place, *others, *looks):
         if len(rows) < OPERATIONS_MAX:
             # A transaction is one operation of several rows.
@@ -140,6 +147,8 @@ def _seen(row: OperationRow) -> str:
         return "acknowledged" if row.offset is None else f"acknowledged at offset {row.offset}"
     if row.told:
         return row.told
+    if row.f == "cas" and row.expected is not None and row.output in CAS_SEEN:
+        return CAS_SEEN[row.output]
     if row.f in PUTTING and row.output is None:
         return "acknowledged"
     return NOTHING if row.output is None else str(row.output)

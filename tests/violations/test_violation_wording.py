@@ -164,3 +164,30 @@ def test_a_rare_kind_is_shown_beside_a_common_one_of_many_faults(lost: Any) -> N
             lost.find("durability", "reordered", [6], offset=3, faults=[f"kill {fault} (n0)"])
     lost.find("durability", "altered", [6], offset=3)
     assert page_of(lost.write(), "altered").violation.page
+
+
+@pytest.mark.parametrize(
+    ("output", "words", "seen"),
+    [(1, "cas 4 → 5", "it took effect"), (0, "cas 4 → 5: not done", "another value stood there")],
+)
+def test_a_compare_and_set_says_what_it_expected_and_whether_it_was_done(
+    bad: Any, output: int, words: str, seen: str
+) -> None:
+    assert describe(row("cas", input=5, expected=4, output=output)) == words
+    op = bad.op("cas", 5 * S, 6 * S, input=5, expected=4, output=output, key="r/0")
+    bad.find("linearizable-register", "not-linearizable", [op], key="r/0")
+    (step,) = page_of(bad.write(), "not-linearizable").steps
+    assert step.seen == seen
+
+
+@pytest.mark.parametrize("others", [3, 9])
+def test_of_many_operations_that_were_searched_the_one_that_fits_nowhere_is_marked(
+    bad: Any, others: int
+) -> None:
+    ops = [bad.op("write", n * S, n * S + MS, input=n, key="r/0") for n in range(others)]
+    read = bad.op("read", 12 * S, 12 * S + MS, output=77, key="r/0")
+    bad.find("linearizable-register", "not-linearizable", [read, *ops], key="r/0")
+    page = page_of(bad.write(), "not-linearizable")
+    marked = [step.row.op for step in page.steps if step.row.marked]
+    assert marked == ([read] if others > 3 else [*ops, read])
+    assert page.moment_ns == 12 * S + MS
