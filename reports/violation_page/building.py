@@ -121,7 +121,8 @@ def _page(
     turns = turns_of(moment_ns, gone)
     spans = _spans(rows, violation.named, moment_ns, gone, view.duration_ns)
     faults = faults_near(view.faults, spans, turns)
-    moments = moments_of(Story(steps, view.lanes, faults, run.ends, entries, turns, gone))
+    story = Story(steps, view.lanes, faults, run.ends, entries, turns, gone)
+    moments = moments_of(story)
     losses = _losses(checker, violation)
     return ViolationPage(
         name=violation.page,
@@ -141,7 +142,7 @@ def _page(
             "" if is_observed else view.promise_note,
         ),
         moments=moments,
-        meaning=meaning_of(violation, rows, view.lanes, faults, entries, moment_ns, gone),
+        meaning=meaning_of(violation, story, moment_ns),
         steps=steps,
         picture=_picture(view, rows, faults, turns),
         leaders=() if moment_ns is None else _leaders(view.lanes, moment_ns),

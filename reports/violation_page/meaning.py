@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from harness.history.schema import APPENDING
-from reports.model import FaultRow, OperationRow, RoleSpan, Violation
+from reports.model import OperationRow, RoleSpan, Violation
 from reports.violation_page.claims import DURABLE, base_kind, in_words
 from reports.violation_page.disappearance import struck_between
-from reports.violation_page.model import Disappearance, Entries
-from reports.violation_page.moments import LEADER, in_term, leader_at, next_leader
+from reports.violation_page.model import Entries
+from reports.violation_page.moments import LEADER, Story, in_term, leader_at, next_leader
 
 NS_PER_S: Final = 1e9
 _ABOUT_READS: Final = frozenset(
@@ -30,19 +30,17 @@ NOT_RECORDED: Final = (
 )
 
 
-def meaning_of(
-    violation: Violation,
-    rows: Sequence[OperationRow],
-    lanes: Sequence[RoleSpan],
-    faults: Sequence[FaultRow],
-    entries: Entries | None,
-    moment_ns: int | None,
-    gone: Disappearance | None,
-) -> str:
-    """Say what follows of why, where the records allow it; "" where they do not."""
+def meaning_of(violation: Violation, story: Story, moment_ns: int | None) -> str:
+    """Say what follows of why, where the records allow it; "" where they do not.
+
+    Args:
+        violation: what was found.
+        story: what its course is told from.
+        moment_ns: when it was, since the run's begin; None if nothing says that.
+    """
     kind = base_kind(violation.kind)
     if kind in DURABLE and kind != "missing-on-node":
-        return " ".join(_why_lost(violation, rows, lanes, faults, entries, moment_ns, gone))
+        return " ".join(_why_lost(violation, story, moment_ns))
     if kind == "divergent":
         return (
             "Nodes that disagree about a committed entry give different answers from then on, and"
@@ -50,29 +48,22 @@ def meaning_of(
             " replaced."
         )
     if kind in _ABOUT_READS:
-        return _who_answered(violation, rows, lanes)
+        return _who_answered(violation, [step.row for step in story.steps], story.lanes)
     return ""
 
 
-def _why_lost(
-    violation: Violation,
-    rows: Sequence[OperationRow],
-    lanes: Sequence[RoleSpan],
-    faults: Sequence[FaultRow],
-    entries: Entries | None,
-    moment_ns: int | None,
-    gone: Disappearance | None,
-) -> Iterator[str]:
+def _why_lost(violation: Violation, story: Story, moment_ns: int | None) -> Iterator[str]:
     """Compare who acknowledged it with the terms of what stands there now.
 
     Only of an append that a later term replaced something follows about votes.
     """
+    lanes = story.lanes
     led = () if moment_ns is None else leader_at(lanes, moment_ns)
     mine = next((span for span in led if span.node == violation.acknowledged_by), None)
     if mine is None or mine.term is None:
         return
     yield f"{mine.node} led term {mine.term} when it acknowledged the append."
-    newer = sorted(term for term in terms_there(entries) if term > (mine.term or 0))
+    newer = sorted(term for term in terms_there(story.entries) if term > (mine.term or 0))
     if not newer or base_kind(violation.kind) != "lost-append":
         after = next_leader(lanes, mine, moment_ns or 0)
         if after is not None:
@@ -93,28 +84,28 @@ def _why_lost(
         " acknowledged, or (2) nodes that held it lost it again, or (3) one that held it voted"
         " against that rule."
     )
-    if first := _for_early(violation, rows, lanes, faults):
+    if first := _for_early(violation, story):
         yield f"Evidence for (1): {first}."
-    if second := "; ".join(_for_lost_again(violation, by, faults, gone)):
+    if second := "; ".join(_for_lost_again(violation, by, story)):
         yield f"Evidence for (2): {second}."
     yield NOT_RECORDED.format(term=newer[-1])
 
 
-def _for_early(
-    violation: Violation,
-    rows: Sequence[OperationRow],
-    lanes: Sequence[RoleSpan],
-    faults: Sequence[FaultRow],
-) -> str:
+def _for_early(violation: Violation, story: Story) -> str:
     """Say what shows that an append was acknowledged before a majority held it; "" if nothing.
 
     That is a fault which struck the one that acknowledged, as the leader, before it was asked.
     """
-    called = [row.call_ns for row in rows if row.f in APPENDING and row.input == violation.value]
-    for row in faults if called else ():
+    called = [
+        step.row.call_ns
+        for step in story.steps
+        if step.row.f in APPENDING and step.row.input == violation.value
+    ]
+    for row in story.faults if called else ():
         window = row.window
         struck = any(
-            span.node == violation.acknowledged_by for span in leader_at(lanes, window.from_ns)
+            span.node == violation.acknowledged_by
+            for span in leader_at(story.lanes, window.from_ns)
         )
         if row.hit_leader and struck and window.from_ns <= called[0] <= window.stop_ns:
             return (
@@ -124,14 +115,13 @@ def _for_early(
     return ""
 
 
-def _for_lost_again(
-    violation: Violation, by: str, faults: Sequence[FaultRow], gone: Disappearance | None
-) -> Iterator[str]:
+def _for_lost_again(violation: Violation, by: str, story: Story) -> Iterator[str]:
     """Say what shows that nodes had it, and lost it again.
 
     The leader that acknowledged it had it in any case, and rightly gives it up for the log of
     another leader; if it led again itself (`by`), it lost it.
     """
+    gone = story.gone
     if gone is None:
         return
     held, look = violation.details.get("held_by"), gone.last_look
@@ -142,7 +132,7 @@ def _for_lost_again(
             f"{look.node} still answered a read with it at"
             f" {(look.return_ns or 0) / NS_PER_S:.3f} s, and does not hold it now"
         )
-    for row in struck_between(gone, faults):
+    for row in struck_between(gone, story.faults):
         window = row.window
         if window.from_ns <= gone.since_ns:
             continue  # what it took was taken before
