@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from harness.plugins import Address, Launch, NodeLayout
+from harness.plugins import Address, Launch, NodeLayout, TargetClient
 
 if TYPE_CHECKING:  # faults import this module, and client workers them
     import pyarrow as pa
@@ -93,6 +93,25 @@ class NamesBrokers(Protocol):
 
 
 @runtime_checkable
+class UsuallyShaken(Protocol):
+    """A target that says which faults a campaign draws from that names none.
+
+    Those that its documentation speaks of: what it promises to stand, and what it does not.
+    """
+
+    default_faults: tuple[str, ...]
+
+
+@runtime_checkable
+class LinksNodes(Protocol):
+    """A target that says which nodes have anything to tell each other."""
+
+    def why_no_links(self, nodes: Sequence[str]) -> str | None:
+        """Say in a few words why these nodes never talk to each other; None if they do."""
+        ...
+
+
+@runtime_checkable
 class LosesDisks(Protocol):
     """A target that says how a node comes back that lost its disk.
 
@@ -139,6 +158,17 @@ class LosesDisks(Protocol):
             IndefiniteError: it has not in time.
         """
         ...
+
+
+@runtime_checkable
+class ShowsLogs(Protocol):
+    """A target that says whether what its nodes stored can be read (`Target.read_log`).
+
+    Where it cannot, whether acknowledged appends are kept is judged by what clients read after the
+    heal. Of a target that does not say, logs in which nothing stands at all show nothing.
+    """
+
+    logs_readable: bool
 
 
 @runtime_checkable
@@ -233,6 +263,18 @@ class Vital:
 
 
 @runtime_checkable
+class ExplainsEnds(Protocol):
+    """A target whose nodes say by their exit status why they ended.
+
+    `end_causes` maps an exit status to BROKE_RULE or FOUND_DAMAGE of `harness.broken_rules`; one
+    that is not in it says nothing. A node that ends so, without a fault that explains it, is a
+    violation.
+    """
+
+    end_causes: Mapping[int, str]
+
+
+@runtime_checkable
 class NoticesDamage(Protocol):
     """A target that says which parts of a node's files are on its disk for certain."""
 
@@ -242,4 +284,55 @@ class NoticesDamage(Protocol):
         Raises:
             OSError: they cannot be read.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedBug:
+    """What is said of a planted bug.
+
+    Attributes:
+        name: as `--mutant` takes it.
+        family: what kind of part it breaks: "consensus", "client", ...
+        targets: the names of the targets that have the part.
+        breaks: what it breaks, one line.
+        source: after what it is modelled, one line.
+        links: the addresses in `source`.
+        workload: with which it is hunted; empty: any.
+        faults: under which it is hunted.
+        is_simulated: whether the target's simulated worlds have the part.
+    """
+
+    name: str
+    family: str
+    targets: tuple[str, ...]
+    breaks: str
+    source: str = ""
+    links: tuple[str, ...] = ()
+    workload: str = ""
+    faults: tuple[str, ...] = ()
+    is_simulated: bool = False
+
+
+@runtime_checkable
+class CataloguesBugs(Protocol):
+    """What `Target.mutants` may be besides a map: one that says more of each bug."""
+
+    def catalogue(self) -> Sequence[PlantedBug]:
+        """Return what is said of each."""
+        ...
+
+
+@runtime_checkable
+class PlantsBugsBeside(Protocol):
+    """A target whose planted bugs may also be in its clients and in its name servers."""
+
+    def client_of(
+        self, addresses: Mapping[str, Address], timeout_s: float, bug: str | None = None
+    ) -> TargetClient:
+        """Return a client as `Target.client` does, with that bug planted, if one is named."""
+        ...
+
+    def name_server_with(self, bug: str, address: Address) -> Launch:
+        """Say how to start a name server with that bug planted (NamesBrokers)."""
         ...

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness import blame, discovery
-from harness.abilities import ShowsClock, SteersNodes
+from harness.abilities import LinksNodes, ShowsClock, SteersNodes
 from harness.campaign import Campaign, fault_options, faults_of, node_names
 from harness.errors import HarnessError, UsageError
 from harness.plugins import Fault, Json, Target
 from harness.runtime import offers
-from harness.words import family_of, needs_of
+from harness.words import NETWORK, family_of, needs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,10 @@ def look(campaign: Campaign) -> Choice:
 
 
 def _unavailable(fault: Fault, target: Target, nodes: Sequence[str]) -> str | None:
+    if family_of(fault) == NETWORK and isinstance(target, LinksNodes):
+        why = target.why_no_links(nodes)
+        if why is not None:
+            return why
     try:
         with blame.blamed():
             why = fault.unavailable(target, nodes)

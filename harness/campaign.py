@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from harness import discovery
-from harness.abilities import NamesBrokers, TunesReplication
+from harness.abilities import NamesBrokers, TunesReplication, UsuallyShaken
 from harness.built_in import CAMPAIGNS
 from harness.clients import OpeningWorkload
 from harness.discovery import unknown
@@ -27,6 +27,8 @@ from harness.errors import UsageError
 from harness.groups import GroupWorkload
 from harness.limits import CLIENTS_MAX, check_numbers
 from harness.plugins import Promises, Target, Workload
+from harness.scenarios import cast
+from harness.scenarios.catalog import SCENARIOS
 from harness.scripts import Step, check_event, read_steps, write_steps
 from harness.toml_text import toml_key, toml_value
 
@@ -35,6 +37,12 @@ BUILT_IN = CAMPAIGNS / "quick.toml"
 
 FILE_ONLY = frozenset({"script"})
 """Keys that only a campaign file has: they are too long for a command line."""
+
+
+DEFAULT = "default"
+"""Among the faults of a campaign: those of its target (`default_faults`)."""
+DEFAULT_FAULTS = ("kill", "pause", "partition")
+"""Those of a target that does not say."""
 
 
 class Campaign(
@@ -79,7 +87,10 @@ class Campaign(
         time_limit_s: how long clients work: steady and chaos phase, without setup,
             heal, drain and check (Jepsen's --time-limit).
         steady_s: how much of that passes before the first fault may begin.
-        faults: names of the faults to draw from; () for none.
+        faults: names of the faults to draw from; () for none. "default" stands for those that
+            such a target is usually shaken by, and so does a file that names none.
+        scenarios: names of the scenarios to draw beside them (`harness.scenarios.catalog`);
+            ("all",) for all that can be made of these faults, () for none.
         victims: which nodes the faults of nodes strike (`harness.faults.victims`, or names); ()
             for whatever each of them draws from.
         nemesis_schedule: how the faults follow each other: drawn, with drawn times; drawn, at
@@ -102,6 +113,8 @@ class Campaign(
             (workload log, under faults that the target promises to stand).
         seed: what everything is drawn from; None: draw one and print it.
         store: where runs are kept.
+        engine: what checks the history: Spark, or the same checks in one process, without Java,
+            which is sooner done for histories of seconds.
         spark_master: which Spark checks the history.
         spark_remote: address of the Spark Connect server that does, in its place.
     """
@@ -123,14 +136,15 @@ class Campaign(
     op_timeout_s: float = 1.0
     time_limit_s: float = 40.0
     steady_s: float = 5.0
-    faults: tuple[str, ...] = ("kill", "pause", "partition")
+    faults: tuple[str, ...] = DEFAULT_FAULTS
+    scenarios: tuple[str, ...] = ("all",)
     victims: tuple[str, ...] = ()
     nemesis_schedule: Literal["random", "periodic", "sequence"] = "random"
     faults_at_once: int = 1
     budget: Literal["none", "quorum"] = "none"
-    nemesis_interval_s: float = 3.0
-    fault_duration_min_s: float = 1.5
-    fault_duration_max_s: float = 3.5
+    nemesis_interval_s: float = 0.8
+    fault_duration_min_s: float = 0.3
+    fault_duration_max_s: float = 3.0
     disk: Literal["real", "volatile"] = "volatile"
     ack: Literal["fsync", "page-cache"] = "fsync"
     leases_ms: int = 0
@@ -140,6 +154,7 @@ class Campaign(
     stop_at_first_violation: bool = False
     seed: str | None = None
     store: str = "store"
+    engine: Literal["spark", "local"] = "spark"
     spark_master: str = "local[*]"
     spark_remote: str | None = None
     script: tuple[Step, ...] = ()
@@ -210,9 +225,11 @@ def resolve(campaign: Campaign) -> Campaign:
         _check_groups(campaign, target)
     check_clients(workload, target)
     known = discovery.find("faults")
+    campaign = msgspec.structs.replace(campaign, faults=_expanded(campaign.faults, target))
     for fault in faults_of(campaign):
         if fault not in known:
             raise UsageError(unknown("fault", fault, known))
+    _check_scenarios(campaign)
     for number, step in enumerate(campaign.script, 1):
         if step.on is not None:
             check_event(step.on, known, f"script {number}")
@@ -220,6 +237,34 @@ def resolve(campaign: Campaign) -> Campaign:
         raise UsageError(f"record {campaign.record}: in world sim the seed alone repeats a run")
     seed = campaign.seed if campaign.seed is not None else new_seed()
     return msgspec.structs.replace(campaign, seed=seed)
+
+
+def default_faults(target: Target) -> tuple[str, ...]:
+    """Return the faults that a target is shaken by unless somebody says otherwise."""
+    return target.default_faults if isinstance(target, UsuallyShaken) else DEFAULT_FAULTS
+
+
+def _expanded(faults: Iterable[str], target: Target) -> tuple[str, ...]:
+    """Put the target's faults in the place of "default"."""
+    found: list[str] = []
+    for fault in faults:
+        found += default_faults(target) if fault == DEFAULT else (fault,)
+    return tuple(dict.fromkeys(found))
+
+
+def _check_scenarios(campaign: Campaign) -> None:
+    """Refuse scenarios that there are none of, and names that steps of a script cannot give."""
+    named = campaign.scenarios if campaign.scenarios != ("all",) else ()
+    scripted = tuple(step.scenario for step in campaign.script if step.scenario)
+    for name in (*named, *scripted):
+        if name not in SCENARIOS:
+            raise UsageError(unknown("scenario", name, SCENARIOS))
+    for number, step in enumerate(campaign.script, 1):
+        if step.remember:
+            try:
+                cast.check_name(step.remember)
+            except UsageError as error:
+                raise UsageError(f"script {number}: {error}") from error
 
 
 def promises_of(campaign: Campaign, target: Target) -> Promises | None:
@@ -249,7 +294,8 @@ def check_clients(workload: Workload, target: Target) -> None:
     Raises:
         UsageError: they cannot.
     """
-    client: type | None = getattr(target, "client_type", None)
+    of_groups = isinstance(workload, GroupWorkload)
+    client: type | None = getattr(target, "group_client_type" if of_groups else "client_type", None)
     if client is None or not isinstance(workload, OpeningWorkload):
         return
     if (why := workload.why_not(client)) is not None:
@@ -257,10 +303,6 @@ def check_clients(workload: Workload, target: Target) -> None:
 
 
 def _check_groups(campaign: Campaign, target: Target) -> None:
-    if campaign.world == "sim":
-        raise UsageError(
-            f"workload {campaign.workload} needs world process: there is no name server in sim"
-        )
     if not isinstance(target, NamesBrokers):
         raise UsageError(f"workload {campaign.workload}: {target.name} knows no consumer groups")
 
@@ -280,6 +322,12 @@ def parse_faults(text: str, known: Iterable[str]) -> tuple[str, ...]:
     names = parse_names(text)
     if names == ("all",):
         return tuple(sorted(known))
+    return () if names == ("none",) else names
+
+
+def parse_scenarios(text: str) -> tuple[str, ...]:
+    """Read a list of scenarios as the command line gives it: "figure-8", "none" or "all"."""
+    names = parse_names(text)
     return () if names == ("none",) else names
 
 
@@ -321,7 +369,9 @@ def workload_options(campaign: Campaign) -> dict[str, Any]:
 
 def faults_of(campaign: Campaign) -> tuple[str, ...]:
     """Return the names of all faults asked for: to be drawn, and those of the script."""
-    scripted = (step.fault for step in campaign.script)
+    scripted = [step.fault for step in campaign.script if step.fault]
+    for step in campaign.script:
+        scripted += sorted(SCENARIOS[step.scenario].faults) if step.scenario in SCENARIOS else ()
     return tuple(dict.fromkeys((*campaign.faults, *scripted)))
 
 
@@ -358,6 +408,7 @@ def _convert(given: Mapping[str, Any], where: str) -> Campaign:
     if "script" in plain:
         plain["script"] = read_steps(plain["script"], where)
         plain.setdefault("faults", ())
+    plain.setdefault("faults", (DEFAULT,))
     try:
         return msgspec.convert(plain, Campaign)
     except msgspec.ValidationError as error:
@@ -372,6 +423,8 @@ def _plain(key: str, value: Any) -> Any:
         return parse_faults(value, discovery.find("faults") if value.strip() == "all" else ())
     if key == "victims" and isinstance(value, str):
         return parse_names(value)
+    if key == "scenarios" and isinstance(value, str):
+        return parse_scenarios(value)
     return value
 
 

@@ -78,9 +78,13 @@ class CheckContext:
     node that did not answer is absent. `incomplete` says, in words, why the history is
     known to lack events, if it is: then no verdict may be VALID or rest on absence.
     `families` maps faults to their families (`harness.words.FAMILIES`), as far as is known.
-    `search` is what a search may spend. `clock_unix_s` is the only clock of a checker, put in
-    by the engine (importable, so that it can be sent to executors); without one, as in a
-    test of one checker, time never runs out.
+    `unread` are nodes whose logs could not be read: what they hold nobody knows. `logs_declared`:
+    the target says that its logs can be read, so that an empty one is a log without entries.
+    `final_from_ns` is when the clients' final operations began, after the heal; None if nobody
+    knows. `elections_ns` are when a later term was first seen; `stalls` when (from, to, in ns) the
+    clients' own processes came to nothing. `search` is what a search may spend. `clock_unix_s` is
+    the only clock of a checker, put in by the engine (importable, so that it can be sent to
+    executors); without one, as in a test of one checker, time never runs out.
     """
 
     nodes: tuple[str, ...]
@@ -92,6 +96,11 @@ class CheckContext:
     search: SearchBudget = SearchBudget()
     clock_unix_s: Callable[[], float] | None = None
     families: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    logs_declared: bool = True
+    final_from_ns: int | None = None
+    elections_ns: tuple[int, ...] = ()
+    stalls: tuple[tuple[int, int], ...] = ()
 
     def beyond(self, stood: frozenset[str]) -> str:
         """Name the faults done that nobody promised to stand who promises to stand `stood`."""

@@ -8,6 +8,7 @@ Source: jepsen.client; jepsen.tests.linearizable-register for the register.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from harness.groups import Polled
@@ -18,8 +19,9 @@ from harness.plugins import TargetClient, Workload
 class OpeningWorkload(Workload, Protocol):
     """A workload that needs more of a client, and may put something around it before it is used.
 
-    A target whose clients are all of one type says so by an attribute `client_type`: then a
-    campaign of a workload that they cannot do is refused before anything is started.
+    A target whose clients are all of one type says so by an attribute `client_type`, and by
+    `group_client_type` of those that workloads of consumer groups get: then a campaign of a
+    workload that they cannot do is refused before anything is started.
     """
 
     def why_not(self, client: type) -> str | None:
@@ -29,6 +31,21 @@ class OpeningWorkload(Workload, Protocol):
     def opened(self, client: TargetClient) -> TargetClient:
         """Return the client as this workload uses it, for one process of a history."""
         ...
+
+
+@runtime_checkable
+class HoldingWorkload(Workload, Protocol):
+    """A workload whose operations may wait on purpose, beside the time that an answer takes."""
+
+    @property
+    def hold_s(self) -> float:
+        """How long at most, in seconds."""
+        ...
+
+
+def hold_of(workload: Workload) -> float:
+    """Return how long operations of a workload may wait on purpose, in seconds."""
+    return workload.hold_s if isinstance(workload, HoldingWorkload) else 0.0
 
 
 @runtime_checkable
@@ -84,4 +101,69 @@ class OffsetsClient(Protocol):
 
     async def commit(self, key: str, offset: int) -> None:
         """Let the group go on at `offset`."""
+        ...
+
+
+@runtime_checkable
+class DelayingClient(Protocol):
+    """A group's client whose messages may be delivered later."""
+
+    async def send_later(self, key: str, value: int, delay_ms: int) -> None:
+        """Have `value` delivered in queue `key` when `delay_ms` are over; where, nobody knows yet.
+
+        `delay_ms` is one of `workloads.queue_shape.DELAYS_MS`.
+        """
+        ...
+
+
+@runtime_checkable
+class BatchingClient(Protocol):
+    """A group's client that sends several messages of a queue at once."""
+
+    async def send_batch(self, key: str, values: Sequence[int]) -> int:
+        """Produce these, one behind the other; return the first one's offset."""
+        ...
+
+
+@runtime_checkable
+class TaggingClient(Protocol):
+    """A group's client that gives messages tags, which are numbers here, and asks for one tag."""
+
+    async def send_tagged(self, key: str, value: int, tag: int) -> int:
+        """Produce `value` with that tag; return its offset."""
+        ...
+
+    async def select(self, key: str, offset: int, tag: int) -> Polled:
+        """Return messages of that tag among those from `offset` up to the answer's next offset."""
+        ...
+
+
+@runtime_checkable
+class HoldingClient(Protocol):
+    """A group's client whose polls may wait at the queue's end until a message comes."""
+
+    async def hold(self, key: str, offset: int, hold_s: float) -> Polled:
+        """Poll as `GroupClient.poll` does; where nothing is there yet, wait for it so long."""
+        ...
+
+
+@runtime_checkable
+class LockingClient(Protocol):
+    """A group's client that consumes a queue under its lock."""
+
+    async def lock(self, key: str) -> bool:
+        """Have the queue locked for this consumer; False if another one holds it."""
+        ...
+
+    async def unlock(self, key: str) -> None:
+        """Give the lock back."""
+        ...
+
+
+@runtime_checkable
+class OnewayClient(Protocol):
+    """A group's client that commits without an answer."""
+
+    async def commit_oneway(self, key: str, offset: int) -> None:
+        """Have the group go on at `offset`, if that arrives; nobody says whether it did."""
         ...

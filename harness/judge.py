@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ from checkers.engine.local import run_local
 from checkers.engine.spark import SparkEngine
 from harness import campaign as campaigns
 from harness import discovery, kept_evidence, results
-from harness.abilities import SegmentedLog
+from harness.abilities import SegmentedLog, ShowsLogs
 from harness.campaign import Campaign, faults_of
 from harness.course import judge_course
 from harness.errors import HarnessError, UsageError
@@ -31,6 +32,7 @@ from harness.history.export import (
     load_operations,
 )
 from harness.history.run_folder import RunFolder
+from harness.invariants import judge_invariants
 from harness.plugins import CheckContext, FaultWindow, Target
 from harness.promises import OURS
 from harness.repeat import repeat_command
@@ -46,6 +48,8 @@ SPARK: Final = "spark"
 LOCAL: Final = "local"
 ONE_LOG: Final = "committed-prefix"
 """The checker of targets whose nodes all keep one log: the others' logs differ by design."""
+OF_LOGS, OF_FINAL_READS = "durability", "final-reads"
+"""Who judges whether what was acknowledged is kept: by the nodes' logs, or without them."""
 FAILOVER_COLUMNS: Final = ("process", "f", "call_ns", "return_ns", "outcome")
 """Of OPERATIONS: what the times after faults are measured by."""
 
@@ -146,7 +150,8 @@ def judge(
     finally:
         progress("writing the events")
         export_events(folder)
-    verdicts = [*found, judge_course(folder)]
+    own = judge_invariants(folder, target, job.context)
+    verdicts = [*([] if own is None else [own]), *found, judge_course(folder)]
     judged = results.Results(
         campaign=campaign,
         promises=campaigns.promises_of(campaign, target) or target.promises,
@@ -240,6 +245,10 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
         faults_asked=tuple(name for name in faults_of(campaign) if name not in unavailable),
         incomplete=exported.incomplete,
         families=_families(exported.windows),
+        logs_declared=isinstance(target, ShowsLogs),
+        final_from_ns=_final_from_ns(folder),
+        elections_ns=tuple(_elections_ns(folder)),
+        stalls=tuple((from_ns, to_ns) for from_ns, to_ns in _facts(folder).get("stalls") or ()),
     )
     return CheckJob(
         operations=tuple(sorted(folder.operations.glob("*.parquet"))),
@@ -248,9 +257,7 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
         read_log=target.read_log,
         context=context,
         checkers=tuple(
-            discovery.get("checkers", name)
-            for name in workload.checkers
-            if name != ONE_LOG or target.promises.committed_prefix
+            discovery.get("checkers", name) for name in _checkers(workload.checkers, target)
         ),
         segments=(
             SegmentedReader(target.log_segments, target.read_segment)
@@ -258,6 +265,42 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
             else None
         ),
     )
+
+
+def _checkers(names: Sequence[str], target: Target) -> Iterator[str]:
+    """Yield who judges: where no log can be read, what clients read in the end stands for it."""
+    has_logs = not isinstance(target, ShowsLogs) or target.logs_readable
+    for name in names:
+        if name == OF_LOGS:
+            yield name if has_logs else OF_FINAL_READS
+        elif name != ONE_LOG or (target.promises.committed_prefix and has_logs):
+            yield name
+
+
+def _final_from_ns(folder: RunFolder) -> int | None:
+    """Return when the final operations began; None if the run did not come so far."""
+    return _begun_ns(folder, "drain")
+
+
+def _begun_ns(folder: RunFolder, name: str) -> int | None:
+    phases = _facts(folder).get("phases") or ()
+    return next((int(phase["start_ns"]) for phase in phases if phase["name"] == name), None)
+
+
+def _elections_ns(folder: RunFolder) -> Iterator[int]:
+    """Yield when a later term than any before was first seen, since clients began.
+
+    What was cut off is left out.
+    """
+    since_ns = _begun_ns(folder, "steady") or 0
+    highest: int | None = None
+    with suppress(OSError, ValueError), folder.status_jsonl.open(encoding="utf-8") as lines:
+        for status in map(json.loads, lines):
+            term, at_ns = status["term"], int(status["time_ns"])
+            if term is not None and (highest is None or term > highest):
+                if highest is not None and at_ns >= since_ns:
+                    yield at_ns
+                highest = term
 
 
 def _families(windows: Iterable[FaultWindow]) -> dict[str, str]:

@@ -17,8 +17,8 @@ SKEW_MAX = 10
 TIME_LIMIT_MAX_S = 7 * 86_400.0
 FILE_BYTES_MAX = 1 << 30
 INDEX_UNIT_BYTES = 32
-FAULT_DURATION_MIN_S = 0.5
-"""No fault is shorter, squeezed or not: no follower would notice it."""
+FAULT_DURATION_MIN_S = 0.2
+"""No fault is shorter, squeezed or not: not even a process that was killed would be back."""
 FILE_BYTES_MIN = 4096
 LANES_MAX = 8
 LEASES_MAX_MS = 60_000

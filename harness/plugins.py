@@ -87,10 +87,24 @@ class NodeLayout:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How to start a node process."""
+    """How to start a node process.
+
+    `files` are texts by the names that they get in the node's folder, whenever it is started: its
+    configuration. So a world that has no such folder can read it, too.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def write_files(self, directory: Path) -> None:
+        """Write the files into the node's folder.
+
+        Raises:
+            OSError: one cannot be written.
+        """
+        for name, text in self.files.items():
+            (directory / name).write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

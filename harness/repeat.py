@@ -13,7 +13,7 @@ from harness.campaign import FILE_ONLY, Campaign
 OPTIONS_TYPED_MAX: Final = 10
 """A command line with more options than these is not typed again by anyone."""
 
-NO_PART_OF_IT: Final = frozenset({"spark_master", "spark_remote", "store"})
+NO_PART_OF_IT: Final = frozenset({"engine", "spark_master", "spark_remote", "store"})
 """Keys that say where a history is kept and who checks it: no part of what happens in it."""
 
 
@@ -26,6 +26,8 @@ def repeat_command(campaign: Campaign, folder: Path) -> str:
     defaults: dict[str, Any] = msgspec.to_builtins(Campaign())
     values: dict[str, Any] = msgspec.to_builtins(campaign)
     words = ["./shaketable", "run"]
+    if campaign.target != defaults["target"]:
+        defaults["faults"] = None  # those of another target, which may not be known here
     unlike = [
         (key, value)
         for key, value in values.items()

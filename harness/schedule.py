@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -21,6 +21,9 @@ from harness.errors import HarnessError, UsageError
 from harness.limits import FAULT_DURATION_MIN_S
 from harness.plan_values import check_values
 from harness.plugins import Fault
+from harness.scenarios import cast
+from harness.scenarios.catalog import SCENARIOS, Scenario, Setting, span_s
+from harness.scenarios.choice import chosen
 from harness.scripts import Step
 from harness.words import Acts
 
@@ -28,6 +31,12 @@ FIRST_GAP_MAX_S = 1.0
 """The first fault begins within this time of the chaos phase."""
 GAP_SPREAD = 0.25
 """Quiet times differ from `nemesis_interval_s` by this share at most."""
+SCENARIOS_SHARE = 0.5
+"""So many scenarios come up in a round, for each of its faults."""
+SQUEEZE_MIN = 0.5
+"""A round that would have to shrink to less has fewer scenarios."""
+LAST_SHARE_MAX = 0.1
+"""What comes at the end takes this part of the chaos phase at most, or does not come."""
 FAULTS_PLANNED_MAX = 100_000
 
 _ROUNDING_S = 1e-6
@@ -38,7 +47,10 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `start_s` counts from the beginning of the chaos phase. `plan` may still name roles
     ("leader"); they are aimed when the fault begins. One with `on` begins `after_s` after the
-    `nth` event of that name (`harness.scripts`), and may not begin at all.
+    `nth` event of that name (`harness.scripts`) since `start_s`, by `until_s` if that is given, and
+    may not begin at all. `scenario` is of which it is a step ("figure-8 2", or "script"): these
+    share a cast, `roles` are whom of it this one strikes, `remember` is what they are called from
+    then on (`harness.scenarios.cast`).
     """
 
     number: int
@@ -49,16 +61,43 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     on: str | None = None
     nth: int = 1
     after_s: float = 0.0
+    until_s: float | None = None
+    scenario: str = ""
+    roles: str = ""
+    remember: str = ""
+
+
+SCRIPT = "script"
+"""The scenario of all faults of a script: they have a cast of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """One fault of a lane: which, in which turn of it, after which quiet time, for how long."""
+    """One place of a lane: a fault in a turn of it, or a scenario's steps; how long, after what."""
 
-    fault: Fault
+    what: Fault | tuple[Step, ...]
     turn: int
     gap_s: float
     duration_s: float
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Deck:
+    """What the slots of a lane are drawn from: in each round each fault once, and some scenarios.
+
+    Scenarios have a deck of their own, from which each round takes so many, so that in the end
+    each has come up as often as the others.
+    """
+
+    names: Sequence[str]
+    scenarios: Sequence[Scenario]
+    scenarios_a_round: int
+
+    @property
+    def size(self) -> int:
+        """How many slots a round has."""
+        return len(self.names) + self.scenarios_a_round
 
 
 def schedule(campaign: Campaign, faults: Mapping[str, Fault]) -> list[Planned]:
@@ -66,7 +105,8 @@ def schedule(campaign: Campaign, faults: Mapping[str, Fault]) -> list[Planned]:
 
     Faults are drawn from a bag that is refilled when it is empty (in a sequence: taken in the
     order in which they are named), so that every fault asked for comes up in each round; a
-    fault's turn is the number of the round. Each draw has a stream of its own, and so has each
+    fault's turn is the number of the round. Between them come scenarios, as many as half of the
+    faults, where the campaign has any. Each draw has a stream of its own, and so has each
     of `faults_at_once` lanes. A time limit with too little room for one round squeezes that
     round; the chaos phase is filled, and nothing outlasts it. Those of the script come last.
 
@@ -83,9 +123,15 @@ def schedule(campaign: Campaign, faults: Mapping[str, Fault]) -> list[Planned]:
     names = [name for name in dict.fromkeys(campaign.faults) if name in faults]
     if campaign.nemesis_schedule != "sequence":
         names.sort()
-    planned: list[Planned] = []
+    scenarios = chosen(campaign, names)
+    between = [each for each in scenarios if not each.is_last]
+    deck = _Deck(names, between, min(len(between), math.ceil(len(names) * SCENARIOS_SHARE)))
+    room_s = campaign.time_limit_s - campaign.steady_s
+    last = [_last(campaign, faults, each, room_s) for each in scenarios if each.is_last]
+    planned = [one for steps in last for one in steps]
+    room_s = min([room_s, *(one.start_s for one in planned)])
     for lane in range(campaign.faults_at_once if names else 0):
-        planned += _lane(campaign, faults, names, lane)
+        planned += _lane(campaign, faults, deck, lane, room_s)
     planned.sort(key=lambda one: one.start_s)
     numbered = [msgspec.structs.replace(one, number=number) for number, one in enumerate(planned)]
     return numbered + _scripted(campaign, faults, len(numbered))
@@ -109,20 +155,22 @@ def decode_schedule(data: bytes, where: str) -> list[Planned]:
 
 
 def _lane(
-    campaign: Campaign, faults: Mapping[str, Fault], names: Sequence[str], lane: int
+    campaign: Campaign, faults: Mapping[str, Fault], deck: _Deck, lane: int, room_s: float
 ) -> Iterator[Planned]:
     """Draw one lane: faults that follow each other until the chaos phase is full."""
-    room_s = campaign.time_limit_s - campaign.steady_s
-    squeeze = _squeeze(campaign, faults, names, lane, room_s)
+    deck, squeeze = _fitted(campaign, faults, deck, lane, room_s)
     nodes = node_names(campaign)
     end_s = 0.0
     for number in range(FAULTS_PLANNED_MAX):
-        slot = _slot(campaign, faults, names, lane, number)
+        slot = _slot(campaign, faults, deck, lane, number)
         start_s = end_s + slot.gap_s * squeeze
-        end_s = start_s + slot.duration_s * squeeze
+        end_s = start_s + _squeezed_s(slot, squeeze)
         if end_s > room_s + _ROUNDING_S:
             return
-        fault, turn = slot.fault, slot.turn
+        if isinstance(slot.what, tuple):
+            yield from _staged(campaign, faults, slot, start_s, squeeze)
+            continue
+        fault, turn = slot.what, slot.turn
         rng = draw(campaign.seed or "", "nemesis", "plan", fault.name, turn, *_of_lane(lane))
         yield Planned(
             number=number,
@@ -131,6 +179,50 @@ def _lane(
             start_s=round(start_s, 3),
             duration_s=round(end_s - start_s, 3),
         )
+
+
+def _staged(
+    campaign: Campaign, faults: Mapping[str, Fault], slot: _Slot, start_s: float, squeeze: float
+) -> Iterator[Planned]:
+    """Return the faults of a scenario that begins then, its times shrunk by a factor."""
+    assert isinstance(slot.what, tuple), "the slot is that of a scenario"
+    end_s = start_s + slot.duration_s * squeeze
+    for entry, step in enumerate(slot.what, 1):
+        after_s, duration_s = step.after * squeeze, step.duration * squeeze
+        begins_s = start_s + (step.at or 0.0) * squeeze
+        for turn in range(step.times):
+            rng = draw(campaign.seed or "", "nemesis", "scenario", slot.name, entry, turn)
+            drawn = _of_step(campaign, faults, step, rng, turn, slot.name)
+            # An event counts from the scenario's beginning; what waits for it is over with it.
+            yield msgspec.structs.replace(
+                drawn,
+                start_s=round(begins_s, 3),
+                duration_s=round(duration_s, 3),
+                after_s=round(after_s, 3),
+                until_s=None if step.on is None else round(end_s - duration_s, 3),
+            )
+
+
+def _last(
+    campaign: Campaign, faults: Mapping[str, Fault], scenario: Scenario, room_s: float
+) -> list[Planned]:
+    """Return the faults of a scenario that ends with the chaos phase; none if that is too short."""
+    steps = _steps(campaign, faults, scenario, scenario.name)
+    slot = _Slot(steps, 0, 0.0, span_s(steps), scenario.name)
+    start_s = room_s - slot.duration_s
+    if start_s < room_s * (1 - LAST_SHARE_MAX):
+        return []
+    return list(_staged(campaign, faults, slot, start_s, 1.0))
+
+
+def _steps(
+    campaign: Campaign, faults: Mapping[str, Fault], scenario: Scenario, name: str, lane: int = 0
+) -> tuple[Step, ...]:
+    """Draw the steps of a scenario, of the faults that the campaign draws from."""
+    can = frozenset(name for name in campaign.faults if name in faults) | scenario.faults
+    setting = Setting(campaign.nodes, can & faults.keys(), campaign.leases_ms)
+    rng = draw(campaign.seed or "", "nemesis", "scenario", name, *_of_lane(lane))
+    return tuple(scenario.steps(rng, setting))
 
 
 def _plan(fault: Fault, rng: Random, nodes: Sequence[str], turn: int) -> dict[str, Any]:
@@ -158,18 +250,34 @@ def least_s(fault: Fault, nodes: Sequence[str]) -> float:
 
 
 def _slot(
-    campaign: Campaign, faults: Mapping[str, Fault], names: Sequence[str], lane: int, number: int
+    campaign: Campaign, faults: Mapping[str, Fault], deck: _Deck, lane: int, number: int
 ) -> _Slot:
     """Draw which fault is the numbered one of a lane, the quiet time before it, its duration."""
-    turn, place = divmod(number, len(names))
-    bag = list(names)
+    turn, place = divmod(number, deck.size)
+    bag: list[str | int] = list(deck.names)
     if campaign.nemesis_schedule != "sequence":
         rng = draw(campaign.seed or "", "nemesis", "round", turn, *_of_lane(lane))
         bag = rng.sample(bag, len(bag))
-    fault = faults[bag[place]]
+    among = draw(campaign.seed or "", "nemesis", "scenarios", turn, *_of_lane(lane))
+    for nth in range(deck.scenarios_a_round):
+        bag.insert(among.randint(0, len(bag)), turn * deck.scenarios_a_round + nth)
     gap_s, duration_s = _timing(campaign, number, lane)
+    drawn = bag[place]
+    if isinstance(drawn, int):
+        scenario = _scenario(campaign, deck, lane, drawn)
+        name = " ".join([scenario.name, str(drawn + 1), *map(str, _of_lane(lane))])
+        steps = _steps(campaign, faults, scenario, name)
+        return _Slot(steps, turn, gap_s, span_s(steps), name)
+    fault = faults[drawn]
     duration_s = max(duration_s, least_s(fault, node_names(campaign)))
     return _Slot(fault, turn, gap_s, duration_s)
+
+
+def _scenario(campaign: Campaign, deck: _Deck, lane: int, number: int) -> Scenario:
+    """Return the numbered scenario of a lane, from a deck that is shuffled when it is empty."""
+    shuffle, place = divmod(number, len(deck.scenarios))
+    rng = draw(campaign.seed or "", "nemesis", "deck", shuffle, *_of_lane(lane))
+    return rng.sample(list(deck.scenarios), len(deck.scenarios))[place]
 
 
 def _timing(campaign: Campaign, number: int, lane: int) -> tuple[float, float]:
@@ -182,7 +290,12 @@ def _timing(campaign: Campaign, number: int, lane: int) -> tuple[float, float]:
     rng = draw(campaign.seed or "", "nemesis", "timing", number, *_of_lane(lane))
     quiet_s = interval_s * rng.uniform(1 - GAP_SPREAD, 1 + GAP_SPREAD)
     first_s = min(FIRST_GAP_MAX_S, interval_s) * rng.random()
-    return (quiet_s if number else first_s), rng.uniform(shortest_s, longest_s)
+    return (quiet_s if number else first_s), _between(rng, shortest_s, longest_s)
+
+
+def _between(rng: Random, shortest_s: float, longest_s: float) -> float:
+    """Draw a duration; each doubling is as likely, so that short ones are not rare."""
+    return math.exp(rng.uniform(math.log(shortest_s), math.log(longest_s)))
 
 
 def _of_lane(lane: int) -> tuple[str | int, ...]:
@@ -190,73 +303,135 @@ def _of_lane(lane: int) -> tuple[str | int, ...]:
     return ("lane", lane) if lane else ()
 
 
-def _squeeze(
-    campaign: Campaign, faults: Mapping[str, Fault], names: Sequence[str], lane: int, room_s: float
-) -> float:
-    """Return the factor (at most 1) by which times shrink so that one round fits."""
-    slots = [_slot(campaign, faults, names, lane, number) for number in range(len(names))]
-    needed_s = sum(slot.gap_s + slot.duration_s for slot in slots)
-    squeeze = min(1.0, room_s / needed_s) if needed_s else 1.0
-    shortest_s = min(slot.duration_s for slot in slots)
-    if shortest_s * squeeze < min(FAULT_DURATION_MIN_S, shortest_s):
-        enough_s = campaign.steady_s + needed_s
+def _fitted(
+    campaign: Campaign, faults: Mapping[str, Fault], deck: _Deck, lane: int, room_s: float
+) -> tuple[_Deck, float]:
+    """Return the deck and the factor (at most 1) by which times shrink so that one round fits.
+
+    Scenarios make room first: a round that would shrink to less than half of itself has fewer.
+    """
+    for many in range(deck.scenarios_a_round, -1, -1):
+        less = replace(deck, scenarios_a_round=many)
+        slots = [_slot(campaign, faults, less, lane, number) for number in range(less.size)]
+        squeeze = _squeeze(slots, room_s)
+        if squeeze >= SQUEEZE_MIN or not many:
+            break
+    if squeeze <= 0.0:
+        needed_s = sum(slot.gap_s + slot.duration_s for slot in slots)
         raise UsageError(
             f"time_limit {campaign.time_limit_s:g} s leaves {max(room_s, 0):g} s for faults, too "
-            f"little to try each of {len(names)} once: give {math.ceil(enough_s)} s, or fewer "
-            "faults"
+            f"little to try each of {len(deck.names)} once: give "
+            f"{math.ceil(campaign.steady_s + needed_s)} s, or fewer faults"
         )
-    return squeeze
+    return less, squeeze
+
+
+def _squeezed_s(slot: _Slot, squeeze: float) -> float:
+    """Return how long a slot holds when times shrink; no single fault gets shorter than it may."""
+    if isinstance(slot.what, tuple):
+        return slot.duration_s * squeeze
+    return max(slot.duration_s * squeeze, min(FAULT_DURATION_MIN_S, slot.duration_s))
+
+
+def _squeeze(slots: Sequence[_Slot], room_s: float) -> float:
+    """Return the largest factor, at most 1, by which these slots fit; 0 if none does."""
+    for hundredths in range(100, 0, -1):
+        squeeze = hundredths / 100
+        if sum(slot.gap_s * squeeze + _squeezed_s(slot, squeeze) for slot in slots) <= room_s:
+            return squeeze
+    return 0.0
 
 
 def _scripted(campaign: Campaign, faults: Mapping[str, Fault], first_number: int) -> list[Planned]:
     """Return the faults of the script, each with what its entry sets in place of what is drawn."""
-    nodes, options = node_names(campaign), fault_options(campaign)
     planned: list[Planned] = []
     for entry, step in enumerate(campaign.script, 1):
+        where = f"script {entry}"
+        if step.scenario:
+            planned += _scripted_scenario(campaign, faults, step, where)
+            continue
         if step.fault not in faults:
             continue
-        _check_time(campaign, step, entry)
-        fault = faults[step.fault]
-        if step.victims:
-            fault = blame.configured(fault, {**options, "victims": list(step.victims)})
+        _check_time(campaign, step, step.duration, where)
         for turn in range(step.times):
             rng = draw(campaign.seed or "", "nemesis", "script", entry, turn)
-            plan = _plan(fault, rng, nodes, turn)
-            _check_plan(step, plan, entry)
-            try:
-                check_values(fault, plan, step.plan, nodes, options)
-            except UsageError as error:
-                raise UsageError(f"script {entry}: {error}") from error
-            planned.append(
-                Planned(
-                    number=first_number + len(planned),
-                    fault=fault.name,
-                    plan={**plan, **step.plan},
-                    start_s=step.at or 0.0,
-                    duration_s=step.duration,
-                    on=step.on,
-                    nth=turn + 1,
-                    after_s=step.after,
-                )
-            )
-    return planned
+            planned.append(_of_step(campaign, faults, step, rng, turn, where))
+    return [
+        msgspec.structs.replace(one, number=first_number + number)
+        for number, one in enumerate(planned)
+    ]
 
 
-def _check_time(campaign: Campaign, step: Step, entry: int) -> None:
+def _scripted_scenario(
+    campaign: Campaign, faults: Mapping[str, Fault], step: Step, where: str
+) -> list[Planned]:
+    """Return the faults of a scenario that a script names; none if it lacks one of them."""
+    scenario = SCENARIOS[step.scenario]
+    if not scenario.faults <= faults.keys():
+        return []
+    name = f"{scenario.name} of {where}"
+    steps = _steps(campaign, faults, scenario, name)
+    slot = _Slot(steps, 0, 0.0, span_s(steps), name)
+    _check_time(campaign, step, slot.duration_s, where)
+    return list(_staged(campaign, faults, slot, step.at or 0.0, 1.0))
+
+
+def _of_step(
+    campaign: Campaign,
+    faults: Mapping[str, Fault],
+    step: Step,
+    rng: Random,
+    turn: int,
+    where: str,
+) -> Planned:
+    """Draw the fault of a step, with what the step sets in place of what is drawn.
+
+    Raises:
+        UsageError: its victims or its plan cannot be.
+    """
+    nodes, options = node_names(campaign), fault_options(campaign)
+    try:
+        roles = cast.roles_of(step.victims)
+        fault = faults[step.fault]
+        if step.victims:
+            # Who plays a role is not known yet: the plan is one that names its victims.
+            victims = ["leader"] if roles else list(step.victims)
+            fault = blame.configured(fault, {**options, "victims": victims})
+        plan = _plan(fault, rng, nodes, turn)
+        _check_plan(step, plan)
+        check_values(fault, plan, step.plan, nodes, options)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    return Planned(
+        number=0,
+        fault=fault.name,
+        plan={**plan, **step.plan},
+        start_s=step.at or 0.0,
+        duration_s=step.duration,
+        on=step.on,
+        nth=turn + 1,
+        after_s=step.after,
+        scenario=SCRIPT if where.startswith(SCRIPT) else where,
+        roles=roles,
+        remember=step.remember,
+    )
+
+
+def _check_time(campaign: Campaign, step: Step, duration_s: float, where: str) -> None:
     room_s = campaign.time_limit_s - campaign.steady_s
-    if step.at is not None and step.at + step.duration > room_s + _ROUNDING_S:
+    if step.at is not None and step.at + duration_s > room_s + _ROUNDING_S:
         raise UsageError(
-            f"script {entry}: {step} for {step.duration:g} s ends after the {max(room_s, 0):g} s"
+            f"{where}: {step} for {duration_s:g} s ends after the {max(room_s, 0):g} s"
             f" that time_limit {campaign.time_limit_s:g} s leaves for faults"
         )
 
 
-def _check_plan(step: Step, plan: Mapping[str, Any], entry: int) -> None:
+def _check_plan(step: Step, plan: Mapping[str, Any]) -> None:
     for key in step.plan:
         if key not in plan:
             there_are = ", ".join(sorted(plan))
             raise UsageError(
-                f"script {entry}: {key!r} is neither a key of a script nor one of the plan of "
+                f"{key!r} is neither a key of a script nor one of the plan of "
                 f"{step.fault} (there are: {there_are})"
             )
 

@@ -9,6 +9,14 @@
     victims = ["leader"]
     # any other key is one of the fault's plan, in place of what is drawn
 
+Victims may be roles (`harness.scenarios.cast`): "@led" is who led when the script's first fault
+began, and `remember = "NAME"` lets later entries strike the same nodes again, as "@NAME". In place
+of a fault an entry may name a whole scenario, and when it begins:
+
+    [[script]]
+    scenario = "figure-8"
+    at = 5.0
+
 Events: "leader-elected", "fault:NAME" and "healed:NAME" (a fault of that name began, or was
 undone), and "sync:N", "write:N", "read:N", "message:N": some node did that for the N-th time since
 the chaos phase began. With `times` an event counts again and again.
@@ -49,21 +57,26 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         after: how long after the event, in seconds.
         duration: how long it holds, in seconds.
         times: on how many of these events.
-        victims: as the campaign's; () for the campaign's own.
+        victims: as the campaign's, or roles; () for the campaign's own.
+        remember: the name by which later steps strike the same nodes; "": none.
+        scenario: in place of a fault, the name of a scenario; "": it is a fault.
         plan: what is set in the fault's plan.
     """
 
-    fault: str
+    fault: str = ""
     at: float | None = None
     on: str | None = None
     after: float = 0.0
     duration: float = 2.0
     times: int = 1
     victims: tuple[str, ...] = ()
+    remember: str = ""
+    scenario: str = ""
     plan: dict[str, Any] = {}
 
     def __str__(self) -> str:
-        return f"{self.fault} on {self.on}" if self.on is not None else f"{self.fault} at {self.at}"
+        what = self.fault or self.scenario
+        return f"{what} on {self.on}" if self.on is not None else f"{what} at {self.at}"
 
 
 _KEYS = tuple(name for name in Step.__struct_fields__ if name != "plan")
@@ -84,11 +97,12 @@ def read_steps(value: Any, where: str) -> tuple[Step, ...]:
 
 def write_steps(steps: Iterable[Step]) -> list[dict[str, Any]]:
     """Return the tables that `read_steps` reads back as the same steps."""
-    defaults = msgspec.to_builtins(Step(fault=""))
+    defaults = msgspec.to_builtins(Step())
     tables = []
     for step in steps:
         given = msgspec.to_builtins(step)
-        own = {key: given[key] for key in _KEYS if key == "fault" or given[key] != defaults[key]}
+        named = () if step.scenario else ("fault",)
+        own = {key: given[key] for key in _KEYS if key in named or given[key] != defaults[key]}
         tables.append({**own, **given["plan"]})
     return tables
 
@@ -121,7 +135,11 @@ def counted(on: str) -> tuple[str, int] | None:
 
 
 def _read(table: Any, where: str) -> Step:
-    if not isinstance(table, Mapping) or not isinstance(table.get("fault"), str):
+    if not isinstance(table, Mapping):
+        raise UsageError(f"{where}: expected a table with a fault's name as `fault`")
+    if isinstance(table.get("scenario"), str):
+        _check_scenario(table, where)
+    elif not isinstance(table.get("fault"), str):
         raise UsageError(f"{where}: expected a table with a fault's name as `fault`")
     own = {key: value for key, value in table.items() if key in _KEYS}
     if isinstance(own.get("victims"), str):
@@ -135,6 +153,17 @@ def _read(table: Any, where: str) -> Step:
         raise UsageError(f"{where}: expected `at` (seconds) or `on` (an event), one of them")
     if step.at is not None and step.times != 1:
         raise UsageError(f"{where}: `times` is for events")
+    _check_times(step, where)
+    return step
+
+
+def _check_scenario(table: Mapping[str, Any], where: str) -> None:
+    for key in table:
+        if key not in ("scenario", "at"):
+            raise UsageError(f"{where}: a scenario has no {key!r}: expected `scenario` and `at`")
+
+
+def _check_times(step: Step, where: str) -> None:
     for name, value, least in (
         ("at", step.at or 0.0, 0.0),
         ("after", step.after, 0.0),
@@ -144,4 +173,3 @@ def _read(table: Any, where: str) -> Step:
             raise UsageError(f"{where}: {name} {value:g}: expected {least:g} or more, in seconds")
     if not 1 <= step.times <= TIMES_MAX:
         raise UsageError(f"{where}: times {step.times}: expected 1 to {TIMES_MAX}")
-    return step

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from harness.abilities import ChangesMembers
-from harness.plugins import Address, Json, NodeLayout, NodeStatus, TargetClient
+from harness.broken_rules import Broken
+from harness.plugins import Address, Json, Launch, NodeLayout, Target, TargetClient
 from harness.simulated_nodes import SteersSimulated
 
 VIRTUAL_S_DEFAULT = 30.0
@@ -287,11 +287,12 @@ class Shrinker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A node's process that ended by itself, and what it said last."""
+    """A node's process that ended by itself, what it said last, and with which exit status."""
 
     node: str
     incarnation: int
     said: str
+    status: int = 1
 
 
 class SimulatedGroup(Protocol):
@@ -301,19 +302,21 @@ class SimulatedGroup(Protocol):
     All else may be called from there alone.
 
     Attributes:
-        addresses: where clients reach the nodes.
-        layouts, operator: where the nodes live, and who changes their members.
-        machines: the nodes' clocks and disks.
-        ended: processes that ended by themselves, in order.
-        remarks: what the world itself found wrong (a broken invariant), in order.
+        addresses: where clients reach the nodes, and the name servers beside them.
+        layouts, machines: where the nodes live, their clocks and disks.
+        ended, broken: processes that ended, and invariants seen broken (each once), in order.
     """
 
     addresses: Mapping[str, Address]
     layouts: Mapping[str, NodeLayout]
-    operator: ChangesMembers
     machines: SteersSimulated
     ended: list[Ended]
-    remarks: list[str]
+    broken: list[Broken]
+
+    @property
+    def target(self) -> Target:
+        """Whose nodes they are: what asks them, and changes them, in this world."""
+        ...
 
     def run(self, main: Callable[[], Awaitable[None]]) -> None:
         """Run `main` in the world, on a host beside the nodes. Raises what it raises."""
@@ -331,14 +334,6 @@ class SimulatedGroup(Protocol):
         """Return a client of the group; its dice are the world's."""
         ...
 
-    async def status(self, node: str, timeout_s: float) -> NodeStatus | None:
-        """Ask a node for its status; None if it does not answer in time."""
-        ...
-
-    async def transfer_leadership(self, node: str, to: str, timeout_s: float) -> None:
-        """Ask the node, which leads, to hand leadership over. Raises as the target's does."""
-        ...
-
     def incarnation(self, node: str) -> int:
         """How often the node was started."""
         ...
@@ -353,6 +348,18 @@ class SimulatedGroup(Protocol):
 
     def start(self, node: str) -> None:
         """Start a node that does not run."""
+        ...
+
+    def configure(self, node: str, launch: Launch) -> None:
+        """Let the node be started in this way from now on."""
+        ...
+
+    def lose_power(self, node: str) -> None:
+        """End the node's process at once; whatever its disk is, what was not synced may be lost."""
+        ...
+
+    def lose_disk(self, node: str) -> int:
+        """Let a node that does not run have an empty disk; return how many files went."""
         ...
 
     def kill(self, node: str) -> None:
@@ -382,8 +389,12 @@ class SimulatedGroup(Protocol):
         """The bytes, and the connections, that these links hold back now."""
         ...
 
-    def save(self, node: str, directory: Path) -> None:
-        """Copy a stopped node's files into a folder of this machine.
+    def problems(self) -> tuple[str, ...]:
+        """One line for each name server that ended by itself."""
+        ...
+
+    def save(self, name: str, directory: Path) -> None:
+        """Copy a stopped node's files, or a name server's, into a folder of this machine.
 
         Raises:
             OSError: they cannot be written.
@@ -392,9 +403,17 @@ class SimulatedGroup(Protocol):
 
 
 @runtime_checkable
-class Groups(Protocol):
-    """A simulator that can also run whole campaigns."""
+class SimulatesGroups(Protocol):
+    """A target of which whole groups can be simulated, for campaigns to shake."""
 
-    def group(self, nodes: Sequence[str], options: Json) -> SimulatedGroup:
-        """Return a group whose nodes are not started; `options` as in `NodeLayout.options`."""
+    def simulated_group(
+        self, nodes: Sequence[str], options: Json, name_servers: Sequence[str]
+    ) -> SimulatedGroup:
+        """Return a group whose nodes are not started.
+
+        Args:
+            nodes: their ids.
+            options: as in `NodeLayout.options`.
+            name_servers: the names of those that run beside the nodes.
+        """
         ...

@@ -9,6 +9,16 @@ PHRASES_MAX: Final = 3
 """Kinds that are said in plain words; of the others only the number of findings is."""
 
 WORDS: Final[Mapping[str, tuple[str, str]]] = {
+    # A rule is broken on which all else rests: what follows below may follow from it.
+    "invariant-broken": ("invariant was broken", "invariants were broken"),
+    "rule-broken": (
+        "node stopped because a rule of its own was broken",
+        "times a node stopped because a rule of its own was broken",
+    ),
+    "damage-found": (
+        "node found what it had stored damaged by no fault",
+        "times a node found what it had stored damaged by no fault",
+    ),
     # What was promised to be kept is gone.
     "lost-append": ("acknowledged append is lost", "acknowledged appends are lost"),
     "altered": ("acknowledged append was altered", "acknowledged appends were altered"),
@@ -25,6 +35,7 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "acknowledged append is missing on a node that committed it",
         "acknowledged appends are missing on a node that committed them",
     ),
+    "duplicated": ("value stands twice in a log", "values stand twice in a log"),
     "gap": (
         "stretch of committed entries is missing in a node's log",
         "stretches of committed entries are missing in nodes' logs",
@@ -120,11 +131,34 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "times an offset below 0 was told",
     ),
     "repeated-id": ("id was handed out twice", "ids were handed out twice"),
-    "duplicated": ("value stands twice in a log", "values stand twice in a log"),
     # The same from the clients' side, and what only consumers and producers see.
     "lost-message": (
         "acknowledged message was never delivered",
         "acknowledged messages were never delivered",
+    ),
+    "late-delivery": (
+        "message was not delivered in time",
+        "messages were not delivered in time",
+    ),
+    "early-delivery": (
+        "delayed message came before its time",
+        "delayed messages came before their time",
+    ),
+    "duplicate-delivery": (
+        "delayed message was delivered twice",
+        "delayed messages were delivered twice",
+    ),
+    "missed-tag": (
+        "message was left out for who had asked for its tag",
+        "messages were left out for who had asked for their tag",
+    ),
+    "unwanted-tag": (
+        "message came to who had asked for another tag",
+        "messages came to who had asked for another tag",
+    ),
+    "lock-overlap": (
+        "time two consumers held the lock of one queue",
+        "times two consumers held the lock of one queue",
     ),
     "offset-lost": (
         "time the offset that a group had committed was gone",

@@ -16,6 +16,9 @@ transactions recorded whole.
 - **poll**: a consumer's next messages of one key. Either `extra` {"output": [[offset, value], ...]}
   in the order of delivery, or a row a message with `offset` and `output`. A poll without any
   message (output null, or []) found nothing new.
+- **batch**, **delay**: sends of several messages (how many: `expected`; values and offsets follow
+  the first one's), and of one that comes `expected` milliseconds later, nobody knows where.
+- **select**: the messages of one tag; docs/anomalies.md says more, and of **lock**, **unlock**.
 - **assign**, **subscribe**, **seek**: the consumer goes on elsewhere in that key; `offset` says
   where, null where nobody knows. A process that never did begins at the log's begin.
 - **txn**: a transaction recorded whole, as `extra` {"input": [["send", key, value], ["poll"]],
@@ -26,8 +29,9 @@ transactions recorded whole.
 - **add** and **read** of a set: `input`; the list in `extra` {"output": [...]}.
 - **add** and **read** of a counter: `input` (below 0: a decrement); `output`.
 - **generate**: the id in `output`, or a text in `extra` {"output": "..."}.
-- **commit** and **fetch** of a consumer group's offset: `input`; `output` (null: none was
-  committed). The key names queue and group, as RocketMQ does: "topic/0@group".
+- **commit**, **commit-oneway**, **reset** and **fetch** of a consumer group's offset: `input`;
+  `output` (null: none was committed). The key names queue and group, as RocketMQ does:
+  "topic/0@group".
 
 What is a breach
 ----------------

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.anomalies.observations import NEVER, Bools, Ints, is_valid, whole_numbers
+
+UNANSWERED: Final = ("commit-oneway",)
+"""Operations that nobody answers: ok says that it was sent, the outcome is unknown."""
+COMMITTING: Final = ("commit", "reset", *UNANSWERED)
+"""Operations that set a group's offset: consumers', and an operator's."""
 
 
 class Answers:
@@ -28,6 +33,7 @@ class Answers:
         self.input, self.has_input = whole_numbers(table["input"]), is_valid(table["input"])
         self.output, self.has_output = whole_numbers(table["output"]), is_valid(table["output"])
         self.is_ok, self.is_failed = self._outcome("ok"), self._outcome("fail")
+        self.is_ok &= ~self.is_(*UNANSWERED)
         self.call = whole_numbers(table["call_ns"])
         self.end = np.where(self.is_ok, whole_numbers(table["return_ns"]), NEVER)
         lacks = self.is_ok & ~is_valid(table["return_ns"])
@@ -75,6 +81,24 @@ class Answers:
                 rows.append(row)
                 values.append(int(self.output[row]))
         return np.array(rows, dtype=np.int64), np.array(values, dtype=np.int64), lengths
+
+    def pairs(self, mask: Bools) -> tuple[Ints, Ints, Ints]:
+        """Return all messages that the answers `mask` carried: rows, offsets and values, in order.
+
+        Raises:
+            ValueError: a list is not made of pairs of whole numbers.
+        """
+        rows, pairs = [], []
+        texts = self.table["extra"].to_pylist()
+        for row in np.flatnonzero(mask).tolist():
+            output: Any = json.loads(texts[row]).get("output") if texts[row] else None
+            for pair in output or ():
+                if not (isinstance(pair, list) and [type(each) for each in pair] == [int, int]):
+                    raise ValueError(f"the answer of operation {self.op[row]} is no list of pairs")
+                rows.append(row)
+                pairs.append(pair)
+        flat = np.array(pairs, dtype=np.int64).reshape(len(pairs), 2)
+        return np.array(rows, dtype=np.int64), flat[:, 0], flat[:, 1]
 
     def _outcome(self, outcome: str) -> Bools:
         return np.asarray(pc.equal(self.table["outcome"], outcome).to_numpy(), dtype=np.bool_)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from checkers.anomalies.answers import Answers
+from checkers.anomalies.answers import COMMITTING, Answers
 from checkers.anomalies.log_rules import conclude, details
 from checkers.anomalies.observations import NEVER, NOWHERE, Ints
 from checkers.findings import Findings, gather
@@ -39,8 +39,8 @@ class ConsumerOffsets:
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge one group's commits and fetches of one queue."""
-        rows = Answers(tables["operations"], ("commit", "fetch"))
-        is_commit = rows.is_("commit")
+        rows = Answers(tables["operations"], (*COMMITTING, "fetch"))
+        is_commit = rows.is_(*COMMITTING)
         rows.require_inputs(is_commit)
         commits = np.flatnonzero(is_commit & ~rows.is_failed)
         fetches = np.flatnonzero(rows.is_("fetch") & rows.is_ok)

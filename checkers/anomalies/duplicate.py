@@ -1,5 +1,8 @@
 """One value that stands at two offsets of a log.
 
+A delayed message is put into its queue by the broker, not by its producer. That one comes twice has
+a name of its own: where the broker forgets after a failover how far it was, it does so again.
+
 Source: jepsen.tests.kafka "duplicate".
 """
 
@@ -18,6 +21,7 @@ from harness.plugins import CheckContext
 from harness.verdict import Finding, Verdict
 
 NAME = "duplicate"
+DELIVERED_TWICE = "duplicate-delivery"
 
 
 class Duplicate:
@@ -51,16 +55,19 @@ def duplicates(log: Log, findings: Findings, context: CheckContext) -> dict[str,
     is_new[1:] = (offset[1:] != offset[:-1]) | (value[1:] != value[:-1])
     firsts = order[is_new]
     values, begins, counts = np.unique(seen.value[firsts], return_index=True, return_counts=True)
-    twice = np.flatnonzero(counts > 1)
+    is_twice = counts > 1
+    is_delayed = np.isin(values, log.sends.value[log.sends.is_delayed])
 
     def describe(n: int) -> Finding:
+        kind = DELIVERED_TWICE if is_delayed[n] else NAME
         rows = firsts[begins[n] : begins[n] + counts[n]]
         told = [f"{seen.offset[row]} by {seen.told(int(row))}" for row in rows]
         message = f"{values[n]} was seen at {len(rows)} offsets: {' and '.join(told)}"
         last = max(rows.tolist(), key=lambda row: int(seen.call[row]))
         places = seen.offset[rows].tolist()
         more = details(context, int(seen.call[last]), value=values[n], offsets=places)
-        return finding(NAME, log, places[0], seen.op[rows].tolist(), message, more)
+        return finding(kind, log, places[0], seen.op[rows].tolist(), message, more)
 
-    findings.add(NAME, twice.tolist(), describe)
+    for kind, mask in ((NAME, ~is_delayed), (DELIVERED_TWICE, is_delayed)):
+        findings.add(kind, np.flatnonzero(is_twice & mask).tolist(), describe)
     return {}

@@ -5,7 +5,8 @@ what is not: at least once. A message that was consumed and not committed comes 
 goes on in the queue, and that is counted (`redelivered`) and no finding. From the place where a
 consumer begins (assign, seek) up to where it begins anew, a *session*, each message comes once, in
 order, none left out; and none comes again that an acknowledged commit was behind when the consumer
-asked where to begin, unless somebody may have set the group back since.
+asked where to begin, unless somebody may have set the group back since. A group may be set ahead of
+its queue's end: its consumers then go on at the end.
 
 Source: jepsen.tests.kafka; RocketMQ's documentation of at-least-once delivery and ordered messages.
 """
@@ -13,6 +14,7 @@ Source: jepsen.tests.kafka; RocketMQ's documentation of at-least-once delivery a
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
@@ -20,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.anomalies.aborted_read import aborted_reads
-from checkers.anomalies.answers import Answers
-from checkers.anomalies.consumer_steps import running_greatest
+from checkers.anomalies.answers import COMMITTING, Answers
+from checkers.anomalies.consumer_steps import running_greatest, spans_of
 from checkers.anomalies.duplicate import duplicates
 from checkers.anomalies.inconsistent_offsets import inconsistent_offsets
 from checkers.anomalies.log_rules import (
@@ -36,7 +38,7 @@ from checkers.anomalies.log_rules import (
 from checkers.anomalies.lost_write import blank_behind
 from checkers.anomalies.nonmonotonic_poll import nonmonotonic_polls
 from checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
-from checkers.anomalies.observations import NOWHERE, Ints, Log, Reads, Starts, senders
+from checkers.anomalies.observations import NOWHERE, Bools, Ints, Log, Reads, Starts, senders
 from checkers.anomalies.poll_skip import poll_skips
 from checkers.findings import Findings, gather
 from harness.plugins import CheckContext
@@ -64,8 +66,11 @@ class GroupDelivery:
         def redelivered(log: Log, findings: Findings, told: CheckContext) -> dict[str, int]:
             return redelivered_committed(log, operations, findings, told)
 
+        def lost(log: Log, findings: Findings, told: CheckContext) -> dict[str, int]:
+            return lost_messages(log, operations, findings, told)
+
         rules = (
-            lost_messages,
+            lost,
             redelivered,
             out_of_order,
             inconsistent_offsets,
@@ -98,12 +103,16 @@ class GroupDelivery:
 PLUGIN = GroupDelivery()
 
 
-def lost_messages(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
+def lost_messages(
+    log: Log, operations: pa.Table, findings: Findings, context: CheckContext
+) -> dict[str, int]:
     """Add a finding for each acknowledged message that no poll brought though it should have.
 
     It should have if a poll that was not over before the send brought what stands at its offset
     or behind it: a consumer was past it. Or if, after the acknowledgement, a consumer began behind
-    it, or one that stood at or before its offset was told that nothing more is there. Messages
+    it, or one that stood at or before its offset was told that nothing more is there. Where
+    somebody may have set the group ahead of the message, consumers began behind it rightly: then
+    only one shows it that went over it by itself, or found another message in its place. Messages
     whose sends have no known outcome may be missing.
     """
     sends, reads, starts = log.sends, log.reads, log.starts
@@ -116,6 +125,13 @@ def lost_messages(log: Log, findings: Findings, context: CheckContext) -> dict[s
     known = np.flatnonzero(starts.offset != NOWHERE)
     begun = _latest_from(known, starts.offset[known], starts.call[known], places + 1)
     begun = np.where(np.append(starts.call, NOWHERE)[begun] > sends.end[missing], begun, NOWHERE)
+    is_ahead = _set_ahead(log, operations, places)
+    went_over = spans_of(log).over(places)
+    ended = np.append(reads.end, NOWHERE)[went_over]
+    went_over = np.where(ended > sends.call[missing], went_over, NOWHERE)
+    is_kept = ~is_ahead | ((passed != NOWHERE) & np.isin(places, reads.offset[polls]))
+    passed = np.where(is_kept, passed, went_over)
+    begun = np.where(is_ahead, NOWHERE, begun)
     blank = blank_behind(log, missing)
     lost = np.flatnonzero((passed != NOWHERE) | (begun != NOWHERE) | (blank != NOWHERE))
 
@@ -154,6 +170,17 @@ def lost_messages(log: Log, findings: Findings, context: CheckContext) -> dict[s
     }
 
 
+def _set_ahead(log: Log, operations: pa.Table, places: Ints) -> Bools:
+    """Return where a commit may have set the group ahead by whom no poll had brought so far."""
+    commits = Answers(operations, COMMITTING)
+    polls = np.flatnonzero(log.reads.is_poll)
+    last = _last_before(log.reads.process[polls], log.reads.op[polls], commits.process, commits.op)
+    given = np.append(log.reads.offset[polls], NOWHERE)[last]
+    is_ahead = ~commits.is_failed & (commits.input > given + 1)
+    ahead: Bools = places < commits.input[is_ahead].max(initial=NOWHERE)
+    return ahead
+
+
 def _latest_from(rows: Ints, offsets: Ints, times: Ints, places: Ints) -> Ints:
     """Return for each place the latest of the rows whose offset is there or behind, or NOWHERE."""
     order = np.argsort(offsets, kind="stable")
@@ -165,13 +192,14 @@ def _latest_from(rows: Ints, offsets: Ints, times: Ints, places: Ints) -> Ints:
 def out_of_order(log: Log, findings: Findings, context: CheckContext) -> dict[str, int]:
     """Add a finding where a session brought a producer's later message before an earlier one.
 
-    The messages of one process in one queue are in the order of its sends; between processes there
-    is none that a consumer could rely on.
+    The messages of one process in one queue are in the order of its sends, those of a batch in the
+    batch's order; between processes there
+    is none that a consumer could rely on, nor is there for messages that were delayed.
     """
     sends, reads = log.sends, log.reads
     polls = np.flatnonzero(reads.is_poll)
     session = sessions_of(reads, log.starts)[polls]
-    known = np.flatnonzero(~np.isin(sends.value, log.repeated))
+    known = np.flatnonzero(~sends.is_delayed & ~np.isin(sends.value, log.repeated))
     sender = senders(log, known, reads.value[polls])
     is_known = sender != NOWHERE
     polls, session, sender = polls[is_known], session[is_known], sender[is_known]
@@ -182,7 +210,7 @@ def out_of_order(log: Log, findings: Findings, context: CheckContext) -> dict[st
         (reads.process[polls[before]] == reads.process[polls[after]])
         & (session[before] == session[after])
         & (process[before] == process[after])
-        & (sends.op[sender[after]] < sends.op[sender[before]])
+        & (sender[after] < sender[before])
     )
 
     def describe(n: int) -> Finding:
@@ -216,12 +244,14 @@ def redelivered_committed(
     polls = np.flatnonzero(reads.is_poll)
     values = np.unique(reads.value[polls])
     counts = {"redelivered": len(polls) - len(values)}
-    commits = Answers(operations, ("commit",))
+    commits = Answers(operations, COMMITTING)
     begun = np.flatnonzero(starts.offset != NOWHERE)
     if not len(commits.op) or not len(begun):
         return counts
     commits.require_inputs(~commits.is_failed)
-    floor, witness = _least_committed(commits, _asked_at(operations, starts)[begun])
+    asked, answered = _asked(operations, starts)
+    floor, witness = _least_committed(commits, asked[begun], answered[begun])
+    floor = np.minimum(floor, _known_end(log, asked[begun]))
     of_start = np.full(len(starts.op) + 1, NOWHERE, dtype=np.int64)
     floors, witnesses = of_start.copy(), of_start.copy()
     floors[begun], witnesses[begun] = floor, witness
@@ -247,56 +277,66 @@ def redelivered_committed(
 
 def sessions_of(reads: Reads, starts: Starts) -> Ints:
     """Return for each read the row of the start that its process made last, or NOWHERE."""
-    order = np.lexsort((starts.op, starts.process))
-    process, op = starts.process[order], starts.op[order]
-    # Both in the order of (process, op): one place for each read among the starts.
-    every = np.lexsort(
-        (
-            np.concatenate((np.ones(len(reads.op)), np.zeros(len(op)))),
-            np.concatenate((reads.op, op)),
-            np.concatenate((reads.process, process)),
-        )
-    )
-    is_start = every >= len(reads.op)
-    last = np.cumsum(is_start) - 1
-    found = np.full(len(reads.op) + len(op), NOWHERE, dtype=np.int64)
-    is_own = last >= 0
-    row = np.append(order, NOWHERE)[np.where(is_own, last, -1)]
-    found[every] = row
-    found = found[: len(reads.op)]
-    is_same = (found != NOWHERE) & (np.append(starts.process, NOWHERE)[found] == reads.process)
-    return np.where(is_same, found, NOWHERE)
+    return _last_before(starts.process, starts.op, reads.process, reads.op)
 
 
-def _asked_at(operations: pa.Table, starts: Starts) -> Ints:
-    """Return when each consumer asked where to begin: its last fetch since it began before.
+def _last_before(process: Ints, op: Ints, of_process: Ints, of_op: Ints) -> Ints:
+    """Return the row of the last operation before each place in its process, or NOWHERE."""
+    if not len(op):
+        return np.full(len(of_op), NOWHERE, dtype=np.int64)
+    stride = max(op.max(), of_op.max(initial=0)) + 1
+    place = process * stride + op
+    order = np.argsort(place, kind="stable")
+    at = np.searchsorted(place[order], of_process * stride + of_op) - 1
+    row: Ints = order[np.maximum(at, 0)]
+    return np.where((at >= 0) & (process[row] == of_process), row, NOWHERE)
 
-    Without one, when it began.
+
+def _asked(operations: pa.Table, starts: Starts) -> tuple[Ints, Ints]:
+    """Return when each consumer asked where to begin, and when it was answered (ns).
+
+    That is its last fetch since it began before; without one, its last poll since then, which
+    may have sent it elsewhere; without either, when it began.
     """
-    fetches = Answers(operations, ("fetch",))
-    answered = np.flatnonzero(fetches.is_ok)
-    process = np.concatenate((fetches.process[answered], starts.process))
-    op = np.concatenate((fetches.op[answered], starts.op))
-    call = np.concatenate((fetches.call[answered], starts.call))
-    order = np.lexsort((op, process))
-    is_fetch = order < len(answered)
-    asked = call[order]
-    follows = np.zeros(len(order), dtype=np.bool_)
-    follows[1:] = is_fetch[:-1] & ~is_fetch[1:] & (process[order][1:] == process[order][:-1])
-    asked[1:] = np.where(follows[1:], asked[:-1], asked[1:])
-    at = np.empty(len(order), dtype=np.int64)
-    at[order] = asked
-    return at[len(answered) :]
+    before = _last_before(starts.process, starts.op, starts.process, starts.op)
+    since = np.where(before == NOWHERE, NOWHERE, np.append(starts.op, NOWHERE)[before])
+    asked, answered = starts.call.copy(), starts.call.copy()
+    polls, fetches = Answers(operations, ("poll",)), Answers(operations, ("fetch",))
+    for rows, mask in ((polls, np.ones(len(polls.op), dtype=np.bool_)), (fetches, fetches.is_ok)):
+        own = np.flatnonzero(mask)
+        last = _last_before(rows.process[own], rows.op[own], starts.process, starts.op)
+        is_own = (last != NOWHERE) & (np.append(rows.op[own], NOWHERE)[last] > since)
+        asked = np.where(is_own, np.append(rows.call[own], NOWHERE)[last], asked)
+        if rows is fetches:
+            answered = np.where(is_own, np.append(rows.end[own], NOWHERE)[last], answered)
+    return asked, answered
 
 
-def _least_committed(commits: Answers, times: Ints) -> tuple[Ints, Ints]:
-    """Return for each time the least offset that may have been the group's, and who committed it.
+def _known_end(log: Log, times: Ints) -> Ints:
+    """Return how far the queue reached at least at these times, by acknowledgements and polls.
 
-    A commit may be in effect from its call until another one that was called after its return has
-    returned. NOWHERE as long as none has certainly taken effect.
+    A group that was set ahead of its queue is sent back to the queue's end, rightly.
+    """
+    sends, reads = log.sends, log.reads
+    acked = np.flatnonzero(sends.is_ok)
+    end = np.concatenate((sends.end[acked], reads.end))
+    reach = np.concatenate((sends.offset[acked], reads.offset)) + 1
+    order = np.argsort(end, kind="stable")
+    reach = np.maximum.accumulate(np.append(0, reach[order]))
+    return np.asarray(reach[np.searchsorted(end[order], times, side="left")])
+
+
+def _least_committed(commits: Answers, times: Ints, until: Ints) -> tuple[Ints, Ints]:
+    """Return for each question the least offset that may have been the group's, and who committed.
+
+    A question was asked at one of `times` and answered at the same place of `until`. A commit may
+    be in effect from its call until another one that was called after its return has returned; one
+    that was called before the answer may have come before the question was read. NOWHERE as long
+    as none has certainly taken effect.
     """
     rows = np.flatnonzero(~commits.is_failed)
     by_call = rows[np.argsort(commits.call[rows], kind="stable")].tolist()
+    calls = commits.call[by_call].tolist()
     acked = rows[commits.is_ok[rows]]
     acked = acked[np.argsort(commits.end[acked], kind="stable")]
     newest = np.maximum.accumulate(commits.call[acked]) if len(acked) else commits.call[acked]
@@ -317,4 +357,7 @@ def _least_committed(commits: Answers, times: Ints) -> tuple[Ints, Ints]:
         while heap and heap[0][1] < overwritten:
             heapq.heappop(heap)
         least[n], who[n] = heap[0][0], heap[0][2]
+        for row in by_call[at : bisect_left(calls, until[n], at)]:
+            if commits.input[row] < least[n]:
+                least[n], who[n] = commits.input[row], row
     return least, who

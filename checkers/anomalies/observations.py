@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.anomalies.promises import READS, SENDS
+from checkers.anomalies.promises import BATCHES, DELAYS, READS, SENDS
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -26,7 +26,11 @@ NEVER: Final = int(np.iinfo(np.int64).max)
 NOWHERE: Final = -1
 """In a column of offsets or rows: there is none."""
 
+PUTS: Final = SENDS | DELAYS | BATCHES
 STARTS: Final = frozenset(("assign", "subscribe", "seek"))
+SELECTS: Final = frozenset(("select",))
+"""Reads of some messages of a log, by their tag: what they brought was seen, what not need not
+be missing."""
 TRANSACTION: Final = "txn"
 
 
@@ -37,7 +41,10 @@ class _Extra(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Sends:
-    """Attempts to put a value, in the order of (process, op, place). `offset` may be NOWHERE."""
+    """Attempts to put a value, in the order of (process, op, place). `offset` may be NOWHERE.
+
+    `is_delayed`: the message comes later, and nobody is told where.
+    """
 
     op: Ints
     place: Ints
@@ -48,6 +55,7 @@ class Sends:
     end: Ints  # NEVER where the outcome is unknown
     is_ok: Bools
     is_failed: Bools
+    is_delayed: Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,7 @@ def load_log(operations: pa.Table) -> Log:
     Raises:
         ValueError: an operation lacks what its outcome needs, or is a whole transaction.
     """
-    functions = pa.array(sorted(SENDS | READS | STARTS | {TRANSACTION}))
+    functions = pa.array(sorted(PUTS | READS | SELECTS | STARTS | {TRANSACTION}))
     table = operations.filter(pc.is_in(operations["f"], functions))
     if pc.any(pc.equal(table["f"], TRANSACTION)).as_py():
         op = table.filter(pc.equal(table["f"], TRANSACTION))["op"][0]
@@ -145,6 +153,8 @@ class _Columns:
         self.end = np.where(self.is_ok, whole_numbers(table["return_ns"]), NEVER)
         self.input, self.output = whole_numbers(table["input"]), whole_numbers(table["output"])
         self.has_output, self.has_offset = is_valid(table["output"]), is_valid(table["offset"])
+        is_batch = self.is_(BATCHES)
+        self.count = np.where(is_batch, whole_numbers(table["expected"]), 1)
         self.offset = np.where(self.has_offset, whole_numbers(table["offset"]), NOWHERE)
         self.messages: dict[int, list[tuple[int, int]]] = {}
         if extras:
@@ -154,7 +164,7 @@ class _Columns:
                 if extra.output is not None:
                     self.messages[int(at[row])] = extra.output
         lacks = self.is_ok & ~is_valid(table["return_ns"])
-        lacks |= self.is_(SENDS) & ~is_valid(table["input"])
+        lacks |= self.is_(PUTS) & ~is_valid(table["input"])
         lacks |= self.is_ok & self.is_({"read"}) & ~self.has_offset
         lacks |= self.is_ok & self.is_({"poll"}) & self.has_output & ~self.has_offset
         self.require(~lacks, "lacks its offset, value or return")
@@ -170,23 +180,28 @@ class _Columns:
 
 
 def _sends(columns: _Columns) -> Sends:
-    rows = np.flatnonzero(columns.is_(SENDS))
+    """Return a row a message: those of a batch stand one behind the other."""
+    operations = np.flatnonzero(columns.is_(PUTS))
+    counts = columns.count[operations]
+    rows = np.repeat(operations, counts)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     return Sends(
         columns.op[rows],
-        columns.place[rows],
+        columns.place[rows] + within,
         columns.process[rows],
-        columns.input[rows],
-        columns.offset[rows],
+        columns.input[rows] + within,
+        np.where(columns.has_offset[rows], columns.offset[rows] + within, NOWHERE),
         columns.call[rows],
         columns.end[rows],
         columns.is_ok[rows],
         columns.is_failed[rows],
+        columns.is_(DELAYS)[rows],
     )
 
 
 def _reads(columns: _Columns) -> Reads:
     """Join the rows that carry one message with those that carry a list of them."""
-    is_read = columns.is_(READS) & columns.is_ok
+    is_read = columns.is_(READS | SELECTS) & columns.is_ok
     single = np.flatnonzero(is_read & columns.has_output)
     listed = [row for row in sorted(columns.messages) if is_read[row]]
     counts = [len(columns.messages[row]) for row in listed]

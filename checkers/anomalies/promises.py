@@ -15,6 +15,10 @@ from harness.plugins import CheckContext
 Group = frozenset[str]
 
 SENDS: Final[Group] = frozenset(("append", "send"))
+DELAYS: Final[Group] = frozenset(("delay",))
+"""Sends whose messages come later, at offsets that their answers do not tell."""
+BATCHES: Final[Group] = frozenset(("batch",))
+"""Sends of several messages, whose values and offsets follow the first one's."""
 READS: Final[Group] = frozenset(("read", "poll"))
 POLLS: Final[Group] = frozenset(("poll",))
 PUTS: Final[Group] = frozenset(("enqueue", "add"))
@@ -39,6 +43,12 @@ EXCLUDED_BY: Final[Mapping[str, tuple[Group, ...]]] = {
     "lost-message": (SENDS, POLLS),
     "out-of-order": (SENDS, POLLS),
     "redelivered-committed": (COMMITS, FETCHES, POLLS),
+    "early-delivery": (NOTHING,),
+    "duplicate-delivery": (NOTHING,),
+    "late-delivery": (NOTHING,),
+    "unwanted-tag": (NOTHING,),
+    "missed-tag": (NOTHING,),
+    "lock-overlap": (NOTHING,),
     "G0": (SENDS,),
     "G0-process": (SENDS,),
     "G0-realtime": (SENDS,),
@@ -74,6 +84,8 @@ DELIVERED: Final = frozenset(
         "nonmonotonic-send",
         "offset-went-back",
         "redelivered-committed",
+        "out-of-order",
+        "missed-tag",
     )
 )
 """Anomalies that follow where the end of a queue is lost and its offsets are used again."""
@@ -85,6 +97,8 @@ NEEDS_ALL_EVENTS: Final = frozenset(
         "phantom-read",
         "poll-skip",
         "lost-message",
+        "late-delivery",
+        "unwanted-tag",
         "redelivered-committed",
         "lost-element",
         "unexpected-element",
@@ -93,6 +107,12 @@ NEEDS_ALL_EVENTS: Final = frozenset(
         "lost-add",
         "out-of-bounds",
         "never-committed",
+        # What would explain them may be missing: a commit, a start elsewhere, an unlock.
+        "offset-went-back",
+        "offset-ran-ahead",
+        "nonmonotonic-poll",
+        "out-of-order",
+        "lock-overlap",
     )
 )
 """Anomalies that rest on the absence of events: an incomplete history proves none of them."""

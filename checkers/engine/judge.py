@@ -14,6 +14,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.engine.job import CheckJob
 from harness.history.schema import ENTRIES, FINDINGS, OPERATIONS
 from harness.plugins import CheckContext, Checker
 from harness.verdict import Outcome, Verdict
@@ -45,6 +46,18 @@ def needs(checkers: Iterable[Checker], table: str) -> bool:
 def judges_by_key(checker: Checker) -> bool:
     """True if the checker reads operations alone, key by key."""
     return checker.partition == "key" and tuple(checker.tables) == ("operations",)
+
+
+def reads_on(checker: Checker) -> bool:
+    """True if the checker can judge the other logs where some cannot be read."""
+    return bool(getattr(checker, "reads_on", False))
+
+
+def without_unreadable(job: CheckJob, unreadable: Sequence[str]) -> CheckJob:
+    """Return the job for those that read on: without these logs, whose nodes it names."""
+    lost = [n for n in job.logs if any(text.startswith(f"the log of {n}: ") for text in unreadable)]
+    logs = {node: path for node, path in job.logs.items() if node not in lost}
+    return replace(job, logs=logs, context=replace(job.context, unread=tuple(lost)))
 
 
 def judge_partition(
@@ -92,15 +105,20 @@ def conclude(
 ) -> list[Verdict]:
     """Join the findings (rows of TAGGED, in any order) into each checker's verdict.
 
-    `unreadable` says which logs could not be read: who needs entries cannot judge then.
+    `unreadable` says which logs could not be read: who needs entries cannot judge then, but for
+    those that read on. What they find in the other logs is proven all the same.
     """
     ordered = findings.sort_by([(column, "ascending") for column in _ORDER])
     verdicts = []
     for checker in checkers:
         mine = ordered.filter(pc.equal(ordered["checker"], checker.name)).drop_columns("checker")
         if unreadable and "entries" in checker.tables:
-            summary = f"the logs cannot be judged: {'; '.join(unreadable)}"
-            verdicts.append(Verdict(checker.name, Outcome.UNKNOWN, summary))
+            why = f"the logs cannot be judged: {'; '.join(unreadable)}"
+            verdict = Verdict(checker.name, Outcome.UNKNOWN, why)
+            if reads_on(checker):
+                found = _conclude_one(checker, mine, context)
+                verdict = _doubted(found, why, {}) if found.outcome is Outcome.INVALID else verdict
+            verdicts.append(verdict)
             continue
         verdicts.append(_conclude_one(checker, mine, context))
     return verdicts

@@ -26,6 +26,8 @@ from checkers.engine.judge import (
     judge_partition,
     judges_by_key,
     needs,
+    reads_on,
+    without_unreadable,
 )
 from checkers.engine.key_files import coded, plan, read_files
 from checkers.engine.key_judge import judge_tables, split_times
@@ -62,7 +64,9 @@ def run_local(job: CheckJob, progress: Progress = no_progress) -> list[Verdict]:
     if needs(others, "entries"):
         progress("reading the nodes' logs")
         tables["entries"], unreadable = _read_logs(job)
-    runnable = [c for c in others if not (unreadable and "entries" in c.tables)]
+    if unreadable:
+        job = without_unreadable(job, unreadable)
+    runnable = [c for c in others if not (unreadable and "entries" in c.tables and not reads_on(c))]
     for partition in PARTITIONS:
         checkers = [checker for checker in runnable if checker.partition == partition]
         if checkers:

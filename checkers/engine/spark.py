@@ -26,6 +26,8 @@ from checkers.engine.judge import (
     judges_by_key,
     lost,
     needs,
+    reads_on,
+    without_unreadable,
 )
 from checkers.engine.key_judge import Spent
 from checkers.engine.log_evidence import with_log_evidence
@@ -139,7 +141,13 @@ class _Run:
         return conclude(self._job.checkers, joined, self._job.context, self._unreadable)
 
     def _judge_split(self, checkers: Sequence[Checker]) -> pa.Table:
-        findings, self._unreadable = judge_split(self._frames, self._job, list(checkers))
+        findings, unreadable = judge_split(self._frames, self._job, list(checkers))
+        if unreadable:  # once more, without these logs: what the others show stays proven
+            self._unreadable = unreadable
+            self._job = without_unreadable(self._job, unreadable)
+            able = [checker for checker in checkers if reads_on(checker)]
+            findings, more = judge_split(self._frames, self._job, able)
+            findings = TAGGED.empty_table() if more else findings
         return findings
 
     def _judge_by_key(self, checkers: Sequence[Checker]) -> pa.Table:

@@ -21,30 +21,24 @@ import pyarrow as pa
 from checkers.evidence.closing import (
     Citation,
     Closed,
-    close,
     closed_counts,
     some_cited,
     with_closed,
 )
 from checkers.findings import Findings, Gathered, gather, settle
+from checkers.linearizability.deciding import OF_MODEL, Decider
 from checkers.linearizability.many_keys import problems
 from checkers.linearizability.many_registers import decide_registers
+from checkers.linearizability.proving import refute
 from checkers.linearizability.refutation import (
     NOT_LINEARIZABLE,
     UNDECIDED,
     Operations,
-    explain_decision,
     explain_open_part,
-    explain_part,
 )
 from checkers.models.model import Model
 from checkers.models.register import Register
-from checkers.models.values import values_of
-from checkers.search.budget import Limits
-from checkers.search.driver import search
-from checkers.search.found import Found
 from checkers.search.problem import NEVER, Ints, ModelError, Problem, State
-from checkers.special.choice import decide, no_special_case
 from harness.errors import UsageError
 from harness.history.schema import OPERATIONS
 from harness.plugins import CheckContext
@@ -57,8 +51,6 @@ OPEN = frozenset((UNFIT, UNDECIDED))
 """Kinds of findings that leave a verdict open."""
 DOUBTS_SHOWN_MAX = 3
 """Partitions that a summary names for each kind of doubt."""
-
-IsOver = Callable[[], bool]
 
 
 def _is_judged(_: str, __: CheckContext) -> str | None:
@@ -98,16 +90,16 @@ class Linearizable:
 
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Decide one partition; return a row "checked", and one that says what is wrong."""
-        is_over = context.begin_search()
+        decider = self._decider(context)
         operations = tables["operations"]
         key = operations["key"][0].as_py() if operations.num_rows else None
-        closed = self._close(operations, context)
+        closed = decider.close(operations)
         try:
             problem = self.model.encode(closed.operations, self.initial)
         except UsageError as error:
             return _rows([_keyed(Finding(UNFIT, str(error)), key)], {"partitions": 1})
-        here = Operations(closed.operations, self.model, closed.cited)
-        method, found = self._decide(problem, here, context, is_over)
+        here = Operations(closed.operations, self.model, closed.cited, initial=self.initial)
+        method, found = self._decide(problem, here, decider, operations)
         counts = _counts(problem, method, here) | some_cited(here.cited.values())
         return _rows([] if found is None else [_keyed(found, key)], counts)
 
@@ -124,7 +116,7 @@ class Linearizable:
             decided = decide_registers(operations, bounds, self.model.fs, self.initial[0])
             total.update(decided.counts)
             operations, bounds = decided.others(operations, bounds)
-        closed = self._close(operations, context)
+        closed = self._decider(context).close(operations)
         by_key = _cited_by_key(closed, operations, bounds)
         cited: list[Citation] = []
         several = len(bounds) > 1
@@ -132,10 +124,9 @@ class Linearizable:
         for n, (begin, end, problem) in enumerate(
             zip(bounds[:-1].tolist(), bounds[1:].tolist(), keys, strict=True)
         ):
-            is_over = context.begin_search()
             table = closed.operations.slice(begin, end - begin)
-            here = Operations(table, self.model, by_key.get(n))
-            method, found = self._decide(problem, here, context, is_over)
+            here = Operations(table, self.model, by_key.get(n), initial=self.initial)
+            method, found = self._decide(problem, here, self._decider(context))
             counts = _counts(problem, method, here)
             if found is None:
                 total.update(counts)
@@ -147,9 +138,10 @@ class Linearizable:
                 tables.append(self._told_alone(recorded, ours, context))
         return pa.concat_tables([*tables, _rows([], dict(total) | some_cited(cited))])
 
-    def _close(self, operations: pa.Table, context: CheckContext) -> Closed:
-        """Close what later answers close, where the model says what its operations put."""
-        return close(operations, None, context, values_of(self.model, self.initial))
+    def _decider(self, context: CheckContext) -> Decider:
+        """Return what decides one partition; its time begins."""
+        is_over = context.begin_search()
+        return Decider(self.model, self.initial, self.use_special_cases, context, is_over)
 
     def _told_alone(self, coded: pa.Table, ours: pa.Table, context: CheckContext) -> pa.Table:
         """Tell a refuted key as `check` does, so that the keys it came with leave no trace.
@@ -192,40 +184,29 @@ class Linearizable:
         return with_closed(verdict, gathered)
 
     def _decide(
-        self, problem: Problem, operations: Operations, context: CheckContext, is_over: IsOver
+        self,
+        problem: Problem,
+        here: Operations,
+        decider: Decider,
+        recorded: pa.Table | None = None,
     ) -> tuple[str, Finding | None]:
-        """Return which method decided, and what is wrong if anything is."""
+        """Return which method decided, and what is wrong if anything is.
+
+        Nobody is accused without the operations as they were recorded.
+        """
         try:
-            return self._decide_by(problem, operations, context, is_over)
+            answer = decider.decide(problem, here.table)
+            if answer.outcome is Outcome.VALID:
+                return answer.method, None
+            if answer.outcome is Outcome.INVALID:
+                return answer.method, refute(answer, problem, here, decider, recorded)
         except ModelError as error:
-            return "nothing", Finding(UNDECIDED, f"undecided: {error}.", details={"why": "model"})
-
-    def _decide_by(
-        self, problem: Problem, operations: Operations, context: CheckContext, is_over: IsOver
-    ) -> tuple[str, Finding | None]:
-        """Decide; raises ModelError where the model is not to be trusted."""
-
-        def search_one(one: Problem) -> Found:
-            return search(one, is_over=is_over, memory_bytes_max=context.search.memory_bytes)
-
-        if not problem.kind.size:
-            return "nothing", None
-        special = decide if self.use_special_cases else no_special_case
-        limits = Limits(is_over, context.search.memory_bytes)
-        decision = special(self.model.name, problem, operations.table, limits)
-        if decision is not None and decision.why and decision.part is not None:
-            return decision.method, explain_open_part(decision.part, decision.why, operations)
-        if decision is not None and not decision.why:
-            return decision.method, explain_decision(decision, problem, operations, search_one)
-        found = search_one(problem)
-        if found.outcome is Outcome.VALID:
-            return "search", None
-        if found.part is None:  # the budget did not suffice to begin
-            message = f"undecided: the budget of {found.why} does not suffice to begin a search."
-            return "search", Finding(UNDECIDED, message, details={"why": found.why})
-        if found.outcome is Outcome.INVALID:
-            return "search", explain_part(found.part, problem, operations)
-        return "search", explain_open_part(found.part, found.why, operations)
+            return "nothing", Finding(UNDECIDED, f"undecided: {error}.", details={"why": OF_MODEL})
+        if answer.part is not None:
+            return answer.method, explain_open_part(answer.part, answer.why, here)
+        # The budget did not suffice to begin.
+        message = f"undecided: the budget of {answer.why} does not suffice to begin a search."
+        return answer.method, Finding(UNDECIDED, message, details={"why": answer.why})
 
 
 def _cited_by_key(

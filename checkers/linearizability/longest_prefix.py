@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checkers.search.found import Part
+from checkers.search.found import Part, Witness
 from checkers.search.problem import NEVER, Problem, State
 
 OPERATIONS_MAX = 200
@@ -21,6 +21,11 @@ LOOKS_MAX = 1_000
 """Configurations that are looked at from one start before the best so far is taken."""
 STARTS_MAX = 8
 """States at the part's begin that are tried, besides the way that the search found."""
+
+TIDIED_MAX = 2_000
+"""Steps of an order that is looked through for unknown outcomes that nothing needs."""
+LOOSE_MAX = 50
+"""Unknown outcomes of which that is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,37 @@ def longest_prefix(part: Part, problem: Problem) -> Prefix:
         if part.last_ns < each.call_ns <= stuck.return_ns and each.return_ns < NEVER
     ]
     return Prefix(way.steps, way.state, stuck.op, (*given.operations, *later))
+
+
+def needed_steps(problem: Problem, witness: Witness, last: int) -> tuple[tuple[int, State], ...]:
+    """Return the last steps of an order, without unknown outcomes that nothing in it needs.
+
+    Such a one would only puzzle the reader. A long order stays as it is.
+    """
+    if len(witness) > TIDIED_MAX:
+        return tuple(witness.steps(last))
+    row = {op: n for n, op in enumerate(problem.op.tolist())}
+    order = [row[op] for op in witness.op.tolist()]
+    steps = _steps(problem, order) or ()
+    loose = [n for n in order if problem.return_ns[n] == NEVER]
+    for unknown in loose[::-1][:LOOSE_MAX]:
+        fewer = [n for n in order if n != unknown]
+        tried = _steps(problem, fewer)
+        if tried is not None:
+            order, steps = fewer, tried
+    return steps[-last:]
+
+
+def _steps(problem: Problem, order: list[int]) -> tuple[tuple[int, State], ...] | None:
+    """Carry an order out; None where one of it cannot happen."""
+    state, steps = problem.start, []
+    for n in order:
+        reached = problem.step(state, int(problem.kind[n]))
+        if reached is None:
+            return None
+        state = reached
+        steps.append((int(problem.op[n]), state))
+    return tuple(steps)
 
 
 def _candidates(part: Part, problem: Problem) -> list[_Candidate]:

@@ -11,14 +11,17 @@
   those that were open then; before: how many operations had returned before the part.
 - states: how the object could stand at the part's begin.
 - stale: where a read is stale by real time alone, {read, written, over, since_ns}: see
-  `staleness.Stale`.
+  `staleness.Stale`. It is accused; with `without`, it is so only once these are taken out.
+- accused (not undecided): {operations, until_ns, why}: who is at fault, see `accusation.Accused`.
+  They come first in the finding's operations; where `why` says which limit was reached there are
+  none, and the finding says that nobody could be named.
 - why (undecided only): the budget that was used up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +29,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence.closing import CLOSED, Citation, sentences
-from checkers.linearizability.longest_prefix import Prefix, as_found, longest_prefix
-from checkers.linearizability.staleness import Stale, in_words, stale_read, stalest_read
+from checkers.linearizability.accusation import Accused
+from checkers.linearizability.deciding import OF_MODEL, Answer
+from checkers.linearizability.longest_prefix import Prefix, as_found, longest_prefix, needed_steps
+from checkers.linearizability.staleness import Register, Stale, in_words, stale_read
 from checkers.models.columns import call_of
 from checkers.models.model import Call, Model
-from checkers.search.found import Found, Part
-from checkers.search.problem import NEVER, Problem
-from checkers.special.decision import Accusation, Decision
+from checkers.search.found import Found, Part, Witness
+from checkers.search.problem import NEVER, Problem, State
+from checkers.special.decision import Accusation
 from harness.verdict import Finding, Outcome
 
 NOT_LINEARIZABLE = "not-linearizable"
@@ -50,21 +55,26 @@ class Operations:
     """One partition's operations, told in words by their model.
 
     `table` has them as they are judged. Those that evidence closed, `cited`, are told as they
-    were recorded: of unknown outcome.
+    were recorded: of unknown outcome. So are those that were judged as they stood at a moment:
+    `whole` is the history that this is the beginning of.
     """
 
     def __init__(
-        self, table: pa.Table, model: Model, cited: Mapping[int, Citation] | None = None
+        self,
+        table: pa.Table,
+        model: Model,
+        cited: Mapping[int, Citation] | None = None,
+        whole: pa.Table | None = None,
+        initial: State = None,
     ) -> None:
         """Take rows of OPERATIONS."""
-        self.table, self.model = table, model
+        self.table, self.model, self._initial = table, model, initial
         self.cited: Mapping[int, Citation] = {} if cited is None else cited
+        self._whole = table if whole is None else whole
 
     def rows(self, ops: Iterable[int]) -> dict[int, Json]:
-        """Return the rows of these operations by id."""
-        ids = pa.array(sorted(set(ops)), pa.int64())
-        found = self.table.filter(pc.is_in(self.table["op"], ids))
-        return {row["op"]: row for row in found.to_pylist()}
+        """Return the rows of these operations by id, as they are judged."""
+        return _rows(self.table, ops)
 
     def open_at(self, end: int, ops: Iterable[int]) -> dict[int, Json]:
         """Return the rows of those operations that are not over before that time."""
@@ -78,42 +88,187 @@ class Operations:
 
     def shown(self, ops: Sequence[int]) -> list[Json]:
         """Return what a report shows of these operations, in the order of their calls."""
-        recorded = [self._recorded(row) for row in self.rows(ops).values()]
+        recorded = [self._recorded(row) for row in _rows(self._whole, ops).values()]
         return [
             {
                 "op": row["op"],
                 "process": row["process"],
-                "call": self.model.describe_call(call_of(row)),
+                "call": self._call(row),
                 "call_ns": row["call_ns"],
-                "return_ns": row["return_ns"] if row["outcome"] == "ok" else None,
+                "return_ns": None if row["outcome"] == "info" else row["return_ns"],
                 "outcome": row["outcome"],
             }
             | ({CLOSED: self.cited[row["op"]]["message"]} if row["op"] in self.cited else {})
             for row in sorted(recorded, key=lambda row: (row["call_ns"], row["op"]))
         ]
 
+    def name(self, op: int) -> str:
+        """Name an operation: "read 3 by process 2 (op 88)"."""
+        row = self._recorded(_rows(self._whole, [op])[op])
+        return f"{self._call(row)} by process {row['process']} (op {op})"
+
+    @property
+    def register(self) -> Register:
+        """These operations as a register's, where the model is one of a register."""
+        initial = self._initial
+        value = initial[0] if isinstance(initial, tuple) and len(initial) == 1 else None
+        return Register(self.model.name, self.table, value)
+
     def _recorded(self, row: Json) -> Json:
         return row | {"outcome": "info", "return_ns": None} if row["op"] in self.cited else row
 
-    def name(self, op: int) -> str:
-        """Name an operation: "read 3 by process 2 (op 88)"."""
-        row = self._recorded(self.rows([op])[op])
-        call = self.model.describe_call(call_of(row))
-        return f"{call} by process {row['process']} (op {op})"
+    def _call(self, row: Json) -> str:
+        said = self.model.describe_call(call_of(row))
+        return f"{said.removesuffix(': ?')}: failed" if row["outcome"] == "fail" else said
 
 
-def explain_part(
-    part: Part, problem: Problem, operations: Operations, method: str | None = None
+def _rows(table: pa.Table, ops: Iterable[int]) -> dict[int, Json]:
+    found = table.filter(pc.is_in(table["op"], pa.array(sorted(set(ops)), pa.int64())))
+    return {row["op"]: row for row in found.to_pylist()}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A history: its operations, what was made of them, and what shows that it has no order."""
+
+    answer: Answer
+    problem: Problem
+    operations: Operations
+
+
+@dataclass(frozen=True, slots=True)
+class Refuted:
+    """A history that is not linearizable, and who is at fault.
+
+    `known` are the operations up to the return that no order gets past, as they were known then;
+    all of them where nobody is accused.
+    """
+
+    whole: Judged
+    accused: Accused
+    known: Operations
+
+
+def explain_refutation(
+    refuted: Refuted,
+    decide: Callable[[Problem], Found],
+    until_then: Callable[[], Judged] | None = None,
+    elsewhere: Callable[[], Stale | None] = lambda: None,
 ) -> Finding:
+    """Say what is wrong, and who is at fault.
+
+    Args:
+        refuted: what is to be explained.
+        decide: the search.
+        until_then: decides the history up to the return that no order gets past.
+        elsewhere: looks for a stale read where none of the accused is one.
+    """
+    accused, whole = refuted.accused, refuted.whole.operations
+    finding = _explained(refuted, decide, until_then)
+    message, details = finding.message, dict(finding.details)
+    chosen = list(dict.fromkeys((*accused.ops, *finding.operations)))[:OPERATIONS_MAX]
+    shown = [each["op"] for each in details["operations"]]
+    shown = list(dict.fromkeys((*accused.ops, *shown)))[:OPERATIONS_MAX]
+    details |= {"operations": whole.shown(shown), "accused": _of_accused(accused)}
+    message += _stale(refuted, details, elsewhere) + _at_fault(accused)
+    needed = [each["op"] for each in (*details["prefix"][::-1], *details["operations"][::-1])]
+    message += sentences(whole.cited, [*chosen[:1], *needed])
+    return replace(finding, message=message, operations=tuple(chosen), details=details)
+
+
+def _explained(
+    refuted: Refuted,
+    decide: Callable[[Problem], Found],
+    until_then: Callable[[], Judged] | None,
+) -> Finding:
+    """Say what is wrong about those who are accused.
+
+    What was found in the whole history may know more of it: who wrote later what was read too
+    early. Where it is about somebody else, the history up to the return is looked at by itself.
+    """
+    ops, whole = refuted.accused.ops, refuted.whole
+    finding, about = _explain(whole, decide)
+    if not ops or until_then is None:
+        return finding
+    is_fit = ops == about[:1] or _is_of(about, refuted.accused, whole.problem)
+    if is_fit and finding.details["stuck"] in ops:
+        return finding
+    judged = until_then()
+    if not is_fit and _is_shown(judged.answer):
+        finding, about = _explain(judged, decide)
+        is_fit = not set(ops).isdisjoint(about)
+        if is_fit and finding.details["stuck"] in ops:
+            return finding
+    instead = _explain_by_order(judged, refuted.accused, decide)
+    return replace(instead, message=finding.message) if is_fit else instead
+
+
+def _is_of(about: tuple[int, ...], accused: Accused, problem: Problem) -> bool:
+    """Whether what is said of some operations is said of the accused, and was known by then."""
+    ends = problem.return_ns[np.isin(problem.op, about)]
+    assert accused.until_ns is not None, "who is accused is so by a return"
+    return accused.ops[0] in about and bool((ends[ends != NEVER] <= accused.until_ns).all())
+
+
+def _is_shown(answer: Answer) -> bool:
+    """Whether an answer says what is wrong; it may have run out of time."""
+    is_something = answer.part is not None or answer.accusation is not None
+    return answer.outcome is Outcome.INVALID and is_something
+
+
+def _explain(judged: Judged, decide: Callable[[Problem], Found]) -> tuple[Finding, tuple[int, ...]]:
+    """Say what is wrong with a history, and about whom that is, the most important one first."""
+    accusation, part = judged.answer.accusation, judged.answer.part
+    if accusation is not None:
+        return _explain_accusation(judged, accusation, decide), accusation.ops
+    assert part is not None, "what is not linearizable is shown by a part of it"
+    finding = _explain_part(part, judged.problem, judged.operations, judged.answer.method)
+    return finding, (finding.details["stuck"],)
+
+
+def _explain_by_order(
+    judged: Judged, accused: Accused, decide: Callable[[Problem], Found]
+) -> Finding:
+    """Say why the accused cannot take effect after all others, in an order that explains these."""
+    problem, operations = judged.problem, judged.operations
+    assert accused.until_ns is not None, "who is accused is so by a return"
+    others = only(problem, np.setdiff1d(problem.op, accused.ops).tolist())
+    found = decide(others)
+    order = () if found.witness is None else needed_steps(others, found.witness, PREFIX_MAX + 1)
+    placed = len(order) if found.witness is None else len(found.witness)
+    steps = order[-PREFIX_MAX:]
+    start = order[0][1] if len(order) > len(steps) else problem.start
+    is_known = (problem.return_ns != NEVER) & (problem.op != accused.ops[0])
+    known = np.flatnonzero(is_known)
+    known = known[np.argsort(problem.call_ns[known], kind="stable")][-OPERATIONS_MAX:]
+    part = Part(
+        method=judged.answer.method,
+        first_ns=int(problem.call_ns.min()),
+        last_ns=accused.until_ns,
+        operations=problem.op[known],
+        unknown=problem.op[problem.return_ns == NEVER],
+        prefix=Witness(problem.op[:0], problem.kind[:0], ()),
+        prefix_start=start,
+        stuck=accused.ops[0],
+        before=placed - len(steps) if len(order) > len(steps) else 0,
+        states=(start,),
+    )
+    state = steps[-1][1] if steps else start
+    prefix = Prefix(steps, state, accused.ops[0], tuple(part.operations.tolist()))
+    return _finding_of(part, prefix, operations, part.method)
+
+
+def _explain_part(part: Part, problem: Problem, operations: Operations, method: str) -> Finding:
     """Say which part of the history cannot be linearized, and what could not come next."""
-    prefix = longest_prefix(part, problem)
-    details = _details(part, prefix, operations) | {"method": method or part.method}
+    return _finding_of(part, longest_prefix(part, problem), operations, method)
+
+
+def _finding_of(part: Part, prefix: Prefix, operations: Operations, method: str) -> Finding:
+    details = _details(part, prefix, operations) | {"method": method}
     op = prefix.stuck
     reasons = {each["op"]: each["why"] for each in details["could_not"]}
     stuck = reasons.get(op, "no order of what was called by then allows it")
     message = f"{operations.name(op)} cannot take effect {_by_when(op, operations)}: {stuck}."
-    stale = _stale(operations, details, [op, *(each for each in prefix.operations if each != op)])
-    message += stale + sentences(operations.cited, _needed(prefix, operations))
     return Finding(NOT_LINEARIZABLE, message, None, None, _ids(details), details)
 
 
@@ -131,80 +286,80 @@ def explain_open_part(part: Part, why: str, operations: Operations) -> Finding:
     return Finding(UNDECIDED, message, None, None, _ids(details), details)
 
 
-def explain_decision(
-    decision: Decision,
-    problem: Problem,
-    operations: Operations,
-    decide: Callable[[Problem], Found],
-) -> Finding | None:
-    """Say what a special case found wrong, None if nothing is."""
-    if decision.part is not None:
-        return explain_part(decision.part, problem, operations, decision.method)
-    if decision.accusation is None:
-        return None
-    return _explain_accusation(decision, decision.accusation, problem, operations, decide)
-
-
 def _explain_accusation(
-    decision: Decision,
-    accusation: Accusation,
-    problem: Problem,
-    operations: Operations,
-    decide: Callable[[Problem], Found],
+    judged: Judged, accusation: Accusation, decide: Callable[[Problem], Found]
 ) -> Finding:
     """Say what a special case found.
 
     Where the accused operations alone are already impossible, the search is asked to show it:
     that finds the longest prefix, and holds the special case to its word.
     """
+    method, problem, operations = judged.answer.method, judged.problem, judged.operations
     why = accusation.why.format(*(operations.name(op) for op in accusation.ops))
     ops = accusation.ops[:OPERATIONS_MAX]
-    about: Json = {}
-    stale = _stale(operations, about, accusation.ops)
-    message = f"{why}.{stale}{sentences(operations.cited, accusation.ops)}"
     if accusation.closed:
         alone = only(problem, accusation.ops)
         found = decide(alone)
-        assert found.outcome is not Outcome.VALID, f"{decision.method} accuses what is valid: {why}"
+        assert found.outcome is not Outcome.VALID, f"{method} accuses what is valid: {why}"
         if found.part is not None and found.outcome is Outcome.INVALID:
-            shown = explain_part(found.part, alone, operations, decision.method)
-            details = shown.details | about | {"operations": operations.shown(ops)}
-            return replace(shown, message=message, operations=ops, details=details)
+            shown = _explain_part(found.part, alone, operations, method)
+            details = shown.details | {"operations": operations.shown(ops)}
+            return replace(shown, message=f"{why}.", operations=ops, details=details)
     details = {
         "model": operations.model.name,
-        "method": decision.method,
+        "method": method,
         "operations": operations.shown(ops),
         "prefix": [],
         "stuck": ops[0],
         "could_not": [{"op": ops[0], "why": why}],
         "before": int((problem.return_ns < _call_of(problem, ops[0])).sum()),
         "states": [],
-        **about,
     }
-    return Finding(NOT_LINEARIZABLE, message, None, None, ops, details)
+    return Finding(NOT_LINEARIZABLE, f"{why}.", None, None, ops, details)
 
 
-def _stale(operations: Operations, details: Json, among: Sequence[int]) -> str:
-    """Say which of these operations is a stale read, and note it in the details.
+def _of_accused(accused: Accused) -> Json:
+    return {"operations": list(accused.ops), "until_ns": accused.until_ns, "why": accused.why}
 
-    Where none of them can be shown to be, say so of the stalest read of this register; "" if it
-    has none.
-    """
-    about = (operations.model.name, operations.table)
-    unsure = operations.cited.keys()
-    found = stale_read(*about, among, unsure)
-    begin = "The read"
+
+def _at_fault(accused: Accused) -> str:
+    """Say what was proven of those who are accused, or why nobody is."""
+    if accused.why == OF_MODEL:
+        return " Which operation is at fault was not proven: the model cannot tell."
+    if accused.why:
+        return f" Which operation is at fault was not proven within the budget of {accused.why}."
+    first, *others = accused.ops
+    until = "what was called until it returned"
+    if not others:
+        return f" Without op {first}, {until} has an order."
+    named = f"{', '.join(f'op {op}' for op in accused.ops[:-1])} and op {accused.ops[-1]}"
+    return (
+        f" None of them is at fault alone: without {named} together, what was called until the"
+        " last of them returned has an order; without one of them alone it has none, or had one"
+        " until that one returned."
+    )
+
+
+def _stale(refuted: Refuted, details: Json, elsewhere: Callable[[], Stale | None]) -> str:
+    """Say which of the accused is a stale read, or which read is once they are taken out."""
+    accused, known, operations = refuted.accused, refuted.known, refuted.whole.operations
+    found = stale_read(known.register, accused.ops, known.cited.keys())
+    begin, more = "The read", dict[str, Any]()
     if found is None:
-        found = stalest_read(*about, unsure)
-        begin = "Seen most plainly elsewhere: the read"
+        found = elsewhere()
+        begin = "By real time alone the read"
+        if accused.ops:
+            begin = "Seen more plainly in what follows: without it, the read"
+            more = {"without": list(accused.ops)}
     if found is None:
         return ""
-    details["stale"] = asdict(found)
-    shown = {each["op"] for each in details.get("operations", ())}
+    details["stale"] = asdict(found) | more
+    shown = {each["op"] for each in details["operations"]}
     named = (found.read, found.written, found.over, found.written_seen, found.over_seen)
-    more = [op for op in dict.fromkeys(named) if op is not None and op not in shown]
-    if "operations" in details and len(shown) + len(more) <= OPERATIONS_MAX:
-        details["operations"] = operations.shown([*shown, *more])
+    new_ones = [op for op in dict.fromkeys(named) if op is not None and op not in shown]
+    if len(shown) + len(new_ones) <= OPERATIONS_MAX:
+        both = [*details["operations"], *operations.shown(new_ones)]
+        details["operations"] = sorted(both, key=lambda each: (each["call_ns"], each["op"]))
     new = operations.model.describe_call(call_of(operations.rows([found.over])[found.over]))
     old = None if found.written is None else operations.name(found.written)
     return f" {begin} of op {found.read} is stale: {_written_over(found, old, new)}."
@@ -213,11 +368,17 @@ def _stale(operations: Operations, details: Json, among: Sequence[int]) -> str:
 def _written_over(found: Stale, old: str | None, new: str) -> str:
     """Say how it is known that `new` was written over `old` before that read began."""
     told = f"{new} (op {found.over})"
+    since = in_words(found.since_ns)
+    if found.is_seen_after:
+        then = f"{old} was over"
+        if found.written_seen is not None:
+            then = f"op {found.written_seen} had read what {old} wrote"
+        told += f" had been read by op {found.over_seen}, called after {then},"
+        return f"{told} {since} before it began"
     if old is not None and found.written_seen is None:
         told += f", called after {old} was over,"
     elif old is not None:
         told += f", called after op {found.written_seen} had read what {old} wrote,"
-    since = in_words(found.since_ns)
     if found.over_seen is None:
         return f"{told} had been acknowledged {since} before it began"
     return f"{told} had been read by op {found.over_seen} {since} before it began"

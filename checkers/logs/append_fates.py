@@ -21,6 +21,7 @@ from checkers.kernels.log_match import (
 )
 from checkers.logs.log_part import Bools, Ints, LogPart, bools, ints
 from harness.plugins import CheckContext
+from harness.promises import OURS
 from harness.verdict import Finding
 
 LOST, REORDERED, MISSING = "lost", "reordered", "missing"
@@ -56,6 +57,19 @@ STANDING = pa.schema(
 """What a node's log holds at an offset of a queue, and who wrote it."""
 
 
+TAKE_COPIES = frozenset({"wipe", "damage", "rollback", "members"})
+"""Faults after which fewer nodes than a majority may have an append, until the others caught up."""
+
+
+def _may_be_fewer(context: CheckContext) -> bool:
+    """Whether an append may stand on too few nodes for a while, and nobody saw that end."""
+    majority = len(context.nodes) // 2 + 1
+    if len(context.committed) >= majority:
+        return False
+    done = {window.name for window in context.windows if window.may_have_bitten}
+    return bool(done & TAKE_COPIES or done - OURS)
+
+
 class ValueSearch:
     """Looks the appends of one part up among its copies.
 
@@ -75,7 +89,11 @@ class ValueSearch:
         self.committed_max = max(context.committed.values(), default=NOWHERE)
         limits = [context.committed.get(node, self.committed_max) for node in context.nodes]
         self.limits = np.array(limits, dtype=np.int64)
-        self.is_live = [node in context.committed for node in context.nodes]
+        self.is_live = [
+            node in context.committed and node not in context.unread for node in context.nodes
+        ]
+        self.unread = sum(node in context.unread for node in context.nodes)
+        self.may_be_fewer = _may_be_fewer(context)
         self.is_everywhere = context.promises.copies is None
         self.majority = context.promises.copies or len(context.nodes) // 2 + 1
         self.op, self.value = ints(part.appends["op"]), ints(part.appends["value"])
@@ -116,21 +134,23 @@ class ValueSearch:
         is_held = copies >= self.majority
         is_uncommitted = ~is_held & (present.sum(axis=0) >= self.majority)
         missing, behind = self._missing(present, is_held & self.is_acked)
+        held = present.sum(axis=0)
         is_lost = self.is_acked & ~is_held & ~is_uncommitted
+        # Whoever cannot be read may have it; of some faults one copy that is left is no loss yet.
+        is_open = is_lost & (held + self.unread >= self.majority)
+        if self.may_be_fewer:
+            is_open |= is_lost & (held > 0)
+        is_lost &= ~is_open
         is_moved = is_lost & ((self.elsewhere > 0).sum(axis=0) >= self.majority)
         counts = {
             "standing": int((self.is_acked & is_held & ~missing).sum()),
             "behind": behind,
             "uncommitted": int((self.is_acked & is_uncommitted).sum()),
+            "unknown_copies": int(is_open.sum()),
         }
         fate = np.where(is_moved, 1, np.where(is_lost, 0, 2))
         rows = np.flatnonzero(is_lost | missing)
         return counts, self._unsettled(rows, fate[rows])
-
-    @staticmethod
-    def nothing_unsettled() -> pa.Table:
-        """Return what `fates` would where nothing can be judged."""
-        return UNSETTLED.empty_table()
 
     def _missing(self, present: Bools, is_held: Bools) -> tuple[Bools, int]:
         """Return which held appends a live node lacks, and how often one is only behind."""

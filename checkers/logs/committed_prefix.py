@@ -84,6 +84,8 @@ class CommittedPrefix:
         gathered = gather(findings)
         joints = Findings()
         for node, committed in sorted(context.committed.items()):
+            if node in context.unread:
+                continue  # what it lacks nobody knows
             spans = sorted(
                 (c["spans"][node] for c in gathered.checked if node in c["spans"]),
                 key=lambda span: span[0],
@@ -104,6 +106,9 @@ class CommittedPrefix:
             doubts=doubts,
             observed=lambda _kind: _why_unpromised(context),
         )
+
+    reads_on = True
+    """See `checkers.logs.durability.Durability.reads_on`."""
 
 
 PLUGIN = CommittedPrefix()

@@ -5,6 +5,10 @@ copy if its log index is at or below the highest committed index that any node n
 while draining: above that nothing is promised, and a follower that has the entry but had
 not yet heard that it is committed has it all the same.
 
+What is lost hangs on no node's answer: an append that fewer nodes have anywhere in their logs than
+must have had it when it was acknowledged is lost, whoever was silent. A node whose log cannot
+be read may have it.
+
 Source: Raft section 5.4 (Leader Completeness); Jepsen's total-queue and kafka checkers
 ("lost-write", "duplicate"); DESIGN.md decisions 5 and 13.
 """
@@ -22,9 +26,11 @@ from checkers.logs.append_fates import ValueSearch
 from checkers.logs.append_places import PLACES, copies_at, damage_at, places_of, settle_places
 from checkers.logs.log_part import Bools, LogPart, bools, whole_part
 from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from harness.verdict import Finding, Outcome, Verdict
 
 NAME = "durability"
+NOT_JUDGED = "not_judged"
+"""In a verdict's data: it says neither that something is lost nor that all is kept."""
 BEYOND = -2
 """The committed index of a node that did not say what it had committed: before any entry."""
 
@@ -77,8 +83,6 @@ class Durability:
         search = ValueSearch(part, context)
         acknowledged = int(bools(part.appends["is_acked"]).sum())
         counts = {"acknowledged": acknowledged, "entries": part.entries}
-        if why_not_judged(context) is not None:
-            return findings.table(counts), search.nothing_unsettled()
         told, unsettled = search.fates()
         counts |= told
         search.duplicates(findings)
@@ -102,6 +106,8 @@ class Durability:
         """Join the queues' findings."""
         gathered = gather(findings)
         acknowledged = gathered.sums().get("acknowledged", 0)
+        if not context.logs_declared and acknowledged and not gathered.sums().get("entries"):
+            return _nothing_read(context, int(acknowledged))
         live = f"{len(context.committed)} of {len(context.nodes)}"
         copies = context.promises.copies
         where = (
@@ -118,6 +124,9 @@ class Durability:
             observed=lambda _kind: why_unpromised(context),
         )
 
+    reads_on = True
+    """It can judge what other logs hold although some cannot be read (`CheckContext.unread`)."""
+
 
 PLUGIN = Durability()
 
@@ -133,6 +142,20 @@ def why_not_judged(context: CheckContext) -> str | None:
     )
 
 
+def _nothing_read(context: CheckContext, acknowledged: int) -> Verdict:
+    """Say that logs without a single entry show nothing, of a target that vouches for none."""
+    summary = (
+        f"not judged: no log of any node has an entry that could be read, and {acknowledged:,}"
+        " appends were acknowledged; the target does not say whether its logs can be read"
+        " (logs_readable)"
+    )
+    is_promised = bool(context.promises.durable_under) and why_unpromised(context) is None
+    outcome = Outcome.UNKNOWN if is_promised else Outcome.VALID
+    return Verdict(
+        NAME, outcome, summary, counts={"acknowledged": acknowledged}, data={NOT_JUDGED: True}
+    )
+
+
 def why_unpromised(context: CheckContext) -> str | None:
     """Say which of the faults done may lose what was acknowledged; None if none may."""
     beyond = context.beyond(context.promises.durable_under)
@@ -143,6 +166,11 @@ def _doubts(gathered: Gathered, context: CheckContext) -> list[str]:
     counts = gathered.sums()
     why = why_not_judged(context)
     doubts = [] if why is None else [why]
+    if unknown := counts.get("unknown_copies"):
+        doubts.append(
+            f"{unknown} acknowledged appends stand on fewer nodes than must have them, as far as"
+            " can be known: nodes did not answer, or their logs cannot be read"
+        )
     if not counts.get("acknowledged"):
         doubts.append("no append was acknowledged")
     if behind := counts.get("behind"):

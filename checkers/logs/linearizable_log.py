@@ -60,6 +60,8 @@ LOGS_NOT_ASKED = "logs_not_asked"
 APPENDS = Values(frozenset(("append",)), frozenset(("read",)), is_log=True)
 CLOSED_ROWS_MAX = 2_000_000
 """Operations of a queue from which on nothing is closed: memory. Reads need no closing here."""
+REFUSED_MAX = 3
+"""Failed appends that are named where an offset is taken that no other append can have taken."""
 ABSENCE_KINDS = frozenset(("phantom-read", "unexplained-offset"))
 """Kinds that an incomplete history can bring forth: what was invoked may be missing from it."""
 
@@ -278,9 +280,26 @@ def _describe(anomaly: Anomaly, n: int, kind: str, shown: _Shown) -> Finding:
         needed += [op for op, row in shown.cited.items() if row["outcome"] == "fail"]
     if needed:
         details[CLOSED] = [shown.cited[op]["message"] for op in needed[:CITED_MAX]]
+    refused = _refused(shown, row) if anomaly.kind == "unexplained-offset" else []
+    operations += tuple(int(queue.op[each]) for each in refused)
     begin = "with what the nodes' logs hold, " if kind.endswith(WITH_LOGS) else ""
     told = f"{queue.key}: {begin}{message}.{sentences(shown.cited, needed)}"
+    if refused:
+        names = " or ".join(_operation(queue, each) for each in refused)
+        told += f" Answered as failed, and yet stored there, may be {names}."
     return Finding(kind, told, queue.key, place, operations, details)
+
+
+def _refused(shown: _Shown, row: int) -> list[int]:
+    """Return appends answered as failed, called before this row showed that too much is there.
+
+    A few, the last called ones: no append that could stand there was left but for these. Those of
+    unknown outcome that did not happen by other evidence were not answered so.
+    """
+    queue = shown.queue
+    was_answered = ~np.isin(queue.op, list(shown.cited))
+    failed = np.flatnonzero(queue.is_failed & was_answered & (queue.call < queue.end[row]))
+    return [int(each) for each in failed[np.argsort(queue.call[failed])][-REFUSED_MAX:][::-1]]
 
 
 def _operation(queue: Queue, row: int) -> str:

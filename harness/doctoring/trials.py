@@ -36,11 +36,11 @@ from harness.errors import HarnessError, UsageError, clearest
 from harness.foreign_words import told
 from harness.history import run_folder
 from harness.history.run_folder import RunFolder
-from harness.plugins import Fault, Target
+from harness.plugins import Fault
 from harness.runtime import children, phases, simulated
 from harness.runtime.observer import SilentObserver
 from harness.runtime.questions import wait_until
-from harness.runtime.rig import Rig, build, node_options
+from harness.runtime.rig import Rig, build
 from harness.schedule import Planned, least_s, schedule
 from harness.telling import sentence
 from harness.words import family_of
@@ -149,8 +149,7 @@ def _run(resolved: Campaign, run: RunFolder, trials: Trials) -> None:
     """Run the group in its world for as long as the trials take."""
     notes = Notes()
     if resolved.world == "sim":
-        target: Target = discovery.get("targets", resolved.target)
-        group = simulated.groups_of(target).group(node_names(resolved), node_options(resolved))
+        group = simulated.new_group(resolved)
 
         async def main() -> None:
             await _examine(simulated.build(resolved, group, run, notes), trials, notes)

@@ -28,6 +28,9 @@ from harness.plugins import Evidence, Fault, Json, Target, World
 from harness.words import Word
 
 VARIANTS = ("leader", "one")
+ASK_FOR_S = 3.0
+"""So long the group is asked again that nobody leads, or whose leader refuses."""
+ASK_AGAIN_AFTER_S = 0.2
 UNDO_TIMEOUT_S = 10.0
 
 
@@ -76,7 +79,7 @@ class Members:
         assert isinstance(world, MovesMembers), "the fault was not available"
         (victim,) = plan["victims"]
         try:
-            return {"node": victim, **await world.remove_member(victim)}
+            return {"node": victim, **await _remove(victim, world)}
         except BaseException:  # cancelled: it may be out already
             with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
                 await world.add_member(victim)
@@ -97,6 +100,16 @@ class Members:
         """Have it in the group again, with a vote."""
         assert isinstance(world, MovesMembers), "the fault was not available"
         await world.add_member(undo["node"])
+
+
+async def _remove(victim: str, world: MovesMembers) -> Json:
+    """Have it taken out; ask again for a while if nobody led, or the leader refused."""
+    again_until_s = trio.current_time() + ASK_FOR_S
+    answer = await world.remove_member(victim)
+    while answer["took_ms"] is None and trio.current_time() < again_until_s:
+        await trio.sleep(ASK_AGAIN_AFTER_S)
+        answer = await world.remove_member(victim)
+    return answer
 
 
 PLUGIN = Members()

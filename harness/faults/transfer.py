@@ -10,6 +10,7 @@ redpanda-data/chaos (`leader transfer`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from random import Random
 
 import trio
@@ -20,6 +21,9 @@ from harness.plugins import Evidence, Fault, Json, Target, World
 from harness.words import Word
 
 NODES_MIN = 2
+ASK_FOR_S = 6.0
+"""So long it is asked again: nobody leads yet, or who leads by now refuses, or names itself."""
+ASK_AGAIN_AFTER_S = 0.2
 
 
 class Transfer:
@@ -59,8 +63,18 @@ class Transfer:
         return f"transfer leadership {who}to {plan['to']}"
 
     async def apply(self, plan: Json, world: World) -> Json:
-        """Ask, and wait a while for what comes of it; return what came."""
-        return {**await world.transfer(plan["to"]), "to": plan["to"]}
+        """Ask, and wait a while for what comes of it; return what came.
+
+        Who was to take over may lead by now, or be down: then another one is named.
+        """
+        again_until_s = trio.current_time() + ASK_FOR_S
+        order = [plan["to"], *(node for node in plan["order"] if node != plan["to"])]
+        for to in cycle(order):
+            answer = await world.transfer(to)
+            if not _is_to_be_asked_again(answer, to) or trio.current_time() >= again_until_s:
+                return {**answer, "to": to}
+            await trio.sleep(ASK_AGAIN_AFTER_S)
+        raise AssertionError("a cycle ends")
 
     async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
         """Bit if leadership went from another node to the one that was asked for."""
@@ -79,6 +93,12 @@ class Transfer:
     async def undo(self, undo: Json, world: World) -> None:
         """Nothing to undo: whoever leads, the group is whole."""
         await trio.lowlevel.checkpoint()
+
+
+def _is_to_be_asked_again(answer: Json, to: str) -> bool:
+    """Whether nobody led who could be asked, or who led refused, or was the one to take over."""
+    is_refused = answer["from"] in (None, to) or answer["error"] is not None
+    return answer["took_ms"] is None and is_refused
 
 
 PLUGIN = Transfer()

@@ -29,6 +29,9 @@ from harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
 from harness.words import Word
 
 VARIANTS = ("leader", "one")
+WAIT_S = 6.0
+"""How long a disk that must not be lost just now is waited for: until the other nodes are back."""
+WAIT_POLL_S = 0.1
 SILENT_MIN_S, SILENT_MAX_S = 0.2, 0.6
 """How long the machine is silent before it dies."""
 
@@ -78,6 +81,10 @@ class Wipe:
         """Silence the victim, kill it, delete what it stored; return what was lost."""
         (victim,) = plan["victims"]
         why = world.why_not_wiped(victim)
+        with trio.move_on_after(WAIT_S):
+            while why is not None:
+                await trio.sleep(WAIT_POLL_S)
+                why = world.why_not_wiped(victim)
         if why is not None:
             return {"node": victim, "incarnation": UNTOUCHED, "why": why}
         cut = await world.cut([(victim, other) for other in world.nodes if other != victim])

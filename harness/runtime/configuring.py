@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from harness import availability
-from harness.abilities import NamesBrokers
+from harness.abilities import NamesBrokers, PlantsBugsBeside
 from harness.errors import HarnessError
 from harness.history.run_folder import RunFolder
 from harness.network.netns import PacketNetwork
-from harness.plugins import Address, NodeLayout, Target
+from harness.plugins import Address, Launch, NodeLayout, Target
 from harness.runtime.disks import Member
 from harness.runtime.faketime import FakedTime
 from harness.runtime.ledger import Ledger
@@ -40,14 +40,17 @@ def configure(
     return members
 
 
-def name_servers(target: Target, site: Site, folder: RunFolder, start_ns: int) -> list[NodeProcess]:
-    """Return the processes of the name servers.
+def name_servers(
+    target: Target, site: Site, folder: RunFolder, start_ns: int, mutant: str | None = None
+) -> list[NodeProcess]:
+    """Return the processes of the name servers, which have the planted bug if it is theirs.
 
     Raises:
         HarnessError: a folder cannot be made.
     """
     return [
-        _name_server(target, name, at, folder, start_ns) for name, at in site.name_servers.items()
+        _name_server(name, _launch(target, at, mutant), folder, start_ns)
+        for name, at in site.name_servers.items()
     ]
 
 
@@ -86,16 +89,19 @@ def _pids(members: Mapping[str, Member]) -> dict[str, int]:
     return {node: pid for node, pid in found.items() if pid is not None}
 
 
-def _name_server(
-    target: Target, name: str, address: Address, folder: RunFolder, start_ns: int
-) -> NodeProcess:
+def _launch(target: Target, address: Address, mutant: str | None) -> Launch:
     assert isinstance(target, NamesBrokers), "looked at when the campaign was resolved"
+    if mutant is not None and isinstance(target, PlantsBugsBeside):
+        return target.name_server_with(mutant, address)
+    return target.name_server(address)
+
+
+def _name_server(name: str, launch: Launch, folder: RunFolder, start_ns: int) -> NodeProcess:
     directory = folder.node(name)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HarnessError(f"cannot prepare name server {name}: {error}") from error
-    launch = target.name_server(address)
     return NodeProcess(name, launch, directory, folder.node_log(name), start_ns)
 
 

@@ -24,7 +24,8 @@ from harness.runtime.budget import Budget
 from harness.runtime.happenings import Happenings
 from harness.runtime.ledger import Ledger
 from harness.runtime.observer import Observer
-from harness.schedule import Planned
+from harness.scenarios.cast import Cast
+from harness.schedule import SCRIPT, Planned
 from harness.scripts import counted
 from harness.words import Acts, CountsEffects, UndoesAhead
 
@@ -98,6 +99,7 @@ class Nemesis:
         self._observer = observer
         self._now_ns = now_ns
         self._stuck: set[int] = set()
+        self._casts: dict[str, Cast] = {}
 
     async def run(self, schedule: Sequence[Planned], room_s: float = math.inf) -> None:
         """Do all faults of a schedule, whose times count from now; return when all are undone.
@@ -116,9 +118,14 @@ class Nemesis:
     ) -> None:
         """One fault from its time on: wait, aim, apply, hold, probe, undo."""
         fault = self._faults[planned.fault]
-        if planned.on is None:
+        if planned.on is None or planned.start_s > 0:
             await trio.sleep_until(min(began + planned.start_s, end))
-        elif not await self._await_event(planned, planned.on, end, since):
+        if planned.on is not None and planned.start_s > 0:
+            since = self.happenings.mark(self._world)  # events count from then on
+        latest = math.inf if planned.until_s is None else began + planned.until_s
+        if planned.on is not None and not await self._await_event(
+            planned, planned.on, end, latest, since
+        ):
             needed_s = planned.after_s + planned.duration_s
             why = f"{planned.on} did not happen in time, {needed_s:g} s before the end"
             await self._leave_out(fault, planned, why)
@@ -133,9 +140,8 @@ class Nemesis:
             except PlugInError as failure:
                 await self._fail(fault, planned, str(failure))
                 return
-            if aimed is None:
-                why = f"the budget keeps a quorum, and {self._budget}"
-                await self._leave_out(fault, planned, why)
+            if isinstance(aimed, str):
+                await self._leave_out(fault, planned, aimed)
                 return
             await self._strike(fault, planned, aimed, start + planned.duration_s)
         finally:
@@ -143,13 +149,16 @@ class Nemesis:
                 self._budget.give_back(planned.number)
 
     async def _await_event(
-        self, planned: Planned, event: str, end: float, since: Mapping[str, int]
+        self, planned: Planned, event: str, end: float, latest: float, since: Mapping[str, int]
     ) -> bool:
-        """Wait for the event of a fault, and what passes after it; False if it does not come."""
+        """Wait for the event of a fault, and what passes after it; False if it does not come.
+
+        The fault begins by `latest`, and is over by `end`.
+        """
         if counted(event) is not None and not isinstance(self._world, CountsEffects):
             self._observer.note(f"fault {planned.number}: nobody counts {event} in this world")
             return False
-        latest = end - planned.after_s - planned.duration_s
+        latest = min(latest, end - planned.duration_s) - planned.after_s
         with trio.move_on_at(max(latest, trio.current_time())) as waited:
             await self.happenings.wait(event, planned.nth, since, self._world)
         if waited.cancelled_caught:
@@ -157,26 +166,49 @@ class Nemesis:
         await trio.sleep(planned.after_s)
         return True
 
-    async def _aim(self, fault: Fault, planned: Planned, latest: float) -> _Aimed | None:
-        """Name the victims, as many as the budget has room for; None if it has none in time.
+    async def _aim(self, fault: Fault, planned: Planned, latest: float) -> _Aimed | str:
+        """Name the victims, as many as the budget has room for; say why if there are none in time.
 
         Raises:
             PlugInError: the fault cannot; what fails of ours is not called its own.
         """
         while True:
             leader = await self._find_leader(_order(planned.plan))
+            drawn = self._play(planned, leader)
+            if drawn is None:
+                return f"nobody plays {planned.roles}"
             with blamed():
-                aimed = fault.aim(planned.plan, self._world.nodes, leader)
+                aimed = fault.aim(drawn, self._world.nodes, leader)
                 aimed = blame.json_object(aimed, "its aim returned")
             plan = self._budget.take(planned.number, fault, aimed)
             if plan is not None:
+                self._remember(planned, plan)
                 with blamed():
                     what = blame.text(fault.describe(plan), "its describe returned")
-                    return _Aimed(plan, what, undo_ahead(fault, plan))
+                    return _Aimed(plan, _of_scenario(planned, what), undo_ahead(fault, plan))
             with trio.move_on_at(latest) as waited:
                 await self._budget.changed()
             if waited.cancelled_caught:
-                return None
+                return f"the budget keeps a quorum, and {self._budget}"
+
+    def _play(self, planned: Planned, leader: str | None) -> Json | None:
+        """Return a step's plan, aimed at those who play its roles; None if nobody does.
+
+        The roles of a scenario are given out when the first of its steps is aimed.
+        """
+        if not planned.scenario:
+            return planned.plan
+        nodes = self._world.nodes
+        order = [node for node in _order(planned.plan) if node in nodes] or list(nodes)
+        cast = self._casts.setdefault(planned.scenario, Cast(leader, order))
+        return cast.aimed(planned.plan, planned.roles) if planned.roles else planned.plan
+
+    def _remember(self, planned: Planned, plan: Json) -> None:
+        """Keep whom a step strikes, for later steps of its scenario."""
+        if planned.remember:
+            struck = plan.get("victims")
+            nodes = [node for node in struck if isinstance(node, str)] if struck else []
+            self._casts[planned.scenario].remember(planned.remember, nodes)
 
     async def _strike(self, fault: Fault, planned: Planned, aimed: _Aimed, stop: float) -> None:
         number, plan = planned.number, aimed.plan
@@ -224,6 +256,7 @@ class Nemesis:
                 what = blame.text(fault.describe(planned.plan), "its describe returned")
         except PlugInError:
             what = fault.name
+        what = _of_scenario(planned, what)
         event: Json = {"fault": planned.number, "plan": planned.plan, "description": what}
         self._record(fault.name, {**event, "phase": "start"})
         stopped = {"bit": False, "evidence": f"not begun: {why}", "measures": {}}
@@ -328,6 +361,13 @@ def undo_ahead(fault: Fault, plan: Json) -> Json | None:
     if not isinstance(fault, UndoesAhead):
         return None
     return blame.json_object(fault.undo_ahead(plan), "its undo_ahead returned")
+
+
+def _of_scenario(planned: Planned, what: str) -> str:
+    """Say of which scenario a fault is a step: "figure-8: isolate n1"."""
+    if planned.scenario in ("", SCRIPT):
+        return what
+    return f"{planned.scenario.partition(' ')[0]}: {what}"
 
 
 def _order(plan: Json) -> list[str]:

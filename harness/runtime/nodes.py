@@ -40,7 +40,11 @@ OfIt = Callable[[int], bool]
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """An incarnation that ended. `returncode` is negative for a signal, as in subprocess."""
+    """An incarnation that ended. `returncode` is negative for a signal, as in subprocess.
+
+    `cause` is why, by its exit status (`harness.broken_rules`; "" if that says nothing), and
+    `excuse` what a fault had done to it that may have made it so ("" if nothing).
+    """
 
     node: str
     incarnation: int
@@ -48,6 +52,8 @@ class Exit:
     asked: bool  # by us: a kill, a stop, a fault that ends processes
     last_line: str
     at_ns: int
+    cause: str = ""
+    excuse: str = ""
 
     def __str__(self) -> str:
         last = f"; its last line: {self.last_line}" if self.last_line else "; it said nothing"
@@ -169,6 +175,7 @@ class NodeProcess:
         argv = guard.command((*self._prefix, *self.launch.argv), os.getpid())
         self.before_start()
         try:
+            self.launch.write_files(self._directory)
             with self.log.open("a+b", buffering=0) as log:
                 _mark(log, f"{self.node} incarnation {number} starts", self._start_ns)
                 process = subprocess.Popen(

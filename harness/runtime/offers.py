@@ -101,10 +101,9 @@ SIM: Mapping[Word, Offer] = {
     **dict.fromkeys((Word.REORDER, Word.CORRUPT)),
     Word.DUPLICATE: "its connections are simulated, not their packets: TCP drops what comes twice",
     **dict.fromkeys((Word.CLOCK, Word.DISK_ERRORS, Word.DISK_FULL, Word.DISK_SLOW)),
-    Word.POWER: lambda _, options: None if options.get("disk") == "volatile" else CACHED,
-    Word.DAMAGE: "simulated disks are never lost, and a damaged one would have to be",
+    **dict.fromkeys((Word.POWER, Word.WIPE)),
+    Word.DAMAGE: "campaigns do not edit the files of simulated nodes: `simulate` damages them",
     Word.ROLLBACK: "its invariants are those of Raft's model",
-    Word.WIPE: "simulated disks are never lost",
     Word.MEMORY: NOT_SIMULATED,
     Word.DESCRIPTORS: NOT_SIMULATED,
 }

@@ -15,6 +15,8 @@ from dataclasses import asdict
 import msgspec
 import trio
 
+from harness import discovery
+from harness.clients import hold_of
 from harness.errors import HarnessError
 from harness.history import watermark
 from harness.history.run_folder import write_atomically
@@ -116,7 +118,9 @@ async def drain(rig: Rig) -> bool:
     Writes drain.json. Returns whether the final operations were done and the nodes agreed.
     """
     rig.observer.on_drain()
-    finished = await rig.workers.finish_main(rig.campaign.op_timeout_s + FINISH_MARGIN_S)
+    hold_s = hold_of(discovery.get("workloads", rig.campaign.workload))
+    longest_s = rig.campaign.op_timeout_s + hold_s + FINISH_MARGIN_S
+    finished = await rig.workers.finish_main(longest_s)
     read = await rig.workers.run_finals(FINALS_TIMEOUT_S)
     since = trio.current_time()  # what nodes said before the last operation's end is too old
     settled = await wait_until(lambda: rig.world.standing.is_settled(since), SETTLE_TIMEOUT_S)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from harness import availability, discovery
 from harness.abilities import NamesBrokers
+from harness.broken_rules import Broken
 from harness.campaign import Campaign, faults_of, promises_of
 from harness.groups import GroupWorkload
 from harness.history.recorder import Recorder
@@ -31,6 +32,9 @@ from harness.runtime.world import ProcessWorld
 from harness.schedule import Planned, encode_schedule, schedule
 from harness.scripts import counted
 from harness.words import STEERED, TAKE_LOGS, Word, needs_of
+
+NAME_SERVERS = ("ns0",)
+"""Those that run beside the nodes, where clients need one."""
 
 
 class RunWorld(World, Protocol):
@@ -63,6 +67,10 @@ class RunWorld(World, Protocol):
         """What the world itself found wrong, in words: such a run is not valid."""
         ...
 
+    def broken(self) -> tuple[Broken, ...]:
+        """The invariants that it saw broken, in order: such a run is invalid."""
+        ...
+
 
 class RunWorkers(Protocol):
     """What the phases of a run need of its clients; see `WorkerGroup`."""
@@ -81,6 +89,10 @@ class RunWorkers(Protocol):
 
     def problems(self) -> tuple[str, ...]:
         """One line for each worker that failed."""
+        ...
+
+    def stalls(self) -> list[tuple[int, int]]:
+        """When (from, to, in ns of the run) the clients' own processes came to nothing."""
         ...
 
     def pids(self) -> Mapping[str, int]:
@@ -168,13 +180,13 @@ def build(
     records = open_records(campaign, target, folder, command, now_ns, start_ns, monotonic_ns)
     records.facts.update(clock=wall_clock(now_ns))
     try:
-        beside = ("ns0",) if needs_name_server(campaign) else ()
+        beside = NAME_SERVERS if needs_name_server(campaign) else ()
         site = sites.lay_out(campaign, folder, base_port, node_options(campaign), beside)
     except BaseException:
         records.close()
         raise
     try:
-        helpers = configuring.name_servers(target, site, folder, start_ns)
+        helpers = configuring.name_servers(target, site, folder, start_ns, campaign.mutant)
         members = configuring.configure(target, site, folder, start_ns, words_of(campaign))
     except BaseException:
         site.network.close()

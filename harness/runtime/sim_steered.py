@@ -42,8 +42,8 @@ class Processes(Protocol):
         """True while the node has a process."""
         ...
 
-    async def kill(self, node: str) -> Json:
-        """End the node's process; see `World.kill`."""
+    async def cut_power(self, node: str) -> Json:
+        """End the node's machine at once: whatever its disk is, unsynced writes may be lost."""
         ...
 
     async def restart(self, node: str, incarnation: int) -> None:
@@ -270,7 +270,7 @@ class SimSteered:
             before = self._group.lost_bytes()
             if on:
                 await self._trip(node, SimulatedHarm(event, "power", int(nth), 1))
-            await self._processes.kill(node)
+            await self._processes.cut_power(node)
             self.ends(node)  # it may have tripped, and nobody had to kill it
             lost[node] = self._group.lost_bytes() - before
         incarnations = {node: struck.get(node, UNTOUCHED) for node in nodes}

@@ -70,6 +70,10 @@ class SimulatedWorkers:
         """None: a worker that fails ends the run."""
         return ()
 
+    def stalls(self) -> list[tuple[int, int]]:
+        """None: no simulated time goes by while clients compute."""
+        return []
+
     def pids(self) -> Mapping[str, int]:
         """None: the clients are tasks of this very process."""
         return {}

@@ -6,18 +6,22 @@ behind the words is a target's `SimulatedGroup`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
+from harness.abilities import ChangesMembers, TransfersLeadership
+from harness.broken_rules import Broken
 from harness.errors import HarnessError
 from harness.plugins import UNTOUCHED, Json, NodeStatus
 from harness.resources import Resources
+from harness.runtime.disks import Disks
 from harness.runtime.ledger import Lines
 from harness.runtime.nodes import Exit
 from harness.runtime.obeyed_words import ObeyedWords
 from harness.runtime.observer import Observer
 from harness.runtime.questions import add_member, remove_member, transfer, wait_until
+from harness.runtime.sim_disks import SimulatedMachines
 from harness.runtime.sim_slices import Slices
 from harness.runtime.sim_steered import SimSteered
 from harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standing
@@ -26,9 +30,7 @@ from harness.simulated_links import ShapesSimulatedLinks, SimulatedShape
 from harness.simulation import SimulatedGroup
 from harness.words import Damage, Link, LinkShape
 
-NO_DAMAGE = "simulated disks are never lost, and a damaged one would have to be"
-ENDED_STATUS = 1
-"""A simulated process has no exit status of its own: that of one that raised."""
+NO_DAMAGE = "campaigns do not edit the files of simulated nodes"
 
 
 class SimulatedWorld(ObeyedWords):
@@ -39,10 +41,16 @@ class SimulatedWorld(ObeyedWords):
         group: what they are made of, not started.
         status_log: where changes of role and term are written.
         observer: who is told.
+        causes: what the exit statuses of its processes mean; see `harness.abilities.ExplainsEnds`.
     """
 
     def __init__(
-        self, nodes: Sequence[str], group: SimulatedGroup, status_log: Lines, observer: Observer
+        self,
+        nodes: Sequence[str],
+        group: SimulatedGroup,
+        status_log: Lines,
+        observer: Observer,
+        causes: Mapping[int, str] | None = None,
     ) -> None:
         self.nodes = tuple(nodes)
         self.exits: list[Exit] = []
@@ -50,6 +58,7 @@ class SimulatedWorld(ObeyedWords):
         """Processes that ended by themselves, of a fault."""
         self.standing = Standing(self.nodes, self, self._ask, status_log, observer, group.now_ns)
         self._group = group
+        self._causes = causes or {}
         self._observer = observer
         self._held: set[str] = set()  # nodes that a pause holds, and not a slice of time
         self._slices = Slices(group, self.is_paused)
@@ -58,6 +67,7 @@ class SimulatedWorld(ObeyedWords):
         self._stopped: dict[str, Json] = {}  # by cuts that were mended
         self._shapes: dict[str, SimulatedShape] = {}
         self._unshaped: set[str] = set()
+        self._disks = Disks(group.target, SimulatedMachines(group))
         self._clocks = self._harms = self._steered = SimSteered(group.machines, self, nodes)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -78,9 +88,16 @@ class SimulatedWorld(ObeyedWords):
 
     async def kill(self, node: str) -> Json:
         """End the node's process at once; see `World.kill`."""
+        return self._end(node, self._group.kill)
+
+    async def cut_power(self, node: str) -> Json:
+        """End the node's machine at once; see `Processes.cut_power`."""
+        return self._end(node, self._group.lose_power)
+
+    def _end(self, node: str, end: Callable[[str], None]) -> Json:
         if not self._group.is_running(node):
             return {"incarnation": UNTOUCHED}
-        self._group.kill(node)
+        end(node)
         self._steered.ends(node)
         self.standing.learn(node, None)
         return {"incarnation": self._group.incarnation(node)}
@@ -155,19 +172,31 @@ class SimulatedWorld(ObeyedWords):
         return {"bytes": size, "connections": connections}
 
     def why_not_wiped(self, node: str) -> str | None:
-        """No disk is lost in this world: campaigns are told so before they begin."""
-        return "simulated disks are never lost"
+        """Say why the node's disk must not be lost now; see `World.why_not_wiped`."""
+        return self._disks.why_not_wiped(node)
 
     async def wipe(self, node: str) -> Json:
-        """Nothing; see `why_not_wiped`."""
-        return {"incarnation": UNTOUCHED, "files": 0, "bytes": 0, "messages": 0}
+        """End the node's process, and empty its disk; see `World.wipe`."""
+        if not self.is_running(node):
+            return {"incarnation": UNTOUCHED, "files": 0, "bytes": 0, "messages": 0}
+        killed = await self.kill(node)
+        return {**killed, **await self._disks.lose(node)}
 
     async def replace(self, node: str, incarnation: int) -> None:
-        """Nothing; see `why_not_wiped`."""
+        """Start a wiped node with an empty disk; see `World.replace`."""
+        if self._group.incarnation(node) == incarnation:
+            await self._disks.renew(node)
+        await self._disks.readmit(node)
 
     async def transfer(self, to: str) -> Json:
         """Ask whoever leads to hand leadership to `to`; see `World.transfer`."""
-        return await transfer(self.standing, self._group.transfer_leadership, to)
+        target, layouts = self._group.target, self._group.layouts
+        assert isinstance(target, TransfersLeadership), "the fault was not available"
+
+        async def ask(leader: str, successor: str, timeout_s: float) -> None:
+            await target.transfer_leadership(layouts[leader], successor, timeout_s)
+
+        return await transfer(self.standing, ask, to)
 
     # ---- what operators do, and resources (harness.operators, harness.resources) -------
 
@@ -189,11 +218,16 @@ class SimulatedWorld(ObeyedWords):
 
     async def remove_member(self, node: str) -> Json:
         """Have the group do without the node; see `MovesMembers.remove_member`."""
-        return await remove_member(self._group.operator, self._group.layouts, node)
+        return await remove_member(self._operator(), self._group.layouts, node)
 
     async def add_member(self, node: str) -> Json:
         """Have the node in its group again; see `MovesMembers.add_member`."""
-        return await add_member(self._group.operator, self._group.layouts, node)
+        return await add_member(self._operator(), self._group.layouts, node)
+
+    def _operator(self) -> ChangesMembers:
+        target = self._group.target
+        assert isinstance(target, ChangesMembers), "the fault was not available"
+        return target
 
     async def take(self, node: str, resources: Resources) -> str:
         """Take processor time from the node; see `TakesResources.take`."""
@@ -210,7 +244,7 @@ class SimulatedWorld(ObeyedWords):
     # ---- the files of dead nodes (harness.words.HurtsDisks) ---------------------------------
 
     async def damage(self, node: str, damage: Damage) -> Json:
-        """Nothing: campaigns are told before they begin that no simulated disk is lost."""
+        """Nothing: campaigns are told before they begin that simulated files are not edited."""
         raise HarnessError(NO_DAMAGE)
 
     async def copy_store(self, node: str) -> str:
@@ -229,7 +263,12 @@ class SimulatedWorld(ObeyedWords):
 
     def start_all(self) -> tuple[str, ...]:
         """Start every node that does not run; return which ones these were."""
-        down = tuple(node for node in self.nodes if not self._group.is_running(node))
+        # A node without its disk is no member of its group: only `replace` may start it.
+        down = tuple(
+            node
+            for node in self.nodes
+            if not self._group.is_running(node) and node not in self._disks.awaited
+        )
         for node in down:
             self._group.start(node)
         return down
@@ -251,6 +290,7 @@ class SimulatedWorld(ObeyedWords):
                 self._group.resume(node)
                 found.append(f"node {node} was still paused")
         found += [f"node {node} was down: started again" for node in self.start_all()]
+        found += [f"node {node} never got its disk back" for node in sorted(self._disks.awaited)]
         return tuple(found)
 
     async def stop_all(self) -> None:
@@ -269,8 +309,12 @@ class SimulatedWorld(ObeyedWords):
         return f"node {ended}"
 
     def remarks(self) -> tuple[str, ...]:
-        """The invariants that were broken."""
-        return tuple(self._group.remarks)
+        """Name servers that ended: what else this world finds wrong are broken invariants."""
+        return self._group.problems()
+
+    def broken(self) -> tuple[Broken, ...]:
+        """The invariants that were seen broken."""
+        return tuple(self._group.broken)
 
     def is_running(self, node: str) -> bool:
         """True while the node has a process."""
@@ -285,7 +329,7 @@ class SimulatedWorld(ObeyedWords):
         return ""
 
     async def _ask(self, node: str) -> NodeStatus | None:
-        return await self._group.status(node, STATUS_TIMEOUT_S)
+        return await self._group.target.status(self._group.layouts[node], STATUS_TIMEOUT_S)
 
     async def _watch(self) -> None:
         """Tell what ended by itself, and what the world itself found wrong."""
@@ -293,14 +337,15 @@ class SimulatedWorld(ObeyedWords):
         while True:
             while len(self.exits) + self.excused < len(self._group.ended):
                 self._tell_end(len(self.exits) + self.excused)
-            for remark in self._group.remarks[seen:]:
-                self._observer.note(remark)
-            seen = len(self._group.remarks)
+            for broken in self._group.broken[seen:]:
+                self._observer.note(str(broken))
+            seen = len(self._group.broken)
             await trio.sleep(STATUS_INTERVAL_S)
 
     def _tell_end(self, number: int) -> None:
         ended, now_ns = self._group.ended[number], self._group.now_ns()
-        one = Exit(ended.node, ended.incarnation, ENDED_STATUS, False, ended.said, now_ns)
+        cause = self._causes.get(ended.status, "")
+        one = Exit(ended.node, ended.incarnation, ended.status, False, ended.said, now_ns, cause)
         if self._steered.is_excused(ended.node, ended.incarnation, ended.said):
             self.excused += 1
             return

@@ -10,19 +10,27 @@ import os
 from collections.abc import Callable, Sequence
 
 from harness import discovery
+from harness.abilities import ExplainsEnds
 from harness.campaign import Campaign, clients, node_names, workload_options
 from harness.errors import HarnessError, UsageError
 from harness.history.run_folder import RunFolder
 from harness.plugins import Target
 from harness.runtime.facts import SIMULATED_CLOCK
 from harness.runtime.observer import Observer
-from harness.runtime.rig import Rig, make_nemesis, node_options, open_records
+from harness.runtime.rig import (
+    NAME_SERVERS,
+    Rig,
+    make_nemesis,
+    needs_name_server,
+    node_options,
+    open_records,
+)
 from harness.runtime.samples import Samples, SimulatedClocks
 from harness.runtime.sim_workers import SimulatedWorkers
 from harness.runtime.sim_world import SimulatedWorld
 from harness.runtime.supervisor import RunResult, run_rig
 from harness.runtime.worker import WorkerPlan
-from harness.simulation import Groups, Simulated, SimulatedGroup
+from harness.simulation import SimulatedGroup, SimulatesGroups
 
 WORKER = "worker-0"
 
@@ -43,8 +51,7 @@ def run_simulated(
         UsageError: the target has no such world.
         HarnessError: the run could not be set up or done; one line says why.
     """
-    target: Target = discovery.get("targets", campaign.target)
-    group = groups_of(target).group(node_names(campaign), node_options(campaign))
+    group = new_group(campaign)
     results: list[RunResult] = []
     if on_clock is not None:
         on_clock(group.now_ns)
@@ -59,16 +66,26 @@ def run_simulated(
     return results[0]
 
 
-def groups_of(target: Target) -> Groups:
-    """Return what makes simulated groups of a target.
+def new_group(campaign: Campaign) -> SimulatedGroup:
+    """Return the group of a resolved campaign, not started, and name servers if it needs them.
 
     Raises:
-        UsageError: it has no simulated world, or none for campaigns.
+        UsageError: its target has no simulated world.
     """
-    simulator = target.simulator if isinstance(target, Simulated) else None
-    if not isinstance(simulator, Groups):
+    target: Target = discovery.get("targets", campaign.target)
+    beside = NAME_SERVERS if needs_name_server(campaign) else ()
+    return groups_of(target).simulated_group(node_names(campaign), node_options(campaign), beside)
+
+
+def groups_of(target: Target) -> SimulatesGroups:
+    """Return the target as one of which groups can be simulated.
+
+    Raises:
+        UsageError: it has no simulated world for campaigns.
+    """
+    if not isinstance(target, SimulatesGroups):
         raise UsageError(f"world sim: the target {target.name} has no simulated world")
-    return simulator
+    return target
 
 
 def build(
@@ -87,16 +104,17 @@ def build(
     records = open_records(campaign, target, folder, command, group.now_ns, 0, group.now_ns)
     records.facts.update(clock=SIMULATED_CLOCK)
     clocks = SimulatedClocks(group.machines, group.now_ns)
-    world = SimulatedWorld(nodes, group, records.status_log, observer)
+    causes = target.end_causes if isinstance(target, ExplainsEnds) else {}
+    world = SimulatedWorld(nodes, group, records.status_log, observer, causes)
     world.standing.samples = Samples(records.samples_log, clocks, group.now_ns)
     workers = SimulatedWorkers(_plan(campaign, folder, group), group)
 
     def collect() -> None:
-        for node in nodes:
+        for name in group.addresses:
             try:
-                group.save(node, folder.node(node))
+                group.save(name, folder.node(name))
             except OSError as error:
-                raise HarnessError(f"cannot write {folder.node(node)}: {error}") from error
+                raise HarnessError(f"cannot write {folder.node(name)}: {error}") from error
 
     return Rig(
         campaign=campaign,

@@ -68,6 +68,7 @@ class Standing:
         self._nodes = nodes
         self._ask = ask
         self._status_log = status_log
+        self._elected_term = -1
         self._observer = observer
         self._now_ns = now_ns
         self._status: dict[str, NodeStatus | None] = dict.fromkeys(self.names)
@@ -118,7 +119,9 @@ class Standing:
             if led[0] is not None and (led[0], led[1]) != self._last_leader:
                 self.leader_changes += self._last_leader is not None
                 self._last_leader = (led[0], led[1])
-                self.on_elected()
+                if led[1] > self._elected_term:  # not one of before, whose successor fell silent
+                    self._elected_term = led[1]
+                    self.on_elected()
             self._observer.leader_changed(*led, self._now_ns())
 
     def leading(self) -> tuple[str | None, int]:

@@ -165,12 +165,13 @@ def _serve(read_log: ReadLog, pipe: Connection, parent_pid: int) -> None:
         except EOFError:
             return
         try:
-            pipe.send((number, _count(read_log, directory, node), None))
+            pipe.send((number, count_log(read_log, directory, node), None))
         except Exception as error:
             pipe.send((number, None, f"{type(error).__name__}: {error}"))
 
 
-def _count(read_log: ReadLog, directory: Path, node: str) -> tuple[int, int, int]:
+def count_log(read_log: ReadLog, directory: Path, node: str) -> tuple[int, int, int]:
+    """Read a node's log in this process; return what `Stored` has."""
     import pyarrow.compute as pc  # noqa: PLC0415 - here alone, for this process is for it
 
     entries = messages = size = 0

@@ -160,7 +160,7 @@ async def _tear_down(rig: Rig, progress: _Progress) -> None:
         progress.problems += rig.world.remarks()
         rig.observer.counts(rig.workers.counts())  # the exact ones: told as each worker closed
         segments["nemesis.seg"] = rig.recorder.close()
-        rig.facts.update(segments=segments)
+        rig.facts.update(segments=segments, stalls=rig.workers.stalls())
 
 
 def _conclude(rig: Rig, progress: _Progress) -> RunResult:
@@ -181,6 +181,7 @@ def _conclude(rig: Rig, progress: _Progress) -> RunResult:
         leader_changes=result.leader_changes,
         drained=result.is_drained,
         exits=[asdict(ended) for ended in rig.world.exits],
+        broken=[asdict(broken) for broken in rig.world.broken()],
         problems=list(result.problems),
         seen_live=_seen_live(progress),
         stopped_at=progress.stopped_at,

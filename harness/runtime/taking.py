@@ -210,6 +210,18 @@ class Taking:
         said = _read_from(self._members[taken.node].process.log, taken.log_bytes)
         return [line for limit in taken.limits for line in REFUSALS[limit].findall(said)]
 
+    def refused(self, node: str, incarnation: int) -> str:
+        """Say that this incarnation was, or may just have been, refused memory or descriptors.
+
+        Then what it says of itself need not be so: any line of its code may have failed. "" for
+        one that had all that it asked for.
+        """
+        for taken in self._taken.values():
+            is_its = (taken.node, taken.incarnation) == (node, incarnation)
+            if is_its and taken.limits and (taken.is_refused or not taken.is_released):
+                return "it had been refused memory or descriptors"
+        return ""
+
     def taken(self, name: str) -> Json:
         """What that did so far; see `TakesResources.taken`."""
         taken = self._taken.get(name)

@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Final, Protocol
@@ -22,7 +23,8 @@ from typing import Any, Final, Protocol
 import trio
 
 from harness import discovery
-from harness.clients import OpeningWorkload
+from harness.abilities import PlantsBugsBeside
+from harness.clients import OpeningWorkload, hold_of
 from harness.draw import draw
 from harness.errors import DefiniteError, HarnessError, IndefiniteError
 from harness.generators.generator import Ended, Generator
@@ -30,12 +32,14 @@ from harness.generators.pace import rate, think_time
 from harness.generators.workload import final_generator_of, generator_of
 from harness.groups import GroupClient, GroupWorkload
 from harness.history.recorder import Recorder, next_process
-from harness.plugins import Address, Answer, Json, Operation, TargetClient, Workload
+from harness.plugins import Address, Answer, Json, Operation, Target, TargetClient, Workload
 from harness.runtime.guard import die_with_parent
 from harness.runtime.turns import Turns
 
 REPORT_INTERVAL_S: Final = 0.25
 """How often a worker tells the supervisor its counts."""
+STALL_MIN_S: Final = 0.5
+"""A worker that wakes so much too late has stalled, and says so: its clients were served late."""
 BACKOFF_FIRST_S: Final = 0.02
 BACKOFF_MAX_S: Final = 0.5
 """After failures in a row a client waits, twice as long each time, up to this."""
@@ -61,7 +65,8 @@ class WorkerPlan:
     the rate of all clients together (0: closed loop), `think_time_s` the mean time that each
     pauses between its operations. `segment` is the file to record
     into, `log` where to append log lines. `options` configure the workload.
-    `client_factory` stands in for the target's `client` (tests).
+    `client_factory` stands in for the target's `client` (tests). `mutant` is the planted bug, which
+    may be one of the clients.
     """
 
     name: str
@@ -80,6 +85,7 @@ class WorkerPlan:
     log: Path | None = None
     options: Json = field(default_factory=dict)
     client_factory: Callable[[Mapping[str, Address], float], TargetClient] | None = None
+    mutant: str | None = None
 
 
 def run_worker(plan: WorkerPlan, control: Any) -> None:
@@ -152,17 +158,17 @@ class Worker:
         self._plan = plan
         self._control = control
         self._clock_ns = clock_ns
-        self._patience_s = plan.op_timeout_s + ANSWER_GRACE_S
         self._stop = trio.Event()
         self._ended = {"ok": 0, "fail": 0, "info": 0}
         self._ends: dict[str, int] = {}
         self._workload: Workload = discovery.get("workloads", plan.workload).configured(
             plan.options
         )
+        self._patience_s = plan.op_timeout_s + ANSWER_GRACE_S + hold_of(self._workload)
         self._groups = self._workload if isinstance(self._workload, GroupWorkload) else None
         self.is_stepped = self._groups is not None
         """Whether a final operation takes as many operations as it takes."""
-        self._factory = plan.client_factory or discovery.get("targets", plan.target).client
+        self._factory = plan.client_factory or _factory(plan)
         self._recorder = Recorder(plan.segment, plan.start_ns, clock_ns)
         self._clients = [Client(self, plan, slot) for slot in plan.slots]
 
@@ -290,7 +296,11 @@ class Worker:
 
     async def _report(self) -> None:
         while True:
+            asleep_ns = self._clock_ns() - self._plan.start_ns
             await trio.sleep(REPORT_INTERVAL_S)
+            awake_ns = self._clock_ns() - self._plan.start_ns
+            if awake_ns - asleep_ns > (REPORT_INTERVAL_S + STALL_MIN_S) * 1e9:
+                self._control.send(("stalled", asleep_ns, awake_ns))
             self._control.send(("counts", *self._counts()))
 
     def _trio_time(self, at_ns: int) -> float:
@@ -371,6 +381,14 @@ def _output(answer: Answer) -> int | Sequence[int] | Sequence[tuple[int, int]] |
     if answer.elements is not None:
         return answer.elements
     return answer.output if answer.messages is None else answer.messages or None
+
+
+def _factory(plan: WorkerPlan) -> Callable[[Mapping[str, Address], float], TargetClient]:
+    """Return what makes clients of the target, with the bug that is planted."""
+    target: Target = discovery.get("targets", plan.target)
+    if plan.mutant is not None and isinstance(target, PlantsBugsBeside):
+        return partial(target.client_of, bug=plan.mutant)
+    return target.client
 
 
 def _innermost(error: BaseException) -> BaseException:

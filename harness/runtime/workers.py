@@ -36,6 +36,8 @@ EXIT_TIMEOUT_S: Final = 3.0
 """How long a worker that said goodbye, or was killed, may take to be gone."""
 FINALS_GRACE_S: Final = 1.0
 """How long after its deadline a worker may still report on its final operations."""
+STALLS_MAX: Final = 1_000
+"""So many stalls of a worker are kept."""
 
 
 def plan_workers(
@@ -66,6 +68,7 @@ def plan_workers(
             parent_pid=os.getpid(),
             log=folder.log,
             options=workload_options(campaign),
+            mutant=campaign.mutant,
         )
         for number in range(workers)
     ]
@@ -127,6 +130,11 @@ class WorkerGroup:
         self._listen()
         lines = [handle.problem() for handle in self._handles]
         return tuple(line for line in lines if line is not None)
+
+    def stalls(self) -> list[tuple[int, int]]:
+        """When (from, to, in ns of the run) a worker came to nothing, as far as it said."""
+        self._listen()
+        return sorted(stall for handle in self._handles for stall in handle.stalls)
 
     def pids(self) -> Mapping[str, int]:
         """Process ids of the workers by name."""
@@ -219,6 +227,7 @@ class _Handle:
     pid: int
     said: dict[str, list[Any]] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
+    stalls: list[tuple[int, int]] = field(default_factory=list)
     is_gone: bool = False  # its end of the pipe is closed, or ours
     is_late: bool = False  # it did not close its recording when it was told to
     is_killed: bool = False  # by us
@@ -250,6 +259,9 @@ class _Handle:
                 word, *arguments = self.pipe.recv()
                 if word == "counts":
                     self.counts = Counts(*arguments)
+                elif word == "stalled":
+                    if len(self.stalls) < STALLS_MAX:
+                        self.stalls.append((arguments[0], arguments[1]))
                 else:
                     self.said[word] = arguments
         except (EOFError, OSError):

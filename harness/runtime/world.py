@@ -7,18 +7,20 @@ asks nodes for their status all the time: it knows who leads, and the report can
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from time import monotonic_ns
 
 import trio
 
-from harness.abilities import ChangesMembers, TransfersLeadership
+from harness.abilities import ChangesMembers, ExplainsEnds, TransfersLeadership
+from harness.broken_rules import Broken
 from harness.errors import HarnessError
 from harness.network.links import Network
 from harness.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
 from harness.resources import Resources
 from harness.runtime import ports, questions
 from harness.runtime.damages import Damages
-from harness.runtime.disks import Disks, Member
+from harness.runtime.disks import Disks, Member, ProcessMachines
 from harness.runtime.ledger import Lines
 from harness.runtime.nodes import Exit, NodeProcess
 from harness.runtime.obeyed_words import ObeyedWords
@@ -31,6 +33,7 @@ from harness.words import Damage, Link, LinkShape
 
 STOP_GRACE_S = 5.0
 EXITS_KEPT_MAX = 1_000
+DAMAGED = "bytes of its files had been changed by a fault"
 
 
 class ProcessWorld(ObeyedWords):
@@ -67,9 +70,10 @@ class ProcessWorld(ObeyedWords):
         self._members = dict(members)
         self._helpers = tuple(helpers)
         self._logs = logs or StoredLogs(target.read_log)
-        self._disks = Disks(target, self._members, self, self._logs)
+        self._disks = Disks(target, ProcessMachines(self._members, self, self._logs))
         self._clocks = self._harms = self._steered = SteeredNodes(target, self._members, self)
         self._taking = Taking(self._members, self, self._answers)
+        self._leaving: set[str] = set()  # asked to leave the group, and not for certain in it again
         self._damages = Damages(target, self._members, self._answers, self._logs)
         self._network = network
         self._observer = observer
@@ -162,14 +166,19 @@ class ProcessWorld(ObeyedWords):
 
     def why_not_wiped(self, node: str) -> str | None:
         """Say why the node's disk must not be lost now; see `World.why_not_wiped`."""
+        if self._leaving:
+            return f"{', '.join(sorted(self._leaving))} may be out of the group"
         return self._disks.why_not_wiped(node)
 
     async def wipe(self, node: str) -> Json:
         """End the node's process, and delete what it stored; see `World.wipe`."""
-        if not self.is_running(node):
-            return {"incarnation": UNTOUCHED, "files": 0, "bytes": 0, "messages": 0}
+        why = self.why_not_wiped(node)  # asked before, but it was silent for a while since
+        if why is not None:
+            return {"incarnation": UNTOUCHED, "why": why, "files": 0, "bytes": 0, "messages": 0}
         killed = await self.kill(node)
-        return {**killed, **await self._disks.lose(node)}
+        lost = await self._disks.lose(node)
+        self._damages.renewed(node)
+        return {**killed, **lost}
 
     async def replace(self, node: str, incarnation: int) -> None:
         """Start a wiped node with an empty disk; see `World.replace`."""
@@ -234,12 +243,18 @@ class ProcessWorld(ObeyedWords):
     async def remove_member(self, node: str) -> Json:
         """Have the group do without the node; see `MovesMembers.remove_member`."""
         assert isinstance(self._target, ChangesMembers), "the fault was not available"
+        if self._disks.awaited:  # two of three that are left may not be a quorum of them
+            why = f"{', '.join(sorted(self._disks.awaited))} is not back yet"
+            return {"took_ms": None, "members": [], "error": why}
+        self._leaving.add(node)
         return await questions.remove_member(self._target, self._layouts(), node)
 
     async def add_member(self, node: str) -> Json:
         """Have the node in its group again; see `MovesMembers.add_member`."""
         assert isinstance(self._target, ChangesMembers), "the fault was not available"
-        return await questions.add_member(self._target, self._layouts(), node)
+        answer = await questions.add_member(self._target, self._layouts(), node)
+        self._leaving.discard(node)
+        return answer
 
     async def take(self, node: str, resources: Resources) -> str:
         """Take that from the node's process; see `TakesResources.take`."""
@@ -314,6 +329,10 @@ class ProcessWorld(ObeyedWords):
         """What nodes did that no node may do, as was seen from outside."""
         return tuple(self._damages.remarks)
 
+    def broken(self) -> tuple[Broken, ...]:
+        """Nothing: nobody looks into processes."""
+        return ()
+
     def incarnation(self, node: str) -> int:
         """How often the node was started."""
         return self._members[node].process.incarnation
@@ -354,8 +373,17 @@ class ProcessWorld(ObeyedWords):
         if is_node and not process.is_running:
             self._check_ports(self._members[node].layout)
         if len(self.exits) < EXITS_KEPT_MAX:
-            self.exits.append(ended)
+            self.exits.append(self._explained(ended) if is_node else ended)
             self._observer.note(self.explain(ended))
+
+    def _explained(self, ended: Exit) -> Exit:
+        """Return it with what its exit status says, and with what may have made it so."""
+        target, node = self._target, ended.node
+        causes = target.end_causes if isinstance(target, ExplainsEnds) else {}
+        excuse = self._taking.refused(node, ended.incarnation)
+        if self._damages.is_damaged(node):
+            excuse = DAMAGED
+        return replace(ended, cause=causes.get(ended.returncode, ""), excuse=excuse)
 
     def _check_ports(self, layout: NodeLayout) -> None:
         for whom, address in (

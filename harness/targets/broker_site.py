@@ -6,7 +6,6 @@ A.1 for ports.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from string import ascii_lowercase
 from typing import Final, Literal
 
 from harness.plugins import Address, Launch
+from harness.targets.programs import broker, name_server
 from system.client import RefusedError, brokers
 
 HOST = "127.0.0.1"
@@ -151,8 +151,8 @@ def _natives(mode: Mode, nodes: int, ports: Iterator[int]) -> list[tuple[str, Ke
 def _name_server(folder: Path, name: str, port: int) -> SiteServer:
     directory = folder / name
     directory.mkdir(exist_ok=True)
-    argv = (sys.executable, "-m", "system.node.name_server", "--host", HOST, "--port", str(port))
-    return SiteServer(name, "", Address(HOST, port), Launch(argv), directory)
+    address = Address(HOST, port)
+    return SiteServer(name, "", address, name_server(address), directory)
 
 
 def _broker(folder: Path, group: str, name: str, own: Keys, name_servers: str) -> SiteServer:
@@ -167,8 +167,6 @@ def _broker(folder: Path, group: str, name: str, own: Keys, name_servers: str) -
         "mappedFileSizeCommitLog": DATA_FILE_BYTES,
         **own,
     }
-    path = directory / "broker.conf"
-    path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-    launch = Launch((sys.executable, "-m", "system.node", "-c", str(path)))
+    launch = broker(directory, lines)
     address = Address(HOST, int(str(own["listenPort"])))
     return SiteServer(f"{group}-{name}", group, address, launch, directory)

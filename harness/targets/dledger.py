@@ -6,17 +6,16 @@ Queue keys are "<topic>/<queue id>". A value is stored as its decimal digits, wh
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from harness.abilities import Vital
-from harness.plugins import Address, Launch, NodeLayout, NodeStatus, Promises
+from harness.broken_rules import BROKE_RULE, FOUND_DAMAGE
+from harness.plugins import Address, Json, Launch, NodeLayout, NodeStatus, Promises
 from harness.promises import (
     FAULTS_OF_CLOCKS,
     FAULTS_OF_DISKS,
@@ -29,6 +28,8 @@ from harness.targets.dledger_client import BROKER_NAME, DLedgerClient, DLedgerGr
 from harness.targets.dledger_damage import synced_parts
 from harness.targets.dledger_outcomes import definite_or_not
 from harness.targets.group_operations import is_name_server
+from harness.targets.planted_bugs import PlantedBugs, client_parts_of
+from harness.targets.programs import broker, name_server
 from harness.targets.steering_files import SteeringFiles
 from system.client import (
     BrokerGroupClient,
@@ -39,7 +40,7 @@ from system.client import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from harness.simulation import Simulator
+    from harness.simulation import SimulatedGroup, Simulator
 
 GROUP = "shaketable"
 QUORUM_NODES_MIN = 3
@@ -48,6 +49,8 @@ STEERING = "steering"
 """Where in its folder a node finds its orders, if it is to obey any."""
 RECORDING = "inputs.recording"
 """Where in its folder a node records its inputs, if it is told to."""
+ENDS: Final[Mapping[int, str]] = {65: FOUND_DAMAGE, 70: BROKE_RULE}
+"""What the exit statuses of our nodes mean (`system.node.ends`)."""
 GROUP_PROMISES = frozenset(
     {
         "lost-message",
@@ -66,31 +69,15 @@ GROUP_PROMISES = frozenset(
         "offset-ran-ahead",
         "offset-lost",
         "never-committed",
+        "early-delivery",
+        "duplicate-delivery",
+        "late-delivery",
+        "unwanted-tag",
+        "missed-tag",
+        "lock-overlap",
     }
 )
 """What a consumer group never sees (docs/anomalies.md)."""
-
-
-class PlantedBugs(Mapping[str, str]):
-    """The planted bugs and what they break, imported when somebody first looks.
-
-    Client workers import this module and look at none of them.
-    """
-
-    @cached_property
-    def _found(self) -> dict[str, str]:
-        from system.sim.planted_bugs import planted_bugs  # noqa: PLC0415 - see above
-
-        return planted_bugs()
-
-    def __getitem__(self, name: str) -> str:
-        return self._found[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
 
 
 class DLedgerTarget:
@@ -98,8 +85,21 @@ class DLedgerTarget:
 
     name = "dledger"
     client_type = DLedgerClient
+    group_client_type = DLedgerGroupClient
     needs_name_server = False
     lease_max_ms = 249
+    default_faults = (
+        "disk-slow",
+        "kill",
+        "members",
+        "partition",
+        "pause",
+        "power",
+        "transfer",
+        "wipe",
+    )
+    end_causes = ENDS
+    logs_readable = True
     promises = Promises(
         durable_under=frozenset({"kill", "pause", "transfer", "wipe"})
         | FAULTS_OF_PROCESSES
@@ -115,8 +115,10 @@ class DLedgerTarget:
     mutants: Mapping[str, str]
 
     def __init__(self) -> None:
-        self.mutants = PlantedBugs()
+        self.mutants = PlantedBugs(self.name)
         self._status_clients: dict[tuple[str, Address], BrokerGroupClient] = {}
+        self._members: dict[str, str] = {}
+        """Which member each node was last configured as."""
 
     @property
     def simulator(self) -> Simulator:
@@ -126,12 +128,21 @@ class DLedgerTarget:
 
         return DLedgerSimulator()
 
+    def simulated_group(
+        self, nodes: Sequence[str], options: Json, name_servers: Sequence[str]
+    ) -> SimulatedGroup:
+        """Return a group of members in a simulated world."""
+        from harness.targets.simulated_group import BrokerGroup  # noqa: PLC0415 - see above
+
+        return BrokerGroup(DLedgerTarget(), nodes, options, name_servers)
+
     def prepare(self, layout: NodeLayout) -> Launch:
-        """Write broker.conf into the node's folder."""
+        """Say how the node is configured."""
         return self._launch(layout, layout.node)
 
     def _launch(self, layout: NodeLayout, member: str) -> Launch:
-        """Write broker.conf of the node as that member; one of another id than its own joins."""
+        """Configure the node as that member; one of another id than its own joins."""
+        self._members[layout.node] = member
         peers = {**layout.peers, member: layout.peer_address}
         listed = ";".join(f"{node}-{at.host}:{at.port}" for node, at in sorted(peers.items()))
         options = layout.options
@@ -164,9 +175,12 @@ class DLedgerTarget:
             lines["namesrvAddr"] = ";".join(map(str, layout.name_servers))
         if options.get("record") == "inputs":
             lines["shaketableRecord"] = layout.directory / RECORDING
-        path = layout.directory / "broker.conf"
-        path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        return Launch((sys.executable, "-m", "system.node", "-c", str(path)))
+        return broker(layout.directory, lines)
+
+    def _member(self, layout: NodeLayout) -> str:
+        """Return the member that a node is, as it was last configured."""
+        known = self._members.get(layout.node)
+        return known or ids.last_member(layout.directory, layout.node)
 
     def steering(self, layout: NodeLayout) -> SteeringFiles:
         """Return where the orders of a node go."""
@@ -179,6 +193,10 @@ class DLedgerTarget:
     def name_server(self, address: Address) -> Launch:
         """Start one of the system's own name servers."""
         return name_server(address)
+
+    def name_server_with(self, bug: str, address: Address) -> Launch:
+        """Start one with a planted bug."""
+        return name_server(address, bug)
 
     async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
         """Ask a node for its DLedger metadata."""
@@ -267,20 +285,32 @@ class DLedgerTarget:
     ) -> tuple[str, ...]:
         """Take a node out of the group."""
         async with definite_or_not():
-            return await members.remove(layouts, node, timeout_s)
+            return await members.remove(layouts, self._member, node, timeout_s)
 
     async def add_member(
         self, layouts: Mapping[str, NodeLayout], node: str, timeout_s: float
     ) -> tuple[str, ...]:
         """Have a node in the group again, with a vote."""
-        return await members.restore(layouts, node, timeout_s)
+        return await members.restore(layouts, self._member, node, timeout_s)
 
     def client(self, addresses: Mapping[str, Address], timeout_s: float) -> DLedgerClient:
         """Return a client of the group; with name servers one that joins consumer groups."""
+        return self.client_of(addresses, timeout_s)
+
+    def client_of(
+        self,
+        addresses: Mapping[str, Address],
+        timeout_s: float,
+        bug: str | None = None,
+        rng: Random | None = None,
+        client_id: str | None = None,
+    ) -> DLedgerClient:
+        """Return such a client: with a planted bug, dice, and an id among its group's members."""
+        parts = client_parts_of(bug)
         nodes = {node: at for node, at in addresses.items() if not is_name_server(node)}
         if len(nodes) == len(addresses):
-            return DLedgerClient(addresses, timeout_s)
-        return DLedgerGroupClient(nodes, addresses, timeout_s)
+            return DLedgerClient(addresses, timeout_s, rng, parts)
+        return DLedgerGroupClient(nodes, addresses, timeout_s, rng, parts, client_id)
 
     # Static: it is sent to executors, and the target's connections must not go with it.
     @staticmethod
@@ -304,12 +334,6 @@ class DLedgerTarget:
         from harness.targets.dledger_files import read_segment  # noqa: PLC0415
 
         return read_segment(directory, node, segment)
-
-
-def name_server(address: Address) -> Launch:
-    """Say how to start a name server that listens there."""
-    argv = ("-m", "system.node.name_server", "--host", address.host, "--port", str(address.port))
-    return Launch((sys.executable, *argv))
 
 
 PLUGIN = DLedgerTarget()

@@ -14,7 +14,7 @@ from harness.groups import Polled
 from harness.plugins import Address
 from harness.targets.dledger_outcomes import DamagedReadError, definite_or_not
 from harness.targets.group_operations import GROUP, GroupOperations, value_of
-from system.client import BrokerGroupClient, commit_offset, committed_offset
+from system.client import ClientParts, commit_offset, committed_offset
 
 BROKER_NAME = "broker-0"
 NOBODYS_VALUE = -1
@@ -32,11 +32,16 @@ class DLedgerClient:
     """
 
     def __init__(
-        self, addresses: Mapping[str, Address], timeout_s: float, rng: Random | None = None
+        self,
+        addresses: Mapping[str, Address],
+        timeout_s: float,
+        rng: Random | None = None,
+        parts: ClientParts | None = None,
     ) -> None:
         hosts = {node: (at.host, at.port) for node, at in addresses.items()}
         # Which member is tried first, and how long a retry waits, is no part of the draw.
-        self._client = BrokerGroupClient(hosts, timeout_s=timeout_s, rng=rng or Random())
+        group_client = (parts or ClientParts()).group_client
+        self._client = group_client(hosts, timeout_s=timeout_s, rng=rng or Random())
 
     @property
     def node(self) -> str | None:
@@ -107,10 +112,16 @@ class DLedgerGroupClient(GroupOperations, DLedgerClient):
     """All operations: those of the log by the members, those of groups by name servers."""
 
     def __init__(
-        self, nodes: Mapping[str, Address], addresses: Mapping[str, Address], timeout_s: float
+        self,
+        nodes: Mapping[str, Address],
+        addresses: Mapping[str, Address],
+        timeout_s: float,
+        rng: Random | None = None,
+        parts: ClientParts | None = None,
+        client_id: str | None = None,
     ) -> None:
-        DLedgerClient.__init__(self, nodes, timeout_s)
-        GroupOperations.__init__(self, addresses, (BROKER_NAME,), timeout_s)
+        DLedgerClient.__init__(self, nodes, timeout_s, rng, parts)
+        GroupOperations.__init__(self, addresses, (BROKER_NAME,), timeout_s, parts, rng, client_id)
 
     @property
     def node(self) -> str | None:

@@ -9,7 +9,7 @@ Source: DESIGN.md decision 2; Ongaro's dissertation, section 4.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -17,7 +17,8 @@ import trio
 
 from harness.errors import DefiniteError, IndefiniteError
 from harness.plugins import NodeLayout
-from harness.targets.dledger_ids import last_member, member_of, node_of
+from harness.targets.dledger_ids import member_of as id_of
+from harness.targets.dledger_ids import node_of
 from system.client import AdminClient, BrokerGroupClient, OutcomeUnknownError, RefusedError
 
 CALL_TIMEOUT_S = 3.0
@@ -36,9 +37,9 @@ async def readmit(
         IndefiniteError: it did not come about in time.
     """
     size = len(layouts)
-    members = {member_of(each, lost.get(each, 0), size): each for each in layouts}
-    new = member_of(node, lost[node], size)
-    old = member_of(node, lost[node] - 1, size)
+    members = {id_of(each, lost.get(each, 0), size): each for each in layouts}
+    new = id_of(node, lost[node], size)
+    old = id_of(node, lost[node] - 1, size)
     addresses = {
         member: (layouts[each].client_address.host, layouts[each].client_address.port)
         for member, each in members.items()
@@ -61,8 +62,17 @@ async def readmit(
     raise IndefiniteError(f"{new} did not take the place of {old} within {timeout_s:g} s: {said}")
 
 
-async def remove(layouts: Mapping[str, NodeLayout], node: str, timeout_s: float) -> tuple[str, ...]:
+MemberOf = Callable[[NodeLayout], str]
+"""Says which member a node is now."""
+
+
+async def remove(
+    layouts: Mapping[str, NodeLayout], member_of: MemberOf, node: str, timeout_s: float
+) -> tuple[str, ...]:
     """Take a node out of its group; return the nodes that are members then.
+
+    Where a removal was asked for and nobody answered, the members say whether it happened; while
+    the node is one of them, it is asked for again.
 
     Raises:
         DefiniteError: it is no member.
@@ -70,21 +80,36 @@ async def remove(layouts: Mapping[str, NodeLayout], node: str, timeout_s: float)
         OutcomeUnknownError: it may have happened, or may yet.
     """
     size = len(layouts)
-    async with _admin(layouts, timeout_s) as admin:
-        group = await admin.membership()
-        of_node = [
-            member for member in (*group.voters, *group.learners) if node_of(member, size) == node
-        ]
-        if not of_node:
-            raise DefiniteError(f"{node} is no member")
-        for member in of_node:
-            await admin.remove_member(member)
-        group = await admin.membership()
-        return _nodes((*group.voters, *group.learners), size)
+    is_asked = False
+    unknown: OutcomeUnknownError | None = None
+    async with _admin(layouts, member_of, timeout_s) as admin:
+        with trio.move_on_after(timeout_s):
+            while True:
+                try:
+                    group = await admin.membership()
+                    members = (*group.voters, *group.learners)
+                    of_node = [each for each in members if node_of(each, size) == node]
+                    if not of_node and is_asked:
+                        return _nodes(members, size)
+                    if not of_node:
+                        raise DefiniteError(f"{node} is no member")
+                    for member in of_node:
+                        is_asked = True
+                        await admin.remove_member(member)
+                except OutcomeUnknownError as error:
+                    unknown = error
+                except RefusedError:
+                    if unknown is None:
+                        raise
+                if unknown is not None:
+                    if not is_asked:
+                        raise unknown
+                    await trio.sleep(AGAIN_AFTER_S)
+    raise unknown or OutcomeUnknownError(f"{node} was not seen to be out within {timeout_s:g} s")
 
 
 async def restore(
-    layouts: Mapping[str, NodeLayout], node: str, timeout_s: float
+    layouts: Mapping[str, NodeLayout], member_of: MemberOf, node: str, timeout_s: float
 ) -> tuple[str, ...]:
     """Have a node that was taken out in its group again, with a vote, by the id that it has.
 
@@ -92,10 +117,10 @@ async def restore(
         IndefiniteError: it has no vote in time.
     """
     size, layout = len(layouts), layouts[node]
-    member = last_member(layout.directory, node)
+    member = member_of(layout)
     said = "nobody answered"
     with trio.move_on_after(timeout_s):
-        async with _admin(layouts, CALL_TIMEOUT_S) as admin:
+        async with _admin(layouts, member_of, CALL_TIMEOUT_S) as admin:
             while True:
                 try:
                     group = await admin.membership()
@@ -110,14 +135,13 @@ async def restore(
 
 
 @asynccontextmanager
-async def _admin(layouts: Mapping[str, NodeLayout], timeout_s: float) -> AsyncIterator[AdminClient]:
+async def _admin(
+    layouts: Mapping[str, NodeLayout], member_of: MemberOf, timeout_s: float
+) -> AsyncIterator[AdminClient]:
     """Ask the group as its members are now: a node may be another member than at first."""
     addresses = {
-        last_member(layout.directory, node): (
-            layout.client_address.host,
-            layout.client_address.port,
-        )
-        for node, layout in layouts.items()
+        member_of(layout): (layout.client_address.host, layout.client_address.port)
+        for layout in layouts.values()
     }
     client = BrokerGroupClient(addresses, timeout_s=timeout_s, rng=Random(0))
     try:

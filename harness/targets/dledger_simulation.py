@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import UsageError
-from harness.plugins import Json
 from harness.simulation import Ask, SeedRun, Size, Step, Violation, Watch
-from harness.targets.dledger_group import DLedgerGroup
 from system.sim import recording
 from system.sim import run as core_world
-from system.sim.planted_bugs import HEALTHY, planted_bug, planted_bugs
+from system.sim.planted_bugs import HEALTHY, planted_bug, simulated_bugs
 from system.sim.run_trace import Trace
 from system.sim.schedule import Options, Schedule, draw_schedule
 from system.sim.trio_world import run as trio_world
@@ -63,7 +61,7 @@ class DLedgerSimulator:
     @cached_property
     def mutants(self) -> Mapping[str, str]:
         """The planted bugs."""
-        return planted_bugs()
+        return simulated_bugs()
 
     def states(self, world: str) -> frozenset[str]:
         """Every input in every role."""
@@ -90,10 +88,6 @@ class DLedgerSimulator:
             states=frozenset(f"{role}/{happened}" for role, happened in counts.states),
             violation=_violation(broken),
         )
-
-    def group(self, nodes: Sequence[str], options: Json) -> DLedgerGroup:
-        """Return a group of whole nodes for a campaign."""
-        return DLedgerGroup(nodes, options)
 
     def replay(self, ask: Ask, show: Callable[[Step], None]) -> Violation | None:
         """Run one seed step by step."""
@@ -186,7 +180,7 @@ def _load_shrunk(path: Path) -> Shrunk:
         shrunk = shrink.load(path)
     except shrink.BadShrunkFile as error:
         raise UsageError(" ".join(str(error).split())) from error
-    if shrunk.mutant and shrunk.mutant not in planted_bugs():
+    if shrunk.mutant and shrunk.mutant not in simulated_bugs():
         raise UsageError(f"{path} needs the planted bug {shrunk.mutant!r}, which is not there")
     return shrunk
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from random import Random
 
@@ -19,13 +19,14 @@ from harness.errors import DefiniteError, IndefiniteError
 from harness.groups import Polled
 from harness.plugins import Address
 from system.client import (
+    ClientParts,
     DamagedResponseError,
     GroupMembership,
     MessageQueue,
     OutcomeUnknownError,
-    Producer,
-    PullConsumer,
     RefusedError,
+    Sent,
+    tags_of,
 )
 
 GROUP = "shaketable-consumers"
@@ -35,6 +36,10 @@ NOBODYS_VALUE = -1
 """What a message is recorded as that holds no value: no client sends it, so that the checkers
 see a message of nobody's."""
 POLL_MAX = 64
+TAGS = ("Aa", "BB", "polygenelubricants")
+"""Two tags of one hash code, and one whose code is the least int: what filters get wrong."""
+LEVEL_OF_DELAY_MS = {1_000: 1, 5_000: 2, 10_000: 3, 30_000: 4}
+"""RocketMQ's default messageDelayLevel, as far as it is of use to a run."""
 REBALANCE_S = 2.0
 """How old a consumer's view of its group may be, unless a broker says that it has changed."""
 HEARTBEAT_S = 5.0
@@ -49,6 +54,9 @@ class GroupOperations:
         addresses: the nodes, and name servers by ids that begin with NAME_SERVERS.
         broker_names: the names among which a topic's queues are dealt out.
         timeout_s: how long one operation may take.
+        parts: of what the clients are made.
+        rng: what decides where a message goes first, and pauses; it is no part of the draw.
+        client_id: by which brokers know this client among its group's; None: this process's own.
     """
 
     def __init__(
@@ -56,14 +64,18 @@ class GroupOperations:
         addresses: Mapping[str, Address],
         broker_names: Sequence[str],
         timeout_s: float,
+        parts: ClientParts | None = None,
+        rng: Random | None = None,
+        client_id: str | None = None,
     ) -> None:
+        self._parts = parts or ClientParts()
         self._names = [str(at) for node, at in addresses.items() if is_name_server(node)]
         self._nodes = {str(at): node for node, at in addresses.items() if not is_name_server(node)}
         self._brokers = tuple(broker_names)
         self._timeout_s = timeout_s
-        self._producer = Producer(self._names, timeout_s=timeout_s, rng=Random())
-        self._client_id = f"{os.getpid()}@{next(_clients)}"
-        self._consumer = PullConsumer(
+        self._producer = self._parts.producer(self._names, timeout_s=timeout_s, rng=rng or Random())
+        self._client_id = client_id or f"{os.getpid()}@{next(_clients)}"
+        self._consumer = self._parts.pull_consumer(
             self._names, group=GROUP, timeout_s=timeout_s, on_request=self._asked
         )
         self._membership: GroupMembership | None = None
@@ -71,6 +83,8 @@ class GroupOperations:
         self._rebalance_due_s = 0.0
         self._topic, self._queues = "", 0
         self._is_made = False
+        self._locked: set[str] = set()
+        """Queues that may be locked for this client."""
         self._answered_by: str | None = None
 
     @property
@@ -90,17 +104,50 @@ class GroupOperations:
         """Send a message whose body is the value's digits to the key's queue."""
         queue = self._queue(key)
         async with self._definite_or_not():
-            sent = await self._producer.send(queue.topic, b"%d" % value, queue=queue)
-            self._answered_by = sent.answered_by
-            if sent.status != "SEND_OK":
-                # Stored at the master, and not (yet) where the mode promises: as good as unknown.
-                raise OutcomeUnknownError(f"{sent.status} at offset {sent.offset}")
-            return sent.offset
+            return self._stored(await self._producer.send(queue.topic, b"%d" % value, queue=queue))
+
+    async def send_later(self, key: str, value: int, delay_ms: int) -> None:
+        """Send a message of the level that has that delay."""
+        queue, properties = self._queue(key), {"DELAY": str(LEVEL_OF_DELAY_MS[delay_ms])}
+        async with self._definite_or_not():
+            self._stored(
+                await self._producer.send(
+                    queue.topic, b"%d" % value, queue=queue, properties=properties
+                )
+            )
+
+    async def send_batch(self, key: str, values: Sequence[int]) -> int:
+        """Send messages at once."""
+        queue = self._queue(key)
+        bodies = [b"%d" % value for value in values]
+        async with self._definite_or_not():
+            return self._stored(await self._producer.send_batch(queue.topic, bodies, queue=queue))
+
+    async def send_tagged(self, key: str, value: int, tag: int) -> int:
+        """Send a message with one of TAGS."""
+        queue = self._queue(key)
+        async with self._definite_or_not():
+            return self._stored(
+                await self._producer.send(queue.topic, b"%d" % value, queue=queue, tags=TAGS[tag])
+            )
+
+    async def select(self, key: str, offset: int, tag: int) -> Polled:
+        """Pull by a subscription of one tag; what the broker lets pass is looked at here again."""
+        queue, name = self._queue(key), TAGS[tag]
+        async with self._definite_or_not():
+            pulled = await self._consumer.pull(queue, offset, count_max=POLL_MAX, subscription=name)
+        messages = [
+            (each.queue_offset, value_of(each.body))
+            for each in pulled.messages
+            if tags_of(each) == name
+        ]
+        is_outside = pulled.status == "OFFSET_ILLEGAL" and pulled.next_offset != offset
+        return Polled(messages, pulled.next_offset, is_outside)
 
     async def subscribe(self) -> int:
         """Join the group."""
         async with self._definite_or_not():
-            self._membership = GroupMembership(
+            self._membership = self._parts.membership(
                 self._consumer, self._client_id, {self._topic: "*"}, self._timeout_s
             )
             taken = await self._membership.heartbeat()
@@ -144,6 +191,25 @@ class GroupOperations:
         async with self._definite_or_not():
             await self._consumer.commit(queue, offset)
 
+    async def commit_oneway(self, key: str, offset: int) -> None:
+        """Commit the group's offset, and wait for nothing."""
+        queue = self._queue(key)
+        async with self._definite_or_not():
+            await self._consumer.commit_oneway(queue, offset)
+
+    async def lock(self, key: str) -> bool:
+        """Lock the queue; it is given back when this client is closed at the latest."""
+        queue = self._queue(key)
+        self._locked.add(key)
+        async with self._definite_or_not():
+            return await self._consumer.lock(queue, self._client_id)
+
+    async def unlock(self, key: str) -> None:
+        """Give the lock back."""
+        async with self._definite_or_not():
+            await self._consumer.unlock(self._queue(key), self._client_id)
+        self._locked.discard(key)
+
     async def begin(self, key: str) -> int:
         """Ask for the queue's min offset."""
         queue = self._queue(key)
@@ -158,26 +224,44 @@ class GroupOperations:
 
     async def poll(self, key: str, offset: int) -> Polled:
         """Pull messages from an offset on."""
+        return await self._poll(key, offset, 0.0)
+
+    async def _poll(self, key: str, offset: int, hold_s: float) -> Polled:
         queue = self._queue(key)
         async with self._definite_or_not():
             # A slave serves what it has, and may lag: only a master says that nothing is there.
             master = await self._consumer.master(queue)
-            pulled = await self._consumer.pull(queue, offset, count_max=POLL_MAX)
+            pulled = await self._consumer.pull(queue, offset, count_max=POLL_MAX, wait_s=hold_s)
             if not pulled.messages and (master is None or pulled.status == "NO_MATCHED_MSG"):
                 raise RefusedError(-1, "nobody who knows served the pull")
         messages = [(each.queue_offset, value_of(each.body)) for each in pulled.messages]
         is_outside = pulled.status == "OFFSET_ILLEGAL" and pulled.next_offset != offset
         return Polled(messages, pulled.next_offset, is_outside)
 
+    async def hold(self, key: str, offset: int, hold_s: float) -> Polled:
+        """Pull, and have the broker hold the pull at the queue's end."""
+        return await self._poll(key, offset, hold_s)
+
     async def close_groups(self) -> None:
         """Leave the group, and close connections."""
         try:
+            for key in sorted(self._locked):
+                with suppress(DefiniteError, IndefiniteError):
+                    await self.unlock(key)
             await self.unsubscribe()
         finally:
             self._producer.close()
             self._consumer.close()
 
     # ---- steps -------------------------------------------------------------------------
+
+    def _stored(self, sent: Sent) -> int:
+        """Return the offset of what was stored as the brokers' mode promises, and note by whom."""
+        self._answered_by = sent.answered_by
+        if sent.status != "SEND_OK":
+            # Stored at the master, and not (yet) where the mode promises: as good as unknown.
+            raise OutcomeUnknownError(f"{sent.status} at offset {sent.offset}")
+        return sent.offset
 
     def _asked(self, _address: str, _request: object) -> None:
         """A broker says that the group has changed."""
@@ -218,8 +302,10 @@ class GroupOperations:
             await self._make_topic()
         except (RefusedError, OutcomeUnknownError) as error:
             raise DefiniteError(f"no topic yet: {error}") from error
+        self._consumer.asked_address = None
         try:
             yield
+            self._answered_by = self._consumer.asked_address or self._answered_by
         except RefusedError as error:
             self._is_made = False  # a broker that lost its disk lost its topics as well
             raise DefiniteError(str(error)) from error

@@ -13,7 +13,6 @@ that has it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -24,21 +23,35 @@ import trio
 from harness.errors import IndefiniteError
 from harness.plugins import Address, Json, Launch, NodeLayout, NodeStatus, Promises
 from harness.promises import FAULTS_OF_LINKS, FAULTS_OF_PROCESSES
-from harness.targets.dledger import GROUP_PROMISES, name_server
+from harness.targets.dledger import ENDS, GROUP_PROMISES
 from harness.targets.group_operations import GroupOperations, is_name_server
-from harness.targets.native_files import Place, read_messages
-from system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
+from harness.targets.native_files import PLACE_FILE, Place, read_messages
+from harness.targets.planted_bugs import PlantedBugs, client_parts_of
+from harness.targets.programs import broker, name_server
+from system.client import BrokerGroupClient, ClientParts, OutcomeUnknownError, RefusedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from harness.simulation import SimulatedGroup
+
 KEPT_BY_THE_MACHINE = frozenset({"kill", "pause"}) | FAULTS_OF_PROCESSES | FAULTS_OF_LINKS
 """Faults that leave what a process wrote on its machine."""
 OFFSETS_MAY_GO = frozenset(
-    {"offset-went-back", "offset-ran-ahead", "offset-lost", "redelivered-committed"}
+    {
+        "offset-went-back",
+        "offset-ran-ahead",
+        "offset-lost",
+        "redelivered-committed",
+        "duplicate-delivery",
+    }
 )
 DELIVERY = GROUP_PROMISES - OFFSETS_MAY_GO
-"""What a consumer group never sees in these modes: offsets are written now and then."""
+"""What a consumer group never sees in these modes.
+
+How far groups have consumed, and how far delayed messages were delivered, is written every few
+seconds (flushConsumerOffsetInterval, flushDelayOffsetInterval) and copied by slaves every ten.
+"""
 LOG_FILE_BYTES = 64 << 20
 """A slave that comes empty copies from the master's last file on: so there is one."""
 REGISTER_MS = 10_000
@@ -52,11 +65,13 @@ class NativeTarget:
     """One of the modes: `role` is what a master's brokerRole is."""
 
     needs_name_server = True
+    end_causes = ENDS
+    logs_readable = True
 
     def __init__(self, name: str, role: str, promises: Promises, *, has_slaves: bool) -> None:
         self.name = name
         self.promises = promises
-        self.mutants: Mapping[str, str] = {}
+        self.mutants: Mapping[str, str] = PlantedBugs(name)
         self._role = role
         self._has_slaves = has_slaves
         self._parts: dict[str, str] = {}
@@ -68,19 +83,37 @@ class NativeTarget:
         """What its clients are."""
         return NativeClient
 
+    group_client_type = client_type
+
     # ---- nodes -------------------------------------------------------------------------
 
+    @property
+    def default_faults(self) -> tuple[str, ...]:
+        """What such brokers meet: without slaves no master hears of another."""
+        return (
+            ("kill", "pause", "partition", "wipe")
+            if self._has_slaves
+            else ("kill", "pause", "wipe")
+        )
+
+    def why_no_links(self, nodes: Sequence[str]) -> str | None:
+        """Masters do not know of each other; a slave copies its master."""
+        return None if self._has_slaves else f"nodes of {self.name} do not talk to each other"
+
     def prepare(self, layout: NodeLayout) -> Launch:
-        """Write broker.conf into the node's folder, and beside it which queues it may have."""
+        """Say how the node is configured, and beside that which queues it may have."""
         node, masters = layout.node, self._masters(layout)
         self._parts[node] = MASTER if number_of(node) < masters else SLAVE
-        Place(broker_of(node, masters), masters).write(layout.directory)
         master = f"n{number_of(node) % masters}"
         return self._launch(layout, None if self._parts[node] == MASTER else master)
 
     def name_server(self, address: Address) -> Launch:
         """Start one of the system's own name servers."""
         return name_server(address)
+
+    def name_server_with(self, bug: str, address: Address) -> Launch:
+        """Start one with a planted bug."""
+        return name_server(address, bug)
 
     async def status(self, layout: NodeLayout, timeout_s: float) -> NodeStatus | None:
         """Ask a node for its part, and how far its log reaches (a byte's position)."""
@@ -103,8 +136,30 @@ class NativeTarget:
 
     def client(self, addresses: Mapping[str, Address], timeout_s: float) -> NativeClient:
         """Return a client that finds masters and slaves by the name servers."""
+        return self.client_of(addresses, timeout_s)
+
+    def client_of(
+        self,
+        addresses: Mapping[str, Address],
+        timeout_s: float,
+        bug: str | None = None,
+        rng: Random | None = None,
+        client_id: str | None = None,
+    ) -> NativeClient:
+        """Return such a client: with a planted bug, dice, and an id among its group's members."""
         nodes = sum(not is_name_server(node) for node in addresses)
-        return NativeClient(addresses, self._count(nodes), timeout_s)
+        parts = client_parts_of(bug)
+        return NativeClient(addresses, self._count(nodes), timeout_s, parts, rng, client_id)
+
+    def simulated_group(
+        self, nodes: Sequence[str], options: Json, name_servers: Sequence[str]
+    ) -> SimulatedGroup:
+        """Return brokers of this mode in a simulated world."""
+        # Imported here, since client workers and executors need none of it.
+        from harness.targets.simulated_group import BrokerGroup  # noqa: PLC0415
+
+        own = NativeTarget(self.name, self._role, self.promises, has_slaves=self._has_slaves)
+        return BrokerGroup(own, nodes, options, name_servers)
 
     # Static: it is sent to executors.
     @staticmethod
@@ -193,11 +248,13 @@ class NativeTarget:
         return -2 if status is None else status.end_index
 
     def _launch(self, layout: NodeLayout, master: str | None) -> Launch:
-        """Write broker.conf of a master, or of a slave of that node."""
+        """Configure a master, or a slave of that node."""
         options: Json = layout.options
+        masters = self._masters(layout)
+        number = broker_of(layout.node, masters)
         lines = {
             "brokerClusterName": "shaketable",
-            "brokerName": f"broker-{broker_of(layout.node, self._masters(layout))}",
+            "brokerName": f"broker-{number}",
             "brokerId": 0 if master is None else number_of(layout.node) + 1,
             "brokerRole": self._role if master is None else "SLAVE",
             "brokerIP1": layout.client_address.host,
@@ -209,20 +266,28 @@ class NativeTarget:
             "flushDiskType": "SYNC_FLUSH",
             "mappedFileSizeCommitLog": LOG_FILE_BYTES,
             "shaketableSeed": options.get("seed") or "",
+            "shaketableMutant": options.get("mutant") or "",
         }
         if master is not None:
             lines["haMasterAddress"] = layout.peers[master]
             lines["slaveReadEnable"] = "true"
-        path = layout.directory / "broker.conf"
-        path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        return Launch((sys.executable, "-m", "system.node", "-c", str(path)))
+        return broker(layout.directory, lines, {PLACE_FILE: Place(number, masters).encoded()})
 
 
 class NativeClient(GroupOperations):
     """The operations of all workloads, through name servers."""
 
-    def __init__(self, addresses: Mapping[str, Address], masters: int, timeout_s: float) -> None:
-        super().__init__(addresses, [f"broker-{number}" for number in range(masters)], timeout_s)
+    def __init__(
+        self,
+        addresses: Mapping[str, Address],
+        masters: int,
+        timeout_s: float,
+        parts: ClientParts | None = None,
+        rng: Random | None = None,
+        client_id: str | None = None,
+    ) -> None:
+        names = [f"broker-{number}" for number in range(masters)]
+        super().__init__(addresses, names, timeout_s, parts, rng, client_id)
 
     @property
     def node(self) -> str | None:

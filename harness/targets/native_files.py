@@ -46,13 +46,9 @@ class Place:
     broker: int
     masters: int
 
-    def write(self, directory: Path) -> None:
-        """Keep it in the node's folder.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        (directory / PLACE_FILE).write_text(json.dumps(asdict(self)))
+    def encoded(self) -> str:
+        """Return it as it is kept in the node's folder, as PLACE_FILE."""
+        return json.dumps(asdict(self))
 
     @classmethod
     def read(cls, directory: Path) -> Place:

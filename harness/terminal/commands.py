@@ -15,7 +15,9 @@ from harness import campaign as campaigns
 from harness.campaign import Campaign
 from harness.errors import UsageError
 from harness.history import run_folder
+from harness.scenarios.catalog import SCENARIOS
 from harness.terminal import (
+    calibrate,
     check,
     compare,
     doctor,
@@ -27,6 +29,7 @@ from harness.terminal import (
     simulation,
     up,
 )
+from harness.terminal.bug_list import list_bugs
 from harness.terminal.grid import show_rows
 from harness.terminal.help import CalmFormatter
 from harness.terminal.options import RunOptions
@@ -34,7 +37,7 @@ from harness.terminal.output import Output
 from harness.verdict import ExitCode, worst_exit
 
 TEST_COUNT_MAX: Final = 10_000
-KINDS: Final = tuple(discovery.PACKAGES)
+KINDS: Final = (*discovery.PACKAGES, "scenarios")
 
 HELP: Final = """Shakes a replicated broker group and proves with PySpark
 whether it kept its promises.
@@ -160,40 +163,58 @@ def report(run: Annotated[Path, Parameter(name="RUN")], /) -> int:
 
 
 @app.command(
-    name="list", usage="Usage: ./shaketable list [targets|faults|workloads|checkers|models]"
+    name="list",
+    usage="Usage: ./shaketable list [KIND]",
 )
 def list_(
     kind: Annotated[
-        Literal["targets", "faults", "workloads", "checkers", "models"] | None,
+        Literal["targets", "faults", "scenarios", "workloads", "checkers", "models", "bugs"] | None,
         Parameter(name="KIND", show_default=False),
     ] = None,
     /,
 ) -> int:
-    """List what there is: targets, faults, workloads, checkers, models.
+    """List what there is: targets, faults, scenarios, workloads, ...; or the planted bugs.
 
     Example: ./shaketable list faults
 
     Args:
-        kind: One kind of them; default: all.
+        kind: One kind of them; default: all but bugs. "bugs" says of each planted bug of which
+            family and targets it is, and after which real one it is modelled.
     """
+    if kind == "bugs":
+        list_bugs()
+        return ExitCode.VALID
     for name in (kind,) if kind else KINDS:
-        rows = []
-        for plugin_name, plugin in discovery.find(name).items():
-            rows.append((plugin_name, discovery.summary(plugin)))
-            mutants = getattr(plugin, "mutants", {})
-            if mutants:
-                rows.append(("  with --mutant:", "its planted bugs"))
-            rows += [(f"  {mutant}", breaks) for mutant, breaks in mutants.items()]
+        rows = _scenario_rows() if name == "scenarios" else _plugin_rows(name)
         session.out.print(Text(name.capitalize(), style="bold"))
         show_rows(session.out, rows)
         session.out.print()
     return ExitCode.VALID
 
 
+def _plugin_rows(kind: str) -> list[tuple[str, str]]:
+    rows = []
+    for name, plugin in discovery.find(kind).items():
+        rows.append((name, discovery.summary(plugin)))
+        mutants = getattr(plugin, "mutants", {})
+        if mutants:
+            rows.append(("  with --mutant:", "its planted bugs"))
+        rows += [(f"  {mutant}", breaks) for mutant, breaks in mutants.items()]
+    return rows
+
+
+def _scenario_rows() -> list[tuple[str, str]]:
+    return [
+        (name, f"{scenario.summary} Made of {', '.join(sorted(scenario.faults))}.")
+        for name, scenario in SCENARIOS.items()
+    ]
+
+
 app.command(check.check, usage="Usage: ./shaketable check PATH... [OPTIONS]")
 app.command(gate.gate, usage="Usage: ./shaketable gate RUN... [OPTIONS]")
 app.command(compare.compare, usage="Usage: ./shaketable compare A B [OPTIONS]")
 app.command(serve.serve, usage="Usage: ./shaketable serve [OPTIONS]")
+app.command(calibrate.calibrate, usage="Usage: ./shaketable calibrate [OPTIONS]")
 app.command(matrix.matrix, usage="Usage: ./shaketable matrix [FILE.toml] [OPTIONS]")
 app.command(doctor.doctor, usage="Usage: ./shaketable doctor [--json]")
 app.command(heal.heal, usage="Usage: ./shaketable heal [STORE|RUN]")

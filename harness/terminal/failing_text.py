@@ -66,7 +66,7 @@ def numbering(part: FailingPart) -> Mapping[int, int]:
 
 def _label(each: PartOperation, part: FailingPart, numbers: Mapping[int, int]) -> str:
     call = each.call if len(each.call) <= LABEL_MAX else each.call[: LABEL_MAX - 1] + "…"
-    if each.op == part.stuck:
+    if each.op == part.stuck or each.op in part.accused:
         call = f"{STUCK} {call}"
     elif each.op in numbers:
         call = f"{numbers[each.op]} {call}"

@@ -17,7 +17,7 @@ import msgspec
 from cyclopts import Group, Parameter
 
 from harness import discovery
-from harness.campaign import Campaign, parse_faults, parse_names
+from harness.campaign import Campaign, parse_faults, parse_names, parse_scenarios
 
 SHAKING: Final = Group("What to shake and how", sort_key=1)
 CLIENTS: Final = Group("What clients do", sort_key=2)
@@ -55,7 +55,9 @@ class RunOptions:
     Attributes:
         target: System under test (`list targets`).
         nodes: Size of the group; the nodes are n0, n1, ...
-        faults: Comma-separated faults (`list faults`), or none, or all.
+        faults: Comma-separated faults (`list faults`); none; all; default: those of the target.
+        scenarios: Comma-separated sequences of faults (`list scenarios`) to draw beside them, none,
+            or all that can be made of these faults.
         victims: Nodes that faults strike: leader, followers, one, minority, majority, all, n1 ...
         nemesis_schedule: How faults follow each other: random, periodic or sequence (as named).
         faults_at_once: Lanes of faults, each as if it were alone.
@@ -84,6 +86,7 @@ class RunOptions:
             log, under faults that the target promises to stand).
         name: Folder under the store.
         store: Where runs are kept.
+        engine: spark, or local: the same checks in one process, without Java.
         spark_master: Spark that checks the history: local[*], spark://HOST:PORT, yarn, k8s://URL.
         spark_remote: Spark Connect server that checks it instead: sc://HOST:PORT.
         base_port: First of the loopback ports to use, instead of free ones.
@@ -100,6 +103,7 @@ class RunOptions:
     faults: Annotated[str | None, _option("faults", SHAKING, "NAMES", "--faults", "--nemesis")] = (
         None
     )
+    scenarios: Annotated[str | None, _option("scenarios", SHAKING, "NAMES")] = None
     victims: Annotated[str | None, _option("victims", SHAKING, "NAMES", default=False)] = None
     nemesis_schedule: Annotated[str | None, _option("nemesis_schedule", SHAKING, "KIND")] = None
     faults_at_once: Annotated[int | None, _option("faults_at_once", SHAKING, "N")] = None
@@ -131,6 +135,7 @@ class RunOptions:
     ] = None
     name: Annotated[str | None, _option("name", RUNS, "NAME")] = None
     store: Annotated[str | None, _option("store", RUNS, "FOLDER")] = None
+    engine: Annotated[str | None, _option("engine", RUNS, "NAME")] = None
     spark_master: Annotated[str | None, _option("spark_master", RUNS, "URL")] = None
     spark_remote: Annotated[str | None, _option("spark_remote", RUNS, "URL", default=False)] = None
     base_port: Annotated[int | None, Parameter(group=RUNS, metavar="PORT")] = None
@@ -152,6 +157,8 @@ class RunOptions:
         }
         if self.faults is not None:
             given["faults"] = parse_faults(self.faults, discovery.find("faults"))
+        if self.scenarios is not None:
+            given["scenarios"] = parse_scenarios(self.scenarios)
         if self.victims is not None:
             given["victims"] = parse_names(self.victims)
         return given

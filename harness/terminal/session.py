@@ -80,7 +80,7 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
         HarnessError: the harness could not do its work (a port in use, say).
         KeyboardInterrupt: interrupted before a verdict; no process is left.
     """
-    engine = judge.Engine(judge.SPARK, campaign.spark)
+    engine = judge.Engine(campaign.engine, campaign.spark)
     engine.require_java(os.environ)
     choice = availability.choose(campaign)
     schedule(campaign, choice.faults)  # refuses what cannot be before anything is made

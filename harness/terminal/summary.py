@@ -45,6 +45,7 @@ def show(console: Console, view: RunView, report: str) -> None:
 def rows(view: RunView, report: str) -> list[tuple[str, str]]:
     """Return the summary's lines as label and text. Pure."""
     lines = [
+        *findings_rows(view),
         ("operations", operations_text(view.outcomes)),
         ("faults", faults_text(view.faults, view.faults_asked, view.faults_unavailable)),
         ("recovery", recovery_text(summarise(row.recovery for row in view.faults))),
@@ -53,7 +54,6 @@ def rows(view: RunView, report: str) -> list[tuple[str, str]]:
         ("memory", memory_text(view.memory)),
         ("observed", f"never promised: {view.observed}" if view.observed else ""),
         *note_rows(view.notes),
-        *findings_rows(view),
         ("seed", view.seed),
         ("violation", page_path(report, view.first_page)),
         ("report", report),
@@ -108,7 +108,7 @@ def recovery_text(recovery: RecoverySummary) -> str:
     text = f"median {_seconds(recovery.median_ns)}, worst {_seconds(recovery.max_ns)}"
     if recovery.gap_max_ns is not None:
         text += f"; longest without an acknowledgement {_seconds(recovery.gap_max_ns)}"
-    return f"{text}; {recovery.never} times not at all" if recovery.never else text
+    return text + _not_at_all(recovery.never, "fault")
 
 
 def failover_text(failover: Failover | None) -> str:
@@ -118,12 +118,15 @@ def failover_text(failover: Failover | None) -> str:
     kills = "1 kill" if failover.kills == 1 else f"{failover.kills} kills"
     if failover.median_ns is None or failover.p99_ns is None:
         return f"after {kills} of the leader no write was acknowledged"
-    never = f"; {failover.never} times not at all" if failover.never else ""
     return (
         f"{kills} of the leader, next acknowledged write after: median "
         f"{_seconds(failover.median_ns)} (goal {_seconds(GOAL_MEDIAN_NS)}), p99 "
-        f"{_seconds(failover.p99_ns)} (goal {_seconds(GOAL_P99_NS)}){never}"
-    )
+        f"{_seconds(failover.p99_ns)} (goal {_seconds(GOAL_P99_NS)})"
+    ) + _not_at_all(failover.never, "kill")
+
+
+def _not_at_all(count: int, what: str) -> str:
+    return f"; not at all after {count} {what}{'s' if count > 1 else ''}" if count else ""
 
 
 def leader_text(changes: int | None) -> str:
@@ -153,16 +156,17 @@ def note_rows(notes: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def findings_rows(view: RunView) -> list[tuple[str, str]]:
-    """Return the first findings, in words, and how many more there are."""
+    """Return the gravest findings that made the verdict, in words, and how many more there are."""
     of_kind: dict[str, list[ViolationGroup]] = {}
-    for checker in view.checkers:
+    decisive = [checker for checker in view.checkers if checker.verdict == view.verdict]
+    for checker in decisive:
         for group in checker.groups:
             of_kind.setdefault(group.kind, []).append(group)
-    totals = plain_words.add_up(checker.totals for checker in view.checkers)
+    totals = plain_words.add_up(checker.totals for checker in decisive)
     kinds = sorted((kind for kind in totals if kind in of_kind), key=plain_words.rank)
     kinds = kinds[:FINDINGS_SHOWN]
     lines = [("finding", _finding_text(of_kind[kind], totals[kind])) for kind in kinds]
-    rest = sum(checker.findings_total for checker in view.checkers) - len(kinds)
+    rest = sum(checker.findings_total for checker in decisive) - len(kinds)
     if rest > 0 and kinds:
         lines.append(("", f"and {rest:,} more; see the report"))
     return lines

@@ -41,7 +41,10 @@ TICK_ROOM: Final = 92.0
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One operation. `role` is stuck, blocked, placed (in the order) or other."""
+    """One operation.
+
+    `role` is stuck, accused (together with it), blocked, placed (in the order) or other.
+    """
 
     x: float
     y: float
@@ -124,6 +127,8 @@ def role_of(op: int, part: FailingPart) -> str:
     """Say which part an operation plays."""
     if op == part.stuck:
         return "stuck"
+    if op in part.accused:
+        return "accused"
     if any(op == each for each, _ in part.could_not):
         return "blocked"
     return "placed" if any(op == each for each, _ in part.prefix) else "other"

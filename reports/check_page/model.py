@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from harness.verdict import Finding, Outcome, Verdict, join
+from reports.plain_json import ID_MAX, is_whole, listed, mapping
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 TEXT_MAX: Final = 120
@@ -83,6 +84,7 @@ class FailingPart:
     `prefix` is (id, state after it) in the order of the longest prefix that works; `stuck` is
     the operation that cannot take effect before it returns; `could_not` is (id, why) for all
     that was open there. A finding that is about no search has neither prefix nor stuck.
+    `accused` are those that are proven to be at fault together, `stuck` among them.
     """
 
     operations: tuple[PartOperation, ...]
@@ -94,6 +96,7 @@ class FailingPart:
     model: str = ""
     method: str = ""
     undecided: str = ""
+    accused: tuple[int, ...] = ()
 
     @property
     def is_accusation(self) -> bool:
@@ -121,10 +124,11 @@ class FailingPart:
     def focus(self, count: int) -> tuple[PartOperation, ...]:
         """Return the `count` operations that matter most, in the order of their calls.
 
-        First the stuck one and some of what could not come next, then the end of the prefix, then
-        the others from the last one back.
+        First the stuck one, those accused with it, and some of what could not come next, then the
+        end of the prefix, then the others from the last one back.
         """
         wanted = [] if self.stuck is None else [self.stuck]
+        wanted += self.accused
         wanted += [op for op, _ in self.could_not[: max(1, count // 3)]]
         wanted += [op for op, _ in reversed(self.prefix)]
         wanted += [each.op for each in reversed(self.operations)]
@@ -163,7 +167,14 @@ def failing_part(finding: Finding, rows: Mapping[int, Mapping[str, Any]]) -> Fai
         model=str(details.get("model") or ""),
         method=str(details.get("method") or ""),
         undecided=str(details.get("why") or "") if finding.kind == "undecided" else "",
+        accused=accused_in(details),
     )
+
+
+def accused_in(details: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return who is proven to be at fault (checkers.linearizability.accusation), if anybody is."""
+    ops = listed(mapping(details.get("accused")).get("operations"))
+    return tuple(op for op in ops if is_whole(op) and 0 <= op <= ID_MAX)
 
 
 def shown_findings(verdict: Verdict) -> tuple[Finding, ...]:

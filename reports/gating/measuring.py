@@ -46,6 +46,7 @@ LOSS_CHECKERS: Final = (
     "consumer-offsets",
     "counter",
     "durability",
+    "final-reads",
     "group-delivery",
     "log-anomalies",
     "lost-write",
@@ -106,7 +107,8 @@ def measure_loss(conclusions: Sequence[Conclusion]) -> Measured:
     largest number stands. It is the whole loss only if who found it looked at every operation.
     """
     key = "acknowledged_loss"
-    able = [one for one in conclusions if one.checker in LOSS_CHECKERS]
+    judges = [one for one in conclusions if one.checker in LOSS_CHECKERS]
+    able = [one for one in judges if not one.summary.startswith("not judged")]
     unsure = [one.checker for one in able if one.outcome is Outcome.UNKNOWN]
     found = [_loss(conclusions, kinds) for kinds in LOSSES]
     if total := sum(count for count, _ in found):

@@ -17,6 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reports.check_page.model import accused_in
+from reports.plain_json import is_whole, listed, mapping
+
 ALL_MAX: Final = 16_000
 """A run of so many operations is shown whole."""
 NAMED_MAX: Final = 8_000
@@ -79,23 +82,23 @@ class Chosen:
 
 
 def named_operations(results: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the ids of all operations that findings in results.json name, broken or observed."""
-    checkers = results.get("checkers")
-    verdicts = checkers.values() if isinstance(checkers, Mapping) else ()
-    named: dict[int, None] = {}
-    for verdict in verdicts:
-        for place in ("findings", "observed"):
-            findings = verdict.get(place) if isinstance(verdict, Mapping) else None
-            named.update(dict.fromkeys(_ids(findings)))
+    """Return the ids of all operations that findings in results.json name, broken or observed.
+
+    First those that are proven to be at fault: no limit cuts them off.
+    """
+    findings = list(_findings(results))
+    accused = (accused_in(mapping(finding.get("details"))) for finding in findings)
+    named = dict.fromkeys(op for ops in accused for op in ops)
+    for finding in findings:
+        ops = listed(finding.get("operations"))
+        named.update(dict.fromkeys(op for op in ops if is_whole(op) and abs(op) < 2**63))
     return tuple(named)
 
 
-def _ids(findings: object) -> Iterable[int]:
-    for finding in findings if isinstance(findings, list) else ():
-        ids = finding.get("operations") if isinstance(finding, Mapping) else None
-        for op in ids if isinstance(ids, list) else ():
-            if isinstance(op, int) and not isinstance(op, bool) and abs(op) < 2**63:
-                yield op
+def _findings(results: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    for verdict in mapping(results.get("checkers")).values():
+        for place in ("findings", "observed"):
+            yield from (mapping(finding) for finding in listed(mapping(verdict).get(place)))
 
 
 def choose(operations: pa.Table, named: Collection[int] = (), fewer: Fewer = ALL) -> Chosen:

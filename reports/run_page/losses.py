@@ -57,7 +57,11 @@ def losses(results: Mapping[str, Any]) -> Losses:
     by_fault: Counter[int] = Counter()
     for verdict in verdicts.values():
         by_fault |= _by_fault(verdict)  # they look at the same history: the larger count of each
-    able = [name for name in LOSS_CHECKERS if name in verdicts]
+    able = [
+        name
+        for name in LOSS_CHECKERS
+        if name in verdicts and not mapping(verdicts[name].get("data")).get("not_judged")
+    ]
     unsure = [name for name in able if verdicts[name].get("valid") == "unknown"]
     if total:
         is_cut = sum(by_fault.values()) < total

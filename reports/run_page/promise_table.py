@@ -9,10 +9,11 @@ from harness.promises import in_families
 from reports import plain_words
 from reports.model import CheckerView, PromiseRow
 
-DURABLE, DELIVERED, LINEARIZABLE, PREFIX, EXCLUDED, MEANT = range(6)
+DURABLE, DELIVERED, LINEARIZABLE, PREFIX, EXCLUDED, MEANT, RULES = range(7)
 
 JUDGES: Final[Mapping[str, tuple[int, ...]]] = {
     "durability": (DURABLE,),
+    "final-reads": (DURABLE,),
     "set-full": (DURABLE, LINEARIZABLE, EXCLUDED),
     "counter": (DURABLE, LINEARIZABLE, EXCLUDED),
     "total-queue": (DURABLE, LINEARIZABLE, EXCLUDED),
@@ -25,6 +26,7 @@ JUDGES: Final[Mapping[str, tuple[int, ...]]] = {
     "cycles": (LINEARIZABLE, EXCLUDED),
     "transaction-cycles": (LINEARIZABLE, EXCLUDED),
     "committed-prefix": (PREFIX,),
+    "invariants": (RULES,),
     "run-as-planned": (MEANT,),
     "vacuity": (MEANT,),
     "stats": (MEANT,),
@@ -54,6 +56,8 @@ def promise_rows(promises: object, checkers: Sequence[CheckerView]) -> tuple[Pro
     """
     stated: Mapping[str, Any] = promises if isinstance(promises, Mapping) else {}
     rows = [_row(which, words, checkers) for which, words in _stated(stated)]
+    if any(RULES in JUDGES.get(checker.name, ()) for checker in checkers):
+        rows.append(_row(RULES, "The nodes keep the rules of their own protocol.", checkers))
     if checkers:
         meant = (
             "The run tried this: it took its course, faults bit, and enough was done under them."

@@ -44,6 +44,11 @@ PROBLEMS_MAX = 20
 """Problems that the run itself noted (a node ended by itself) that are shown."""
 
 NOT_KNOWN = "not known"
+NO_KIND = len(plain_words.WORDS) + 1
+RULES = "invariants"
+"""Who judges whether the nodes kept their own rules (harness.invariants)."""
+EXPLAINS_LAST = ("stats", "vacuity")
+"""Checkers whose doubts say least, the least first: what is amiss elsewhere may explain them."""
 
 
 def build_view(folder_path: Path) -> RunView:
@@ -290,10 +295,20 @@ def _why(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerVie
     if not decisive:
         return "no checker said more"
     if verdict == "UNKNOWN":  # why it is not known is in the summaries, not in what was found
-        return _summaries(decisive)
-    found = plain_words.say(plain_words.add_up(checker.totals for checker in decisive))
-    silent = _summaries(checker for checker in decisive if not checker.totals)
-    return "; ".join(part for part in (found, silent) if part)
+        return _summaries(sorted(decisive, key=_explains))
+    # Of a broken rule its own words say more than its kind.
+    rules = [checker.summary for checker in decisive if checker.name == RULES]
+    others = [checker for checker in decisive if checker.name != RULES]
+    found = plain_words.say(plain_words.add_up(checker.totals for checker in others))
+    silent = _summaries(checker for checker in others if not checker.totals)
+    return "; ".join(part for part in (*rules, found, silent) if part)
+
+
+def _explains(checker: CheckerView) -> int:
+    """Where a checker's doubt stands among others: first how the run went, last what it did not."""
+    if checker.name == "run-as-planned":
+        return -1
+    return EXPLAINS_LAST[::-1].index(checker.name) + 1 if checker.name in EXPLAINS_LAST else 0
 
 
 def _observed(checkers: Sequence[CheckerView], promises: object) -> str:
@@ -308,7 +323,11 @@ def _observed(checkers: Sequence[CheckerView], promises: object) -> str:
 
 def _why_kinds(verdict: str, results: Mapping[str, Any], checkers: Sequence[CheckerView]) -> str:
     """Return the decisive checkers' own summaries, where the plain words stand for them."""
-    decisive = [checker for checker in checkers if checker.verdict == verdict and checker.totals]
+    decisive = [
+        checker
+        for checker in checkers
+        if checker.verdict == verdict and checker.totals and checker.name != RULES
+    ]
     return _summaries(decisive) if verdict == "INVALID" and not results.get("why") else ""
 
 
@@ -317,13 +336,17 @@ def _summaries(checkers: Iterable[CheckerView]) -> str:
 
 
 def _checkers(results: Mapping[str, Any], surroundings: Surroundings) -> tuple[CheckerView, ...]:
-    """View the checkers, those that found something first."""
+    """View the checkers, the gravest first: by their verdicts, then by what they found."""
     views = [
         _checker(str(name), mapping(verdict), surroundings)
         for name, verdict in mapping(results.get("checkers")).items()
     ]
-    rank = {"INVALID": 0, "UNKNOWN": 1, "VALID": 2}
-    return tuple(sorted(views, key=lambda view: rank[view.verdict]))
+    return tuple(sorted(views, key=_gravity))
+
+
+def _gravity(checker: CheckerView) -> tuple[int, int]:
+    gravest = min((plain_words.rank(kind) for kind, _ in checker.totals), default=NO_KIND)
+    return ("INVALID", "UNKNOWN", "VALID").index(checker.verdict), gravest
 
 
 def _checker(name: str, verdict: Mapping[str, Any], surroundings: Surroundings) -> CheckerView:

@@ -21,6 +21,7 @@ from harness.history.schema import APPENDING
 from harness.plugins import FaultWindow
 from reports.model import OperationRow, Violation, ViolationGroup, named_operations
 from reports.plain_json import ID_MAX, is_whole
+from reports.plain_words import rank
 
 SHOWN_MAX = 20
 """Findings of one checker that are shown; the number of the rest is said."""
@@ -171,7 +172,9 @@ def group_findings(
     surroundings: Surroundings,
     checker: str = "",
 ) -> tuple[ViolationGroup, ...]:
-    """Group findings by kind and fault, the largest of each kind first; detail their first ones.
+    """Group findings by kind and fault, the gravest kind first, of each the largest group.
+
+    The first ones of each group are detailed.
 
     `totals` counts the checker's findings by kind, kept or not; a kind that it lacks, or has
     no more of than there are, was kept whole.
@@ -182,7 +185,7 @@ def group_findings(
         violation = _violation(finding, surroundings, checker)
         kept[violation.kind] += 1
         grouped.setdefault((violation.kind, violation.fault or ""), []).append((finding, violation))
-    ordered = sorted(grouped.values(), key=len, reverse=True)
+    ordered = sorted(grouped.values(), key=lambda group: (rank(group[0][1].kind), -len(group)))
     largest = {members[0][1].kind: members for members in reversed(ordered)}
     if len(ordered) > SHOWN_MAX:  # a kind of few findings must not be left out for its faults
         ordered.sort(key=lambda members: largest[members[0][1].kind] is not members)

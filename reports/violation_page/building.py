@@ -20,7 +20,7 @@ from reports.plain_words import title
 from reports.run_page.violations import Surroundings
 from reports.spacetime import Picture, describe, lay_out
 from reports.violation_page.choosing import pages_of
-from reports.violation_page.claims import base_kind, claim_of
+from reports.violation_page.claims import SEEN_LIVE, base_kind, claim_of
 from reports.violation_page.disappearance import disappearance_of, struck_between, told
 from reports.violation_page.kept_entries import Kept, entries_around, map_around, read_kept
 from reports.violation_page.meaning import meaning_of, terms_there
@@ -44,6 +44,7 @@ from reports.violation_page.moments import (
     moments_of,
     next_leader,
     of_faults,
+    seen_at,
     turns_of,
 )
 from reports.violation_page.node_lines import Clock, NodeLog, clock_of, lines_around, read_logs
@@ -62,9 +63,11 @@ INSTEAD_MAX: Final = 6
 _SHOWN_ELSEWHERE: Final = frozenset(
     {
         "operations", "prefix", "could_not", "states", "stuck", "before", "model", "method",
-        "cycle", "component", "process", "stale",
+        "cycle", "component", "process", "stale", "accused",
     }
 )  # fmt: skip
+_SAID_IN_WORDS: Final = frozenset({"at_ns", "finding", "matters", "promise", "last_line"})
+"""Details of what was seen live (`SEEN_LIVE`) that the claim and the course tell."""
 _OF_DURABILITY: Final = "durability"
 
 
@@ -121,7 +124,8 @@ def _page(
     turns = turns_of(moment_ns, gone)
     spans = _spans(rows, violation.named, moment_ns, gone, view.duration_ns)
     faults = faults_near(view.faults, spans, turns)
-    story = Story(steps, view.lanes, faults, run.ends, entries, turns, gone)
+    seen = _seen(violation)
+    story = Story(steps, view.lanes, faults, run.ends, entries, turns, gone, seen)
     moments = moments_of(story)
     losses = _losses(checker, violation)
     return ViolationPage(
@@ -131,7 +135,7 @@ def _page(
         checker=checker.name,
         violation=violation,
         is_observed=is_observed,
-        title=title(kind),
+        title=_title(kind, details),
         claim=claim_of(
             violation,
             tuple(row for row in rows if row.marked),
@@ -159,10 +163,30 @@ def _page(
         part=_part(violation),
         lines=_lines(run, moments, turns, gone, faults),
         evidence=tuple(
-            (name, what) for name, what in violation.evidence if name not in _SHOWN_ELSEWHERE
+            (name, what)
+            for name, what in violation.evidence
+            if name not in _SHOWN_ELSEWHERE and not (kind in SEEN_LIVE and name in _SAID_IN_WORDS)
         )[:EVIDENCE_MAX],
         notes=_notes(run, moment_ns),
     )
+
+
+def _title(kind: str, details: Mapping[str, Any]) -> str:
+    """Say what broke as a heading; an invariant has a name of its own."""
+    name = details.get("invariant")
+    is_named = kind == "invariant-broken" and isinstance(name, str)
+    return f"Invariant {name} was broken" if is_named else title(kind)
+
+
+def _seen(violation: Violation) -> Moment | None:
+    """Return when a world saw an invariant broken: no operation and no node's end tells that."""
+    at_ns = seen_at(violation)
+    details = violation.details
+    if at_ns is None or base_kind(violation.kind) != "invariant-broken":
+        return None
+    where = f"{details['node']}: " if details.get("node") else ""
+    what = f"{where}{details.get('invariant')} is broken: {details.get('finding')}"
+    return Moment(at_ns, "node", what, is_key=True)
 
 
 def _facts(path: Path) -> Mapping[str, Any]:

@@ -25,6 +25,17 @@ _CIRCLE: Final = (
     " what, the order inside each client, and real time."
 )
 PROMISED: Final[Mapping[str, str]] = {
+    "invariant-broken": (
+        "The group's invariants hold at every moment, on every node: the simulated world looks"
+        " after every step."
+    ),
+    "rule-broken": (
+        "A node keeps the rules of its own protocol. Where it finds one broken it stops, rather"
+        " than go on."
+    ),
+    "damage-found": (
+        "What a node has synced it finds again as it was written, unless a fault damages it."
+    ),
     "lost-append": _KEPT,
     "altered": _KEPT,
     "reordered": _KEPT,
@@ -66,6 +77,18 @@ PROMISED: Final[Mapping[str, str]] = {
     "int-nonmonotonic-poll": _FORWARD,
     "nonmonotonic-send": "The messages of one producer stand in the order in which it sent them.",
     "lost-message": "Every acknowledged message is delivered to the consumer group.",
+    "late-delivery": (
+        "While nothing is wrong with the group, a message that is there, or whose delay is over,"
+        " is delivered within a few seconds (docs/anomalies.md says how many)."
+    ),
+    "early-delivery": "A delayed message comes when its delay is over, and not before.",
+    "duplicate-delivery": "A delayed message is put into its queue once.",
+    "missed-tag": "Who asks a queue for one tag is given every message that bears it.",
+    "unwanted-tag": "Who asks a queue for one tag is given only messages that bear it.",
+    "lock-overlap": (
+        "While a consumer holds the lock of a queue no other one is given it, as long as the same"
+        " node leads in the same term."
+    ),
     "out-of-order": "A consumer is given one producer's messages in the order of its sends.",
     "redelivered-committed": (
         "What a consumer group has committed is not delivered to it again, unless somebody sets"
@@ -97,6 +120,8 @@ PROMISED: Final[Mapping[str, str]] = {
     "G1c-realtime": _CIRCLE,
 }
 """What is promised, by the kind of a finding that says it was broken."""
+SEEN_LIVE: Final = frozenset({"invariant-broken", "rule-broken", "damage-found"})
+"""Kinds that were seen while the run went on, by its world or by a node that ended."""
 UNNAMED: Final = "The checker holds the group to a rule of its own; see what it says."
 DURABLE: Final = frozenset({"lost-append", "altered", "reordered", "missing-on-node"})
 """Kinds about an acknowledged append that is not where it must be."""
@@ -140,7 +165,9 @@ def claim_of(
         own: what the target promises of itself, in its own words.
     """
     kind = base_kind(violation.kind)
-    promised = PROMISED.get(kind, UNNAMED)
+    own_words = violation.details.get("promise")
+    is_told = kind == "invariant-broken" and isinstance(own_words, str) and own_words
+    promised = str(own_words) if is_told else PROMISED.get(kind, UNNAMED)
     instead = ""
     if kind in DURABLE and violation.value is not None:
         instead = _durable(violation, kind, marked, nodes)

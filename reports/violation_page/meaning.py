@@ -6,12 +6,12 @@ for nobody who lacks it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from harness.history.schema import APPENDING
 from reports.model import OperationRow, RoleSpan, Violation
-from reports.violation_page.claims import DURABLE, base_kind, in_words
+from reports.violation_page.claims import DURABLE, SEEN_LIVE, base_kind, in_words
 from reports.violation_page.disappearance import struck_between
 from reports.violation_page.model import Entries
 from reports.violation_page.moments import LEADER, Story, in_term, leader_at, next_leader
@@ -24,6 +24,16 @@ _TAKING: Final = frozenset({"power", "wipe", "rollback", "damage"})
 """Faults that take away what nodes had stored."""
 TAKEN_WORDS: Final = "bytes lost"
 """How the evidence of other faults says that they did (a kill of a node on a volatile disk)."""
+_OF_ENDS: Final[Mapping[str, str]] = {
+    "rule-broken": (
+        "The node saw it when it stopped; what broke the rule was done before, by itself or by a"
+        " node that it heard of. What all of them printed until then stands below."
+    ),
+    "damage-found": (
+        "What is synced stays. So either it was never written as the node believed, or something of"
+        " the node's own wrote over it, or cut it off."
+    ),
+}
 NOT_RECORDED: Final = (
     "Which nodes had the append when it was acknowledged, and who voted for the leader of term"
     " {term}, was not recorded here; what the nodes printed, below, may tell."
@@ -47,6 +57,11 @@ def meaning_of(violation: Violation, story: Story, moment_ns: int | None) -> str
             " nothing in the protocol ever brings them together again: a committed entry is never"
             " replaced."
         )
+    if kind in SEEN_LIVE:
+        matters = violation.details.get("matters")
+        return str(matters) if kind == "invariant-broken" and matters else _OF_ENDS.get(kind, "")
+    if kind == "unexplained-offset":
+        return _who_took_it(violation, story)
     if kind in _ABOUT_READS:
         return _who_answered(violation, [step.row for step in story.steps], story.lanes)
     return ""
@@ -156,6 +171,31 @@ def terms_there(entries: Entries | None) -> set[int]:
         for entry in cell
         if entry.is_it and entry.term is not None
     }
+
+
+def _who_took_it(violation: Violation, story: Story) -> str:
+    """Say whose value stands at an offset that no append was to take, by the nodes' logs."""
+    rows = () if story.entries is None else story.entries.rows
+    there = {entry.value for row in rows for cell in row.cells for entry in cell if entry.is_it} - {
+        None
+    }
+    for step in story.steps:
+        row = step.row
+        if row.f not in APPENDING or row.input not in there:
+            continue
+        if row.outcome == "fail":
+            said = f": {row.error}" if row.error else ""
+            return (
+                f"The nodes' logs hold {row.input} there. Client {row.process}, which appended it,"
+                f" was answered that this had certainly failed{said}. It was answered as failed,"
+                " yet stored."
+            )
+        if row.outcome == "ok" and row.offset not in (None, violation.offset):
+            return (
+                f"The nodes' logs hold {row.input} there, which client {row.process} was told"
+                f" stands at offset {row.offset}: the value {row.input} is stored twice."
+            )
+    return ""
 
 
 def _who_answered(

@@ -7,7 +7,7 @@ polled, which faults were on, and what the nodes' logs held at the end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from harness.history.schema import APPENDING
@@ -15,7 +15,7 @@ from reports.check_page.model import visible
 from reports.model import FaultRow, OperationRow, RoleSpan, Violation
 from reports.plain_json import is_whole
 from reports.spacetime import describe
-from reports.violation_page.claims import TERM_BEGAN
+from reports.violation_page.claims import SEEN_LIVE, TERM_BEGAN, base_kind
 from reports.violation_page.model import Disappearance, Entries, Moment, Step
 from reports.violation_page.steps import PUTTING
 
@@ -42,10 +42,12 @@ def moment_of(
 ) -> int | None:
     """Return the moment that a violation is about; None where nothing says it.
 
-    Where the finding is about a read, it is when that returned, else when the append was
-    acknowledged; of what is about the logs alone, when the first leader of the entry's term began
-    to lead.
+    Of what was seen while the run went on it is then. Where the finding is about a read, it is
+    when that returned, else when the append was acknowledged; of what is about the logs alone,
+    when the first leader of the entry's term began to lead.
     """
+    if (seen_ns := seen_at(violation)) is not None:
+        return seen_ns
     first = next((row for row in rows if row.marked and row.op in violation.named[:1]), None)
     is_look = first is not None and first.f not in APPENDING
     if violation.acknowledged_ns is not None and not is_look:
@@ -55,6 +57,12 @@ def moment_of(
         return row.call_ns if row.return_ns is None else row.return_ns
     led = [span.start_ns for span in lanes if span.role == LEADER and span.term in terms]
     return min(led, default=None)
+
+
+def seen_at(violation: Violation) -> int | None:
+    """Return when it was seen, of what was seen while the run went on and is in no history."""
+    at_ns = violation.details.get("at_ns")
+    return at_ns if base_kind(violation.kind) in SEEN_LIVE and is_whole(at_ns) else None
 
 
 def _row_of(violation: Violation, rows: Sequence[OperationRow]) -> OperationRow | None:
@@ -68,6 +76,8 @@ def moment_is(violation: Violation, rows: Sequence[OperationRow], moment_ns: int
     """Say in a word or two what was at the moment that `moment_of` found."""
     if moment_ns is None:
         return ""
+    if moment_ns == seen_at(violation):
+        return "seen"
     if moment_ns == violation.acknowledged_ns:
         return ACKNOWLEDGED
     row = _row_of(violation, rows)
@@ -130,7 +140,11 @@ def turns_of(moment_ns: int | None, gone: Disappearance | None) -> tuple[int, ..
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What a course is told from. `ends` are what nodes said when they ended by themselves."""
+    """What a course is told from.
+
+    `ends` are what nodes said when they ended by themselves, `seen` is what was seen live and
+    stands in none of the rest.
+    """
 
     steps: Sequence[Step]
     lanes: Sequence[RoleSpan]
@@ -139,6 +153,7 @@ class Story:
     entries: Entries | None
     turns: Sequence[int]
     gone: Disappearance | None = None
+    seen: Moment | None = None
 
 
 def moments_of(story: Story) -> tuple[Moment, ...]:
@@ -148,7 +163,12 @@ def moments_of(story: Story) -> tuple[Moment, ...]:
         from_ns, to_ns = story.turns[0] - SOON_NS, story.turns[-1] + SOON_NS
         told += _of_leaders(story.lanes, story.turns)
         told += of_faults(story.faults)
-        told += [each for each in story.ends if from_ns <= (each.time_ns or 0) <= to_ns]
+        told += [
+            replace(each, is_key=each.time_ns in story.turns)
+            for each in story.ends
+            if from_ns <= (each.time_ns or 0) <= to_ns
+        ]
+        told += [] if story.seen is None else [story.seen]
     if len(told) > MOMENTS_MAX and story.turns:
         told.sort(key=lambda each: (not each.is_key, _distance(each.time_ns or 0, story.turns)))
     told = sorted(told[:MOMENTS_MAX], key=lambda each: each.time_ns or 0)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from harness.history.schema import APPENDING
+from reports.check_page.model import accused_in
 from reports.model import OperationRow, Violation
 from reports.run_page.violations import Surroundings
 from reports.violation_page.claims import DURABLE, base_kind
@@ -18,7 +19,8 @@ LOOKS_MAX: Final = 3
 """Looks at the place that are shown, of the first ones and of the last ones."""
 _LOOKING: Final = ("read", "poll")
 PUTTING: Final = (
-    *APPENDING, "write", "cas", "add", "commit", "enqueue", "assign", "seek", "subscribe",
+    *APPENDING, "delay", "batch", "write", "cas", "add", "enqueue", "commit", "commit-oneway",
+    "reset", "unlock", "assign", "seek", "subscribe",
 )  # fmt: skip
 """Operations of which nothing comes back but that they were done."""
 NOTHING: Final = "nothing"
@@ -26,6 +28,8 @@ CAS_SEEN: Final = {0: "another value stood there", 1: "it took effect"}
 _MUST_APPEND: Final[Mapping[str, str]] = {
     "damaged": "it can be read again as it was written",
     "duplicated": "it stands in the log once",
+    "late-delivery": "it is delivered in time",
+    "missed-tag": "who asks for its tag is given it",
     "lost-message": "it is delivered",
     "lost-write": "whoever comes past it is given it",
     "negative-offset": "an offset from 0 on",
@@ -37,6 +41,12 @@ _MUST_SHOW: Final[Mapping[str, str]] = {
     "G1a": "anything but {value}",
     "aborted-read": "anything but {value}",
     "duplicate": "{value} at one offset alone",
+    "duplicate-delivery": "{value} at one offset alone",
+    "early-delivery": "nothing with {value} yet",
+    "late-delivery": "{value}, some seconds earlier",
+    "lock-overlap": "0: another consumer holds it",
+    "missed-tag": "{value} among what it brought",
+    "unwanted-tag": "no message without that tag",
     "phantom-read": "anything but {value}",
     "inconsistent-offsets": "one value at offset {offset} for all",
     "int-nonmonotonic-poll": "only what stands behind what came before",
@@ -54,7 +64,14 @@ _MUST_SHOW: Final[Mapping[str, str]] = {
 }
 """What the answer that a violation of this kind is about could have been."""
 _ACCUSED_FIRST: Final = frozenset(
-    {"aborted-read", "duplicate", "phantom-read", "unexplained-offset"}
+    {
+        "aborted-read",
+        "duplicate",
+        "duplicate-delivery",
+        "phantom-read",
+        "unexplained-offset",
+        "unwanted-tag",
+    }
 )
 """Kinds of which a checker names the wrong answer first; of the others it was called last."""
 _SEARCHED: Final = frozenset({"not-linearizable"})
@@ -79,8 +96,10 @@ def minimal(
     others = surroundings.appends_of(key, list(instead)) if key is not None else []
     rows: dict[tuple[object, ...], OperationRow] = {}
     named = {row.op for row in marked} or {row.op for row in at_place}
-    if base_kind(violation.kind) in _SEARCHED and len(named) > ACCUSED_MAX:
-        named &= set(violation.named[:1])  # the others are what it does not agree with
+    if accused := set(accused_in(violation.details)):
+        named &= accused  # the others are what these do not agree with
+    elif base_kind(violation.kind) in _SEARCHED and len(named) > ACCUSED_MAX:
+        named &= set(violation.named[:1])
     for row in (*marked, *at_place, *others, *looks):
         if len(rows) < OPERATIONS_MAX:
             # A transaction is one operation of several rows.
@@ -90,11 +109,12 @@ def minimal(
 
 
 def _nearest_first(rows: Sequence[OperationRow], violation: Violation) -> list[OperationRow]:
-    """Sort operations by how near they are to the one named first, which the violation is about."""
+    """Sort operations: those that the violation is about, and how near others are to the first."""
     first = next((row for row in rows if row.op in violation.named[:1]), None)
     if first is None:
         return list(rows)
-    return sorted(rows, key=lambda row: (row.op != first.op, abs(row.call_ns - first.call_ns)))
+    accused = {first.op, *accused_in(violation.details)}
+    return sorted(rows, key=lambda row: (row.op not in accused, abs(row.call_ns - first.call_ns)))
 
 
 def steps_of(

@@ -11,6 +11,7 @@ DLedgerCommitLog; response codes as in DLEDGER.md A.2 and DESIGN.md decision 7.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 from system.broker.admin import ADMIN_CODES, Admin
 from system.broker.appender import Appender
@@ -52,6 +53,12 @@ class Broker:
     first entry where no checkpoint has them. `mode` is what the core keeps its log for.
     """
 
+    groups_type: ClassVar[type[GroupRequests]] = GroupRequests
+    sends_type: ClassVar[type[Sends]] = Sends
+    conditional_type: ClassVar[type[ConditionalSends]] = ConditionalSends
+    reads_type: ClassVar[type[Reads]] = Reads
+    delays_type: ClassVar[type[DelayDelivery]] = DelayDelivery
+
     def __init__(
         self,
         core: Core,
@@ -78,17 +85,17 @@ class Broker:
         self._outbox = Outbox(core, mode.not_leader)
         self._appender = Appender(core, self._reput, config, mode.format, mode.to_take_over)
         self._pending = mode.pending(core, self._outbox)
-        self._groups = GroupRequests(
+        self._groups = self.groups_type(
             core, self._reput, self._appender, self._pending, self._outbox, config, mode
         )
         topics = self._groups.topics
-        self._sends = Sends(self._appender, self._pending, self._outbox, config, topics)
-        self._conditional = ConditionalSends(self._sends, self._appender, self._outbox)
+        self._sends = self.sends_type(self._appender, self._pending, self._outbox, config, topics)
+        self._conditional = self.conditional_type(self._sends, self._appender, self._outbox)
         consumers = self._groups.heartbeats.groups
         codes = mode.anywhere_codes
-        self._reads = Reads(core, self._reput, self._outbox, config, consumers, codes)
+        self._reads = self.reads_type(core, self._reput, self._outbox, config, consumers, codes)
         self._admin = Admin(core, self._reput, self._appender, self._pending, self._outbox, config)
-        self._delays = DelayDelivery(core, self._reput, self._appender, config)
+        self._delays = self.delays_type(core, self._reput, self._appender, config)
         self._checkpoint: BrokerCheckpoint | None = None  # taken and not known to be saved
         self._is_disk_full = False
         self._is_over_full_ratio = False

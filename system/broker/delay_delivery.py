@@ -71,7 +71,7 @@ class DelayDelivery:
         self.has_more = left <= 0 or bytes_left <= 0
         self._look_ms = now_ms + LOOK_INTERVAL_MS
         if appender.append(now_ms) is not None:  # later then: nothing of it was appended
-            self._next = before
+            self._refused(before)
             self.has_more = False
 
     def _deliver_level(
@@ -82,18 +82,17 @@ class DelayDelivery:
         queues = self._reput.queues
         end = queues.end(queue)
         offsets = self._reput.tables.offsets
-        done = offsets.get(DELIVERY_GROUP, _SCHEDULE_TOPIC, level) or 0
+        done = self._done(level)
         if done > end and self._reput.may_lose_entries:
             offsets.set_back(DELIVERY_GROUP, _SCHEDULE_TOPIC, level, end)
             done = end
         if not end:
             return 0, 0
         offset = max(done, self._next.get(level, 0), queues.begin(queue))
-        latest_ms = wall_ms + self._config.delay_ms(level)
         count = size = 0
         while offset < end and count < count_max and size < bytes_max:
             ((position, message_bytes, due_ms),) = queues.units(queue, offset, 1)
-            if wall_ms < due_ms <= latest_ms:
+            if self._must_wait(level, (position, message_bytes), due_ms, wall_ms):
                 break
             self._build(level, offset, position, message_bytes, wall_ms)
             offset += 1
@@ -118,3 +117,18 @@ class DelayDelivery:
             )
         except EntryTooLarge:
             return  # a foreign message that was stored without room for its delivery
+
+    # ---- decisions that calibration may break, each in a method of its own -------------
+
+    def _done(self, level: int) -> int:
+        """Up to which offset of a level all is delivered, by the committed entries."""
+        return self._reput.tables.offsets.get(DELIVERY_GROUP, _SCHEDULE_TOPIC, level) or 0
+
+    def _must_wait(self, level: int, place: tuple[int, int], due_ms: int, wall_ms: int) -> bool:
+        """Whether the message at that (position, size) is to come later."""
+        del place
+        return wall_ms < due_ms <= wall_ms + self._config.delay_ms(level)
+
+    def _refused(self, before: dict[int, int]) -> None:
+        """Nothing of what was built was appended: go on where the last look ended."""
+        self._next = before

@@ -7,6 +7,7 @@ as in DLEDGER.md A.2.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import msgspec
 
@@ -61,6 +62,10 @@ class GroupRequests:
     Heartbeats are taken by any member; commits, offsets and locks by the leader alone.
     """
 
+    offsets_type: ClassVar[type[OffsetCommits]] = OffsetCommits
+    heartbeats_type: ClassVar[type[ClientHeartbeats]] = ClientHeartbeats
+    locks_type: ClassVar[type[QueueLocks]] = QueueLocks
+
     def __init__(
         self,
         core: Core,
@@ -81,9 +86,9 @@ class GroupRequests:
             else self._events
         )
         self.topics = Topics(reput.tables.topics, self._events, lambda: reput.queues)
-        self.offsets = OffsetCommits(reput.tables.offsets, offset_events)
-        self.heartbeats = ClientHeartbeats(self.topics, outbox)
-        self._locks = QueueLocks()
+        self.offsets = self.offsets_type(reput.tables.offsets, offset_events)
+        self.heartbeats = self.heartbeats_type(self.topics, outbox)
+        self._locks = self.locks_type()
         self._locks_term = -1
         self._proofs = LeaderProofs(core, reput, outbox, config)
         topic_requests = TopicRequests(self.topics, self._events)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from system.broker.consumer_groups import ConsumerGroups
 from system.broker.core import Core
@@ -68,6 +69,8 @@ class Read:
 class Reads:
     """The reads that were asked for and are not answered yet."""
 
+    held_type: ClassVar[type[HeldPulls[Read]]] = HeldPulls
+
     def __init__(
         self,
         core: Core,
@@ -85,7 +88,7 @@ class Reads:
         self._anywhere_codes = anywhere_codes
         self._count = 0
         self._confirmed: deque[tuple[int, Read]] = deque()  # (index to be applied, read)
-        self._held: HeldPulls[Read] = HeldPulls(config.pulls_held_max, config.filtered_units_max)
+        self._held = self.held_type(config.pulls_held_max, config.filtered_units_max)
         self._held_in = (reput.queues, core.is_ready)
 
     @property

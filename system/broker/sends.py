@@ -167,10 +167,15 @@ class Sends:
         self._appender.next_offset[queue] = first_offset + len(messages)
         if request.is_oneway:
             return
+        told = b",".join(self._told_ids(ids))
         reply = send_response(
-            request.opaque, b",".join(ids), fields.queue_id, first_offset, request.serialize_type
+            request.opaque, told, fields.queue_id, first_offset, request.serialize_type
         )
         self._wait(connection, request, reply, now_ms)
+
+    def _told_ids(self, ids: list[bytes]) -> list[bytes]:
+        """Return by which ids the sender of a batch is told where its messages stand."""
+        return ids
 
     def _checked_batch(self, request: SendRequest, topic: bytes) -> Sequence[BatchMessage]:
         """Return the messages with their whole properties. Raises CommandError."""

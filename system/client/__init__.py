@@ -11,8 +11,9 @@ from system.client.group_consumer import GroupConsumer, Intervals
 from system.client.group_membership import GroupMembership
 from system.client.name_servers import brokers
 from system.client.offsets import commit_offset, committed_offset
+from system.client.parts import ClientParts
 from system.client.producer import Producer, Sent
-from system.client.pull_consumer import PullConsumer, Pulled
+from system.client.pull_consumer import PullConsumer, Pulled, tags_of
 from system.client.queue_reader import ConsumeError
 from system.client.results import BatchResult, Metadata, PullResult, SendResult
 from system.client.routes import MessageQueue
@@ -24,6 +25,7 @@ __all__ = [
     "BatchMessage",
     "BatchResult",
     "BrokerGroupClient",
+    "ClientParts",
     "ConsumeError",
     "DamagedResponseError",
     "GroupConsumer",
@@ -42,4 +44,5 @@ __all__ = [
     "brokers",
     "commit_offset",
     "committed_offset",
+    "tags_of",
 ]

@@ -7,6 +7,7 @@ route is asked for again at once when a broker refuses or cannot be reached.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import trio
 
@@ -35,6 +36,8 @@ OnRequest = Callable[[str, Command], None]
 class Channels:
     """One connection for each address, opened when it is needed."""
 
+    connection_type: ClassVar[type[Connection]] = Connection
+
     def __init__(self, on_request: OnRequest | None = None) -> None:
         self._connections: dict[str, Connection] = {}
         self._on_request = on_request
@@ -45,13 +48,20 @@ class Channels:
         connection = await self._connection(address, timeout_s)
         return await connection.call(command, timeout_s - (trio.current_time() - begin_s))
 
+    async def tell(self, address: str, command: Command, timeout_s: float) -> None:
+        """Send a request that nobody answers. Raises RefusedError if nobody listens there."""
+        connection = await self._connection(address, timeout_s)
+        await connection.tell(command, timeout_s)
+
     async def _connection(self, address: str, timeout_s: float) -> Connection:
         connection = self._connections.get(address)
         if connection is not None and connection.is_open:
             return connection
         host, port = parse_address(address)
         try:
-            connection = await Connection.open(host, port, min(timeout_s, CONNECT_TIMEOUT_S))
+            connection = await self.connection_type.open(
+                host, port, min(timeout_s, CONNECT_TIMEOUT_S)
+            )
         except OSError as error:
             raise RefusedError(UNREACHABLE, f"{address} cannot be reached: {error}") from None
         other = self._connections.get(address)

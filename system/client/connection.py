@@ -13,7 +13,13 @@ from itertools import count
 import trio
 
 from system.remoting.codes import ResponseCode
-from system.remoting.command import Command, CommandError, decode_command, encode_command
+from system.remoting.command import (
+    ONEWAY_FLAG,
+    Command,
+    CommandError,
+    decode_command,
+    encode_command,
+)
 from system.remoting.frame import FrameBuffer, FrameError
 
 REQUESTS_UNDER_WAY_MAX = 10_000
@@ -39,7 +45,7 @@ class DamagedResponseError(OutcomeUnknownError):
     """
 
 
-class _Call:
+class PendingCall:
     """A request under way."""
 
     __slots__ = ("done", "response")
@@ -55,7 +61,7 @@ class Connection:
     def __init__(self, stream: trio.SocketStream) -> None:
         self._sock = stream.socket
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, PendingCall] = {}
         self._opaque = count(1)
         self._sending = trio.Lock()
         self.is_open = True
@@ -97,7 +103,7 @@ class Connection:
             data = encode_command(command)
         except (CommandError, FrameError) as error:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"not sent: {error}") from None
-        call = self._calls[command.opaque] = _Call()
+        call = self._calls[command.opaque] = PendingCall()
         try:
             with trio.move_on_after(timeout_s) as scope:
                 await self._send(data)
@@ -112,6 +118,29 @@ class Connection:
         if scope.cancelled_caught:
             raise OutcomeUnknownError(f"no answer within {timeout_s:g} s")
         raise OutcomeUnknownError("the connection closed before the answer")
+
+    def _asker_of(self, response: Command) -> PendingCall | None:
+        """Return who waits for this answer; None: nobody does any more."""
+        return self._calls.get(response.opaque)
+
+    async def tell(self, command: Command, timeout_s: float) -> None:
+        """Send a one-way request: nobody answers it, and it may be lost.
+
+        Raises RefusedError where it was certainly not sent.
+        """
+        if not self.is_open:
+            raise RefusedError(-1, "the connection is closed")
+        command.opaque = next(self._opaque) & 0x7FFFFFFF
+        command.flag |= ONEWAY_FLAG
+        try:
+            data = encode_command(command)
+        except (CommandError, FrameError) as error:
+            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"not sent: {error}") from None
+        try:
+            with trio.move_on_after(timeout_s):
+                await self._send(data)
+        except (OSError, trio.ClosedResourceError):
+            self.close()
 
     async def _send(self, data: bytes) -> None:
         async with self._sending:
@@ -137,7 +166,7 @@ class Connection:
                             response.body = bytes(response.body)
                             self.on_request(response)
                         continue
-                    call = self._calls.get(response.opaque)
+                    call = self._asker_of(response)
                     if call is not None:
                         response.body = bytes(response.body)
                         call.response = response

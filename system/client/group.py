@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import trio
 
@@ -71,6 +71,8 @@ class BrokerGroupClient:
     busy) is tried again with another member until then; an unknown outcome is never tried
     again, since it might happen twice. `answered_by` is the member that answered last.
     """
+
+    connection_type: ClassVar[type[Connection]] = Connection
 
     def __init__(
         self, addresses: Mapping[str, tuple[str, int]], *, timeout_s: float = 3.0, rng: Random
@@ -323,7 +325,9 @@ class BrokerGroupClient:
             raise RefusedError(UNREACHABLE, f"no client address of {member} is known")
         host, port = self._addresses[member]
         try:
-            connection = await Connection.open(host, port, min(timeout_s, CONNECT_TIMEOUT_S))
+            connection = await self.connection_type.open(
+                host, port, min(timeout_s, CONNECT_TIMEOUT_S)
+            )
         except OSError as error:
             raise RefusedError(UNREACHABLE, f"{member} cannot be reached: {error}") from None
         other = self._connections.get(member)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import trio
 
@@ -64,6 +64,9 @@ class GroupConsumer:
         on_assigned: told which queues belong to this consumer, whenever that changes.
     """
 
+    membership_type: ClassVar[type[GroupMembership]] = GroupMembership
+    reader_type: ClassVar[type[QueueReader]] = QueueReader
+
     def __init__(
         self,
         name_servers: str | Sequence[str],
@@ -84,7 +87,7 @@ class GroupConsumer:
         self._group = group
         self._client_id = client_id
         self._subscriptions = {**subscriptions, f"%RETRY%{group}": "*"}
-        self._membership = GroupMembership(
+        self._membership = self.membership_type(
             self._source, client_id, self._subscriptions, self._timeout_s
         )
         self._handler = handler
@@ -158,7 +161,7 @@ class GroupConsumer:
             if self._is_ordered and not await self._lock((queue,)):
                 is_settled = False
                 continue
-            reader = self._readers[queue] = QueueReader(
+            reader = self._readers[queue] = self.reader_type(
                 self._source,
                 queue,
                 self._subscriptions[queue.topic],

@@ -6,7 +6,7 @@ DLEDGER.md D.4. It does nothing by itself: whoever has it says when.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from system.client.connection import OutcomeUnknownError, RefusedError
 from system.client.pull_consumer import PullConsumer
@@ -74,8 +74,14 @@ class GroupMembership:
                     ids = decode_client_ids(answer.body)
                 except CommandError:
                     continue
-                return allocate(queues, ids, self.client_id)
+                return self._share(queues, ids)
         return None
+
+    def _share(
+        self, queues: Sequence[MessageQueue], ids: Sequence[str]
+    ) -> tuple[MessageQueue, ...]:
+        """Return which of a topic's queues are this consumer's, if these are in the group."""
+        return allocate(queues, ids, self.client_id)
 
     async def _brokers(self) -> tuple[str, ...]:
         found: set[str] = set()

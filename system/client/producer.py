@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 import trio
 
@@ -75,6 +75,9 @@ class Producer:
         rng: what decides where the first message goes, and pauses.
     """
 
+    channels_type: ClassVar[type[Channels]] = Channels
+    names_type: ClassVar[type[NameService]] = NameService
+
     def __init__(
         self,
         name_servers: str | Sequence[str],
@@ -83,8 +86,8 @@ class Producer:
         timeout_s: float = 3.0,
         rng: Random | None = None,
     ) -> None:
-        self._channels = Channels()
-        self._names = NameService(self._channels, name_servers)
+        self._channels = self.channels_type()
+        self._names = self.names_type(self._channels, name_servers)
         self._group = group
         self._timeout_s = timeout_s
         self._rng = rng or Random()

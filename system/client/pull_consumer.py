@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 import trio
 
@@ -17,6 +17,7 @@ from system.client.connection import DamagedResponseError, OutcomeUnknownError, 
 from system.client.routes import MessageQueue
 from system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from system.remoting.command import Command, CommandError
+from system.remoting.consumer_bodies import QueueName, decode_locked, encode_locks
 from system.remoting.message_requests import SearchOffset
 from system.remoting.requests import (
     Fields,
@@ -28,6 +29,7 @@ from system.remoting.requests import (
     UpdateConsumerOffset,
 )
 from system.store.message import DamagedMessage, Message, walk_messages
+from system.store.message_properties import TAGS, find_property
 
 SUSPEND_FLAG = 2
 SUBSCRIPTION_FLAG = 4
@@ -70,6 +72,9 @@ class PullConsumer:
         on_request: told what brokers ask of this client.
     """
 
+    channels_type: ClassVar[type[Channels]] = Channels
+    names_type: ClassVar[type[NameService]] = NameService
+
     def __init__(
         self,
         name_servers: str | Sequence[str],
@@ -78,10 +83,12 @@ class PullConsumer:
         timeout_s: float = 3.0,
         on_request: OnRequest | None = None,
     ) -> None:
-        self._channels = Channels(on_request)
-        self._names = NameService(self._channels, name_servers)
+        self._channels = self.channels_type(on_request)
+        self._names = self.names_type(self._channels, name_servers)
         self._timeout_s = timeout_s
         self.group = group
+        self.asked_address: str | None = None
+        """Which broker was asked last."""
 
     async def __aenter__(self) -> Self:
         """Nothing is connected before the first call."""
@@ -188,6 +195,36 @@ class PullConsumer:
         if answer.code != ResponseCode.SUCCESS:
             raise _unanswered(answer)
 
+    async def commit_oneway(self, queue: MessageQueue, offset: int) -> None:
+        """Have the group go on at `offset`, as RocketMQ's consumers do by default: one-way.
+
+        Nobody says whether it arrived. Raises RefusedError where it was certainly not sent.
+        """
+        fields = UpdateConsumerOffset(self.group, queue.topic, queue.queue_id, offset)
+        command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields.to_ext())
+        master = await self.master(queue)
+        if master is None:
+            raise RefusedError(UNREACHABLE, f"{queue.broker_name} has no master now")
+        await self._channels.tell(master, command, self._timeout_s)
+
+    async def lock(self, queue: MessageQueue, client_id: str) -> bool:
+        """Lock a queue for a client of the group; False if another one holds it. As `pull`."""
+        body = encode_locks(self.group, client_id, [_name(queue)])
+        answer = await self.ask_master(queue, Command(RequestCode.LOCK_BATCH_MQ, body=body))
+        if answer.code != ResponseCode.SUCCESS:
+            raise _unanswered(answer)
+        try:
+            return _name(queue) in decode_locked(answer.body)
+        except CommandError as error:
+            raise DamagedResponseError(f"a broker sent a bad answer: {error}") from None
+
+    async def unlock(self, queue: MessageQueue, client_id: str) -> None:
+        """Give the lock of a queue back. Raises as `pull` does."""
+        body = encode_locks(self.group, client_id, [_name(queue)])
+        answer = await self.ask_master(queue, Command(RequestCode.UNLOCK_BATCH_MQ, body=body))
+        if answer.code != ResponseCode.SUCCESS:
+            raise _unanswered(answer)
+
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the queue's next message gets. Raises as `pull` does."""
         fields = QueueOffsetRequest(queue.topic, queue.queue_id)
@@ -224,6 +261,7 @@ class PullConsumer:
         if address is None:
             self._names.forget(queue.topic)
             raise RefusedError(UNREACHABLE, f"no broker {queue.broker_name} is known now")
+        self.asked_address = address
         try:
             left_s = deadline_s - trio.current_time()
             answer = await self._channels.call(address, command, left_s)
@@ -233,6 +271,15 @@ class PullConsumer:
         if outcome_of(answer.code) != "ok":
             self._names.forget(queue.topic)
         return answer
+
+
+def tags_of(message: Message) -> str:
+    """Return a message's tags, "" for none."""
+    return find_property(message.properties, TAGS).decode(errors="replace")
+
+
+def _name(queue: MessageQueue) -> QueueName:
+    return queue.topic, queue.broker_name, queue.queue_id
 
 
 def _offset(answer: Command) -> int:

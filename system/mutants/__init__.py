@@ -1,45 +1,170 @@
 """Planted bugs for calibration: one file each, loaded only by name (`--mutant`).
 
-Each module has `PLUGIN`, a `Mutant`, and its docstring links the real bug it is after. A mutant
-replaces parts that a node is made of; processes and simulated worlds load it the same way.
+Each module has `PLUGIN`, a `Mutant`, and its docstring links the real bug it is after; the folder
+is its family. A mutant replaces parts that a node, a name server or a client is made of; processes
+and simulated worlds load it the same way.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
+import sys
 from dataclasses import dataclass
+from functools import cache
 
 from system.broker.broker import Broker
+from system.client.parts import ClientParts
+from system.nameserver.registry import RouteRegistry
+from system.node.native_parts import NativeParts
 from system.raft.core import RaftCore
 from system.store.commit_log import CommitLog
 from system.store.log_writer import LogWriter
 
+GROUP = ("dledger",)
+MASTERS = ("multi-master", "async-replication", "sync-double-write")
+REPLICATED = ("async-replication", "sync-double-write")
+ALL = (*GROUP, *MASTERS)
+"""The targets whose nodes, clients or name servers have the part that a bug is in."""
+
+_NATIVE_PARTS, _CLIENT_PARTS = NativeParts(), ClientParts()
+_LINK = re.compile(r"https?://[^\s,;)]+[^\s,;).:]")
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """Where a bug is looked for: a workload, and faults, by their names; empty: any."""
+
+    workload: str = ""
+    faults: tuple[str, ...] = ()
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A planted bug: parts of a node, each the right one or one that breaks a rule."""
+    """A planted bug: parts of a system, each the right one or one that breaks a rule.
+
+    `targets` and `hunt` are those of its family where they are None (`FAMILIES`).
+    """
 
     name: str
     core: type[RaftCore] = RaftCore
     commit_log: type[CommitLog] = CommitLog
     log_writer: type[LogWriter] = LogWriter
     broker: type[Broker] = Broker
+    native: NativeParts = _NATIVE_PARTS
+    registry: type[RouteRegistry] = RouteRegistry
+    client: ClientParts = _CLIENT_PARTS
+    targets: tuple[str, ...] | None = None
+    hunt: Hunt | None = None
 
 
 HEALTHY = Mutant("none")
 """No bug planted."""
 
 
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What the bugs of one folder have in common, unless one says something else."""
+
+    targets: tuple[str, ...]
+    hunt: Hunt
+
+
+FAMILIES = {
+    "consensus": Family(GROUP, Hunt("log", ("partition", "kill", "pause", "transfer"))),
+    "storage": Family(GROUP, Hunt("log", ("kill", "power"))),
+    "broker": Family(ALL, Hunt("queue", ("kill", "partition"))),
+    "client": Family(ALL, Hunt("queue", ("pause", "partition"))),
+    "name-server": Family(ALL, Hunt("queue", ("kill", "pause"))),
+    "master-slave": Family(REPLICATED, Hunt("queue", ("kill", "wipe"))),
+}
+"""By name, which is that of the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedBug:
+    """What is said of a planted bug.
+
+    Attributes:
+        name: as the command line gives it.
+        family: one of FAMILIES.
+        targets: the targets that have the part which it breaks.
+        breaks: what it breaks, one line.
+        source: after what it is modelled, one line.
+        links: the addresses in `source`.
+        workload: with which it is hunted.
+        faults: under which it is hunted.
+        is_simulated: whether the simulated worlds of the group have that part.
+    """
+
+    name: str
+    family: str
+    targets: tuple[str, ...]
+    breaks: str
+    source: str
+    links: tuple[str, ...]
+    workload: str
+    faults: tuple[str, ...]
+    is_simulated: bool
+
+
 def names() -> tuple[str, ...]:
     """Names of all planted bugs, as the command line gives them."""
-    return tuple(sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(__path__)))
+    return tuple(sorted(_folders()))
 
 
 def load(name: str) -> Mutant:
     """Return the planted bug of that name. Raises KeyError where there is none."""
-    if name not in names():
-        raise KeyError(name)
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    mutant: Mutant = module.PLUGIN
+    mutant: Mutant = importlib.import_module(_module(name)).PLUGIN
     return mutant
+
+
+def catalogue() -> tuple[PlantedBug, ...]:
+    """Return what is said of each planted bug, by family and name."""
+    bugs = [_described(name) for name in names()]
+    return tuple(sorted(bugs, key=lambda bug: (list(FAMILIES).index(bug.family), bug.name)))
+
+
+@cache
+def _folders() -> dict[str, str]:
+    """Return the folder of each bug's file, by the bug's name."""
+    found = {}
+    for folder in pkgutil.iter_modules(__path__):
+        assert folder.ispkg, "bugs are in the folder of their family"
+        package = importlib.import_module(f"{__name__}.{folder.name}")
+        for module in pkgutil.iter_modules(package.__path__):
+            found[module.name.replace("_", "-")] = folder.name
+    return found
+
+
+def _module(name: str) -> str:
+    return f"{__name__}.{_folders()[name]}.{name.replace('-', '_')}"
+
+
+def _described(name: str) -> PlantedBug:
+    mutant = load(name)
+    family_name = _folders()[name].replace("_", "-")
+    family = FAMILIES[family_name]
+    text = (sys.modules[_module(name)].__doc__ or "").strip()
+    source = " ".join(text.partition("Source:")[2].split())
+    hunt = mutant.hunt or family.hunt
+    targets = mutant.targets or family.targets
+    return PlantedBug(
+        name=name,
+        family=family_name,
+        targets=targets,
+        breaks=text.partition("\n")[0],
+        source=source,
+        links=tuple(_LINK.findall(source)),
+        workload=hunt.workload,
+        faults=hunt.faults,
+        is_simulated=targets[0] in GROUP and _is_simulated(mutant),
+    )
+
+
+def _is_simulated(mutant: Mutant) -> bool:
+    """Whether it breaks a part of a member, or the client that knows the members."""
+    of_members = ("core", "commit_log", "log_writer", "broker")
+    breaks_member = any(getattr(mutant, part) != getattr(HEALTHY, part) for part in of_members)
+    return breaks_member or mutant.client.group_client is not HEALTHY.client.group_client

@@ -57,8 +57,10 @@ class NameServer:
     queues (RocketMQ's orderMessageEnable).
     """
 
-    def __init__(self, *, tells_orders: bool = False) -> None:
-        self.registry = RouteRegistry()
+    def __init__(
+        self, *, tells_orders: bool = False, registry_type: type[RouteRegistry] = RouteRegistry
+    ) -> None:
+        self.registry = registry_type()
         self.kv = KvConfig()
         self._tells_orders = tells_orders
         self._answers: dict[int, Callable[[Connection, Command, float], Command]] = {

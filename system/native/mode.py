@@ -33,11 +33,13 @@ class NativeReput(Reput):
         super().install(replace(snapshot, state=encode_state(self.tables.state({}))))
 
 
-def native_mode(core: NativeCore, config: BrokerConfig) -> Mode:
+def native_mode(
+    core: NativeCore, config: BrokerConfig, group_commit: type[GroupCommit] = GroupCommit
+) -> Mode:
     """Return the parts of the broker around a core."""
 
     def pending(_: Core, outbox: Outbox) -> GroupCommit:
-        return GroupCommit(core, outbox, config)
+        return group_commit(core, outbox, config)
 
     return Mode(
         NATIVE_FORMAT,

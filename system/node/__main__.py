@@ -1,8 +1,8 @@
 """`python -m system.node -c broker.conf`: one member of a broker group.
 
 Ends with 0 on SIGTERM or SIGINT, 2 for a bad configuration, a port or a store folder in
-use, 70 when an invariant of the protocol is broken, 74 when the disk failed or the log is
-damaged. Each of these says why in one line on standard error.
+use, 65 when the log is damaged, 70 when a rule of its own is broken, 74 when the disk failed
+(`system.node.ends`). Each of these says why in its last line on standard error.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import gc
 import logging
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from system.node.clock import Clock, SystemClock
 from system.node.conf_values import ConfigError
 from system.node.config import NodeConfig, load
 from system.node.disk_threads import DiskThreads
+from system.node.ends import EXIT_USAGE, OWN_RULES, exit_status, reason
 from system.node.heap import keep_memory
 from system.node.machine import Machine
 from system.node.node import Node
@@ -35,10 +37,6 @@ from system.node.store_lock import StoreInUseError, lock_store
 from system.node.volatile_disk import VolatileDisk
 from system.raft.protocol import InvariantError
 from system.store.disk import Disk, StoreError
-
-EXIT_USAGE = 2
-EXIT_INVARIANT = 70
-EXIT_DISK = 74
 
 SWITCH_INTERVAL_S = 0.001
 """How long a thread that saves a checkpoint may keep the interpreter from the node's own (Python's
@@ -65,10 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         node = assemble(config, _machine(config, steering))
     except (ConfigError, StoreInUseError) as error:
         return _fail(EXIT_USAGE, error)
-    except (StoreError, OSError) as error:
-        return _fail(EXIT_DISK, error)
-    except InvariantError as error:
-        return _fail(EXIT_INVARIANT, error)
+    except (StoreError, OSError, InvariantError, AssertionError) as error:
+        return _fail(exit_status(error), error)
     if config.unused:
         log.info("event=keys_without_meaning_yet keys=%s", ",".join(sorted(config.unused)))
     return _serve(node, steering)
@@ -86,10 +82,10 @@ def _serve(node: Node, steering: Steering | None) -> int:
         trio.run(_run, node, steering)
     except* PortInUseError as group:
         code = _fail(EXIT_USAGE, next(iter(flat(group))))
-    except* StoreError as group:
-        code = _fail(EXIT_DISK, next(iter(flat(group))))
-    except* InvariantError as group:
-        code = _fail(EXIT_INVARIANT, next(iter(flat(group))))
+    except* (StoreError, InvariantError, AssertionError) as group:
+        # A rule that is broken explains a disk that is given up, and not the other way round.
+        first = min(flat(group), key=lambda error: not isinstance(error, OWN_RULES))
+        code = _fail(exit_status(first), first)
     return code
 
 
@@ -148,7 +144,10 @@ def _log_folder(config: NodeConfig) -> str:
 
 
 def _fail(code: int, error: BaseException) -> int:
-    log.error("event=stopped error=%s", error)
+    """Say why in one line, which is the last one."""
+    if isinstance(error, AssertionError):
+        traceback.print_exception(error)
+    log.error("event=stopped error=%s", reason(error))
     return code
 
 

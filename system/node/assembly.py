@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from system import mutants
 from system.broker.broker import Broker
 from system.broker.limits import BrokerConfig
 from system.broker.log_format import Dispatch
@@ -27,6 +26,7 @@ from system.node.native_assembly import assemble_native
 from system.node.node import Node
 from system.node.node_parts import NodeParts, Replication, WriteHooks
 from system.node.overheard import Overheard
+from system.node.planting import planted
 from system.node.reception import Reception
 from system.node.recorder import CannotRecord, Recorder
 from system.node.taking_over import to_take_over
@@ -45,10 +45,10 @@ def assemble(config: NodeConfig, machine: Machine, parts: Mutant | None = None) 
     `parts` are what the node is made of; without them, those of the bug that the configuration
     plants, or the right ones. Raises ConfigError, StoreError (also LogDamaged), InvariantError.
     """
-    if config.native is not None:
-        return assemble_native(config, config.native, machine)
     if parts is None:
-        parts = _planted(config)
+        parts = planted(config.mutant)
+    if config.native is not None:
+        return assemble_native(config, config.native, machine, parts)
     _refuse_joining_with_native_log(config, machine)
     commit_log = _open_log(config, machine, parts)
     limits = limits_of(config)
@@ -136,18 +136,6 @@ def _native(commit_log: CommitLog) -> Callable[[], Iterable[Dispatch]] | None:
     if native is None:
         return None
     return lambda: native_dispatches(native.messages())
-
-
-def _planted(config: NodeConfig) -> Mutant:
-    if not config.mutant:
-        return mutants.HEALTHY
-    try:
-        mutant = mutants.load(config.mutant)
-    except KeyError:
-        known = ", ".join(mutants.names())
-        raise ConfigError(f"no mutant {config.mutant}; there are {known}") from None
-    log.warning("event=mutant name=%s", config.mutant)
-    return mutant
 
 
 def _open_log(config: NodeConfig, machine: Machine, parts: Mutant) -> CommitLog:

@@ -20,6 +20,7 @@ from system.node.config import NodeConfig
 from system.node.config_files import ConfigFiles
 from system.node.dial import dial
 from system.node.native_keys import NativeSettings
+from system.node.native_parts import NativeParts
 from system.node.serving import listen
 from system.node.slave_synchronize import SlaveSynchronize
 from system.raft.membership import Membership
@@ -50,6 +51,7 @@ class HAService:
         touch: Callable[[], None],
         synchronize: SlaveSynchronize,
         files: ConfigFiles,
+        parts: NativeParts,
     ) -> None:
         self._config = config
         self._settings = settings
@@ -58,6 +60,7 @@ class HAService:
         self._touch = touch
         self._synchronize = synchronize
         self._files = files
+        self._parts = parts
         self._numbers = count(1)
         self._advanced = trio.Event()
         self._seen = (-1, -1)
@@ -134,7 +137,7 @@ class HAService:
             return
         now_ms = self._clock.now_ms()
         number, file_bytes = next(self._numbers), self._config.data_file_bytes
-        slave = SlaveConnection(self._core, number, file_bytes, now_ms)
+        slave = self._parts.slave_connection(self._core, number, file_bytes, now_ms)
         log.info("event=slave_connected slave=%s", name)
         why = "it closed the connection"
         try:
@@ -199,7 +202,8 @@ class HAService:
             stream = await dial(host, port)
         if connecting.cancelled_caught:
             return f"no connection to {host}:{port} within {CONNECT_TIMEOUT_MS:g} ms"
-        master = MasterConnection(self._core, self._config.data_file_bytes, self._clock.now_ms())
+        file_bytes, now_ms = self._config.data_file_bytes, self._clock.now_ms()
+        master = self._parts.master_connection(self._core, file_bytes, now_ms)
         log.info(
             "event=master_found slaves=%s:%d position=%d", host, port, self._core.reported_position
         )

@@ -20,7 +20,9 @@ import trio
 
 from system.nameserver.kv_config import DamagedKvConfig
 from system.nameserver.name_server import SCAN_INTERVAL_MS, NameServer
+from system.nameserver.registry import RouteRegistry
 from system.node.clock import Clock, SystemClock, sleep
+from system.node.conf_values import ConfigError
 from system.node.link import Link
 from system.node.open_file_limit import clients_within, raise_open_file_limit
 from system.node.real_disk import RealDisk
@@ -62,8 +64,9 @@ class NameServerNode:
         *,
         kv_path: Path | None = None,
         tells_orders: bool = False,
+        registry_type: type[RouteRegistry] = RouteRegistry,
     ) -> None:
-        self.server = NameServer(tells_orders=tells_orders)
+        self.server = NameServer(tells_orders=tells_orders, registry_type=registry_type)
         self._kv_path = kv_path
         if kv_path is not None and kv_path.exists():
             self.server.kv.load(kv_path.read_bytes())
@@ -164,6 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--order-message-enable", action="store_true", help="tell clients of ordered topics"
     )
+    parser.add_argument("--mutant", default="", help="planted bug to run with, for calibration")
     arguments = parser.parse_args(argv)
     logging.basicConfig(
         stream=sys.stderr,
@@ -180,7 +184,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             connections_max,
             kv_path=arguments.kv_config,
             tells_orders=arguments.order_message_enable,
+            registry_type=_registry_type(arguments.mutant),
         )
+    except ConfigError as error:
+        log.error("event=stopped error=%s", error)  # noqa: TRY400
+        return EXIT_USAGE
     except (DamagedKvConfig, OSError) as error:
         log.error("event=stopped error=%s: %s", arguments.kv_config, error)  # noqa: TRY400
         return EXIT_USAGE
@@ -191,6 +199,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.error("event=stopped error=%s", next(iter(flat(group))))  # noqa: TRY400 - one line
         code = EXIT_USAGE
     return code
+
+
+def _registry_type(mutant: str) -> type[RouteRegistry]:
+    """Return what keeps the tables. Raises ConfigError for a planted bug that is not there."""
+    if not mutant:
+        return RouteRegistry
+    # Imported here: a name server needs nothing of a broker.
+    from system.node.planting import planted  # noqa: PLC0415
+
+    return planted(mutant).registry
 
 
 async def _run(node: NameServerNode) -> None:

@@ -6,12 +6,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from system.broker.broker import Broker
-from system.native.core import NativeCore
+from system.mutants import Mutant
 from system.native.log_view import NativeLogView
 from system.native.mode import native_mode
 from system.node.config import NodeConfig
-from system.node.config_files import ConfigFiles
 from system.node.ha_service import HAService
 from system.node.limits_of import checkpoint_files, limits_of
 from system.node.machine import Machine
@@ -21,16 +19,17 @@ from system.node.native_keys import NativeSettings
 from system.node.node import Node
 from system.node.node_parts import NodeParts, WriteHooks
 from system.node.reception import Reception
-from system.node.slave_synchronize import SlaveSynchronize
-from system.store.native_commit_log import NativeCommitLog
 
 log = logging.getLogger("shaketable.node")
 
 
-def assemble_native(config: NodeConfig, settings: NativeSettings, machine: Machine) -> Node:
-    """Recover what the disk holds and build the node on it. Raises StoreError."""
+def assemble_native(
+    config: NodeConfig, settings: NativeSettings, machine: Machine, mutant: Mutant
+) -> Node:
+    """Recover what the disk holds and build the node of these parts. Raises StoreError."""
+    made_of = mutant.native
     root = str(config.store_root)
-    commit_log = NativeCommitLog.open(
+    commit_log = made_of.commit_log.open(
         machine.disk, root, str(settings.log_folder), config.data_file_bytes
     )
     log.info(
@@ -47,16 +46,16 @@ def assemble_native(config: NodeConfig, settings: NativeSettings, machine: Machi
     view = NativeLogView(
         commit_log, commit_log.begin, commit_log.end, settings.config.tail_bytes_max
     )
-    core = NativeCore(config.self_id, view, settings.config, now_ms=machine.clock.now_ms())
-    broker = Broker(
+    core = made_of.core(config.self_id, view, settings.config, now_ms=machine.clock.now_ms())
+    broker = mutant.broker(
         core,
         limits,
         checkpoint=checkpoint,
         reader=files.queues,
         key_reader=files.keys if config.is_key_indexed else None,
-        mode=native_mode(core, limits),
+        mode=native_mode(core, limits, made_of.group_commit),
     )
-    config_files = ConfigFiles(f"{root}/config", machine, broker.tables)
+    config_files = made_of.config_files(f"{root}/config", machine, broker.tables)
     config_files.load()
     touches: list[Callable[[], None]] = []
 
@@ -73,9 +72,16 @@ def assemble_native(config: NodeConfig, settings: NativeSettings, machine: Machi
 
     def new_replication(node_touch: Callable[[], None], _: Reception) -> HAService:
         touches.append(node_touch)
-        synchronize = SlaveSynchronize(machine.clock, broker.tables, node_touch)
+        synchronize = made_of.synchronize(machine.clock, broker.tables, node_touch)
         return HAService(
-            config, settings, machine.clock, core, node_touch, synchronize, config_files
+            config,
+            settings,
+            machine.clock,
+            core,
+            node_touch,
+            synchronize,
+            config_files,
+            made_of,
         )
 
     parts = NodeParts(

@@ -70,7 +70,7 @@ def read_native(values: Values, listen_port: int) -> NativeSettings:
     broker_id = read_number(values, "brokerId", 0, 0, BROKER_ID_MAX)
     if role is BrokerRole.SLAVE and not broker_id:
         raise ConfigError("brokerId must be above 0 with brokerRole=SLAVE")
-    for key in ("shaketableJoin", "shaketableMutant", "shaketableRecord"):
+    for key in ("shaketableJoin", "shaketableRecord"):
         if key in values:
             raise ConfigError(f"{key} needs a group: enableDLegerCommitLog=true")
     folder = values.get("storePathCommitLog") or f"{values['storePathRootDir']}/commitlog"

@@ -57,7 +57,7 @@ class Node:
         self.broker = broker
         self.commit_log = parts.commit_log
         self._recorder = recorder
-        self._config = config
+        self.config = config
         self._machine = machine
         self._clock = machine.clock
         self._flusher = parts.new_write_queue(
@@ -91,7 +91,7 @@ class Node:
 
         Raises PortInUseError, StoreError or InvariantError.
         """
-        config = self._config
+        config = self.config
         await self._replication.open()
         client_listeners = await listen(config.host, config.listen_port, "clients")
         log.info(
@@ -241,7 +241,7 @@ class Node:
 
     async def _watch_disk(self) -> None:
         """Tell the broker now and then how full the disk is and what it could let expire."""
-        root = str(self._config.store_root)
+        root = str(self.config.store_root)
         core = self.broker.core
 
         def measure() -> tuple[float, list[DataFile]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from itertools import count
+from typing import ClassVar
 
 import trio
 
@@ -25,7 +26,9 @@ FIRST_AFTER_MS = 1_000.0
 """How soon after the master is known (RocketMQ: 3 s after the start)."""
 ANSWER_TIMEOUT_MS = 3_000.0
 
-ASKED = (
+Asked = tuple[tuple[RequestCode, str], ...]
+
+ASKED: Asked = (
     (RequestCode.GET_ALL_TOPIC_CONFIG, TOPICS),
     (RequestCode.GET_ALL_CONSUMER_OFFSET, OFFSETS),
     (RequestCode.GET_ALL_DELAY_OFFSET, DELAYS),
@@ -40,6 +43,8 @@ log = logging.getLogger("shaketable.node")
 
 class SlaveSynchronize:
     """Keeps a slave's tables as its master's. `master` is its address, once it is known."""
+
+    asked: ClassVar[Asked] = ASKED
 
     def __init__(self, clock: Clock, tables: BrokerTables, touch: Callable[[], None]) -> None:
         self.master: tuple[str, int] | None = None
@@ -71,7 +76,7 @@ class SlaveSynchronize:
             stream = await dial(host, port)
             async with stream:
                 buffer = FrameBuffer()
-                for code, name in ASKED:
+                for code, name in self.asked:
                     request = Command(code, next(self._opaque) & 0x7FFFFFFF)
                     await stream.send_all(encode_command(request))
                     answer = await _answer(stream, buffer, request.opaque)

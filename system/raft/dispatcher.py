@@ -35,6 +35,7 @@ class EntryDispatcher:
 
     __slots__ = (
         "_config",
+        "_full_push_bytes",
         "_in_flight",
         "_in_flight_bytes",
         "_is_probing",
@@ -53,6 +54,8 @@ class EntryDispatcher:
     def __init__(self, peer: str, config: RaftConfig, end_index: int, now_ms: float) -> None:
         self.peer = peer
         self._config = config
+        # What fills a push never waits: it could share that push with nothing that comes later.
+        self._full_push_bytes = min(config.full_push_bytes, config.push_bytes_max)
         self.state = DispatchState.COMPARE
         self.next_index = end_index + 1
         self.match_index = -1
@@ -82,7 +85,7 @@ class EntryDispatcher:
             and len(self._in_flight) < config.in_flight_pushes_max
             and (
                 len(self._in_flight) < config.small_pushes_max
-                or end_position - self._sent_position >= config.full_push_bytes
+                or end_position - self._sent_position >= self._full_push_bytes
             )
         )
 

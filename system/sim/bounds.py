@@ -33,10 +33,15 @@ def check_answered(name: str, broker: Broker, now_ms: float) -> None:
         raise Violated("appends-are-answered", f"one waits {late_ms:.0f} ms too long", name)
 
 
-def check_bounds(name: str, broker: Broker, core: RaftCore) -> None:
-    """Raise Violated where a queue is longer than its limit."""
+def check_appends(name: str, broker: Broker) -> None:
+    """Raise Violated where more appends wait for an answer than may."""
     limit = _appends_max(broker) + OPERATORS_MAX
     _check(name, "pending appends", len(_appends(broker)), limit)
+
+
+def check_bounds(name: str, broker: Broker, core: RaftCore) -> None:
+    """Raise Violated where a queue is longer than its limit."""
+    check_appends(name, broker)
     _check(name, "messages held back", len(_held(core.ledger.pending)), HELD_MESSAGES_MAX)
     leading = _leadership(core)
     if leading is not None:

@@ -105,6 +105,16 @@ class Platter:
         for folder, changes in self.name_changes.items():
             self.name_changes[folder] = [change for change in changes if change[0] != path]
 
+    def wipe(self) -> tuple[int, int]:
+        """Be an empty disk; return how many files went, and how long they were in all."""
+        lost = len(self.inodes), sum(inode.size for inode in self.inodes.values())
+        self.inodes.clear()
+        self.names_durable.clear()
+        self.name_changes.clear()
+        self.folders.clear()
+        self.used_bytes = 0
+        return lost
+
     def cut_file(self, path: str, size: int) -> None:
         """Let a file end after so many bytes."""
         inode = self.inodes[path]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from system.node.data_files import DataFiles
+from system.sim.limits import broker_config
 from system.store.segment_files import OutsideLog
 
 if TYPE_CHECKING:
@@ -19,5 +20,12 @@ def tell_disk_usage(member: SimMember, root: str, data_files: DataFiles, older_b
         return False  # next time
     used_ratio = member.disk.used_ratio(root)
     wall_ms = member.wall_ms() + older_by_ms
+    member.world.invariants.measured(
+        member.shadow,
+        files,
+        used_ratio=used_ratio,
+        wall_ms=wall_ms,
+        expiry=broker_config(member.world.settings).expiry,
+    )
     member.broker.disk_usage(used_ratio, files, member.local_ms(), wall_ms)
     return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from system.broker.expiry import DataFile, ExpiryConfig
 from system.raft.batch import ENTRY_HEADER_BYTES, Batch
 from system.raft.core import RaftCore
 from system.raft.protocol import (
@@ -24,6 +25,7 @@ from system.raft.protocol import (
     Write,
 )
 from system.sim.counts import Counts
+from system.sim.disk import PowerLoss
 from system.sim.electable import check_not_overtaken
 from system.sim.shadow import Shadow
 from system.sim.violation import Violated
@@ -98,8 +100,10 @@ class Invariants:
             found = log.log_end_at(kept).chain_crc
             try:
                 expected = shadow.crc_at(kept)
-            except DiskFailed:
-                return  # what is older than its last start only the log knew that failed
+            except (DiskFailed, PowerLoss):
+                # What is older than its last start only that log knew, which ended with its
+                # process. What this member called committed, the group knows as well.
+                expected = self.committed_crcs[kept] if kept <= shadow.commit_index else found
             if found != expected:
                 raise Violated("durable-survives", f"entry {kept} is another one after recovery")
 
@@ -136,6 +140,35 @@ class Invariants:
                 self._counts.compactions += 1
                 end = write.snapshot.end
                 self._check_crc(end.index, end.chain_crc, "compaction")
+                if shadow.may_expire_index is not None and end.index > shadow.may_expire_index:
+                    raise Violated(
+                        "reserved-stays",
+                        f"the log's files up to entry {end.index} go, those up to "
+                        f"{shadow.may_expire_index} were old enough",
+                    )
+
+    def measured(
+        self,
+        shadow: Shadow,
+        files: Sequence[DataFile],
+        *,
+        used_ratio: float,
+        wall_ms: int,
+        expiry: ExpiryConfig,
+    ) -> None:
+        """A member told its broker how old the log's files are, and how full the disk is.
+
+        What was old enough once stays so: a compaction may come later.
+        """
+        may_go = -1 if shadow.may_expire_index is None else shadow.may_expire_index
+        for file in files:
+            if wall_ms - file.last_store_ms >= expiry.reserved_ms:
+                may_go = max(may_go, file.end.index)
+        if files and used_ratio > expiry.force_clean_ratio:
+            may_go = max(
+                may_go, *(file.end.index for file in files[: expiry.forced_files_a_step_max])
+            )
+        shadow.may_expire_index = may_go
 
     def _appended(self, shadow: Shadow, batch: Batch) -> None:
         if batch.first_index != shadow.end_index + 1:

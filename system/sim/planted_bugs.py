@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+from system.client import ClientParts
+from system.mutants import HEALTHY, Mutant, PlantedBug, catalogue, load
 
-from system.mutants import HEALTHY, Mutant, load, names
-
-__all__ = ["HEALTHY", "Mutant", "planted_bug", "planted_bugs"]
-
-
-def planted_bugs() -> dict[str, str]:
-    """Return each planted bug's name and the first line of what its file says of it."""
-    return {name: _first_line(load(name)) for name in names()}
+__all__ = [
+    "HEALTHY",
+    "Mutant",
+    "PlantedBug",
+    "catalogue",
+    "client_parts",
+    "planted_bug",
+    "simulated_bugs",
+]
 
 
 def planted_bug(name: str | None) -> Mutant | None:
@@ -19,6 +21,11 @@ def planted_bug(name: str | None) -> Mutant | None:
     return None if name is None else load(name)
 
 
-def _first_line(mutant: Mutant) -> str:
-    module = f"system.mutants.{mutant.name.replace('-', '_')}"
-    return (sys.modules[module].__doc__ or "").strip().partition("\n")[0]
+def simulated_bugs() -> dict[str, str]:
+    """Return the bugs that the simulated worlds of a group can have, and what each breaks."""
+    return {bug.name: bug.breaks for bug in catalogue() if bug.is_simulated}
+
+
+def client_parts(name: str | None) -> ClientParts:
+    """Return of what a client is made with that bug planted. Raises KeyError for an unknown one."""
+    return ClientParts() if name is None else load(name).client

@@ -57,6 +57,10 @@ PROMISES: dict[str, Promise] = {
         "Entries that a member has removed from its log are not found again after a crash.",
         "Its log would be one that no leader ever had, and yet take part in elections.",
     ),
+    "reserved-stays": Promise(
+        "A file of the log is kept for its reserved time, unless the disk gets too full.",
+        "Messages that consumers may still ask for would be gone.",
+    ),
     "commit-never-falls": Promise(
         "What a member calls committed never becomes less.",
         "What was readable a moment ago would be gone.",
@@ -148,6 +152,26 @@ PROMISES: dict[str, Promise] = {
     "stored-is-sent": Promise(
         "Only messages that clients sent are stored.",
         "What consumers read was made up, or damaged on its way.",
+    ),
+    "log-survives": Promise(
+        "A broker without a group recovers what it wrote; after a loss of power, what it flushed.",
+        "Messages that it has acknowledged would be gone, or others stand in their place.",
+    ),
+    "slave-copies-master": Promise(
+        "A slave has its master's bytes, and no others.",
+        "Who takes over from it reads messages that nobody sent.",
+    ),
+    "slave-behind-master": Promise(
+        "A slave has nothing that its master has not written.",
+        "The master may yet store something else there, and the two logs part for ever.",
+    ),
+    "acknowledged-is-flushed": Promise(
+        "With SYNC_FLUSH a master acknowledges what its disk has.",
+        "A power cut takes a message that its sender was told is stored.",
+    ),
+    "acknowledged-is-copied": Promise(
+        "A SYNC_MASTER acknowledges what a slave has, too.",
+        "With the master's disk goes a message that was promised to stand on two.",
     ),
     "refusal-is-definite": Promise(
         "A message whose sender was told that it is not stored never appears.",

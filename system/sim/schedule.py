@@ -12,9 +12,9 @@ from __future__ import annotations
 import msgspec
 
 from system.sim.draws import Draws, Stream
-from system.sim.fault_draws import draw_faults
+from system.sim.fault_draws import LOSES_A_DISK, draw_faults
 from system.sim.faults import AnyFault
-from system.sim.scenarios import Group, draw_scenarios
+from system.sim.scenarios import CHAINS, Group, draw_scenarios
 from system.sim.store_draws import draw_store_faults, draw_store_settings
 
 QUEUES_MAX = 4
@@ -22,6 +22,10 @@ WAVE_MS = 1000
 """Where the load comes in waves, half of each such period is quiet."""
 SCENARIOS = 0.5
 """Which part of the seeds has scenarios (`system.sim.scenarios`), and fewer other faults."""
+CHAINED = 0.6
+"""Which part of the seeds has more of them, whatever else happens there."""
+RARE_SIZES = 0.15
+"""Which part of the seeds has a group of a size that is seldom run, even ones above all."""
 STORMS = 0.2
 """Which part of the seeds is a storm: leaders fall again and again, faster than they settle."""
 
@@ -108,6 +112,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     operations_per_s: int = 215
     faults: tuple[str, ...] | None = None
     """Kinds of faults to draw from, by name; an empty tuple: none."""
+    chains: bool = True
+    """Whether seeds draw from `system.sim.scenarios.CHAINS`, and from rare sizes of groups; without
+    them a seed's schedule is what it was before there were any."""
     faults_min: int = 8
     faults_max: int = 14
 
@@ -120,6 +127,8 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
     is_storm = how_many.chance(STORMS)
     has_scenarios = how_many.chance(SCENARIOS) and not is_storm and options.faults is None
     settings = draw_settings(draws.stream("settings"), options, is_storm=is_storm)
+    if options.chains and options.members is None:
+        settings = _of_rare_size(draws.stream("rare_size"), settings)
     settings = draw_store_settings(draws.stream("store_settings"), settings)
     count = how_many.randint(options.faults_min, options.faults_max)
     if is_storm:
@@ -143,6 +152,9 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
     )
     if has_scenarios:
         faults = _with_scenarios(draws.stream("scenarios"), settings, faults, options)
+    chains = draws.stream("chains")
+    if options.chains and options.faults is None and chains.chance(CHAINED):
+        faults = _with_chains(chains, settings, faults, options)
     calls = draw_calls(draws.stream("calls"), settings, options.operations_per_s)
     return Schedule(seed=seed, settings=settings, faults=faults, calls=calls)
 
@@ -150,12 +162,38 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
 def _with_scenarios(
     draw: Stream, settings: Settings, faults: tuple[AnyFault, ...], options: Options
 ) -> tuple[AnyFault, ...]:
-    members = tuple(f"n{number}" for number in range(settings.members))
-    group = Group(members, int(settings.election_timeout_min_ms), settings.lease_ms > 0)
     more = draw_scenarios(
-        draw, group, from_ms=1500, until_ms=options.run_ms - 7000, ack=settings.ack
+        draw, _group(settings), from_ms=1500, until_ms=options.run_ms - 7000, ack=settings.ack
     )
     return tuple(sorted((*faults, *more), key=lambda fault: fault.start_ms))
+
+
+def _with_chains(
+    draw: Stream, settings: Settings, faults: tuple[AnyFault, ...], options: Options
+) -> tuple[AnyFault, ...]:
+    """Add chains; at most one disk of a run is lost."""
+    more = draw_scenarios(
+        draw,
+        _group(settings),
+        from_ms=1500,
+        until_ms=options.run_ms - 7000,
+        ack=settings.ack,
+        among=CHAINS,
+        may_lose_disk=not any(fault.kind in LOSES_A_DISK for fault in faults),
+    )
+    return tuple(sorted((*faults, *more), key=lambda fault: fault.start_ms))
+
+
+def _group(settings: Settings) -> Group:
+    members = tuple(f"n{number}" for number in range(settings.members))
+    return Group(members, int(settings.election_timeout_min_ms), settings.lease_ms > 0)
+
+
+def _of_rare_size(draw: Stream, settings: Settings) -> Settings:
+    """Draw, for some seeds, a group of another size."""
+    if not draw.chance(RARE_SIZES):
+        return settings
+    return msgspec.structs.replace(settings, members=draw.choice((2, 4, 4, 6, 6, 7)))
 
 
 def draw_settings(draw: Stream, options: Options, *, is_storm: bool = False) -> Settings:

@@ -37,6 +37,7 @@ class Shadow:
         "is_up",
         "lasts",
         "log",
+        "may_expire_index",
         "name",
         "state",
     )
@@ -57,6 +58,8 @@ class Shadow:
         self.end_crc = self.begin_crc = 0
         self.commit_index = -1
         self.durable_index = -1
+        self.may_expire_index: int | None = None
+        """Up to where files were old enough to go, or the disk too full; None: not measured."""
         self.state = HardState()
         self.in_flight: Sequence[Write] = ()
 

@@ -7,13 +7,12 @@ and as one self-contained page (`Story.html`).
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from system.mutants import Mutant
+from system.mutants import Mutant, catalogue
 from system.sim.promises import Promise, promise_of
 from system.sim.schedule import Call, Schedule
 from system.sim.shrink import Shrunk, count_events, save
@@ -94,9 +93,8 @@ def planted_bug(mutant: Mutant | None) -> str:
     """Return the name of a planted bug and its first line; "" where none is planted."""
     if mutant is None or mutant.name == "none":
         return ""
-    module = sys.modules.get(f"system.mutants.{mutant.name.replace('-', '_')}")
-    first_line = ((module.__doc__ if module else "") or "").partition("\n")[0]
-    return f"{mutant.name}: {first_line}".rstrip(": ")
+    breaks = next((bug.breaks for bug in catalogue() if bug.name == mutant.name), "")
+    return f"{mutant.name}: {breaks}".rstrip(": ")
 
 
 def describe_call(call: Call) -> str:

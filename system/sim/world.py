@@ -121,7 +121,7 @@ class World:
     def _ended(self, error: Exception) -> None:
         """A node's code raised: its process ends. Raises Violated unless a fault explains it."""
         member = self.acting
-        if member is None or not member.is_up:
+        if member is None or not member.is_up or _is_of_another_disk(error, member):
             raise error
         if isinstance(error, PowerLoss):
             self.counts.fault("crash_at_operation")
@@ -181,6 +181,8 @@ class World:
 
     def _not_started(self, member: SimMember, error: Exception) -> None:
         platter = member.disk.platter
+        if _is_of_another_disk(error, member):
+            raise error
         if isinstance(error, PowerLoss):
             self.counts.fault("crash_at_operation")
             platter.stop_at = None
@@ -339,6 +341,11 @@ class World:
         counts.disk_operations = sum(
             member.disk.platter.operations for member in self.members.values()
         )
+
+
+def _is_of_another_disk(error: Exception, member: SimMember) -> bool:
+    """Whether a power loss is none of the member's: an invariant looked at a disk that is dead."""
+    return isinstance(error, PowerLoss) and not member.disk.is_dead
 
 
 def _said(error: Exception) -> str:

@@ -129,7 +129,7 @@ class LogScan:
         if magic == ENTRY_MAGIC and ENTRY_HEADER_BYTES < size <= left - BLANK_BYTES:
             self._look_at(position, size)
             at = position - self._window_position
-        found = verify_entry(self._window, at, self.end, position)
+        found = self._verify(self._window, at, position)
         if found.index == self._mark.end.index and found != self._mark.end:
             raise self._damage(f"this is not the entry that was synced, {self._mark.end}")
         self._note_membership(at, found)
@@ -140,6 +140,10 @@ class LogScan:
         self.rebuilder.add(position, found.position - position, found.index, found.term)
         self.end = found
         self._position = found.position
+
+    def _verify(self, window: memoryview, at: int, position: int) -> LogEnd:
+        """Return the log's end behind the entry at byte `at`. Raises DamagedEntry."""
+        return verify_entry(window, at, self.end, position)
 
     def _note_membership(self, at: int, found: LogEnd) -> None:
         """Keep the membership that the verified entry at byte `at` of the window brings."""

@@ -59,7 +59,7 @@ class SegmentFiles:
         file = self._disk.create(self.path(start), self.file_bytes, reserve=self._reserve)
         with self._lock:
             self._files[start] = file
-        self._disk.sync_dir(self.folder)
+        self.sync_names()
 
     def read(self, position: int, size: int) -> bytes:
         """Read within one file; fewer bytes at its end. Raises OutsideLog without that file."""

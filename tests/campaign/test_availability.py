@@ -95,7 +95,7 @@ def test_victims_that_a_fault_cannot_strike_are_refused(fault, victims, line) ->
 
 
 def test_no_victims_leave_the_draw_as_it_was() -> None:
-    campaign = Campaign(seed="7", time_limit_s=120)
+    campaign = Campaign(seed="7", time_limit_s=120, faults=("kill", "pause", "partition"))
     plain = {name: discovery.get("faults", name) for name in campaign.faults}
     assert schedule(campaign, availability.choose(campaign).faults) == schedule(campaign, plain)
 

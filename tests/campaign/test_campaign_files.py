@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from harness import campaign as campaigns
 from harness import discovery
-from harness.campaign import BUILT_IN, Campaign, clients, load, loads, parse_faults, to_toml
+from harness.campaign import (
+    BUILT_IN,
+    DEFAULT_FAULTS,
+    Campaign,
+    clients,
+    load,
+    loads,
+    parse_faults,
+    to_toml,
+)
 from harness.errors import UsageError
 from harness.scripts import Step
 
@@ -58,7 +67,7 @@ def test_a_campaign_is_read_back_as_it_was_written(campaign: Campaign) -> None:
 
 
 def test_the_built_in_campaign_is_what_the_defaults_say() -> None:
-    assert load(BUILT_IN) == Campaign()
+    assert load(BUILT_IN) == Campaign(faults=("default",))
 
 
 def test_people_may_write_it_the_short_way() -> None:
@@ -127,7 +136,7 @@ def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         discovery, "get", lambda kind, name: FakeTarget if kind == "targets" else real(kind, name)
     )
-    faults = {"kill": 1, "partition": 2, "pause": 3}
+    faults = dict.fromkeys(DEFAULT_FAULTS)
     find = discovery.find
     monkeypatch.setattr(discovery, "find", lambda kind: faults if kind == "faults" else find(kind))
 
@@ -148,6 +157,7 @@ def test_resolving_draws_a_seed_and_keeps_one_given() -> None:
     ("changes", "line"),
     [
         ({"faults": ("kill", "partitoin")}, "unknown fault 'partitoin'; did you mean 'partition'?"),
+        ({"scenarios": ("figure-9",)}, "unknown scenario 'figure-9'; did you mean 'figure-8'?"),
         ({"mutant": "ack-after-quorum"}, "unknown mutant of dledger .* mean 'ack-before-quorum'?"),
         ({"workload": "lag"}, "unknown workload 'lag'; did you mean 'log'?"),
         ({"nodes": 0}, "nodes 0: expected 1 to 9"),

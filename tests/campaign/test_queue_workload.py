@@ -7,10 +7,17 @@ from itertools import islice
 import pytest
 import trio
 
-from harness.errors import UsageError
+from harness.errors import DefiniteError, HarnessError, UsageError
 from harness.groups import GroupClient, Polled
 from harness.plugins import Answer, Operation
+from workloads.everything_clients import EverythingClients
 from workloads.message_queue import TOPIC, QueueWorkload
+from workloads.queue_batches import QueueBatches
+from workloads.queue_delays import QueueDelays
+from workloads.queue_held import QueueHeld
+from workloads.queue_offsets import QueueOffsets
+from workloads.queue_ordered import QueueOrdered
+from workloads.queue_shape import DELAYS_MS, HOLD_S
 
 WORKLOAD = QueueWorkload(2)
 POLL = Operation("poll", TOPIC, aim=0.5)
@@ -76,24 +83,31 @@ class Table:
 class Player:
     """Does the operations that are chosen, as a worker would."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, workload: QueueWorkload = WORKLOAD) -> None:
         assert isinstance(table, GroupClient)
-        self.client = WORKLOAD.opened(table)
+        self.workload = workload
+        self.client = workload.opened(table)
 
     def do(self, drawn: Operation) -> tuple[str, str, object] | None:
-        chosen = WORKLOAD.choose(drawn, self.client)
+        return trio.run(self.done, drawn)
+
+    async def done(self, drawn: Operation) -> tuple[str, str, object] | None:
+        chosen = self.workload.choose(drawn, self.client)
         if chosen is None:
             return None
-        offset = WORKLOAD.choose_offset(chosen, 0)
-        answer: Answer = trio.run(WORKLOAD.invoke, chosen, offset, self.client)
+        offset = self.workload.choose_offset(chosen, 0)
+        answer: Answer = await self.workload.invoke(chosen, offset, self.client)
         told = answer.messages if answer.messages is not None else answer.output
         if chosen.f in ("assign", "seek"):
             told = answer.offset
         return chosen.f, chosen.key, chosen.value if chosen.f == "commit" else told
 
     def drain(self, key: str) -> list[tuple[str, object]]:
+        return trio.run(self._drained, key)
+
+    async def _drained(self, key: str) -> list[tuple[str, object]]:
         steps = []
-        while (done := self.do(Operation("drain", key))) is not None:
+        while (done := await self.done(Operation("drain", key))) is not None:
             steps.append((done[0], done[2]))
         return steps
 
@@ -187,3 +201,190 @@ def test_half_of_the_clients_produce_values_of_their_own():
 def test_queues_that_no_topic_has_are_refused(queues: object) -> None:
     with pytest.raises(UsageError, match=r"workload queue: queues .*: expected a number from 1"):
         WORKLOAD.configured({"queues": queues})
+
+
+class LateTable(Table):
+    """A table to which delayed messages come when they are polled for the third time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[tuple[str, int, int]] = []
+        self.looks = 0
+
+    async def send_later(self, key, value, delay_ms):
+        self.waiting.append((key, value, delay_ms))
+
+    async def hold(self, key, offset, hold_s):
+        self.looks += 1
+        if self.looks == 3:
+            self.queues[key] += [value for _, value, _ in self.waiting]
+        return await self.poll(key, offset)
+
+
+def test_delayed_messages_are_drawn_beside_others_and_every_seed_draws_its_own():
+    drawn = list(islice(QueueDelays(2).operations("seed", 0, 3), 300))
+    delays = [each for each in drawn if each.f == "delay"]
+    assert {each.f for each in drawn} == {"send", "delay"}
+    assert {each.expected for each in delays} == set(DELAYS_MS)
+    assert 50 < len(delays) < 130
+    assert len({each.value for each in drawn}) == len(drawn), "each value once"
+    assert drawn == list(islice(QueueDelays(2).operations("seed", 0, 3), 300))
+
+
+def test_a_drain_sends_a_message_of_each_delay_and_waits_until_they_came():
+    table = LateTable()
+    workload = QueueDelays(2)
+    player = Player(table, workload)
+    key = f"{TOPIC}/1"
+    steps = player.drain(key)
+    assert [f for f, _ in steps] == [
+        "delay", "delay", "fetch", "assign", "poll", "poll", "poll", "poll", "commit",
+    ]  # fmt: skip
+    values = [value for _, value, _ in table.waiting]
+    assert {delay_ms for *_, delay_ms in table.waiting} == set(DELAYS_MS)
+    assert len(set(values)) == 2
+    assert max(values) < -1
+    assert table.offsets == {key: 5}
+    again = Player(table, workload)
+    again.drain(key)
+    assert not {value for _, value, _ in table.waiting[2:]} & set(values), "never the same again"
+
+
+def test_clients_that_cannot_delay_are_refused_in_one_line():
+    with pytest.raises(HarnessError, match=r"workload queue-delays: .* cannot delay messages"):
+        QueueDelays(2).opened(Table())
+    assert QueueDelays(2).why_not(LateTable) is None
+    assert WORKLOAD.why_not(Table) is None
+
+
+class AbleTable(LateTable):
+    """A table whose clients can do everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holders: dict[str, object] = {}
+        self.told: list[tuple[str, int]] = []
+
+    async def send_batch(self, key, values):
+        self.queues[key] += values
+        return len(self.queues[key]) - len(values)
+
+    async def send_tagged(self, key, value, tag):
+        return await self.send(key, value)
+
+    async def select(self, key, offset, tag):
+        return Polled([(2, 2)], 3)
+
+    async def lock(self, key):
+        return self.holders.setdefault(key, self) is self
+
+    async def unlock(self, key):
+        self.holders.pop(key, None)
+
+    async def commit_oneway(self, key, offset):
+        self.told.append((key, offset))
+
+
+def test_an_ordered_consumer_locks_consumes_commits_and_unlocks():
+    trio.run(_consume_in_order)
+
+
+async def _consume_in_order():
+    table = AbleTable()
+    player = Player(table, QueueOrdered(1))
+    key = f"{TOPIC}/0"
+    step, commit = Operation("ordered", TOPIC, aim=0.0), Operation("ordered-commit", TOPIC, aim=0.0)
+    assert (await player.done(step))[0] == "subscribe"
+    table.holders[key] = "another"
+    assert await player.done(step) == ("lock", key, 0)
+    del table.holders[key]
+    assert await player.done(step) == ("lock", key, 1)
+    assert [(await player.done(step))[0] for _ in range(3)] == ["fetch", "assign", "poll"]
+    assert await player.done(commit) == ("commit", key, 2)
+    assert table.holders
+    assert (await player.done(step))[0] == "unlock"
+    assert not table.holders
+    assert [(await player.done(step))[0] for _ in range(2)] == ["lock", "fetch"], "it asks again"
+
+
+def test_a_tag_is_asked_for_from_where_the_last_answer_ended():
+    player = Player(AbleTable(), QueueBatches(1))
+    assert player.do(POLL)[0] == "subscribe"
+    ask = Operation("select", TOPIC, aim=0.4)
+    assert player.workload.choose(ask, player.client) == Operation(
+        "select", f"{TOPIC}/0", value=0, expected=1
+    )
+    assert player.do(ask) == ("select", f"{TOPIC}/0", [(2, 2)])
+    assert player.workload.choose(ask, player.client).value == 3
+
+
+def test_batches_and_tags_are_drawn_and_no_value_twice():
+    drawn = list(islice(QueueBatches(2).operations("seed", 0, 3), 400))
+    values = [
+        value
+        for each in drawn
+        for value in range(each.value, each.value + (each.expected if each.f == "batch" else 1))
+    ]
+    assert len(set(values)) == len(values)
+    assert {each.expected for each in drawn if each.f == "send"} == {None, 0, 1, 2}
+    assert {each.expected for each in drawn if each.f == "batch"} == set(range(2, 9))
+
+
+def test_polls_wait_where_the_shape_says_so_but_not_while_a_queue_is_drained():
+    table = AbleTable()
+    table.mine = (f"{TOPIC}/0",)
+    player = Player(table, QueueHeld(1))
+    assert player.workload.hold_s == HOLD_S
+    for _ in range(5):
+        player.do(POLL)
+    assert table.looks == 1
+    player.drain(f"{TOPIC}/0")
+    assert table.looks == 1
+
+
+def test_offsets_are_committed_one_way_too_and_set_back_and_all_comes_again_in_the_end():
+    drawn = list(islice(QueueOffsets(2).operations("seed", 1, 3), 1000))
+    assert 5 < sum(each.f == "reset" for each in drawn) < 50
+    table = AbleTable()
+    key = f"{TOPIC}/0"
+    table.mine = (key,)
+    player = Player(table, QueueOffsets(1))
+    for _ in range(5):
+        player.do(POLL)
+    assert player.do(Operation("commit", TOPIC, aim=0.0))[0] == "commit-oneway"
+    assert table.told == [(key, 2)]
+    assert table.offsets == {}
+    assert player.do(Operation("reset", TOPIC, aim=0.09))[0] == "reset"
+    assert [player.do(POLL)[0] for _ in range(2)] == ["fetch", "assign"], "it begins anew"
+    table.offsets[key] = 3
+    steps = player.drain(key)
+    assert [f for f, _ in steps[:3]] == ["reset", "assign", "poll"]
+    assert next(told for f, told in steps if f == "poll") == [(0, 0), (1, 1)]
+
+
+def test_a_drain_whose_reset_is_refused_sets_the_group_back_again():
+    table = AbleTable()
+    key = f"{TOPIC}/0"
+    table.mine, table.offsets[key] = (key,), 2
+    player = Player(table, QueueOffsets(1))
+    player.do(POLL)
+    accepts, table.commit = table.commit, refuse
+    for _ in range(2):
+        with pytest.raises(DefiniteError):
+            player.do(Operation("drain", key))
+    table.commit = accepts
+    assert [f for f, _ in player.drain(key)[:3]] == ["reset", "assign", "poll"]
+
+
+async def refuse(key, offset):
+    raise DefiniteError("nobody leads")
+
+
+def test_what_a_shape_needs_of_clients_is_said_in_words():
+    for workload, lacks in (
+        (QueueBatches(), "cannot send batches"), (QueueHeld(), "cannot wait for messages"),
+        (QueueOrdered(), "cannot lock queues"), (QueueOffsets(), "cannot commit one-way"),
+        (EverythingClients(), "cannot delay messages"),
+    ):  # fmt: skip
+        assert workload.why_not(Table) == lacks
+        assert workload.why_not(AbleTable) is None

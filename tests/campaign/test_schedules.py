@@ -32,7 +32,15 @@ class FakeFault:
 
 
 FAULTS = {name: FakeFault(name) for name in ("kill", "pause", "partition", "clock", "disk")}
-CAMPAIGN = Campaign(seed="7", time_limit_s=120.0)
+CAMPAIGN = Campaign(
+    seed="7",
+    time_limit_s=120.0,
+    faults=("kill", "pause", "partition"),
+    scenarios=(),
+    nemesis_interval_s=3.0,
+    fault_duration_min_s=1.5,
+    fault_duration_max_s=3.5,
+)
 
 SEEDS = st.text(st.characters(codec="utf-8"), max_size=5)
 NAMES = st.lists(SEEDS | st.integers(0, 99), max_size=3)
@@ -121,8 +129,12 @@ def test_a_longer_run_begins_as_the_shorter_one() -> None:
 def test_every_fault_comes_up_in_each_round_and_nothing_overlaps(
     names: set[str], time_limit_s: float, interval_s: float, seed: str
 ) -> None:
-    campaign = Campaign(
-        seed=seed, time_limit_s=time_limit_s, faults=tuple(names), nemesis_interval_s=interval_s
+    campaign = msgspec.structs.replace(
+        CAMPAIGN,
+        seed=seed,
+        time_limit_s=time_limit_s,
+        faults=tuple(names),
+        nemesis_interval_s=interval_s,
     )
     planned = schedule(campaign, FAULTS)
     assert [fault.number for fault in planned] == list(range(len(planned)))
@@ -158,8 +170,20 @@ def test_a_short_run_squeezes_one_round_in() -> None:
     assert planned[-1].start_s + planned[-1].duration_s <= 7.002
 
 
+def test_a_short_run_has_fewer_scenarios_before_its_faults_shrink_to_half() -> None:
+    faults = find("faults")
+    names = ("kill", "pause", "partition", "power")
+    counts = []
+    for limit_s in (10.0, 20.0, 60.0):
+        planned = schedule(changed(time_limit_s=limit_s, faults=names, scenarios=("all",)), faults)
+        assert {one.fault for one in planned if not one.scenario} == set(names)
+        counts.append(len({one.scenario for one in planned} - {"", "final-power-loss"}))
+    assert counts[0] == 0
+    assert counts[0] < counts[1] < counts[2]
+
+
 def test_a_run_too_short_for_its_faults_is_refused() -> None:
-    for limit_s in (5.0, 6.0):
+    for limit_s in (5.0, 5.5):
         short = msgspec.structs.replace(CAMPAIGN, time_limit_s=limit_s)
         with pytest.raises(UsageError, match=r"too little to try each of 3 once: give \d+ s"):
             schedule(short, FAULTS)

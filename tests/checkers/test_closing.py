@@ -111,9 +111,9 @@ def test_one_that_cannot_be_placed_says_by_when_it_had_to_be():
     rows = with_ids("0..? p0 cas 1 2 -> info\n3..9 p1 read -> ok 2\n10..11 p1 read -> ok 2")
     verdict = judge(MODELS["cas-register"], rows)
     assert verdict.findings[0].message == (
-        "cas 1 -> 2: ? by process 0 (op 0) cannot take effect before op 1 returns: it needs 1,"
-        " the register holds nothing. Of unknown outcome: op 0 (2) happened before op 1, which"
-        " showed its value, returned."
+        "read 2 by process 1 (op 1) cannot take effect before it returns: it read 2, the register"
+        " holds nothing. Without op 1, what was called until it returned has an order. Of unknown"
+        " outcome: op 0 (2) happened before op 1, which showed its value, returned."
     )
 
 

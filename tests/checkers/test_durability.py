@@ -198,11 +198,39 @@ def test_damaged_entry_on_a_live_node(tmp_path):
 
 @pytest.mark.parametrize("committed", [{}, {"n0": 6}])
 def test_too_few_answers_are_no_verdict(tmp_path, committed):
-    durable, prefix = judge(tmp_path, dict.fromkeys(NODES, BASE[:3]), committed=committed)
+    durable, prefix = judge(tmp_path, dict.fromkeys(NODES, BASE), committed=committed)
     for verdict in (durable, prefix):
         assert "nodes said what they had committed, at least 2 must" in verdict.summary
-    assert durable.outcome is Outcome.UNKNOWN
+    assert durable.outcome is prefix.outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize("committed", [{}, {"n0": 6}])
+def test_what_stands_nowhere_is_lost_whoever_was_silent(tmp_path, committed):
+    """Once all logs were empty, 8,394 acknowledged appends gone, and the verdict was unknown."""
+    durable, prefix = judge(tmp_path, dict.fromkeys(NODES, BASE[:1]), committed=committed)
+    assert durable.outcome is Outcome.INVALID
+    assert kinds(durable) == ["lost-append"] * 5
+    assert durable.summary.startswith("5 lost-append; only ")
     assert prefix.outcome is (Outcome.INVALID if committed else Outcome.UNKNOWN)
+
+
+def test_too_few_copies_are_a_loss_whoever_was_silent(tmp_path):
+    logs = {"n0": BASE, "n1": BASE[:-1], "n2": BASE[:-1]}
+    durable, _ = judge(tmp_path, logs, committed={})
+    assert (durable.outcome, kinds(durable)) == (Outcome.INVALID, ["lost-append"])
+
+
+@pytest.mark.parametrize("fault", ["wipe", "members", "somebodys-own"])
+def test_one_copy_is_enough_where_a_fault_took_the_others_and_nobody_saw_them_come_back(
+    tmp_path, fault
+):
+    promises = replace(PROMISES, durable_under=frozenset(("wipe", "members", "kill", "pause")))
+    more = struck(fault) | {"families": {"somebodys-own": "process"}}
+    logs = {"n0": BASE, "n1": [], "n2": BASE[:-1]}
+    durable, _ = judge(tmp_path, logs, committed={}, promises=promises, **more)
+    assert durable.outcome is Outcome.UNKNOWN
+    assert kinds(durable) == []
+    assert "1 acknowledged appends stand on fewer nodes than must have them" in durable.summary
 
 
 def test_nothing_acknowledged_is_no_verdict(tmp_path):
@@ -244,6 +272,45 @@ def test_unreadable_log_is_no_loss(tmp_path):
     for verdict in run_local(task):
         assert verdict.outcome is Outcome.UNKNOWN
         assert "the log of n2: OSError: no disk" in verdict.summary
+
+
+@pytest.mark.parametrize("engine", [run_local])
+def test_an_unreadable_log_hides_no_loss_that_the_others_prove(tmp_path, engine):
+    def broken(directory, node):
+        if node == "n2":
+            raise OSError("no disk")
+        return read_entries(directory, node)
+
+    other = [*BASE[:-1], ("q/1", 9, 2)]
+    for node, entries in zip(NODES, (BASE[:3], other, BASE), strict=True):
+        (tmp_path / node).mkdir()
+        write_log(tmp_path / node, node, entries)
+    logs = {node: tmp_path / node for node in NODES}
+    task = job(
+        tmp_path, acks(), CHECKERS, logs=logs, read_log=broken,
+        committed={"n0": 2, "n1": 6, "n2": 6},
+    )  # fmt: skip
+    durable, prefix = engine(task)
+    assert durable.outcome is Outcome.INVALID
+    lost = [finding.details["value"] for finding in durable.findings]
+    assert lost == [5], "3 and 4 stand on n1, and n2 may have them"
+    assert "the log of n2: OSError: no disk" in durable.summary
+    assert prefix.outcome is Outcome.UNKNOWN, "what is there agrees"
+
+
+def test_logs_without_an_entry_show_nothing_if_their_target_vouches_for_none(tmp_path):
+    logs = {node: [] for node in NODES}
+    told, _ = judge(tmp_path, logs, committed={})
+    assert told.outcome is Outcome.INVALID, "its logs can be read, and are empty"
+    (tmp_path / "again").mkdir()
+    untold, _ = judge(tmp_path / "again", logs, committed={}, logs_declared=False)
+    assert (untold.outcome, kinds(untold)) == (Outcome.UNKNOWN, [])
+    assert untold.summary.startswith("not judged: no log of any node has an entry")
+    (tmp_path / "unpromised").mkdir()
+    promises = replace(PROMISES, durable_under=frozenset())
+    more = {"committed": {}, "logs_declared": False, "promises": promises}
+    unpromised, _ = judge(tmp_path / "unpromised", logs, **more)
+    assert (unpromised.outcome, unpromised.observed) == (Outcome.VALID, ())
 
 
 def test_term_that_falls_and_index_twice(tmp_path):

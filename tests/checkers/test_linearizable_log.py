@@ -133,3 +133,22 @@ def test_operation_that_breaks_the_contract_is_no_verdict(tmp_path):
     verdict = judge(tmp_path, [op(0, "append", 0, 1, input=1)])
     assert verdict.outcome is Outcome.UNKNOWN
     assert "ValueError: operation 0 is ok but lacks" in verdict.data["traceback"]
+
+
+def test_who_was_answered_as_failed_and_may_be_stored_is_named(tmp_path):
+    rows = parse(
+        """
+        10..15 p0 append q0 7 -> ok 0
+        20..25 p1 append q0 8 -> fail
+        30..35 p2 end q0 -> ok 2
+        40..45 p1 append q0 9 -> fail
+        """
+    )
+    (finding,) = judge(tmp_path, [row for row in rows if row]).findings
+    assert (finding.kind, finding.offset) == ("unexplained-offset", 1)
+    by_value = {row["input"]: row["op"] for row in rows if row["f"] == "append"}
+    assert finding.message.endswith(
+        "Answered as failed, and yet stored there, may be the append of 8 by process 1"
+        f" (op {by_value[8]})."
+    )
+    assert finding.operations[1:] == (by_value[8],), "9 was called after it was seen"

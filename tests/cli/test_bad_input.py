@@ -51,7 +51,7 @@ BAD_INPUT = [
     (["analyze"], "parameter RUN requires an argument"),
     (["analyze", "."], "not the folder of a run"),
     (["report", "misspelt.toml"], "misspelt.toml: a file"),
-    (["list", "bugs"], "bugs"),
+    (["list", "bugz"], "bugz"),
 ]
 
 

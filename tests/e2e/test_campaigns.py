@@ -91,6 +91,7 @@ def test_a_clean_run_is_valid_and_says_so(clean_run: Path) -> None:
     results = json.loads((run / "results.json").read_text())
     assert results["valid"] is True
     assert {name: checker["valid"] for name, checker in results["checkers"].items()} == {
+        "invariants": True,
         "linearizable-log": True,
         "log-anomalies": True,
         "cycles": True,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 RUN_TIMEOUT_S = 240
-USUAL = ("--rate", "100", "--time-limit", "24", "--steady", "8")
+USUAL = ("--engine", "local", "--rate", "100", "--time-limit", "24", "--steady", "8")
 
 
 def shaketable(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -48,6 +48,7 @@ def test_two_healthy_runs_are_silent(tmp_path: Path) -> None:
 def test_a_planted_bug_ends_a_run_on_processes_early(tmp_path: Path) -> None:
     words = ("--mutant", "ack-before-quorum", "--stop-at-first-violation", "--time-limit", "60")
     shaken = ("--faults", "kill,partition", "--nemesis-interval", "1", "--seed", "7")
+    words += ("--engine", "local")
     done = shaketable(tmp_path, "run", "--name", "bug", *words, *shaken)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"violation seen: shaketable/\d+ offset \d+", done.stdout + done.stderr)

@@ -57,6 +57,7 @@ def test_linearizable_reads_are_valid_under_kill_pause_and_partition(
     done, stored = run(
         site, tmp_path, "--target", "etcd", "--faults", "kill,pause,partition",
         "--nemesis-schedule", "sequence", "--time-limit", "15", "--seed", "etcd",
+        "--engine", "local",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     checkers = json.loads((stored / "results.json").read_text())["checkers"]

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 RUN_TIMEOUT_S = 300
-SHAKEN = ("--faults", "kill,transfer", "--victims", "leader", "--seed", "3", "--rate", "200")
+SHAKEN = (
+    "--faults", "kill,transfer", "--victims", "leader", "--seed", "3", "--rate", "200",
+    "--engine", "local",
+)  # fmt: skip
 
 
 def shaketable(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

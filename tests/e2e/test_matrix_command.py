@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.matrix.journal import FaultCount, Journal, Outcome
 
 MATRIX = """
-faults = ["kill", "wipe"]
+faults = ["kill", "damage"]
 worlds = ["sim"]
 bites_min = 1
 [campaign]
@@ -82,9 +82,9 @@ def test_a_matrix_that_is_ended_leaves_no_process_and_is_gone_on_with(tmp_path: 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 of 1 cells to run" in done.stdout
     assert "VALID  1 VALID, 1 not here" in done.stdout
-    assert "simulated disks are never lost" in done.stdout
+    assert "campaigns do not edit the files of simulated nodes" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
     found = json.loads((folder / "results.json").read_text())
-    kill, wipe = found["cells"]
-    assert (found["exit_code"], kill["verdict"], wipe["verdict"]) == (0, "VALID", "SKIPPED")
+    kill, damage = found["cells"]
+    assert (found["exit_code"], kill["verdict"], damage["verdict"]) == (0, "VALID", "SKIPPED")
     assert ">VALID<" in (folder / "matrix.html").read_text()

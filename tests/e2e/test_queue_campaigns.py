@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
 
 RUN_TIMEOUT_S = 150
 
@@ -24,7 +24,8 @@ def test_offsets_that_a_leader_keeps_to_itself_are_found_and_a_lost_disk_is_forg
             "--workload", "queue", "--mutant", "offsets-not-replicated",
             "--faults", "transfer,wipe", "--nemesis-schedule", "sequence",
             "--time-limit", "14", "--steady", "3",
-            "--nemesis-interval", "1", "--seed", "e2e", "--store", str(store),
+            "--nemesis-interval", "1", "--seed", "e2e", "--engine", "local",
+            "--store", str(store),
         ],
         capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
         stdin=subprocess.DEVNULL,

@@ -56,8 +56,12 @@ def test_a_transfer_bites_and_says_from_whom_to_whom_in_how_long() -> None:
     ("leads", "prepared", "what"),
     [
         (None, {}, "nobody led who could be asked"),
-        ("n0", {"to": "n0"}, "n0 led already"),
-        ("n0", {"to": "n1", "dead": {"n1"}}, "n1 did not come to lead after n0: n1 cannot be"),
+        ("n0", {"to": "n0", "order": ["n0"]}, "n0 led already"),
+        (
+            "n0",
+            {"to": "n1", "order": ["n0", "n1"], "dead": {"n1"}},
+            "n1 did not come to lead after n0: n1 cannot be",
+        ),
         ("n0", {"to": "n1", "paused": {"n1"}}, "n1 did not come to lead after n0"),
     ],
 )
@@ -68,6 +72,15 @@ def test_one_that_changed_nothing_has_not_bitten(leads, prepared, what) -> None:
     _, evidence = done_to(world, **prepared)
     assert not evidence.bit
     assert evidence.what.startswith(what)
+
+
+@pytest.mark.parametrize("change", [{"to": "n0"}, {"to": "n1", "dead": {"n1"}}])
+def test_where_the_one_to_take_over_leads_or_is_down_another_one_is_named(change) -> None:
+    world = MemoryWorld(NODES, "n0")
+    world.dead = set(change.pop("dead", ()))
+    _, evidence = done_to(world, **change)
+    assert evidence.bit
+    assert world.leads not in {"n0", *world.dead}
 
 
 def test_planted_bug_a_world_that_changes_nothing_has_not_bitten() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -31,43 +32,61 @@ def told(process: subprocess.Popen[str]) -> Iterator[list]:
         yield json.loads(line)
 
 
-def namespaces() -> dict[str, set[int]]:
-    """The living processes by their network namespace."""
-    found: dict[str, set[int]] = {}
+def living() -> Iterator[tuple[int, int, str]]:
+    """The living processes: each one's id, its parent's, and its network namespace."""
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if (path / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                found.setdefault(str((path / "ns/net").readlink()), set()).add(int(path.name))
+            state, parent, *_ = (path / "stat").read_text().rpartition(")")[2].split()
+            if state != "Z":
+                yield int(path.name), int(parent), str((path / "ns/net").readlink())
+
+
+def held_namespaces(process: subprocess.Popen[str], opened: ExitStack) -> set[str]:
+    """The network namespaces of its own and below it, kept until `opened` closes.
+
+    As long as one is kept, no other test's namespace can get the same number.
+    """
+    family, every = {process.pid}, list(living())
+    while more := {pid for pid, parent, _ in every if parent in family} - family:
+        family |= more
+    outside = str(Path("/proc/self/ns/net").readlink())
+    found = set()
+    for pid, _, space in every:
+        if pid in family and space != outside and space not in found:
+            with suppress(OSError):
+                kept = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+                opened.callback(os.close, kept)
+                found.add(f"net:[{os.fstat(kept).st_ino}]")
     return found
 
 
 def wait_until_gone(spaces: set[str]) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while left := {space: pids for space, pids in namespaces().items() if space in spaces}:
+    while left := [each for each in living() if each[2] in spaces]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
 
 
 def test_a_group_in_namespaces_is_shaken_by_lost_packets_and_agrees_after_it(tmp_path) -> None:
-    before = namespaces().keys()
-    with campaign("loss", tmp_path) as process:
-        lines, during = [], set()
-        for line in told(process):
-            lines.append(line)
-            if line[0] == "began":
-                during = namespaces().keys() - before
-    assert len(during) >= 4, "the harness's, and one for each node"
-    *faults, (_, status, applied, bit, problems) = lines
-    assert (status, problems) == ("complete", [])
-    assert applied == bit >= 1, faults
-    wait_until_gone(during)
+    with ExitStack() as opened:
+        with campaign("loss", tmp_path) as process:
+            lines, during = [], set()
+            for line in told(process):
+                lines.append(line)
+                if line[0] == "began":
+                    during |= held_namespaces(process, opened)
+        assert len(during) >= 4, "the harness's, and one for each node"
+        *faults, (_, status, applied, bit, problems) = lines
+        assert (status, problems) == ("complete", [])
+        assert applied == bit >= 1, faults
+        wait_until_gone(during)
 
 
 def test_a_harness_killed_during_a_fault_of_links_leaves_nothing(tmp_path) -> None:
-    before = namespaces().keys()
-    with campaign("half-open", tmp_path) as process:
-        assert next(told(process)) == ["began", "half-open"]
-        during = namespaces().keys() - before
-        process.kill()
-    assert len(during) >= 4
-    wait_until_gone(during)
+    with ExitStack() as opened:
+        with campaign("half-open", tmp_path) as process:
+            assert next(told(process)) == ["began", "half-open"]
+            during = held_namespaces(process, opened)
+            process.kill()
+        assert len(during) >= 4
+        wait_until_gone(during)

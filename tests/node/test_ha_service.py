@@ -13,6 +13,7 @@ from native_brokers import NativeBroker
 from system.native.ha import REPORT, SILENCE_MAX_MS
 from system.node.clock import SystemClock
 from system.node.ha_service import HAService
+from system.node.native_parts import NativeParts
 
 STORY_TIMEOUT_S = 10.0
 
@@ -60,6 +61,7 @@ def test_a_slave_that_reads_nothing_is_dropped_when_it_was_silent_for_too_long()
         lambda: None,
         nothing,  # type: ignore[arg-type]
         nothing,  # type: ignore[arg-type]
+        NativeParts(),
     )
 
     async def story(*said: bytes) -> None:

@@ -215,7 +215,6 @@ def test_without_a_group_rocketmqs_own_defaults_hold() -> None:
         ("brokerRole=MASTER", "brokerRole must be one of ASYNC_MASTER, SYNC_MASTER, SLAVE"),
         ("brokerRole=SLAVE\nbrokerId=0", "brokerId must be above 0 with brokerRole=SLAVE"),
         ("haMasterAddress=here", "haMasterAddress: 'here' is not of the form"),
-        ("shaketableMutant=double-vote", "shaketableMutant needs a group"),
         ("enableDLegerCommitLog=true", "dLegerSelfId is missing"),
         ("syncFlushTimeout=0", "syncFlushTimeout must be a number in 1..3600000"),
     ],

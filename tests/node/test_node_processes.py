@@ -21,8 +21,7 @@ import trio
 
 from harness.runtime.ports import find_free
 from system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
-from system.node import __main__ as node_main
-from system.node import wire
+from system.node import ends, wire
 from system.node.clock import SystemClock
 from system.node.disk_threads import DiskThreads
 from system.node.flusher import Flusher
@@ -281,7 +280,7 @@ def test_a_port_in_use_is_said_in_one_line(single: Nodes, which: str) -> None:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", port))
         holder.listen()
-        assert single.start("n0").wait(STOP_WAIT_S) == node_main.EXIT_USAGE
+        assert single.start("n0").wait(STOP_WAIT_S) == ends.EXIT_USAGE
     last = single.log("n0").splitlines()[-1]
     assert f"cannot listen on 127.0.0.1:{port}" in last
     assert "Traceback" not in single.log("n0")
@@ -291,7 +290,7 @@ def test_a_port_in_use_is_said_in_one_line(single: Nodes, which: str) -> None:
 def test_two_nodes_cannot_share_a_store_folder(single: Nodes) -> None:
     first = single.start("n0")
     single.run(lambda client: _append(client, b"a"))
-    assert single.start("n0").wait(STOP_WAIT_S) == node_main.EXIT_USAGE
+    assert single.start("n0").wait(STOP_WAIT_S) == ends.EXIT_USAGE
     single.processes["first"] = first
     last = single.log("n0").splitlines()[-1]
     assert f"{single.folder / 'n0'} is in use by another process" in last
@@ -310,7 +309,7 @@ def test_a_node_with_damaged_synced_data_does_not_start(single: Nodes) -> None:
     content = bytearray(data.read_bytes())
     content[700] ^= 4
     data.write_bytes(content)
-    assert single.start("n0").wait(STOP_WAIT_S) == node_main.EXIT_DISK
+    assert single.start("n0").wait(STOP_WAIT_S) == ends.EXIT_DAMAGED
     last = single.log("n0").splitlines()[-1]
     assert "event=stopped" in last
     assert str(data) in last

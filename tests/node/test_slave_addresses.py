@@ -11,6 +11,7 @@ from native_brokers import NativeBroker
 
 from system.node.clock import SystemClock
 from system.node.ha_service import HAService
+from system.node.native_parts import NativeParts
 from system.node.slave_synchronize import SlaveSynchronize
 
 LABEL = "a" * 64
@@ -23,7 +24,9 @@ def slave_of(text: str) -> tuple[HAService, SlaveSynchronize]:
     settings: Any = SimpleNamespace(master=None)
     nothing: Any = SimpleNamespace()
     synchronize = SlaveSynchronize(clock, slave.broker.tables, lambda: None)
-    service = HAService(config, settings, clock, slave.core, lambda: None, synchronize, nothing)
+    service = HAService(
+        config, settings, clock, slave.core, lambda: None, synchronize, nothing, NativeParts()
+    )
     service.learn({"masterAddr": text, "haServerAddr": text})
     return service, synchronize
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from raft_group import Group, Storage
 from raft_machine import GroupMachine
 
-from system.mutants.ack_before_quorum import AckBeforeQuorum
+from system.mutants.consensus.ack_before_quorum import AckBeforeQuorum
 from system.raft.batch import Batch
 from system.raft.core import RaftCore
 from system.raft.ledger import Ledger

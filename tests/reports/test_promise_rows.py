@@ -94,8 +94,8 @@ def test_every_checker_of_ours_is_said_to_judge_something() -> None:
             if hasattr(plugin, "check") and hasattr(plugin, "name"):
                 names.add(plugin.name)
     assert {"durability", "committed-prefix", "vacuity", "stats"} <= names
-    # One is made for the model that it judges, the other one is the run's own.
-    assert set(JUDGES) - names == {"linearizable", "run-as-planned"}
+    # One is made for the model that it judges, the others are the run's own.
+    assert set(JUDGES) - names == {"linearizable", "invariants", "run-as-planned"}
     assert DURABLE in JUDGES["durability"]
     assert LINEARIZABLE in JUDGES["linearizable-register"]
     assert JUDGES["vacuity"] == (MEANT,)

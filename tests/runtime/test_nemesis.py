@@ -255,6 +255,77 @@ def test_a_fault_begins_on_each_event_it_waits_for_and_not_on_those_before(stage
     assert open_faults(stage.path) == ()
 
 
+def step(one, **fields):
+    return msgspec.structs.replace(one, scenario="chain 1", **fields)
+
+
+def struck(stage):
+    return [
+        (at, f, value["plan"].get("victims"))
+        for at, f, value in stage.events
+        if value["phase"] == "start" and value["plan"].get("victims")
+    ]
+
+
+def test_steps_of_a_scenario_strike_who_led_when_it_began_and_whom_a_step_struck(stage):
+    class Elects(kill.Kill):
+        """Somebody else leads once it is applied."""
+
+        async def apply(self, plan, world):
+            undo = await super().apply(plan, world)
+            world.leads = "n1"
+            return undo
+
+    stage.faults["kill"] = Elects()
+    tally = stage.run(
+        [
+            step(planned(0, "kill", 1, 1), roles="@led"),
+            step(planned(1, "pause", 3, 1), remember="elected"),
+            step(planned(2, "pause", 5, 1), roles="@led"),
+            step(planned(3, "pause", 7, 1), roles="@elected"),
+            step(planned(4, "pause", 9, 1), roles="@follower-3"),
+        ]
+    )
+    assert struck(stage) == [
+        (1, "kill", ["n0"]),
+        (3, "pause", ["n1"]),
+        (5, "pause", ["n0"]),
+        (7, "pause", ["n1"]),
+    ]
+    assert (tally.applied, tally.left_out) == (4, 1)
+    last = stage.events[-1][2]
+    assert last["evidence"] == "not begun: nobody plays @follower-3"
+    assert stage.events[0][2]["description"] == "chain: kill leader n0"
+
+
+def test_events_of_a_scenario_count_from_its_beginning_and_not_for_ever(stage):
+    class Elections(kill.Kill):
+        """Somebody else leads when this fault is undone."""
+
+        async def undo(self, undo, world):
+            await super().undo(undo, world)
+            stage.made.happenings.leader_elected()
+
+    stage.faults["kill"] = Elections()
+    waits = on_event(1, "pause", "leader-elected")
+    tally = stage.run(
+        [
+            planned(0, "kill", 1, 1),
+            step(msgspec.structs.replace(waits, start_s=4.0, until_s=9.0)),
+            step(msgspec.structs.replace(waits, number=2, start_s=4.0, until_s=5.5)),
+            planned(3, "kill", 6, 1),
+        ],
+        room_s=20,
+    )
+    assert [told for told in stage.told() if told[3] == "start"] == [
+        (1, "kill", 0, "start"),
+        (5.5, "pause", 2, "start"),
+        (6, "kill", 3, "start"),
+        (7, "pause", 1, "start"),
+    ]
+    assert (tally.applied, tally.left_out) == (3, 1)
+
+
 def test_the_nth_call_of_a_node_is_an_event_where_the_world_counts_them(stage):
     started_s = []
 

@@ -18,7 +18,7 @@ from harness.abilities import Vital
 from harness.plugins import UNTOUCHED, Address, Json, Launch, NodeLayout
 from harness.resources import Resources
 from harness.runtime.damages import Damages
-from harness.runtime.disks import Disks, Member
+from harness.runtime.disks import Disks, Member, ProcessMachines
 from harness.runtime.last_words import last_words
 from harness.runtime.nodes import NodeProcess
 from harness.runtime.steered import SteeredNodes
@@ -553,7 +553,8 @@ def test_a_disk_that_could_not_be_deleted_leaves_its_node_running(tmp_path: Path
 
     async def main(_: trio.Nursery) -> None:
         await group.kill("n0")
-        disks = Disks(Loses(), {"n0": group.member}, Starts(), NoLogs())
+        machines = ProcessMachines({"n0": group.member}, Starts(), NoLogs())
+        disks = Disks(Loses(), machines)
         with pytest.raises(FileNotFoundError):
             await disks.lose("n0")
         assert group.process.is_running

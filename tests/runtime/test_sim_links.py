@@ -17,7 +17,8 @@ from harness.runtime.ledger import Lines
 from harness.runtime.observer import SilentObserver
 from harness.runtime.questions import wait_until
 from harness.runtime.sim_world import SimulatedWorld
-from harness.targets.dledger_group import DLedgerGroup
+from harness.targets.dledger import DLedgerTarget
+from harness.targets.simulated_group import BrokerGroup
 from harness.words import LinkShape
 
 NODES = ("n0", "n1", "n2")
@@ -36,7 +37,7 @@ Scenario = Callable[[SimulatedWorld], Awaitable[None]]
 
 
 def play(tmp_path: Path, scenario: Scenario) -> None:
-    group = DLedgerGroup(NODES, OPTIONS)
+    group = BrokerGroup(DLedgerTarget(), NODES, OPTIONS)
     lines = Lines(tmp_path / "status.jsonl")
 
     async def main() -> None:
@@ -51,7 +52,7 @@ def play(tmp_path: Path, scenario: Scenario) -> None:
 
     group.run(main)
     lines.close()
-    assert group.remarks == []
+    assert group.broken == []
 
 
 async def ready(world: SimulatedWorld) -> None:

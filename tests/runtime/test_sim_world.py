@@ -13,7 +13,8 @@ from harness.runtime.ledger import Lines
 from harness.runtime.observer import SilentObserver
 from harness.runtime.questions import wait_until
 from harness.runtime.sim_world import SimulatedWorld
-from harness.targets.dledger_group import DLedgerGroup
+from harness.targets.dledger import DLedgerTarget
+from harness.targets.simulated_group import BrokerGroup
 from harness.words import ClockChange, DiskHarm
 
 NODES = ("n0", "n1", "n2")
@@ -27,11 +28,11 @@ OPTIONS = {
     "index_file_bytes": 1 << 18,
 }
 PATIENCE_S = 20.0
-Scenario = Callable[[SimulatedWorld, DLedgerGroup], Awaitable[None]]
+Scenario = Callable[[SimulatedWorld, BrokerGroup], Awaitable[None]]
 
 
 def play(tmp_path: Path, scenario: Scenario) -> None:
-    group = DLedgerGroup(NODES, OPTIONS)
+    group = BrokerGroup(DLedgerTarget(), NODES, OPTIONS)
     lines = Lines(tmp_path / "status.jsonl")
 
     async def main() -> None:
@@ -46,7 +47,7 @@ def play(tmp_path: Path, scenario: Scenario) -> None:
 
     group.run(main)
     lines.close()
-    assert group.remarks == []
+    assert group.broken == []
 
 
 async def ready(world: SimulatedWorld) -> None:
@@ -56,7 +57,7 @@ async def ready(world: SimulatedWorld) -> None:
 
 
 def test_kill_and_restart_by_incarnation(tmp_path: Path) -> None:
-    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+    async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
         assert await world.kill("n0") == {"incarnation": 1}
         assert await world.kill("n0") == {"incarnation": UNTOUCHED}
         assert await world.pause("n0") == {"incarnation": UNTOUCHED}
@@ -74,7 +75,7 @@ def test_kill_and_restart_by_incarnation(tmp_path: Path) -> None:
 
 
 def test_pause_is_not_ended_by_another(tmp_path: Path) -> None:
-    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+    async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
         assert await world.pause("n1") == {"incarnation": 1}
         assert await world.pause("n1") == {"incarnation": UNTOUCHED}
         await world.resume("n1", UNTOUCHED)
@@ -91,7 +92,7 @@ def test_pause_is_not_ended_by_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["deliver", "reset"])
 def test_a_cut_deposes_the_leader_and_is_mended_once(tmp_path: Path, how: str) -> None:
-    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+    async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
         leader = await world.leader()
         assert leader is not None
         others = [node for node in NODES if node != leader]
@@ -116,7 +117,7 @@ def test_a_cut_deposes_the_leader_and_is_mended_once(tmp_path: Path, how: str) -
 
 
 def test_leadership_is_transferred_in_virtual_time(tmp_path: Path) -> None:
-    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+    async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
         leader = await world.leader()
         to = next(node for node in NODES if node != leader)
         answer = await world.transfer(to)
@@ -128,7 +129,7 @@ def test_leadership_is_transferred_in_virtual_time(tmp_path: Path) -> None:
 
 
 def test_restore_finds_what_was_left_and_stopped_nodes_leave_their_files(tmp_path: Path) -> None:
-    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+    async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
         cut = await world.cut([("n0", "n1")])
         await world.pause("n2")
         await world.kill("n1")
@@ -148,7 +149,7 @@ def test_restore_finds_what_was_left_and_stopped_nodes_leave_their_files(tmp_pat
 
 
 def test_restore_finds_clocks_and_disks_that_nobody_healed(tmp_path: Path) -> None:
-    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+    async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
         await world.skew("n0", ClockChange(which="wall", offset_ms=60_000.0))
         await world.skew("n1", ClockChange(which="monotonic", offset_ms=50.0, strobe_ms=100.0))
         harm = await world.hurt_disk("n2", DiskHarm(op="write", error="ENOSPC"))
@@ -173,7 +174,7 @@ def test_a_disk_that_fails_answers_for_those_alone_whose_calls_failed(
 ) -> None:
     """A node's own crash while its disk would fail, but was not asked, is its own."""
 
-    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+    async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
         harm = await world.hurt_disk(
             "n1", DiskHarm(op="sync", error="EIO", nth=1 if is_struck else 9_999)
         )
@@ -193,7 +194,7 @@ def test_a_disk_that_fails_answers_for_those_alone_whose_calls_failed(
 def test_errors_of_an_incarnation_that_was_ended_excuse_no_later_one(
     tmp_path: Path, how: str
 ) -> None:
-    async def scenario(world: SimulatedWorld, group: DLedgerGroup) -> None:
+    async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
         harm = await world.hurt_disk("n1", DiskHarm(op="sync", error="EIO", nth=9_999))
         ((_, order),) = group.machines._known["n1"]
         order.errors = 1  # the call failed, and the node is ended before it takes its leave

@@ -20,8 +20,9 @@ from harness.runtime.ledger import open_faults
 from harness.runtime.observer import PHASES, SilentObserver
 from harness.runtime.simulated import groups_of, run_simulated
 from harness.runtime.supervisor import RunResult
-from harness.targets.dledger_group import DLedgerGroup
-from harness.verdict import Outcome
+from harness.targets.simulated_group import BrokerGroup
+from harness.terminal import summary
+from reports.run_page.view import build_view
 from system.sim.violation import Violated
 
 CAMPAIGN = Campaign(
@@ -129,25 +130,70 @@ def test_a_planted_bug_is_found_by_the_checkers(tmp_path: Path) -> None:
     assert judged(result.folder, campaign)["durability"] is False
 
 
-def test_an_invariant_that_breaks_is_told_and_no_run_with_it_is_valid(
+def test_an_invariant_that_breaks_is_a_violation_whatever_the_checkers_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the checkers see: a world that found something wrong vouches for nothing."""
-    start = DLedgerGroup.start
+    start = BrokerGroup.start
 
-    def start_badly(group: DLedgerGroup, node: str) -> None:
+    def start_badly(group: BrokerGroup, node: str) -> None:
         start(group, node)
-        if not group.remarks:
-            group._world.violated(Violated("one-leader", "two lead term 3"), "n1")
+        group._world.violated(Violated("one-leader-a-term", "two lead term 3"), "n1")
 
-    monkeypatch.setattr(DLedgerGroup, "start", start_badly)
+    monkeypatch.setattr(BrokerGroup, "start", start_badly)
     result, tape, campaign = play(tmp_path, faults=(), time_limit_s=3.0)
-    told = "invariant one-leader broken at n1: two lead term 3"
-    assert tape.notes == [told]
-    assert result.problems == (told,)
+    assert tape.notes == ["invariant one-leader-a-term broken at n1: two lead term 3"], "once"
+    assert result.problems == ()
     verdicts = judged(result.folder, campaign)
-    assert verdicts.pop("run-as-planned") == Outcome.UNKNOWN.json_value
+    assert verdicts.pop("invariants") is False
     assert set(verdicts.values()) == {True}
+    checkers = json.loads(result.folder.results_json.read_bytes())["checkers"]
+    assert next(iter(checkers)) == "invariants"
+
+
+def test_a_bug_that_only_the_world_and_the_nodes_see_is_named_first(tmp_path: Path) -> None:
+    """Of its own accord no client and no log shows it: the node stops before anybody is told."""
+    result, _, campaign = play(
+        tmp_path,
+        seed="3",
+        mutant="committed-survives-truncation",
+        time_limit_s=20.0,
+        rate_hz=120.0,
+        faults=("kill", "pause", "partition", "power"),
+        nemesis_interval_s=0.4,
+        fault_duration_min_s=0.5,
+    )
+    verdicts = judged(result.folder, campaign)
+    assert {name for name, told in verdicts.items() if told is False} == {"invariants"}
+    view = build_view(result.folder.path)
+    assert view.verdict == "INVALID"
+    assert view.why.startswith("The invariant committed-never-changes was broken at n")
+    assert view.first_page == "violations/001-invariant-broken.html"
+    label, first = summary.rows(view, "report.html")[0]
+    assert (label, first.partition(":")[0]) == ("finding", "invariant-broken")
+    page = (result.folder.path / view.first_page).read_text()
+    assert "A committed entry is the same on every member, for ever." in page
+    assert "Invariant committed-never-changes was broken" in page
+    index = json.loads((result.folder.path / "violations" / "index.json").read_bytes())
+    kinds = [each["kind"] for each in index["pages"]]
+    assert kinds[:2] == ["invariant-broken", "rule-broken"], "then the nodes that stopped"
+
+
+def test_a_log_that_no_fault_damaged_and_that_is_damaged_is_named_first(tmp_path: Path) -> None:
+    result, _, campaign = play(
+        tmp_path,
+        seed="2",
+        mutant="mark-ahead-of-fsync",
+        time_limit_s=12.0,
+        rate_hz=120.0,
+        faults=("power", "kill"),
+        nemesis_interval_s=0.4,
+        fault_duration_min_s=0.5,
+    )
+    assert judged(result.folder, campaign)["invariants"] is False
+    view = build_view(result.folder.path)
+    assert view.verdict == "INVALID"
+    assert view.first_page == "violations/001-damage-found.html"
+    assert "is damaged, and no fault had touched that: LogDamaged: " in view.why
 
 
 def test_a_target_without_simulated_worlds_is_told() -> None:

@@ -295,6 +295,32 @@ def test_a_worker_that_does_not_answer_is_killed_in_time(tmp_path: Path) -> None
 
 
 @pytest.mark.e2e
+def test_a_worker_that_stood_still_says_when(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path)
+    group = WorkerGroup([plan])
+
+    async def main() -> int:
+        try:
+            await group.start()
+            await group.generate()
+            await wait_for(group, 20)
+            pid = group.pids()["worker-0"]
+            os.kill(pid, signal.SIGSTOP)
+            stopped_ns = time.monotonic_ns() - plan.start_ns
+            await trio.sleep(2.0)
+            os.kill(pid, signal.SIGCONT)
+            assert await group.finish_main()
+            await group.close()
+            return stopped_ns
+        finally:
+            await group.kill()
+
+    stopped_ns = trio.run(main)
+    inside_ns = stopped_ns + 1_000_000_000
+    assert any(from_ns < inside_ns < to_ns for from_ns, to_ns in group.stalls())
+
+
+@pytest.mark.e2e
 def test_operations_end_though_the_client_hangs(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, target="mute", op_timeout_s=0.1)
     group = WorkerGroup([plan])

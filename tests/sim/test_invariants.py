@@ -453,6 +453,30 @@ def test_a_leader_with_a_dead_disk_is_noticed():
     assert found.invariant == "stalled-disk-leads-not"
 
 
+class Hasty(Broker):
+    """Lets files go an hour before they are old enough."""
+
+    def disk_usage(self, used_ratio, files, now_ms, wall_ms) -> None:
+        super().disk_usage(used_ratio, files, now_ms, wall_ms + 3_600_000)
+
+
+def test_no_file_goes_before_its_time():
+    settings = msgspec.structs.replace(
+        CALM.settings, expiry_check_ms=500.0, reserved_ms=3_600_000, data_file_bytes=8_192
+    )
+    schedule = msgspec.structs.replace(CALM, settings=settings)
+    kept = run_seed(0, schedule=schedule)
+    assert kept.violation is None
+    assert kept.counts.compactions == 0
+    found = run_seed(0, schedule=schedule, mutant=Mutant("hasty", broker=Hasty)).violation
+    assert found is not None
+    assert found.invariant == "reserved-stays"
+    old = msgspec.structs.replace(settings, reserved_ms=1_000)
+    expired = run_seed(0, schedule=msgspec.structs.replace(CALM, settings=old))
+    assert expired.violation is None
+    assert expired.counts.compactions > 0
+
+
 @pytest.mark.parametrize(
     ("name", "invariant"),
     [

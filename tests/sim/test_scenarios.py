@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from system.sim.draws import Draws
-from system.sim.faults import LEADER, Crash, Cut, Strike
+from system.sim.faults import LEADER, Crash, CrashAtOperation, Cut, Strike, Wipe
 from system.sim.run import run_seed
-from system.sim.scenarios import LATEST_MS, SCENARIOS, Group, draw_scenarios
-from system.sim.schedule import Call, Schedule, Settings, draw_schedule
+from system.sim.scenarios import CHAINS, LATEST_MS, SCENARIOS, Group, draw_scenarios
+from system.sim.schedule import Call, Options, Schedule, Settings, draw_schedule
 
 THREE = Group(("n0", "n1", "n2"), 250, has_lease=True)
 LEADER_OFF = ((LEADER, "*"), ("*", LEADER))
@@ -42,6 +42,30 @@ def test_scenarios_follow_one_another_and_end_in_time():
         assert not any(isinstance(fault, Crash) and fault.loses_unsynced for fault in faults)
     alone = Group(("n0",), 250, has_lease=False)
     assert draw_scenarios(draw, alone, from_ms=1500, until_ms=23_000, ack="fsync") == ()
+
+
+def test_chains_lose_no_more_than_one_disk_and_none_that_another_fault_has_lost():
+    lost = []
+    for seed in range(300):
+        draw = Draws(seed).stream("chains")
+        asked = {"from_ms": 1500, "until_ms": 23_000, "ack": "page-cache", "among": CHAINS}
+        faults = draw_scenarios(draw, THREE, **asked, may_lose_disk=seed % 2 == 0)
+        lost.append(sum(isinstance(fault, Wipe) for fault in faults))
+        crashes = [f for f in faults if isinstance(f, Crash | CrashAtOperation)]
+        assert not any(fault.loses_unsynced for fault in crashes)
+    assert max(lost[::2]) == 1
+    assert max(lost[1::2]) == 0
+
+
+def test_chains_are_drawn_beside_what_a_seed_had_without_them():
+    more = 0
+    for seed in range(60):
+        before, after = (draw_schedule(seed, Options(chains=chains)) for chains in (False, True))
+        if before.settings == after.settings:
+            assert before.calls == after.calls
+            assert set(map(repr, before.faults)) <= set(map(repr, after.faults))
+            more += len(after.faults) > len(before.faults)
+    assert more >= 15
 
 
 def test_many_seeds_have_scenarios():

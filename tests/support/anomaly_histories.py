@@ -1,6 +1,7 @@
 """Histories of every kind of object as text, for the checkers of anomalies.
 
 # CHECKER OUTCOME KIND...                      what is expected of which checker
+# times in ms                                  such a line; without it they are ns
 0..10  p0 send q/0 7 -> ok 3                   call..return, process, function, key, argument
 11..20 p1 poll q/0 -> ok 3:7 4:8               offset:value, a message each
 &      p1 send q/1 9 -> ok 0                   the same invocation as the line before
@@ -27,10 +28,11 @@ ROOT = Path(__file__).parent.parent / "histories" / "anomalies"
 EVERYTHING = Promises(excludes=ANOMALIES)
 
 _LINE = re.compile(
-    r"(?:(?P<call>\d+)\.\.(?P<end>\d+|\?)|(?P<same>&))\s+p(?P<process>\d+)\s+(?P<f>[a-z]+)\s+"
+    r"(?:(?P<call>\d+)\.\.(?P<end>\d+|\?)|(?P<same>&))\s+p(?P<process>\d+)\s+(?P<f>[a-z-]+)\s+"
     r"(?P<key>\S+)(?:\s+(?:(?P<expected>nil|-?\d+)>)?(?P<argument>-?\d+))?\s+->\s+(?P<outcome>ok|fail|info)"
     r"(?:\s+(?P<result>.+))?"
 )
+IN_MS = "# times in ms\n"
 PUTS = {"append", "send", "enqueue", "add", "commit", "write"}
 PLACES = {"read", "assign", "subscribe", "seek"}
 
@@ -38,17 +40,18 @@ PLACES = {"read", "assign", "subscribe", "seek"}
 def parse(text: str) -> list[Op]:
     """Return rows of OPERATIONS."""
     rows: list[Op] = []
+    unit_ns = 1_000_000 if IN_MS in text else 1
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.partition("#")[0].strip()
         if not line:
             continue
         match = _LINE.fullmatch(line)
         assert match, f"line {number}: {line!r} is no operation"
-        rows.append(_row(match, number, rows))
+        rows.append(_row(match, number, rows, unit_ns))
     return rows
 
 
-def _row(match: re.Match[str], number: int, rows: list[Op]) -> Op:
+def _row(match: re.Match[str], number: int, rows: list[Op], unit_ns: int) -> Op:
     f, outcome, extra = match["f"], match["outcome"], {}
     if match["same"]:
         before = rows[-1]
@@ -56,20 +59,27 @@ def _row(match: re.Match[str], number: int, rows: list[Op]) -> Op:
         row = op(before["op"], f, before["call_ns"], before["return_ns"], outcome)
         assert outcome == before["outcome"], f"line {number}: an invocation has one outcome"
     else:
-        end = None if match["end"] == "?" else int(match["end"])
+        end = None if match["end"] == "?" else int(match["end"]) * unit_ns
         assert (end is None) == (outcome == "info"), f"line {number}: info returns at ?"
-        row = op(rows[-1]["op"] + 1 if rows else 0, f, int(match["call"]), end, outcome)
+        call = int(match["call"]) * unit_ns
+        row = op(rows[-1]["op"] + 1 if rows else 0, f, call, end, outcome)
     row.update(process=int(match["process"]), key=match["key"], node="n0")
     if match["argument"] is not None:
         row["offset" if f in PLACES else "input"] = int(match["argument"])
     if match["expected"] not in (None, "nil"):
         row["expected"] = int(match["expected"])
     extra |= _answer(row, f, match["result"])
+    if f == "poll" and row["input"] is not None:  # held, and where it stood
+        row["offset"], row["input"] = row["input"], None
     row["extra"] = json.dumps(extra) if extra else None
     return row
 
 
 def _answer(row: Op, f: str, result: str | None) -> dict[str, Any]:
+    if f == "select" and result:
+        stop, *pairs = result.split()
+        row["offset"] = int(stop)
+        return {"output": [[int(n) for n in pair.split(":")] for pair in pairs]}
     if result in (None, "nothing"):
         return {"output": []} if f == "poll" and result else {}
     if ":" in result:
@@ -78,7 +88,7 @@ def _answer(row: Op, f: str, result: str | None) -> dict[str, Any]:
         return {"output": [int(n) for n in result[1:-1].split()]}
     if not result.lstrip("-").isdigit():
         return {"output": result}
-    row["offset" if f in {"append", "send"} else "output"] = int(result)
+    row["offset" if f in {"append", "send", "batch"} else "output"] = int(result)
     return {}
 
 

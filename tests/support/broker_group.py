@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from random import Random
 
-from system.broker.broker import Broker, BrokerEffects
+from system.broker.broker import BrokerEffects
 from system.broker.broker_state import ranges_of
 from system.broker.limits import BrokerConfig
 from system.broker.mode import DLEDGER
 from system.broker.native import native_dispatches, upgraded_snapshot
 from system.broker.reput import Dispatch
-from system.raft.core import RaftCore
+from system.mutants import HEALTHY, Mutant
 from system.raft.log_view import LogView
 from system.raft.membership import Membership
 from system.raft.protocol import Message, RaftConfig, Role, RoleChange, Snapshot, Write
@@ -32,8 +32,6 @@ from system.remoting.requests import (
 )
 from system.sim.disk import SimDisk
 from system.store.broker_checkpoint import CheckpointFiles
-from system.store.commit_log import CommitLog
-from system.store.log_writer import LogWriter
 
 ROOT = "/store"
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
@@ -59,10 +57,10 @@ class Member:
 
     def start(self) -> None:
         group = self.group
-        self.log = log = CommitLog.open(
+        self.log = log = group.mutant.commit_log.open(
             self.disk, ROOT, self.name, FILE_BYTES, 4096, f"{ROOT}/commitlog"
         )
-        self.writer = LogWriter(self.log)
+        self.writer = group.mutant.log_writer(self.log)
         self.files = CheckpointFiles(
             self.disk, ROOT, f"{ROOT}/dledger-{self.name}", ranges_of, queue_file_bytes=200
         )
@@ -89,7 +87,7 @@ class Member:
             begin=self.log.begin,
         )
         ordinal = int(self.name[1:])
-        self.core = RaftCore(
+        self.core = group.mutant.core(
             self.name,
             (),
             view,
@@ -102,7 +100,7 @@ class Member:
             memberships=self.log.memberships,
             snapshot=snapshot,
         )
-        self.broker = Broker(
+        self.broker = group.mutant.broker(
             self.core,
             group.config,
             applied_to=self.log.committed_index,
@@ -179,7 +177,8 @@ class BrokerGroup:
     """Members n0.. of one group, and the network between them.
 
     `native` is the native commit log that each of them starts with: bytes by position;
-    `to_take_over` what a member found of topics and offsets from before the group.
+    `to_take_over` what a member found of topics and offsets from before the group; `mutant` the
+    bug that is planted in all of them.
     """
 
     def __init__(
@@ -191,7 +190,9 @@ class BrokerGroup:
         native: Mapping[int, bytes] | None = None,
         tail_bytes_max: int = 2000,
         to_take_over: Mapping[str, tuple[bytes, ...]] | None = None,
+        mutant: Mutant = HEALTHY,
     ) -> None:
+        self.mutant = mutant
         self.to_take_over = to_take_over or {}
         self.bootstrap = tuple(f"n{i}" for i in range(size))
         self.config = config or BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST)

@@ -35,31 +35,70 @@ TICK_NS: Final = 5 * MS
 """How long one unit of time of a golden history lasts."""
 FIRST_NS: Final = 2 * S
 PAUSE_NS: Final = 400 * MS
-"""From the begin of one golden history to the next; none lasts longer."""
+"""From the begin of one golden history to the next, or the end of one that is in real time."""
+QUIET_NS: Final = 15 * S
+"""Those in real time begin when the partition is long over."""
 WINDOW: Final = FaultWindow(0, "partition", "isolate leader n0", 4 * S, 7 * S, True, "90 kB held")
 ELECTED_NS: Final = 5 * S
 """When n1 came to lead, which the partition let happen."""
 LOGS: Final = ("linearizable-log", "log-anomalies", "cycles", "transaction-cycles")
-GROUPS: Final = ("group-delivery", "consumer-offsets")
+GROUPS: Final = (
+    "group-delivery",
+    "consumer-offsets",
+    "delayed-messages",
+    "held-polls",
+    "queue-locks",
+    "tag-selection",
+)
 OBJECTS: Final = ("set-full", "total-queue", "counter", "unique-ids", "linearizable-register")
 NODE_LOGS: Final = ("durability", "committed-prefix")
 DOES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     LOGS: ("append", "read", "end", "send", "poll"),
-    GROUPS: ("send", "poll", "commit", "fetch"),
+    GROUPS: ("send", "poll", "commit", "fetch", "delay"),
     OBJECTS: ("read", "write", "add", "enqueue", "dequeue", "drain", "generate"),
     NODE_LOGS: ("append",),
 }
 """What clients do in a run that these checkers judge: all of it is promised to be linearizable."""
 
 
+PROMISED_APART: Final[dict[tuple[str, ...], frozenset[str]]] = {
+    GROUPS: frozenset(
+        {
+            "early-delivery",
+            "late-delivery",
+            "duplicate-delivery",
+            "unwanted-tag",
+            "missed-tag",
+            "lock-overlap",
+        }
+    ),
+    OBJECTS: frozenset({"duplicated-element"}),
+}
+"""What no linearizable operation excludes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """A golden history that one checker calls invalid, and the kinds that it shows."""
+    """A golden history that one checker calls invalid, and the kinds that it shows.
+
+    Its units of time are `tick_ns` long; one that is in real time comes behind all others.
+    """
 
     name: str
     checker: str
     kinds: frozenset[str]
     rows: tuple[Op, ...]
+
+    @property
+    def tick_ns(self) -> int:
+        """How long a unit of time lasts here."""
+        return 1 if self.rows[-1]["call_ns"] >= MS else TICK_NS
+
+    @property
+    def span_ns(self) -> int:
+        """From its begin to the begin of the next one."""
+        last = max(max(row["call_ns"], row["return_ns"] or 0) for row in self.rows)
+        return max(PAUSE_NS, last * self.tick_ns + PAUSE_NS if self.tick_ns == 1 else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +119,8 @@ def goldens(checkers: Iterable[str]) -> list[Golden]:
     wanted, chosen = set(checkers), []
     seen: set[tuple[str, str]] = set()
     # Those that show one thing alone come first: their pages are about nothing else.
-    for golden in sorted(_goldens(), key=lambda one: (len(one.kinds), one.name)):
+    order = sorted(_goldens(), key=lambda one: (one.tick_ns == 1, len(one.kinds), one.name))
+    for golden in order:
         shown = {(golden.checker, kind) for kind in golden.kinds}
         if golden.checker in wanted and not shown <= seen:
             seen |= shown
@@ -110,16 +150,19 @@ def promised(checkers: tuple[str, ...]) -> Promises:
         durable_under=frozenset({WINDOW.name}),
         linearizable=frozenset(DOES[checkers]),
         committed_prefix=checkers is NODE_LOGS,
-        excludes=frozenset({"duplicated-element"} if checkers is OBJECTS else ()),
+        excludes=PROMISED_APART.get(checkers, frozenset()),
     )
 
 
 def run_of_histories(folder: Path, checkers: tuple[str, ...]) -> JudgedRun:
     """Make a run in which golden histories of these checkers follow each other, and judge it."""
     by_checker: dict[str, list[Op]] = {}
-    first_op = 0
+    first_op, begin_ns = 0, FIRST_NS
     for number, golden in enumerate(goldens(checkers)):
-        rows = list(_placed(golden, FIRST_NS + number * PAUSE_NS, first_op, 4 * number))
+        if golden.tick_ns == 1 or golden.checker == "queue-locks":
+            begin_ns = max(begin_ns, QUIET_NS)
+        rows = list(_placed(golden, begin_ns, first_op, 4 * number))
+        begin_ns += golden.span_ns
         first_op = rows[-1]["op"] + 2
         by_checker.setdefault(golden.checker, []).extend(rows)
     verdicts: list[Verdict] = []
@@ -158,14 +201,14 @@ def run_of_logs(folder: Path) -> JudgedRun:
 def _placed(golden: Golden, begin_ns: int, first_op: int, first_process: int) -> Iterator[Op]:
     """Yield a golden history's operations at a time, and under keys, of their own."""
     for row in golden.rows:
-        call_ns = begin_ns + row["call_ns"] * TICK_NS
+        call_ns = begin_ns + row["call_ns"] * golden.tick_ns
         returns = row["return_ns"]
         yield row | {
             "op": first_op + 2 * row["op"],
             "process": first_process + row["process"],
             "key": f"{golden.name}/{row['key']}",
             "call_ns": call_ns,
-            "return_ns": None if returns is None else begin_ns + returns * TICK_NS,
+            "return_ns": None if returns is None else begin_ns + returns * golden.tick_ns,
             # Who was cut off goes on answering whom it can reach.
             "node": "n0" if call_ns < WINDOW.stop_ns else "n1",
         }

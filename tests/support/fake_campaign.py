@@ -24,6 +24,7 @@ from harness.history.run_folder import RunFolder
 from harness.runtime import rig, sites
 from harness.runtime.observer import Counts, Observer
 from harness.runtime.supervisor import RunResult, run_campaign
+from harness.scenarios import choice
 
 QUICK: dict[str, Any] = {
     "name": "fake",
@@ -36,6 +37,7 @@ QUICK: dict[str, Any] = {
     "fault_duration_max_s": 1.2,
     "rate_hz": 60.0,
     "op_timeout_s": 0.5,
+    "scenarios": (),  # of single faults each is to take effect
 }
 
 
@@ -84,6 +86,7 @@ def patch(setattr_: Any) -> None:
     setattr_(rig, "discovery", FakeDiscovery)
     setattr_(availability, "discovery", FakeDiscovery)
     setattr_(sites, "discovery", FakeDiscovery)
+    setattr_(choice, "discovery", FakeDiscovery)
     setattr_(rig, "plan_workers", plan)
 
 

@@ -49,7 +49,9 @@ def delete_topic(topic: str) -> Command:
     return Command(RequestCode.DELETE_TOPIC_IN_BROKER, 4, ext=DeleteTopic(topic).to_ext())
 
 
-def heartbeat(client_id: str, *groups: str, topics: tuple[str, ...] = ("t",)) -> Command:
+def heartbeat(
+    client_id: str, *groups: str, topics: tuple[str, ...] = ("t",), tags: str = "*"
+) -> Command:
     """Say that a client consumes topics in some groups."""
     consumers = [
         {
@@ -58,7 +60,7 @@ def heartbeat(client_id: str, *groups: str, topics: tuple[str, ...] = ("t",)) ->
             "messageModel": "CLUSTERING",
             "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
             "subscriptionDataSet": [
-                {"topic": topic, "subString": "*", "tagsSet": [], "codeSet": [], "subVersion": 7}
+                {"topic": topic, "subString": tags, "tagsSet": [], "codeSet": [], "subVersion": 7}
                 for topic in topics
             ],
             "unitMode": False,

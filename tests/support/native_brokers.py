@@ -9,12 +9,10 @@ from random import Random
 
 from broker_group import FILE_BYTES, HOST, ROOT, STEPS_MAX, WALL_MS, decoded, frames_of
 
-from system.broker.broker import Broker
 from system.broker.broker_state import ranges_of
 from system.broker.limits import BrokerConfig
+from system.mutants import HEALTHY, Mutant
 from system.native.config import BrokerRole, NativeConfig
-from system.native.core import NativeCore
-from system.native.ha import MasterConnection, SlaveConnection
 from system.native.log_view import NativeLogView
 from system.native.mode import native_mode
 from system.raft.protocol import Write
@@ -37,7 +35,9 @@ class NativeBroker:
         is_sync_flush: bool = False,
         slave_read: bool = True,
         behind_bytes_max: int = 256 << 20,
+        mutant: Mutant = HEALTHY,
     ) -> None:
+        self.mutant = mutant
         self.disk = disk or SimDisk()
         self.config = NativeConfig(
             BrokerRole(role),
@@ -62,14 +62,14 @@ class NativeBroker:
         self.files = CheckpointFiles(self.disk, ROOT, ROOT, ranges_of, queue_file_bytes=200)
         checkpoint = self.files.load(self.log)
         view = NativeLogView(self.log, self.log.begin, self.log.end, self.config.tail_bytes_max)
-        self.core = NativeCore("broker-a-0", view, self.config, now_ms=0.0)
-        self.broker = Broker(
+        self.core = mutant.native.core("broker-a-0", view, self.config, now_ms=0.0)
+        self.broker = mutant.broker(
             self.core,
             self.limits,
             checkpoint=checkpoint,
             reader=self.files.queues,
             key_reader=self.files.keys,
-            mode=native_mode(self.core, self.limits),
+            mode=native_mode(self.core, self.limits, mutant.native.group_commit),
         )
         self.pump()
 
@@ -77,7 +77,10 @@ class NativeBroker:
         """Crash it, and start it again on its disk."""
         disk = self.disk.restart(loses_unsynced=loses_unsynced, rng=Random(seed))
         return NativeBroker(
-            self.config.role.value, disk=disk, is_sync_flush=self.config.is_sync_flush
+            self.config.role.value,
+            disk=disk,
+            is_sync_flush=self.config.is_sync_flush,
+            mutant=self.mutant,
         )
 
     def pump(self) -> bool:
@@ -145,8 +148,12 @@ class HALink:
 
     def __init__(self, master: NativeBroker, slave: NativeBroker, rng: Random | None = None):
         self.master, self.slave = master, slave
-        self.to_slave = SlaveConnection(master.core, id(self), FILE_BYTES, master.now_ms)
-        self.to_master = MasterConnection(slave.core, FILE_BYTES, slave.now_ms)
+        to_slave, to_master = (
+            master.mutant.native.slave_connection,
+            slave.mutant.native.master_connection,
+        )
+        self.to_slave = to_slave(master.core, id(self), FILE_BYTES, master.now_ms)
+        self.to_master = to_master(slave.core, FILE_BYTES, slave.now_ms)
         self._rng = rng
 
     def settle(self) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 import trio
 
+from harness import availability, discovery
 from harness import campaign as campaigns
-from harness import discovery
 from harness.abilities import LosesDisks, NamesBrokers
 from harness.campaign import Campaign
 from harness.errors import UsageError
-from harness.plugins import Address, NodeLayout, NodeStatus
+from harness.plugins import Address, Launch, NodeLayout, NodeStatus
+from harness.repeat import repeat_command
+from harness.simulation import SimulatesGroups
 from harness.targets import native_brokers
 from system.native.config import BrokerRole
 from system.node.config import parse
@@ -44,10 +46,10 @@ def laid_out(folder: Path, size: int) -> dict[str, NodeLayout]:
     return layouts
 
 
-def settings(layouts: dict[str, NodeLayout]) -> dict[str, tuple]:
+def settings(launches: dict[str, Launch]) -> dict[str, tuple]:
     found = {}
-    for node, layout in layouts.items():
-        native = parse((layout.directory / "broker.conf").read_text()).native
+    for node, launch in launches.items():
+        native = parse(launch.files["broker.conf"]).native
         assert native is not None
         found[node] = (native.broker_name, native.config.role, native.broker_id, native.master)
     return found
@@ -66,9 +68,7 @@ def test_all_are_masters_or_the_first_ones_with_slaves_in_turn(tmp_path: Path) -
         folder = tmp_path / name
         folder.mkdir()
         layouts, target = laid_out(folder, 4), fresh(name)
-        for layout in layouts.values():
-            target.prepare(layout)
-        found = settings(layouts)
+        found = settings({node: target.prepare(layout) for node, layout in layouts.items()})
         for number, node in enumerate(layouts):
             broker, role, broker_id, master = found[node]
             assert broker == f"broker-{number % masters}"
@@ -95,22 +95,19 @@ def test_the_slave_that_has_most_goes_on_as_master(
     assert target.why_not_now("n0", []) is None
     launches = trio.run(target.renew, layouts, "n0", {"n0": 1})
     assert list(launches) == ["n2", "n1", "n0"], "the new master first"
-    found = settings(layouts)
+    found = settings(launches)
     assert found["n2"][1:] == (BrokerRole.SYNC_MASTER, 0, None)
     assert found["n0"][1:] == (BrokerRole.SLAVE, 1, ("127.0.0.1", 1202))
     assert found["n1"][1:] == (BrokerRole.SLAVE, 2, ("127.0.0.1", 1212))
-    assert list(trio.run(target.renew, layouts, "n1", {"n0": 1, "n1": 1})) == ["n1"]
-    assert settings(layouts) == found
+    again = trio.run(target.renew, layouts, "n1", {"n0": 1, "n1": 1})
+    assert settings(again) == {"n1": found["n1"]}
 
 
 def test_a_master_alone_comes_back_with_nothing(tmp_path: Path) -> None:
     layouts, target = laid_out(tmp_path, 2), fresh("multi-master")
-    for layout in layouts.values():
-        target.prepare(layout)
-    before = settings(layouts)
+    before = settings({node: target.prepare(layout) for node, layout in layouts.items()})
     assert target.why_not_now("n0", ["n1"]) is None
-    assert list(trio.run(target.renew, layouts, "n0", {"n0": 1})) == ["n0"]
-    assert settings(layouts) == before
+    assert settings(trio.run(target.renew, layouts, "n0", {"n0": 1})) == {"n0": before["n0"]}
 
 
 def test_promises_are_raised_by_hand_and_kept_in_the_campaign() -> None:
@@ -128,6 +125,31 @@ def test_promises_are_raised_by_hand_and_kept_in_the_campaign() -> None:
         campaigns.resolve(Campaign(promise="dleger"))
 
 
-def test_the_queue_workload_says_what_it_cannot_have() -> None:
-    with pytest.raises(UsageError, match="workload queue needs world process"):
-        campaigns.resolve(Campaign(workload="queue", world="sim"))
+def test_every_mode_is_simulated_and_says_what_it_is_shaken_by() -> None:
+    for name in MODES:
+        target = discovery.get("targets", name)
+        assert isinstance(target, SimulatesGroups)
+        for world in ("process", "netns", "sim"):
+            asked = {"target": name, "workload": "queue", "world": world}
+            campaign = campaigns.resolve(campaigns.loads("", "x.toml", asked))
+            assert campaign.faults[:2] == ("kill", "pause")
+            choice = availability.choose(campaign)
+            assert "wipe" in choice.faults
+            assert choice.unavailable == {}
+    dledger = campaigns.resolve(Campaign(faults=("default", "clock", "kill")))
+    own = discovery.get("targets", "dledger").default_faults
+    assert dledger.faults == tuple(dict.fromkeys((*own, "clock", "kill")))
+
+
+def test_a_repeated_run_has_the_same_faults() -> None:
+    asked = Campaign(target="sync-double-write", faults=("kill", "pause", "partition"), seed="7")
+    command = repeat_command(asked, Path("run"))
+    assert command.endswith("--target sync-double-write --faults kill,pause,partition --seed 7")
+
+
+def test_masters_alone_have_no_links_to_strike() -> None:
+    asked = Campaign(target="multi-master", faults=("partition", "delay", "wipe"))
+    choice = availability.choose(campaigns.resolve(asked))
+    why = "nodes of multi-master do not talk to each other"
+    assert choice.unavailable == {"partition": why, "delay": why}
+    assert list(choice.faults) == ["wipe"]

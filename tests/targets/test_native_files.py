@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from harness.targets.native_files import Place, read_messages
+from harness.targets.native_files import PLACE_FILE, Place, read_messages
 
 BLANK = -875286124
 
@@ -45,7 +45,7 @@ def rows(folder: Path) -> list[dict]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    Place(broker=1, masters=3).write(tmp_path)
+    (tmp_path / PLACE_FILE).write_text(Place(broker=1, masters=3).encoded())
     return tmp_path
 
 

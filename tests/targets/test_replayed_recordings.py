@@ -31,6 +31,7 @@ def recording(tmp_path: Path) -> Path:
     options = {"record": "inputs", "data_file_bytes": 1 << 16, "index_file_bytes": 1 << 13}
     layout = NodeLayout("n0", tmp_path, at, Address(ports.HOST, peer_port), {}, options)
     launch = PLUGIN.prepare(layout)
+    launch.write_files(tmp_path)
     with (tmp_path / "node.log").open("wb") as log:
         process = subprocess.Popen(launch.argv, cwd=tmp_path, stdout=log, stderr=log)
     try:

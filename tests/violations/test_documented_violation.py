@@ -21,7 +21,7 @@ from harness.terminal.commands import app
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = ROOT / "docs" / "violation.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
-PAGE = "violations/016-lost-append.html"
+PAGE = "violations/001-lost-append.html"
 
 
 def test_the_command_is_the_run_that_is_tried_here() -> None:
@@ -53,28 +53,29 @@ def test_what_the_document_says_stands_on_the_page(folder: Path) -> None:
     page = (folder / PAGE).read_text(encoding="utf-8")
     assert PAGE in TEXT
     for said in (
-        "Client 4 appended the value 2080 to shaketable/1. n0 acknowledged it at offset 547, "
-        "5.694 s into the run.",
+        "Client 11 appended the value 4499 to shaketable/0. n1 acknowledged it at offset 982, "
+        "10.740 s into the run.",
         "none of the 3 nodes holds it there",
         "which had begun 10 ms before",
-        "n0 leads in term 1, as polled",
-        "5.684 s",
         "n1 leads in term 2, as polled",
-        "6.195 s",
-        "client 1 calls append 2113 on shaketable/1",
-        "6.264 s",
-        "n0 has value 2113 (entry 2101, term 2)",
-        "7.753 s",
+        "10.730 s",
+        "n0 leads in term 3, as polled",
+        "11.682 s",
+        "client 1 calls append 4105 on shaketable/0",
+        "11.614 s",
+        "n0 has value 4105 (entry 4102, term 3)",
+        "11.609 s",
     ):
         assert said in page, said
-    for number in ("2080", "547", "5.694", "5.684", "6.195", "6.264", "2113", "7.753"):
+    numbers = ("4499", "982", "10.740", "10.730", "11.682", "11.609", "11.614", "4105", "981")
+    for number in numbers:
         assert number in TEXT, number
 
 
 def test_the_nodes_of_the_simulated_run_left_logs_and_entries(folder: Path) -> None:
     page = (folder / PAGE).read_text(encoding="utf-8")
-    assert "event=role role=leader term=2 leader=n1" in page
-    assert "term 2, crc b78f1a22" in page
+    assert "event=role role=leader term=3 leader=n0" in page
+    assert "term 3, crc d8069723" in page
     assert (folder / "evidence" / "entries.json").stat().st_size < 100_000
 
 

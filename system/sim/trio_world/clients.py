@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from system.client import (
-    BrokerGroupClient,
     DamagedResponseError,
     OutcomeUnknownError,
     PullResult,
@@ -41,7 +40,7 @@ class TrioClient:
         self.process = Process(f"c{number}", address, 0)
         self.ends: dict[int, int] = {}
         self.calls = 0
-        self.group = BrokerGroupClient(
+        self.group = world.mutant.client.group_client(
             world.client_addresses(),
             timeout_s=world.settings.client_timeout_ms / 1000,
             rng=world.draws.stream(f"client/{number}"),

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from system.mutants import Mutant
 from system.node.assembly import assemble
 from system.node.config import NodeConfig
 from system.node.machine import Machine
@@ -22,9 +21,10 @@ from system.raft.protocol import Message, RoleChange
 from system.sim.disk import SimDisk
 from system.sim.trio_world.disk_time import TimedDiskWork
 from system.sim.trio_world.host_clock import HostClock, ProcessClock
+from system.sim.trio_world.native_watch import NativeWatch
 from system.sim.trio_world.process import CURRENT, Process
 from system.sim.trio_world.sim_poll import SimPoll
-from system.sim.trio_world.watch import Watch, watched
+from system.sim.trio_world.watch import Watch
 from system.sim.violation import Violated
 from system.store.commit_log import CommitLog
 
@@ -67,7 +67,7 @@ class Host:
         self.node: Node | None = None
         self._disk_draw = world.draws.stream(f"disk/{name}")
         self._crash_draw = world.draws.stream(f"crash/{name}")
-        self._watch: Watch | None = None
+        self._watch: Watch | NativeWatch | None = None
         self._work: TimedDiskWork | None = None
         self._scope = trio.CancelScope()
 
@@ -78,7 +78,7 @@ class Host:
         """The running node's core."""
         assert self.node is not None
         core = self.node.broker.core
-        assert isinstance(core, RaftCore), "only groups are simulated"
+        assert isinstance(core, RaftCore), "this is a member of a group"
         return core
 
     @property
@@ -86,7 +86,7 @@ class Host:
         """The running node's log."""
         assert self.node is not None
         commit_log = self.node.commit_log
-        assert isinstance(commit_log, CommitLog), "only groups are simulated"
+        assert isinstance(commit_log, CommitLog), "this is a member of a group"
         return commit_log
 
     @property
@@ -102,7 +102,7 @@ class Host:
         self.incarnation += 1
         self.is_up = True
         process = self.process = Process(self.name, self.address, self.incarnation)
-        self._watch = Watch(self.name, self.world.invariants, self)
+        self._watch = self._new_watch()
         self._work = TimedDiskWork(self.world.clock, self, process, self._lost_power)
         self._scope = trio.CancelScope()
         self.world.network.power_up(self.name)
@@ -113,7 +113,7 @@ class Host:
         assert self.process is not None
         assert self._work is not None
         assert self._watch is not None
-        self._watch.ended()
+        self._watch.ended(loses_unsynced=loses_unsynced)
         self._work.die(self.disk, self._crash_draw)
         self.is_up = False
         self.node = None
@@ -125,6 +125,12 @@ class Host:
         lost = platter.lost_bytes
         self.disk = self.disk.restart(loses_unsynced=loses_unsynced, rng=self._crash_draw)
         self.world.counts.lost_bytes += platter.lost_bytes - lost
+
+    def lose_disk(self) -> tuple[int, int]:
+        """Be a machine with an empty disk; return how many files went, and their bytes."""
+        assert not self.is_up, "the disk of a process that runs is its own"
+        self.world.native_invariants.lost_disk(self.name)
+        return self.disk.platter.wipe()
 
     def end(self) -> None:
         """The run is over: end the process where it stands."""
@@ -148,8 +154,14 @@ class Host:
         if self.is_paused and self.process is not None:
             self.process.resume()
 
+    def _new_watch(self) -> Watch | NativeWatch:
+        """Return what tells the invariants of the next incarnation."""
+        if self.config.native is not None:
+            return NativeWatch(self.name, self.world.native_invariants, self)
+        return Watch(self.config.self_id, self.world.invariants, self)
+
     async def _run(
-        self, process: Process, disk: SimDisk, watch: Watch, work: TimedDiskWork
+        self, process: Process, disk: SimDisk, watch: Watch | NativeWatch, work: TimedDiskWork
     ) -> None:
         CURRENT.set(process)
         error: BaseException | None = None
@@ -163,14 +175,13 @@ class Host:
             self.world.process_ended(self, error)
 
     async def _serve(
-        self, process: Process, disk: SimDisk, watch: Watch, work: TimedDiskWork
+        self, process: Process, disk: SimDisk, watch: Watch | NativeWatch, work: TimedDiskWork
     ) -> None:
         clock, dice = ProcessClock(self.clock, process), self.world.node_dice(self)
         machine = Machine(disk, clock, dice, work, partial(SimPoll, process))
-        parts: Mutant = watched(self.world.mutant, watch)
-        node = assemble(self.config, machine, parts)
+        node = assemble(self.config, machine, watch.watched(self.world.mutant))
         self.node = node
-        watch.started(self.core, self.log)
+        watch.started(node)
         self.world.node_started(self)
         await node.run()
         await node.stop()

@@ -1,4 +1,4 @@
-"""What simulated nodes write to their logs: part of the run's trace, and told to who asks."""
+"""What simulated nodes and name servers log: part of the run's trace, and told to who asks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from system.sim.run_trace import Trace
 from system.sim.trio_world.heap_clock import HeapClock
 from system.sim.trio_world.process import CURRENT
 
-_NODE_LOG = "shaketable.node"
+_LOGS = ("shaketable.node", "shaketable.name_server")
 
 Said = Callable[[float, str, str, str], None]
 """Told of each line: when (virtual milliseconds), by which host, at what level, the text."""
@@ -35,22 +35,24 @@ class _Handler(logging.Handler):
 
 @contextmanager
 def node_log_to(trace: Trace, clock: HeapClock, on_said: Said | None = None) -> Iterator[None]:
-    """Send the nodes' log to the trace's lines and to `on_said`, or nowhere.
+    """Send their logs to the trace's lines and to `on_said`, or nowhere.
 
-    It is as it was afterwards.
+    They are as they were afterwards.
     """
-    log = logging.getLogger(_NODE_LOG)
-    before = (log.level, log.propagate)
+    logs = [logging.getLogger(name) for name in _LOGS]
+    before = [(log.level, log.propagate) for log in logs]
     handler = _Handler(trace, clock, on_said)
-    log.propagate = False
-    if trace.write is None and on_said is None:
-        log.setLevel(logging.CRITICAL + 1)
-    else:
-        log.setLevel(logging.INFO)
-        log.addHandler(handler)
+    for log in logs:
+        log.propagate = False
+        if trace.write is None and on_said is None:
+            log.setLevel(logging.CRITICAL + 1)
+        else:
+            log.setLevel(logging.INFO)
+            log.addHandler(handler)
     try:
         yield
     finally:
-        log.removeHandler(handler)
-        log.propagate = before[1]
-        log.setLevel(before[0])
+        for log, (level, propagate) in zip(logs, before, strict=True):
+            log.removeHandler(handler)
+            log.propagate = propagate
+            log.setLevel(level)

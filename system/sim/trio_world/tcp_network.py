@@ -117,7 +117,12 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
             else:
                 pipe.release()
         for pipe in self._of_closed:
-            if pipe.link is link and pipe.held:
+            if pipe.link is not link or not pipe.held:
+                continue
+            if link.resets:  # what a process said last goes with it
+                pipe.drop()
+                pipe.receiver.reset()
+            else:
                 pipe.release()
 
     def connections(self, source: str, target: str) -> list[tuple[SimSocket, SimSocket]]:

@@ -47,6 +47,10 @@ class Receiver(Protocol):
         """Take the next segment."""
         ...
 
+    def reset(self) -> None:
+        """The connection is broken, both ways."""
+        ...
+
     def refuse(self) -> None:
         """A segment came for a socket that nobody holds."""
         ...

@@ -10,10 +10,13 @@ from collections import deque
 from dataclasses import replace
 from typing import Protocol
 
+from system.broker.broker import Broker
 from system.broker.effects import BrokerEffects
 from system.mutants import Mutant
+from system.node.node import Node
 from system.raft.core import RaftCore
 from system.raft.protocol import Message, RoleChange, Write
+from system.sim.bounds import check_answered, check_bounds
 from system.sim.invariants import Invariants
 from system.sim.shadow import Shadow
 from system.sim.violation import Violated
@@ -47,8 +50,11 @@ class Watch:
         self._invariants = invariants
         self._reporter = reporter
 
-    def started(self, core: RaftCore, log: CommitLog) -> None:
+    def started(self, node: Node) -> None:
         """The node has recovered."""
+        core, log = node.broker.core, node.commit_log
+        assert isinstance(core, RaftCore), "this is a member of a group"
+        assert isinstance(log, CommitLog), "this is a member of a group"
         before = self._invariants.shadows.get(self._name)
         if before is not None:
             before.log = log  # what it has no longer in memory: the old log's disk is dead
@@ -85,29 +91,44 @@ class Watch:
         """A message is about to be taken."""
         self._reporter.received(core.role.value, message)
 
-    def ended(self) -> None:
+    def ended(self, *, loses_unsynced: bool) -> None:
         """The process is gone; what was under way may have been carried out or not."""
+        del loses_unsynced  # only what is durable counts here
         if self.shadow is not None:
             self.shadow.in_flight = tuple(write for _, write in self.writes)
             self.shadow.is_up = False
             self.shadow = None
 
+    def ticked(self, broker: Broker, now_ms: float) -> None:
+        """Time has passed for the node."""
+        core = broker.core
+        assert isinstance(core, RaftCore), "this is a member of a group"
+        try:
+            check_answered(self._name, broker, now_ms)
+            check_bounds(self._name, broker, core)
+        except Violated as found:
+            self._reporter.violated(found)
 
-def watched(parts: Mutant, watch: Watch) -> Mutant:
-    """Return the same parts, with a broker that tells `watch` what it is asked and does."""
+    def watched(self, parts: Mutant) -> Mutant:
+        """Return the same parts, with a broker that tells this watch what it is asked and does."""
+        watch = self
 
-    class WatchedBroker(parts.broker):  # type: ignore[name-defined, misc]
-        def receive(self, message: Message, now_ms: float) -> None:
-            watch.received(self.core, message)
-            super().receive(message, now_ms)
+        class WatchedBroker(parts.broker):  # type: ignore[name-defined, misc]
+            def receive(self, message: Message, now_ms: float) -> None:
+                watch.received(self.core, message)
+                super().receive(message, now_ms)
 
-        def take(self, now_ms: float, wall_ms: int) -> BrokerEffects:
-            effects: BrokerEffects = super().take(now_ms, wall_ms)
-            watch.took(self.core, effects)
-            return effects
+            def tick(self, now_ms: float) -> None:
+                super().tick(now_ms)
+                watch.ticked(self, now_ms)
 
-        def synced(self, write_seq: int, now_ms: float | None = None) -> None:
-            watch.synced(write_seq)
-            super().synced(write_seq, now_ms)
+            def take(self, now_ms: float, wall_ms: int) -> BrokerEffects:
+                effects: BrokerEffects = super().take(now_ms, wall_ms)
+                watch.took(self.core, effects)
+                return effects
 
-    return replace(parts, broker=WatchedBroker)
+            def synced(self, write_seq: int, now_ms: float | None = None) -> None:
+                watch.synced(write_seq)
+                super().synced(write_seq, now_ms)
+
+        return replace(parts, broker=WatchedBroker)

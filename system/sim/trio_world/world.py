@@ -6,7 +6,7 @@ the order in which trio runs its tasks is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from system.sim.history import Operation
 from system.sim.invariants import Invariants
 from system.sim.limits import raft_config
 from system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
+from system.sim.native_invariants import NativeInvariants
 from system.sim.native_messages import NativeMessages
 from system.sim.run_trace import Trace
 from system.sim.trio_world.clients import TrioClients
@@ -61,7 +62,17 @@ class TrioWorld:
         mutant: Mutant = HEALTHY,
         trace: Trace | None = None,
         stops_at_violation: bool = True,
+        configs: Mapping[str, NodeConfig] | None = None,
     ) -> None:
+        """Put a world together.
+
+        Args:
+            schedule: what it is drawn from, and what is done.
+            mutant: what its nodes are made of.
+            trace: who is told of everything that happens.
+            stops_at_violation: whether the first broken invariant ends the run.
+            configs: the nodes by their machines' names, if they are not as the settings say.
+        """
         settings = self.settings = schedule.settings
         self.mutant = mutant
         self.trace = trace or Trace()
@@ -70,13 +81,15 @@ class TrioWorld:
         self.heap = self.clock.heap
         self.counts = Counts()
         self.invariants = Invariants(self.counts)
+        self.native_invariants = NativeInvariants()
         self.network = TcpNetwork(self.clock, self.draws, self._link_times, self._note_segment)
         self.native = NativeMessages(
             self.draws, settings.native_log, settings.data_file_bytes, TOPIC_BYTES
         )
         held = {queue: [*messages] for queue, messages in self.native.queues.items()}
         self.invariants.queues.update(held)
-        self.bootstrap = tuple(f"n{number}" for number in range(settings.members))
+        self._configs = configs or {}
+        self.bootstrap = tuple(configs or (f"n{number}" for number in range(settings.members)))
         self.members: dict[str, Host] = {}
         for name in self.bootstrap:
             self._add_host(name)
@@ -167,9 +180,9 @@ class TrioWorld:
     # ---- members ----------------------------------------------------------------------
 
     def _add_host(self, name: str, *, is_joining: bool = False) -> Host:
-        address = _address_of(name)
+        address = address_of(name)
         self.network.add_host(name, address)
-        config = self._config_of(name, address, is_joining=is_joining)
+        config = self._configs.get(name) or self._config_of(name, address, is_joining=is_joining)
         host = self.members[name] = Host(self, name, address, config)
         if config.native_log is not None:
             tear = self.draws.stream(f"native_log/{name}").random()
@@ -182,7 +195,7 @@ class TrioWorld:
         return NodeConfig(
             self_id=name,
             group=GROUP,
-            peers={member: (_address_of(member), PEER_PORT) for member in members},
+            peers={member: (address_of(member), PEER_PORT) for member in members},
             listen_port=CLIENT_PORT,
             store_root=Path(STORE_ROOT),
             host=address,
@@ -283,9 +296,9 @@ class TrioWorld:
         leaders = [
             host
             for host in self.members.values()
-            if host.node is not None and host.core.role is Role.LEADER
+            if host.node is not None and host.node.broker.core.role is Role.LEADER
         ]
-        return max(leaders, key=lambda host: host.core.term).name if leaders else None
+        return max(leaders, key=_term).name if leaders else None
 
     def crash(self, host: Host, *, loses_unsynced: bool) -> None:
         """End a host's process, and the machine's memory with it."""
@@ -309,8 +322,10 @@ class TrioWorld:
         """A node has recovered and serves."""
         if host.must_notice:
             raise Violated("damage-is-noticed", "it starts on what is damaged", host.name)
-        self.trace.event(self.clock.now_ms, host.name, host.log.end.index)
-        self._line(host.name, f"starts, log up to {host.log.end.index}, {host.log.state}")
+        assert host.node is not None, "it has started"
+        end_index = host.node.commit_log.end.index
+        self.trace.event(self.clock.now_ms, host.name, end_index)
+        self._line(host.name, f"starts, log up to {end_index}, term {_term(host)}")
 
     def lost_power(self, host: Host) -> None:
         """A host's disk stopped in the middle of an operation."""
@@ -385,6 +400,10 @@ class TrioWorld:
         counts.disk_operations = sum(host.disk.platter.operations for host in self.members.values())
 
 
-def _address_of(name: str) -> str:
-    """Where the node of that id lives, as `system.sim.group_operator` says it."""
+def address_of(name: str) -> str:
+    """Return where the node of that id lives, as `system.sim.group_operator` says it."""
     return f"10.0.0.{1 + int(name[1:])}"
+
+
+def _term(host: Host) -> int:
+    return host.node.broker.core.term if host.node is not None else -1

@@ -78,14 +78,22 @@ def by_definition(rows):
     for send in sends:
         if send["outcome"] == "ok" and send["input"] not in values:
             offset = send["offset"]
+            is_ahead = any(
+                row["f"] == "commit" and row["outcome"] != "fail" and row["input"] > offset
+                and row["input"] > given_before(rows, row) + 1
+                for row in rows
+            )  # fmt: skip
             is_passed = any(
-                o >= offset and poll["return_ns"] > send["call_ns"] for poll, o, _ in brought
+                (o == offset if is_ahead else o >= offset) and poll["return_ns"] > send["call_ns"]
+                for poll, o, _ in brought
             ) or any(
                 row["f"] == "assign"
                 and row["offset"] > offset
                 and row["call_ns"] > send["return_ns"]
+                and not is_ahead
                 for row in rows
             )
+            is_passed |= is_ahead and gone_over(rows, send)
             is_gone = any(
                 not json.loads(poll["extra"])["output"]
                 and poll["call_ns"] > send["return_ns"]
@@ -105,12 +113,32 @@ def by_definition(rows):
             found[BACK[place > 0]] += offset <= last[process]
             found["poll-skip"] += place == 0 and any(last[process] < o < offset for o in standing)
             last[process] = offset
-            found[AGAIN] += offset < least_committed(rows, asked_at(rows, start))
+            when, until = asked_at(rows, start)
+            floor = min(least_committed(rows, when, until), known_end(rows, when))
+            found[AGAIN] += offset < floor
             told = sender[value]
             before = newest[process].get(told["process"], -1)
             found[OUT_OF_ORDER] += told["op"] < before
             newest[process][told["process"]] = told["op"]
     return found
+
+
+def given_before(rows, commit):
+    """Return the offset that its process had been given last, -1 if none."""
+    mine = [r for r in rows if r["process"] == commit["process"] and r["op"] < commit["op"]]
+    polls = sorted((r for r in mine if r["f"] == "poll"), key=lambda r: r["op"])
+    return [-1, *(o for r in polls for o, _ in json.loads(r["extra"])["output"])][-1]
+
+
+def gone_over(rows, send):
+    """Return whether a consumer that stood at or before it was given next what is behind it."""
+    for poll in (row for row in rows if row["f"] == "poll"):
+        place = stood(rows, poll)
+        for offset, _ in json.loads(poll["extra"])["output"]:
+            if place <= send["offset"] < offset and poll["return_ns"] > send["call_ns"]:
+                return True
+            place = offset + 1
+    return False
 
 
 def session(rows, poll):
@@ -120,10 +148,22 @@ def session(rows, poll):
 
 
 def asked_at(rows, start):
-    """Return when the consumer that begins there asked where."""
+    """Return from when to when the consumer that begins there asked where."""
     mine = [r for r in rows if r["process"] == start["process"] and r["op"] < start["op"]]
-    told = [r for r in mine if r["f"] in ("assign", "fetch")]
-    return told[-1]["call_ns"] if told and told[-1]["f"] == "fetch" else start["call_ns"]
+    began = max((r["op"] for r in mine if r["f"] == "assign"), default=-1)
+    mine = [r for r in mine if r["op"] > began]
+    if fetches := [r for r in mine if r["f"] == "fetch"]:
+        return fetches[-1]["call_ns"], fetches[-1]["return_ns"]
+    polls = [r for r in mine if r["f"] == "poll"]
+    return (polls or [start])[-1]["call_ns"], start["call_ns"]
+
+
+def known_end(rows, when):
+    """Return how far the queue reached by then, as far as its clients knew."""
+    over = [r for r in rows if r["outcome"] == "ok" and r["return_ns"] < when]
+    sent = [r["offset"] for r in over if r["f"] == "send"]
+    brought = [o for r in over if r["f"] == "poll" for o, _ in json.loads(r["extra"])["output"]]
+    return max([*sent, *brought], default=-1) + 1
 
 
 def stood(rows, poll):
@@ -139,14 +179,14 @@ def stood(rows, poll):
     return place
 
 
-def least_committed(rows, when):
+def least_committed(rows, when, until):
     """Return the least offset that may have been the group's then, -1 if that may be none."""
     commits = [row for row in rows if row["f"] == "commit"]
     over = [row for row in commits if row["outcome"] == "ok" and row["return_ns"] < when]
     if not over:
         return -1
     newest = max(row["call_ns"] for row in over)
-    may = [row for row in commits if row["call_ns"] < when]
+    may = [row for row in commits if row["call_ns"] < max(when, until)]
     return min(row["input"] for row in may if row["return_ns"] >= newest)
 
 

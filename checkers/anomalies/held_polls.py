@@ -1,0 +1,151 @@
+"""A poll that waits at a queue's end is answered soon when a message is there.
+
+A poll that waits says in `expected` for how many milliseconds at most, and in `offset` where it
+stands. Promptness is a promise of a healthy group: where a fault was in force, or had been shortly
+before, nothing is judged; nor where nobody else was answered meanwhile, as then it was the machine.
+
+Source: RocketMQ's PullRequestHoldService: long polling with a notice of arriving messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.anomalies.answers import UNANSWERED, Answers
+from checkers.anomalies.consumer_steps import running_greatest
+from checkers.anomalies.log_rules import conclude, details, finding, told_send
+from checkers.anomalies.observations import (
+    NEVER,
+    STARTS,
+    Bools,
+    Ints,
+    Log,
+    is_valid,
+    load_log,
+    whole_numbers,
+)
+from checkers.anomalies.quiet_times import quiet_since
+from checkers.findings import Findings, gather
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Verdict
+
+NAME: Final = "held-polls"
+LATE: Final = "late-delivery"
+BOUND_NS: Final = 2_000_000_000
+"""So soon a waiting poll is answered when a message is there."""
+OTHERS_NS: Final = 500_000_000
+"""Somebody else's operation on the queue was over so long before the poll: the group did work."""
+
+LOCAL: Final = tuple(sorted((*STARTS, *UNANSWERED)))
+"""What no broker answers: it shows nothing of the group."""
+
+
+class HeldPolls:
+    """A poll that waits for a message is answered within two seconds of there being one.
+
+    Judges each queue by itself. A message is there when its send was acknowledged. The time goes
+    from then, or from the poll's call, to its answer; no fault may have been in force, nor for
+    some seconds before, and others must have been answered meanwhile.
+    """
+
+    name = NAME
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Judge one queue's polls that waited."""
+        operations = tables["operations"]
+        log, polls = load_log(operations), Answers(operations, ("poll",))
+        findings = Findings()
+        has_place = is_valid(polls.table["expected"]) & is_valid(polls.table["offset"])
+        held = np.flatnonzero(polls.is_ok & has_place)
+        offset = whole_numbers(polls.table["offset"])[held]
+        first = _first_acknowledged(log, offset)
+        known = held[first >= 0]
+        send = first[first >= 0]
+        ready = np.maximum(polls.call[known], log.sends.end[send])
+        waited = polls.end[known] - ready
+        quiet = quiet_since(context, polls.end[known])
+        is_judged = (quiet != NEVER) & (quiet <= ready)
+        is_late = is_judged & (waited > BOUND_NS)
+        nodes = polls.table["node"].take(pa.array(known))
+        is_late &= _others_were_served(operations, nodes, ready, polls.end[known] - OTHERS_NS)
+
+        def describe(n: int) -> Finding:
+            poll = int(known[n])
+            place = int(log.sends.offset[send[n]])
+            message = (
+                f"the poll by process {polls.process[poll]} (op {polls.op[poll]}) was held for"
+                f" {waited[n] / 1e9:.1f} s while {told_send(log, int(send[n]))} was there"
+            )
+            told = details(context, int(ready[n]), value=log.sends.value[send[n]])
+            ids = (int(log.sends.op[send[n]]), int(polls.op[poll]))
+            return finding(LATE, log, place, ids, message, told)
+
+        findings.add(LATE, np.flatnonzero(is_late).tolist(), describe)
+        counts = {"queues": 1, "held": len(held), "judged": int(is_judged.sum())}
+        return findings.table(counts)
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the queues' findings."""
+        gathered = gather(findings)
+        judged = gathered.sums().get("judged", 0)
+        clean = f"all {judged} polls that waited beside no fault were answered in time"
+        return conclude(NAME, gathered, context, clean=clean, what=("judged",))
+
+
+PLUGIN = HeldPolls()
+
+
+def _first_acknowledged(log: Log, offsets: Ints) -> Ints:
+    """Return for each place the send at or behind it that was acknowledged first, or -1."""
+    sends = log.sends
+    rows = np.flatnonzero(sends.is_ok & (sends.offset >= 0))
+    rows = rows[np.argsort(sends.offset[rows], kind="stable")]
+    if not len(rows):
+        return np.full(len(offsets), -1, dtype=np.int64)
+    # From each place on, the least end: the greatest of the negated ones, from behind.
+    ends = -sends.end[rows][::-1]
+    best = rows[len(rows) - 1 - running_greatest(ends)[::-1]]
+    at = np.searchsorted(sends.offset[rows], offsets, side="left")
+    return np.where(at < len(rows), best[np.minimum(at, len(rows) - 1)], -1)
+
+
+def _others_were_served(
+    operations: pa.Table, nodes: pa.ChunkedArray, begin: Ints, stop: Ints
+) -> Bools:
+    """Return where the node answered an operation that was called after `begin`, before `stop`.
+
+    Without a name any node counts, on either side. What clients do by themselves was not answered.
+    """
+    is_answered = pc.and_(
+        pc.equal(operations["outcome"], "ok"), pc.is_valid(operations["return_ns"])
+    )
+    is_local = pc.is_in(operations["f"], pa.array(LOCAL))
+    table = operations.filter(pc.and_(is_answered, pc.invert(is_local)))
+    found = np.zeros(len(begin), dtype=np.bool_)
+    for node in pc.unique(nodes):
+        of_node = table
+        if node.is_valid:
+            is_there = pc.or_(pc.equal(table["node"], node), pc.is_null(table["node"]))
+            of_node = table.filter(is_there.fill_null(True))
+        mine = np.flatnonzero([each == node.as_py() for each in nodes.to_pylist()])
+        found[mine] = _answered_between(of_node, begin[mine], stop[mine])
+    return found
+
+
+def _answered_between(table: pa.Table, begin: Ints, stop: Ints) -> Bools:
+    call, ends = whole_numbers(table["call_ns"]), whole_numbers(table["return_ns"])
+    order = np.argsort(call, kind="stable")
+    call, ends = call[order], ends[order]
+    if not len(call):
+        return np.zeros(len(begin), dtype=np.bool_)
+    earliest = np.minimum.accumulate(ends[::-1])[::-1]
+    at = np.searchsorted(call, begin, side="left")
+    is_answered: Bools = (at < len(call)) & (earliest[np.minimum(at, len(call) - 1)] <= stop)
+    return is_answered

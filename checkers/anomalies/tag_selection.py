@@ -1,0 +1,159 @@
+"""Who asks a queue for one tag is given exactly the messages of that tag.
+
+A `send` says its tag in `expected`, null for none; batches and delayed messages have none. A
+`select` says its tag in `expected`, from which offset in `input`; its answer's `offset` is up to
+where the broker has looked, and its messages are what it found there.
+
+Source: RocketMQ's documentation of tag filtering; FilterAPI, DefaultMQPushConsumerImpl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from checkers.anomalies.answers import Answers
+from checkers.anomalies.log_rules import conclude, details
+from checkers.anomalies.observations import NOWHERE, Ints, is_valid, whole_numbers
+from checkers.findings import Findings, gather
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Verdict
+
+NAME: Final = "tag-selection"
+UNWANTED, MISSED = "unwanted-tag", "missed-tag"
+NO_TAG: Final = -1
+
+
+class TagSelection:
+    """Asked for the messages of one tag, a queue gives all of them and no others.
+
+    Judges each queue by itself: no message comes that was not sent with that tag, and none is
+    left out that was acknowledged for an offset which the answer went over.
+    """
+
+    name = NAME
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Judge one queue."""
+        looks = _Selections(tables["operations"])
+        sends = Answers(tables["operations"], ("send", "append"))
+        tags = np.where(is_valid(sends.table["expected"]), _numbers(sends, "expected"), NO_TAG)
+        findings = Findings()
+        _unwanted(looks, sends, tags, findings, context)
+        _missed(looks, sends, tags, findings, context)
+        counts = {"queues": 1, "selections": len(looks.rows), "selected": len(looks.value)}
+        return findings.table(counts)
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the queues' findings."""
+        gathered = gather(findings)
+        counts = gathered.sums()
+        clean = (
+            f"{counts.get('selections', 0)} times a tag was asked for, {counts.get('selected', 0)}"
+            " messages came: all that bear it, and no others"
+        )
+        return conclude(NAME, gathered, context, clean=clean, what=("selected",))
+
+
+PLUGIN = TagSelection()
+
+
+class _Selections:
+    """Answers to who asked for a tag: `rows` of them, and a row of `row`, `value` a message."""
+
+    def __init__(self, operations: pa.Table) -> None:
+        self.answers = answers = Answers(operations, ("select",))
+        self.rows = np.flatnonzero(answers.is_ok)
+        answers.require_inputs(answers.is_ok)
+        for column in ("expected", "offset"):
+            if (answers.is_ok & ~is_valid(answers.table[column])).any():
+                raise ValueError(f"a select lacks its {column}")
+        self.tag, self.begin = _numbers(answers, "expected"), answers.input
+        self.stop = _numbers(answers, "offset")
+        self.row, self.offset, self.value = answers.pairs(answers.is_ok)
+
+    def told(self, row: int) -> str:
+        """Name one: "the select of tag 1 by process 3 (op 17)"."""
+        answers = self.answers
+        who = f"process {answers.process[row]} (op {answers.op[row]})"
+        return f"the select of tag {self.tag[row]} by {who}"
+
+
+def _numbers(answers: Answers, column: str) -> Ints:
+    return whole_numbers(answers.table[column])
+
+
+def _unwanted(
+    looks: _Selections, sends: Answers, tags: Ints, findings: Findings, context: CheckContext
+) -> None:
+    """Add a finding for each message that came though it was not sent with that tag."""
+    rows = np.flatnonzero(~sends.is_failed & (tags != NO_TAG))
+    # A value and its tag as one number: tags are few.
+    base = int(max(tags.max(initial=0), looks.tag.max(initial=0))) + 1
+    known = sends.input[rows] * base + tags[rows]
+    came = looks.value * base + looks.tag[looks.row]
+    unwanted = np.flatnonzero(~np.isin(came, known))
+    order = np.argsort(sends.input, kind="stable")
+
+    def describe(n: int) -> Finding:
+        row, value = int(looks.row[n]), int(looks.value[n])
+        at = int(np.searchsorted(sends.input[order], value))
+        send = int(order[at]) if at < len(order) and sends.input[order[at]] == value else NOWHERE
+        operations = [int(looks.answers.op[row])]
+        what = "which nobody sent with a tag"
+        if send != NOWHERE:
+            operations.append(int(sends.op[send]))
+            bore = f"with tag {tags[send]}" if tags[send] != NO_TAG else "without one"
+            what = f"which process {sends.process[send]} (op {sends.op[send]}) had sent {bore}"
+        key, offset = looks.answers.key, int(looks.offset[n])
+        message = f"{key}: {looks.told(row)} brought {value}, {what}."
+        more = details(context, int(looks.answers.call[row]), value=value)
+        return Finding(UNWANTED, message, key, offset, tuple(operations), more)
+
+    findings.add(UNWANTED, unwanted.tolist(), describe)
+
+
+def _missed(
+    looks: _Selections, sends: Answers, tags: Ints, findings: Findings, context: CheckContext
+) -> None:
+    """Add a finding for each acknowledged message that an answer went over, and left out."""
+    has_offset = is_valid(sends.table["offset"])
+    acked = np.flatnonzero(sends.is_ok & has_offset & (tags != NO_TAG))
+    offset = _numbers(sends, "offset")
+    acked = acked[np.argsort(offset[acked], kind="stable")]
+    of_tag = {tag: acked[tags[acked] == tag] for tag in np.unique(tags[acked]).tolist()}
+    values = np.split(looks.value, np.flatnonzero(np.diff(looks.row)) + 1)
+    brought = {int(looks.row[at]): set(part.tolist()) for at, part in _starts(values)}
+    missed: list[tuple[int, int]] = []
+    for row in looks.rows.tolist():
+        mine = of_tag.get(int(looks.tag[row]), acked[:0])
+        first, last = np.searchsorted(offset[mine], (looks.begin[row], looks.stop[row]))
+        given = brought.get(row, set())
+        missed += [
+            (row, send) for send in mine[first:last].tolist() if int(sends.input[send]) not in given
+        ]
+
+    def describe(n: int) -> Finding:
+        row, send = missed[n]
+        key = looks.answers.key
+        message = (
+            f"{key}: {looks.told(row)} went from offset {looks.begin[row]} to {looks.stop[row]}"
+            f" without {sends.input[send]}, which process {sends.process[send]} (op"
+            f" {sends.op[send]}) had sent with that tag to offset {offset[send]}."
+        )
+        operations = (int(sends.op[send]), int(looks.answers.op[row]))
+        more = details(context, int(sends.end[send]), value=sends.input[send])
+        return Finding(MISSED, message, key, int(offset[send]), operations, more)
+
+    findings.add(MISSED, range(len(missed)), describe)
+
+
+def _starts(parts: list[Ints]) -> list[tuple[int, Ints]]:
+    """Return each part, that is not empty, with where it begins in the whole."""
+    begins = np.cumsum([0, *map(len, parts)])
+    return [(int(begins[n]), part) for n, part in enumerate(parts) if len(part)]

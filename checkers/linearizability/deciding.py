@@ -1,0 +1,91 @@
+"""Decides histories of one object: by a special case where one applies, by the search elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from checkers.evidence.closing import Closed, close
+from checkers.models.model import Model
+from checkers.models.values import values_of
+from checkers.search.budget import Limits
+from checkers.search.driver import search
+from checkers.search.found import Found, Part
+from checkers.search.problem import ModelError, Problem, State
+from checkers.search.replay import WitnessError
+from checkers.special.choice import decide, no_special_case
+from checkers.special.decision import Accusation
+from harness.errors import UsageError
+from harness.plugins import CheckContext
+from harness.verdict import Outcome
+
+OF_MODEL = "model"
+"""Stands for a budget where the model cannot be trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether a history is linearizable, and what shows that it is not.
+
+    `method` names what decided. INVALID comes with a part that cannot be passed or an accusation,
+    UNKNOWN with `why`, the budget that was used up, and the open part if there is one.
+    """
+
+    method: str
+    outcome: Outcome
+    part: Part | None = None
+    accusation: Accusation | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """Decides histories of one object within what the search of one partition may spend."""
+
+    model: Model
+    initial: State
+    use_special_cases: bool
+    context: CheckContext
+    is_over: Callable[[], bool]
+
+    def close(self, operations: pa.Table) -> Closed:
+        """Close what later answers close, where the model says what its operations put."""
+        return close(operations, None, self.context, values_of(self.model, self.initial))
+
+    def decide(self, problem: Problem, operations: pa.Table) -> Answer:
+        """Decide a problem, which was made of those operations.
+
+        Raises:
+            ModelError: the model is not to be trusted.
+        """
+        if not problem.kind.size:
+            return Answer("nothing", Outcome.VALID)
+        special = decide if self.use_special_cases else no_special_case
+        limits = Limits(self.is_over, self.context.search.memory_bytes)
+        decision = special(self.model.name, problem, operations, limits)
+        if decision is not None and (decision.part is not None or not decision.why):
+            return Answer(
+                decision.method, decision.outcome, decision.part, decision.accusation, decision.why
+            )
+        found = self.search(problem)
+        return Answer("search", found.outcome, found.part, None, found.why)
+
+    def search(self, problem: Problem) -> Found:
+        """Decide a problem by the search alone.
+
+        Raises:
+            ModelError: the model is not to be trusted.
+        """
+        memory_bytes = self.context.search.memory_bytes
+        return search(problem, is_over=self.is_over, memory_bytes_max=memory_bytes)
+
+    def judge(self, operations: pa.Table) -> tuple[Outcome, str]:
+        """Decide operations; say which budget was used up where that leaves them open."""
+        try:
+            closed = self.close(operations).operations
+            answer = self.decide(self.model.encode(closed, self.initial), closed)
+        except (ModelError, UsageError, WitnessError):  # it contradicts its own encoding
+            return Outcome.UNKNOWN, OF_MODEL
+        return answer.outcome, answer.why

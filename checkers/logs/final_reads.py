@@ -1,0 +1,143 @@
+"""Acknowledged appends are there for whoever reads after the heal: for nodes whose logs are closed.
+
+Where nobody can read what the nodes stored, the last look that a client took at an offset, after
+all faults were over, says whether the append that was acknowledged there was kept. What nobody
+looked at then is neither kept nor lost; the summary says how much that is.
+
+Source: Jepsen's final reads (jepsen.checker `set`, `total-queue`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.findings import Findings, gather, settle
+from checkers.logs.durability import NOT_JUDGED, why_unpromised
+from harness.history.schema import APPENDING
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Outcome, Verdict
+
+NAME = "final-reads"
+NS_PER_S = 1e9
+NO_LOGS = "the nodes' logs cannot be read"
+
+
+class FinalReads:
+    """Checker "final-reads": durability by what clients read in the end, where no log can be read.
+
+    Findings: "lost-append": the last read of its offset that was called after the heal found
+    something else there, or nothing. That nothing was found proves a loss only where reads
+    are promised to be linearizable: any other read may be stale.
+    """
+
+    name = NAME
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Compare one queue's acknowledged appends with the last looks at their offsets."""
+        operations = tables["operations"]
+        appends = _acknowledged(operations)
+        counts = {"acknowledged": appends.num_rows, "looked_at": 0, "not_found": 0}
+        findings = Findings()
+        if context.final_from_ns is None or not appends.num_rows:
+            return findings.table(counts)
+        looks = _last_looks(operations, context.final_from_ns)
+        is_fresh = "read" in context.promises.linearizable
+        lost = []
+        for row in appends.to_pylist():
+            look = looks.get(row["offset"])
+            if look is None or look["call_ns"] < row["return_ns"]:
+                continue
+            counts["looked_at"] += 1
+            if look["output"] == row["input"]:
+                continue
+            if look["output"] is None and not is_fresh:
+                counts["not_found"] += 1
+                continue
+            lost.append((row, look))
+        findings.add("lost-append", range(len(lost)), lambda n: _lost(*lost[n]))
+        return findings.table(counts)
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Say what was looked at, and what of it was lost."""
+        gathered = gather(findings)
+        sums = gathered.sums()
+        acknowledged, seen = sums.get("acknowledged", 0), sums.get("looked_at", 0)
+        how = f"{NO_LOGS}: judged by what clients read after the heal"
+        if not seen:
+            return _not_judged(context, int(acknowledged))
+        all_ = "all" if seen == acknowledged else f"{seen:,} of"
+        clean = f"{how}; {all_} {acknowledged:,} acknowledged appends were looked at, and stand"
+        doubts = []
+        if missing := sums.get("not_found"):
+            doubts.append(
+                f"{how}; {missing:,} of {seen:,} were not found, by reads that may be stale"
+            )
+        verdict = settle(
+            NAME, gathered, context, clean=clean, doubts=doubts,
+            observed=lambda _kind: why_unpromised(context),
+        )  # fmt: skip
+        if verdict.outcome is not Outcome.INVALID:
+            return verdict
+        said = f"{verdict.summary} ({how}: {seen:,} of {acknowledged:,} were looked at)"
+        return Verdict(
+            verdict.checker, verdict.outcome, said, verdict.findings, verdict.findings_total,
+            verdict.counts, verdict.data, verdict.observed,
+        )  # fmt: skip
+
+
+PLUGIN = FinalReads()
+
+
+def _not_judged(context: CheckContext, acknowledged: int) -> Verdict:
+    """What nobody looked at is no loss, and not kept either."""
+    summary = f"not judged: {NO_LOGS}, and nobody read any of {acknowledged:,} acknowledged"
+    summary += " appends after the heal"
+    is_promised = bool(context.promises.durable_under) and why_unpromised(context) is None
+    outcome = Outcome.UNKNOWN if is_promised else Outcome.VALID
+    return Verdict(
+        NAME, outcome, summary, counts={"acknowledged": acknowledged}, data={NOT_JUDGED: True}
+    )
+
+
+def _acknowledged(operations: pa.Table) -> pa.Table:
+    is_append = pc.is_in(operations["f"], value_set=pa.array(APPENDING))
+    is_acked = pc.and_(is_append, pc.equal(operations["outcome"], "ok"))
+    known = pc.and_(pc.is_valid(operations["offset"]), pc.is_valid(operations["return_ns"]))
+    return operations.filter(pc.and_(is_acked, known)).sort_by(
+        [("offset", "ascending"), ("op", "ascending")]
+    )
+
+
+def _last_looks(operations: pa.Table, from_ns: int) -> dict[int, dict[str, Any]]:
+    """Return by offset the last answered read that was called from then on."""
+    is_read = pc.and_(pc.equal(operations["f"], "read"), pc.equal(operations["outcome"], "ok"))
+    is_final = pc.and_(pc.greater_equal(operations["call_ns"], from_ns), is_read)
+    reads = operations.filter(pc.and_(is_final, pc.is_valid(operations["offset"])))
+    order = np.argsort(reads["call_ns"].to_numpy(), kind="stable")
+    return {row["offset"]: row for row in reads.take(pa.array(order)).to_pylist()}
+
+
+def _lost(row: dict[str, Any], look: dict[str, Any]) -> Finding:
+    found = "nothing" if look["output"] is None else f"the value {look['output']}"
+    by = row["node"] or "an unnamed node"
+    message = (
+        f"{row['key']}: the append of {row['input']} (op {row['op']}), acknowledged by {by} at"
+        f" offset {row['offset']} after {row['return_ns'] / NS_PER_S:.3f} s, is lost: the last read"
+        f" of that offset after the heal (op {look['op']}) found {found} there."
+    )
+    details = {
+        "value": row["input"],
+        "acknowledged_by": row["node"],
+        "acknowledged_ns": row["return_ns"],
+        "found": look["output"],
+    }
+    return Finding(
+        "lost-append", message, row["key"], row["offset"], (row["op"], look["op"]), details
+    )

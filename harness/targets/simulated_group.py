@@ -1,0 +1,347 @@
+"""A group of whole brokers in the simulated world, for campaigns (`run --world sim`).
+
+The nodes, the name servers and the clients are the ones that run in processes, started as the
+target says (`harness.targets.programs`); sockets, disks, clocks and dice are the world's. Its
+invariants are watched as well: what breaks one is a violation of the run, which goes on, so that
+the checkers judge what the clients saw of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from posixpath import relpath
+from random import Random
+from typing import Any, Protocol
+
+from harness.broken_rules import Broken
+from harness.plugins import Address, Json, Launch, NodeLayout, Target, TargetClient
+from harness.simulated_nodes import SteersSimulated
+from harness.simulation import Ended
+from harness.targets.dledger_links import ShapedLinks
+from harness.targets.dledger_machines import Machines
+from harness.targets.programs import name_server
+from harness.targets.simulated_logs import SimulatedLogs
+from harness.words import Link, LinkShape
+from system.sim.disk import PowerLoss
+from system.sim.faults import Cut
+from system.sim.planted_bugs import HEALTHY, Mutant, planted_bug
+from system.sim.promises import promise_of
+from system.sim.schedule import Schedule, Settings
+from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
+from system.sim.trio_world.node_ends import exit_status, reason
+from system.sim.trio_world.process import CURRENT, Process
+from system.sim.trio_world.programs import SimulatedNameServer, node_config
+from system.sim.trio_world.world import TrioWorld, address_of
+from system.sim.violation import Violated
+
+OBSERVER = Process("observer", "10.0.9.1", 0)
+"""Where the campaign itself runs: it asks the nodes for their status."""
+CLIENTS = Process("clients", "10.0.9.2", 0)
+FOLDER = Path(STORE_ROOT).parent
+"""Each node's folder, on its own machine."""
+NAME_SERVER_PORT = 9876
+RUN_MS_MAX = 10**12
+"""The world's own end, far behind that of any campaign."""
+BROKEN_MAX = 20
+"""Invariants that are told as broken. Each is told once: what follows is of the same cause."""
+
+
+class SimulatedTarget(Target, Protocol):
+    """A target whose nodes are the system's programs, and whose clients take dice."""
+
+    def client_of(
+        self,
+        addresses: Mapping[str, Address],
+        timeout_s: float,
+        bug: str | None,
+        rng: Random,
+        client_id: str,
+    ) -> TargetClient:
+        """Return a client, perhaps with a planted bug, that has these dice and this id."""
+        ...
+
+
+class _World(TrioWorld):
+    """A world without a schedule of its own: a campaign does what is done."""
+
+    def __init__(self, schedule: Schedule, mutant: Mutant, launches: Mapping[str, Launch]) -> None:
+        configs = {node: node_config(launch.files) for node, launch in launches.items()}
+        super().__init__(schedule, mutant=mutant, configs=configs)
+        self.broken: list[Broken] = []
+        self.ended: list[Ended] = []
+        self.stopping: set[str] = set()
+        """Nodes that were asked to end."""
+        self.failure: Exception | None = None
+        for process in (OBSERVER, CLIENTS):
+            self.network.add_host(process.host, process.address)
+
+    def play(self, main: Callable[[], Awaitable[None]]) -> None:
+        """Run `main` in the world; when it is over, so is the world. Raises what it raises."""
+        self.heap.push(0.0, self.spawn, self._play, main)
+        self.run()
+        if self.failure is not None:
+            raise self.failure
+
+    async def _play(self, main: Callable[[], Awaitable[None]]) -> None:
+        CURRENT.set(OBSERVER)
+        try:
+            await main()
+        except Exception as error:
+            self.failure = error
+        finally:
+            self._finish()
+
+    def violated(self, found: Violated, node: str) -> None:
+        """Note it, and go on; what the clients saw is the checkers' to judge."""
+        is_known = any(each.invariant == found.invariant for each in self.broken)
+        if is_known or len(self.broken) >= BROKEN_MAX:
+            return
+        promise = promise_of(found.invariant)
+        at_ns = round(self.clock.now_ms * 1e6)
+        self.broken.append(
+            Broken(
+                found.invariant, found.finding, found.node or node, at_ns,
+                promise.says, promise.matters,
+            )
+        )  # fmt: skip
+
+    def lost_power(self, host: Host) -> None:
+        """A machine lost power in the middle of an operation; it stays off until it is started."""
+        if host.is_up:
+            assert host.process is not None
+            self.network.end_process(host.process, loses_power=False)
+            self.crash(host, loses_unsynced=True)
+            self.network.power_up(host.name)
+
+    def process_ended(self, host: Host, error: BaseException | None) -> None:
+        """A node ended by itself: it stays down until somebody starts it."""
+        if isinstance(error, PowerLoss):
+            self.lost_power(host)
+            return
+        said = "it ended" if error is None else f"{type(error).__name__}: {reason(error)}"
+        self.crash(host, loses_unsynced=False)
+        if host.name not in self.stopping:
+            status = 0 if error is None else exit_status(error)
+            self.ended.append(Ended(host.name, host.incarnation, said, status))
+
+    def _check_end(self) -> None:
+        """What the group must have done in the end is for the checkers to say."""
+
+
+class BrokerGroup:
+    """Implements `harness.simulation.SimulatedGroup`.
+
+    Args:
+        target: whose brokers these are. It is of this world: its connections are simulated.
+        nodes: their ids.
+        options: what the target is told about its nodes.
+        name_servers: the names of those that run beside them.
+    """
+
+    def __init__(
+        self,
+        target: SimulatedTarget,
+        nodes: Sequence[str],
+        options: Json,
+        name_servers: Sequence[str] = (),
+    ) -> None:
+        self._target = target
+        of_helpers = {
+            name: Address(f"10.0.8.{number}", NAME_SERVER_PORT)
+            for number, name in enumerate(name_servers, 1)
+        }
+        self.layouts: Mapping[str, NodeLayout] = _layouts(
+            nodes, options, tuple(of_helpers.values())
+        )
+        self.addresses: Mapping[str, Address] = {
+            **{node: layout.client_address for node, layout in self.layouts.items()},
+            **of_helpers,
+        }
+        self._launches = {node: target.prepare(layout) for node, layout in self.layouts.items()}
+        settings = Settings(
+            members=len(nodes),
+            run_ms=RUN_MS_MAX,
+            data_file_bytes=options["data_file_bytes"],
+            index_file_bytes=options["index_file_bytes"],
+            ack=options["ack"],
+            lease_ms=float(options["leases_ms"]),
+            clients=0,
+        )
+        schedule = Schedule(seed=_number(options["seed"]), settings=settings, faults=(), calls=())
+        self._bug: str | None = options["mutant"]
+        mutant = planted_bug(self._bug) or HEALTHY
+        self._world = _World(schedule, mutant, self._launches)
+        self._name_servers = {
+            name: SimulatedNameServer(self._world, name, name_server(at, self._bug).argv)
+            for name, at in of_helpers.items()
+        }
+        self._clients = 0
+        self.machines: SteersSimulated = Machines(self._world)
+        self.ended = self._world.ended
+        self.broken = self._world.broken
+        self._logs = SimulatedLogs((*nodes, *name_servers), lambda: self._world.clock.now_ms)
+        self._world.on_said = self._logs.said
+
+    @property
+    def target(self) -> SimulatedTarget:
+        """Whose brokers these are."""
+        return self._target
+
+    def run(self, main: Callable[[], Awaitable[None]]) -> None:
+        """Run `main` in the world, on a host beside the nodes. Raises what it raises."""
+        for server in self._name_servers.values():
+            self._world.heap.push(0.0, server.start)
+        self._world.play(main)
+
+    def now_ns(self) -> int:
+        """The world's time since its start."""
+        return round(self._world.clock.now_ms * 1e6)
+
+    def be_client(self) -> None:
+        """Let the running task, and those that it starts, be of the clients' host."""
+        CURRENT.set(CLIENTS)
+
+    def client(self, addresses: Mapping[str, Address], timeout_s: float) -> TargetClient:
+        """Return a client of the group; its dice are the world's."""
+        self._clients += 1
+        rng = self._world.draws.stream(f"campaign-client/{self._clients}")
+        own_id = f"{CLIENTS.address}@{self._clients}"
+        return self._target.client_of(addresses, timeout_s, self._bug, rng, own_id)
+
+    def incarnation(self, node: str) -> int:
+        """How often the node was started."""
+        return self._host(node).incarnation
+
+    def is_running(self, node: str) -> bool:
+        """True while the node has a process, paused or not."""
+        return self._host(node).is_up
+
+    def is_paused(self, node: str) -> bool:
+        """True while its process stands still."""
+        return self._host(node).is_up and self._host(node).is_paused
+
+    def start(self, node: str) -> None:
+        """Start a node that does not run."""
+        self._world.stopping.discard(node)
+        if not self.is_running(node):
+            self._logs.mark(node, f"incarnation {self.incarnation(node) + 1} starts")
+        self._world.restart(self._host(node))
+
+    def configure(self, node: str, launch: Launch) -> None:
+        """Let the node be started in this way from now on."""
+        self._launches[node] = launch
+        self._host(node).config = node_config(launch.files)
+
+    def kill(self, node: str) -> None:
+        """End the node's process at once; with a volatile disk what was not synced is lost.
+
+        As in the world of processes the machine stays: its kernel closes the connections.
+        """
+        self._end(node, loses_unsynced=self._host(node).config.disk == "volatile")
+
+    def lose_power(self, node: str) -> None:
+        """End the node's machine at once, and start it again without the process."""
+        self._end(node, loses_unsynced=True)
+
+    def _end(self, node: str, *, loses_unsynced: bool) -> None:
+        host, network = self._host(node), self._world.network
+        assert host.process is not None, f"{node} does not run"
+        network.end_process(host.process, loses_power=False)
+        self._world.crash(host, loses_unsynced=loses_unsynced)
+        network.power_up(node)
+        self._logs.mark(node, f"incarnation {self.incarnation(node)} killed")
+
+    def stop(self, node: str) -> None:
+        """Ask the node to end in good order; it takes its time."""
+        self._world.stopping.add(node)
+        self._host(node).stop()
+
+    def pause(self, node: str) -> None:
+        """Let the node's process stand still."""
+        self._host(node).pause()
+        self._logs.mark(node, "paused")
+
+    def resume(self, node: str) -> None:
+        """Let it go on."""
+        self._logs.mark(node, "resumed")
+        self._host(node).go_on()
+
+    def lose_disk(self, node: str) -> int:
+        """Let a node that does not run have an empty disk; return how many files went."""
+        files, _ = self._host(node).lose_disk()
+        self._logs.mark(node, "lost its disk")
+        return files
+
+    def cut(self, links: Sequence[tuple[str, str]]) -> Callable[[str], None]:
+        """Hold what flows from a to b, for each (a, b); return what mends exactly that."""
+        fault = Cut(start_ms=0, duration_ms=0, links=tuple(links))
+        cut = [self._world.network.link(a, b) for a, b in links]
+        for link in cut:
+            link.begin(fault)
+
+        def mend(how: str) -> None:
+            for link in cut:
+                link.resets = how == "reset"
+                link.end(fault)
+
+        return mend
+
+    def shape(self, links: Sequence[Link], shape: LinkShape) -> ShapedLinks:
+        """Shape these links; see `harness.simulated_links`."""
+        return ShapedLinks(self._world.network, self._world.clock, links, shape)
+
+    def held(self, links: Sequence[tuple[str, str]]) -> tuple[int, int]:
+        """The bytes, and the connections, that these links hold back now."""
+        counts = [self._world.network.held(a, b) for a, b in links]
+        return sum(size for size, _ in counts), sum(number for _, number in counts)
+
+    def save(self, name: str, directory: Path) -> None:
+        """Copy a stopped node's files, or a name server's, into a folder of this machine."""
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "node.log").write_text(self._logs.text(name), encoding="utf-8")
+        if name in self._name_servers:
+            return
+        self._launches[name].write_files(directory)
+        for path, inode in sorted(self._host(name).disk.platter.inodes.items()):
+            to = directory / "store" / relpath(path, STORE_ROOT)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            with to.open("wb") as file:
+                file.write(inode.view)
+                file.truncate(inode.size)
+
+    def problems(self) -> tuple[str, ...]:
+        """One line for each name server that ended by itself."""
+        return tuple(
+            f"the name server {name} ended: {server.failure!r}"
+            for name, server in self._name_servers.items()
+            if server.failure is not None
+        )
+
+    def _host(self, node: str) -> Host:
+        return self._world.members[node]
+
+
+def _layouts(
+    nodes: Sequence[str], options: Json, name_servers: tuple[Address, ...]
+) -> dict[str, NodeLayout]:
+    """Give each node a machine."""
+    peers = {node: Address(address_of(node), PEER_PORT) for node in nodes}
+    return {
+        node: NodeLayout(
+            node=node,
+            directory=FOLDER,
+            client_address=Address(address_of(node), CLIENT_PORT),
+            peer_address=peers[node],
+            peers={peer: at for peer, at in peers.items() if peer != node},
+            options=options,
+            name_servers=name_servers,
+        )
+        for node in nodes
+    }
+
+
+def _number(seed: Any) -> int:
+    """Turn a campaign's seed into a world's."""
+    return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "big") >> 2

@@ -1,0 +1,22 @@
+"""The classes of which clients are put together: the right ones, or a planted bug's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from system.client.group import BrokerGroupClient
+from system.client.group_consumer import GroupConsumer
+from system.client.group_membership import GroupMembership
+from system.client.producer import Producer
+from system.client.pull_consumer import PullConsumer
+
+
+@dataclass(frozen=True, slots=True)
+class ClientParts:
+    """What is used as which part."""
+
+    group_client: type[BrokerGroupClient] = BrokerGroupClient
+    producer: type[Producer] = Producer
+    pull_consumer: type[PullConsumer] = PullConsumer
+    membership: type[GroupMembership] = GroupMembership
+    group_consumer: type[GroupConsumer] = GroupConsumer

@@ -1,0 +1,1 @@
+"""Planted bugs of what a broker makes of requests and entries (`system.broker`)."""

@@ -1,0 +1,33 @@
+"""Consumers divide the queues among them in ranges of one length, and the rest belongs to nobody.
+
+Source: https://github.com/apache/rocketmq-client-go/issues/419 (another division than that of the
+other clients: some queues are consumed by none of them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from system.client import ClientParts, GroupConsumer, GroupMembership, MessageQueue
+from system.client.routes import allocate
+from system.mutants import Mutant
+
+
+class _EqualRanges(GroupMembership):
+    """Gives nobody a longer range than others have."""
+
+    def _share(
+        self, queues: Sequence[MessageQueue], ids: Sequence[str]
+    ) -> tuple[MessageQueue, ...]:
+        left_over = len(queues) % max(1, len(set(ids)))
+        return allocate(sorted(queues)[: len(queues) - left_over], ids, self.client_id)
+
+
+class _GroupConsumer(GroupConsumer):
+    membership_type = _EqualRanges
+
+
+PLUGIN = Mutant(
+    "own-division-of-queues",
+    client=ClientParts(membership=_EqualRanges, group_consumer=_GroupConsumer),
+)

@@ -1,0 +1,1 @@
+"""Planted bugs of elections, replication and commitment (`system.raft`)."""

@@ -1,0 +1,30 @@
+"""A synchronous master answers SEND_OK as soon as its own disk has the message.
+
+The wait for the disk and the wait for the slave share one request, and the first ends it.
+
+Source: https://github.com/alibaba/rocketmq/issues/421 (SYNC_MASTER with SYNC_FLUSH does not wait
+for the slave).
+"""
+
+from __future__ import annotations
+
+from system.broker.pending import PendingAppend
+from system.mutants import Hunt, Mutant
+from system.native.group_commit import GroupCommit
+from system.node.native_parts import NativeParts
+from system.remoting.codes import ResponseCode
+
+
+class FlushStandsForSlave(GroupCommit):
+    """Asks the disk alone."""
+
+    def _outcome(self, append: PendingAppend) -> ResponseCode | None:
+        return self._outcome_alone(append, ResponseCode.SUCCESS)
+
+
+PLUGIN = Mutant(
+    "flush-stands-for-slave",
+    native=NativeParts(group_commit=FlushStandsForSlave),
+    targets=("sync-double-write",),
+    hunt=Hunt("queue", ("wipe", "partition")),
+)

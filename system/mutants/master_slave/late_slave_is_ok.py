@@ -1,0 +1,30 @@
+"""A synchronous master answers SEND_OK also where no slave has the message when the time is over.
+
+Source: https://github.com/apache/rocketmq/issues/4806 (SLAVE_NOT_AVAILABLE and
+FLUSH_SLAVE_TIMEOUT are considered to be written on the slave).
+"""
+
+from __future__ import annotations
+
+from system.broker.pending import PendingAppend
+from system.mutants import Hunt, Mutant
+from system.native.group_commit import GroupCommit
+from system.node.native_parts import NativeParts
+from system.remoting.codes import ResponseCode
+
+_NOT_AT_SLAVE = (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
+
+
+class LateSlaveIsOk(GroupCommit):
+    """Knows no such answers."""
+
+    def _reply(self, append: PendingAppend, code: ResponseCode) -> None:
+        super()._reply(append, ResponseCode.SUCCESS if code in _NOT_AT_SLAVE else code)
+
+
+PLUGIN = Mutant(
+    "late-slave-is-ok",
+    native=NativeParts(group_commit=LateSlaveIsOk),
+    targets=("sync-double-write",),
+    hunt=Hunt("queue", ("wipe", "partition")),
+)

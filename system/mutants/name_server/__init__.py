@@ -1,0 +1,1 @@
+"""Planted bugs of the name server (`system.nameserver`)."""

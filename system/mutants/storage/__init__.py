@@ -1,0 +1,1 @@
+"""Planted bugs of the log's files, their recovery and what counts as durable (`system.store`)."""

@@ -1,0 +1,49 @@
+"""With which exit status a node ends, by what ended it: whoever runs nodes can tell these apart.
+
+Source: the names and numbers of sysexits.h (EX_DATAERR, EX_SOFTWARE, EX_IOERR).
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import PurePath
+from typing import Final
+
+from system.raft.protocol import InvariantError
+from system.store.hard_state import LogDamaged
+from system.store.log_entries import NotContiguous
+from system.store.native_log import NativeLogDamaged
+from system.store.segment_files import OutsideLog
+
+EXIT_USAGE: Final = 2
+EXIT_OTHER: Final = 1
+"""What Python itself ends with, of an error that nobody foresaw."""
+EXIT_DAMAGED: Final = 65
+EXIT_INVARIANT: Final = 70
+EXIT_DISK: Final = 74
+
+OWN_RULES: Final = (InvariantError, AssertionError, NotContiguous, OutsideLog)
+"""A rule of the node's own is broken: of the protocol, of its log, of its own code."""
+DAMAGE: Final = (LogDamaged, NativeLogDamaged)
+"""What the node had synced is not there any more, or is something else."""
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the exit status of a node that this error ended.
+
+    Of an error that is none of `OWN_RULES` and `DAMAGE` it is that of a disk that failed.
+    """
+    if isinstance(error, OWN_RULES):
+        return EXIT_INVARIANT
+    return EXIT_DAMAGED if isinstance(error, DAMAGE) else EXIT_DISK
+
+
+def reason(error: BaseException) -> str:
+    """Say in one line why a node ends: of what its code asserts, where."""
+    if not isinstance(error, AssertionError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:  # it was made, and not raised: nobody can say where
+        return str(error)
+    frame = frames[-1]
+    return f"{PurePath(frame.filename).name}:{frame.lineno} asserts: {str(error) or frame.line}"

@@ -1,0 +1,24 @@
+"""Finds the bug that a configuration plants (`shaketableMutant`, `--mutant`)."""
+
+from __future__ import annotations
+
+import logging
+
+from system import mutants
+from system.mutants import Mutant
+from system.node.conf_values import ConfigError
+
+log = logging.getLogger("shaketable.node")
+
+
+def planted(name: str) -> Mutant:
+    """Return the planted bug of that name, the right parts for "". Raises ConfigError."""
+    if not name:
+        return mutants.HEALTHY
+    try:
+        mutant = mutants.load(name)
+    except KeyError:
+        known = ", ".join(mutants.names())
+        raise ConfigError(f"no mutant {name}; there are {known}") from None
+    log.warning("event=mutant name=%s", name)
+    return mutant

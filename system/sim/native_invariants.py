@@ -1,0 +1,193 @@
+"""What must hold in every step of brokers without a group, checked as it happens.
+
+Each broker has a `NativeShadow`: the bytes that it ordered to be written, and how far they are
+written and durable. What RocketMQ's native modes may lose (DLEDGER.md D.2) breaks none of these:
+what a master wrote and its slave has not copied may go with its disk, what is not flushed with its
+power. But a slave has its master's bytes and no others, a kill takes nothing that was written, and
+nothing is acknowledged before it stands where the mode promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from system.native.config import BrokerRole, NativeConfig
+from system.raft.protocol import Append, Compact, Install, Write
+from system.remoting.codes import ResponseCode
+from system.remoting.command import decode_command
+from system.remoting.frame import Frame
+from system.sim.violation import Violated
+from system.store.native_commit_log import NativeCommitLog
+
+POSITION_HEX_DIGITS = 16
+"""A message id ends with the message's position in the log (RocketMQ's MessageDecoder)."""
+_HEADER_AT = 8
+
+
+class NativeShadow:
+    """One broker, as the invariants know it; it outlives the broker's processes.
+
+    Attributes:
+        group: the broker name, which a master shares with its slaves.
+        end: behind everything that it ordered to be written.
+        written: up to where the operating system was said to have it.
+        durable: up to where a flush ended.
+        content: the bytes from `begin` to `end`.
+    """
+
+    def __init__(self, name: str, group: str, config: NativeConfig) -> None:
+        self.name = name
+        self.group = group
+        self.config = config
+        self.begin = self.end = self.written = self.durable = 0
+        self.content = bytearray()
+        self.lost_disk = False
+        self.lost_power = False
+        self.recovered = 0
+        """Up to where the log was called durable when its process started: nobody flushed that."""
+
+    def bytes_at(self, begin: int, end: int) -> bytes:
+        """Return what stands there, as far as it is held."""
+        return bytes(self.content[max(0, begin - self.begin) : max(0, end - self.begin)])
+
+    def begin_at(self, position: int) -> None:
+        """Hold nothing, from there on."""
+        self.begin = self.end = self.written = self.durable = position
+        self.content.clear()
+
+
+class NativeInvariants:
+    """All live invariants of a run's brokers without a group. Every method raises Violated."""
+
+    def __init__(self) -> None:
+        self.shadows: dict[str, NativeShadow] = {}
+        self._masters: dict[str, NativeShadow] = {}
+        self._copied: dict[str, int] = {}
+        """By broker name: up to where some slave ever had its present master's log."""
+
+    # ---- a broker's life ----------------------------------------------------------------
+
+    def started(
+        self, name: str, group: str, config: NativeConfig, log: NativeCommitLog
+    ) -> NativeShadow:
+        """A broker has recovered its log, as a master or as a slave."""
+        shadow = self.shadows.get(name)
+        if shadow is None or shadow.lost_disk:
+            shadow = self.shadows[name] = NativeShadow(name, group, config)
+            shadow.begin_at(log.begin.position)
+        else:
+            self._check_recovered(shadow, log)
+        shadow.config = config
+        del shadow.content[log.end.position - shadow.begin :]
+        shadow.end = shadow.written = log.end.position
+        shadow.durable = min(shadow.durable, shadow.end)
+        shadow.recovered = log.synced.position
+        shadow.lost_power = False
+        if config.is_master and self._masters.get(group) is not shadow:
+            self._masters[group], self._copied[group] = shadow, 0
+        return shadow
+
+    def lost_disk(self, name: str) -> None:
+        """All that a broker had is gone."""
+        if name in self.shadows:
+            self.shadows[name].lost_disk = True
+
+    def ended(self, shadow: NativeShadow, *, loses_unsynced: bool) -> None:
+        """Its process is gone, and with its power what was not flushed."""
+        shadow.lost_power = shadow.lost_power or loses_unsynced
+
+    def _check_recovered(self, shadow: NativeShadow, log: NativeCommitLog) -> None:
+        end = log.end.position
+        kept, how = (shadow.written, "written")
+        if shadow.lost_power:
+            kept, how = (shadow.durable, "flushed")
+        if end < kept:
+            raise Violated("log-survives", f"the log ends at {end}, it was {how} up to {kept}")
+        if end > shadow.end:
+            raise Violated(
+                "log-survives", f"the log ends at {end}, it was written up to {shadow.end}"
+            )
+        at = max(shadow.begin, log.begin.position)
+        while at < end:
+            found = log.read_entries(at, 1 << 20)
+            if bytes(found.data) != shadow.bytes_at(at, found.end_position):
+                raise Violated("log-survives", f"other bytes were recovered at {at}")
+            at = found.end_position
+
+    # ---- the log ------------------------------------------------------------------------
+
+    def ordered(self, shadow: NativeShadow, writes: Sequence[Write]) -> None:
+        """A broker gave writes to its disk."""
+        for write in writes:
+            if isinstance(write, Append):
+                batch = write.batch
+                if batch.position != shadow.end:
+                    raise Violated(
+                        "log-contiguous", f"bytes {batch.position} come behind {shadow.end}"
+                    )
+                if not shadow.config.is_master:
+                    self._check_copy(shadow, batch.position, bytes(batch.data))
+                shadow.content += batch.data
+                shadow.end = batch.end_position
+            elif isinstance(write, Install):
+                shadow.begin_at(write.snapshot.end.position)
+            elif isinstance(write, Compact):
+                begin = write.snapshot.end.position
+                del shadow.content[: begin - shadow.begin]
+                shadow.begin = begin
+
+    def _check_copy(self, shadow: NativeShadow, position: int, data: bytes) -> None:
+        master = self._masters.get(shadow.group)
+        if master is None:
+            raise Violated("slave-copies-master", f"{len(data)} bytes came, and there is no master")
+        end = position + len(data)
+        if end > master.written:
+            raise Violated(
+                "slave-behind-master",
+                f"it copies up to {end}, {master.name} has written up to {master.written}",
+            )
+        if position >= master.begin and master.bytes_at(position, end) != data:
+            raise Violated(
+                "slave-copies-master", f"bytes at {position} are not what {master.name} has there"
+            )
+
+    def synced(self, shadow: NativeShadow, writes: Sequence[Write]) -> None:
+        """Writes were carried out: the operating system has them."""
+        for write in writes:
+            if isinstance(write, Append):
+                shadow.written = write.batch.end_position
+
+    def flushed(self, shadow: NativeShadow, position: int) -> None:
+        """The log calls everything in front of `position` durable."""
+        if position > shadow.recovered:
+            shadow.durable = max(shadow.durable, position)
+        if not shadow.config.is_master:
+            has = position if shadow.config.is_sync_flush else shadow.written
+            self._copied[shadow.group] = max(self._copied.get(shadow.group, 0), has)
+
+    # ---- what clients are told --------------------------------------------------------------
+
+    def replied(self, shadow: NativeShadow, reply: bytes) -> None:
+        """A client is answered: what is acknowledged stands where the mode says."""
+        header_end = _HEADER_AT + int.from_bytes(reply[5:_HEADER_AT], "big")
+        view = memoryview(reply)
+        answer = decode_command(Frame(reply[4], view[_HEADER_AT:header_end], view[header_end:]))
+        if answer.code != ResponseCode.SUCCESS or "msgId" not in answer.ext:
+            return
+        for message_id in answer.ext["msgId"].split(","):
+            self._check_kept(shadow, int(message_id[-POSITION_HEX_DIGITS:], 16))
+
+    def _check_kept(self, shadow: NativeShadow, position: int) -> None:
+        config = shadow.config
+        has = max(shadow.durable, shadow.recovered) if config.is_sync_flush else shadow.written
+        if position >= has:
+            raise Violated(
+                "acknowledged-is-flushed",
+                f"the message at {position} is acknowledged, the disk has {has} bytes",
+            )
+        copied = self._copied.get(shadow.group, 0)
+        if config.role is BrokerRole.SYNC_MASTER and position >= copied:
+            raise Violated(
+                "acknowledged-is-copied",
+                f"the message at {position} is acknowledged, slaves have {copied} bytes",
+            )

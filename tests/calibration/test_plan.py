@@ -1,0 +1,41 @@
+"""Plans of a calibration: every bug by every method, from seeds that never overlap."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import discovery
+from harness.abilities import PlantedBug
+from harness.calibration.plan import CLEAN, METHODS, SEED_STRIDE, Effort, make_plan, planted_bugs
+
+BUG = PlantedBug(name="lost-vote", family="consensus", targets=("dledger",), breaks="votes")
+
+
+def test_each_bug_is_hunted_by_each_method_and_the_correct_system_by_all_but_its_family() -> None:
+    plan = make_plan([BUG], {"dledger": 2}, METHODS, 3, Effort(), 7)
+    hunted = [(hunt.method, hunt.repeat) for hunt in plan.hunts if hunt.bug]
+    assert hunted == [(method, repeat) for method in METHODS for repeat in (1, 2, 3)]
+    clean = [(hunt.method, hunt.repeat) for hunt in plan.hunts if hunt.bug == CLEAN]
+    assert clean == [("default", 1), ("default", 2), ("sim", 1), ("sim", 2)]
+
+
+@given(st.integers(0, 2**31), st.integers(1, 4))
+def test_hunts_have_names_and_seeds_of_their_own_and_a_seed_repeats_a_plan(
+    seed: int, repeats: int
+) -> None:
+    plan = make_plan([BUG], {"dledger": repeats}, METHODS, repeats, Effort(), seed)
+    assert len({hunt.id for hunt in plan.hunts}) == len(plan.hunts)
+    seeds = sorted(hunt.seed for hunt in plan.hunts)
+    assert all(later - earlier >= SEED_STRIDE for earlier, later in pairwise(seeds))
+    assert plan == make_plan([BUG], {"dledger": repeats}, METHODS, repeats, Effort(), seed)
+    assert plan != make_plan([BUG], {"dledger": repeats}, METHODS, repeats, Effort(), seed + 1)
+
+
+def test_a_bug_of_several_targets_is_there_once() -> None:
+    targets = [discovery.get("targets", name) for name in ("dledger", "multi-master")]
+    bugs = planted_bugs(targets)
+    assert len({bug.name for bug in bugs}) == len(bugs) >= 33
+    assert next(bug for bug in bugs if bug.name == "ack-before-quorum").targets == ("dledger",)

@@ -1,0 +1,42 @@
+"""Bounds on time are judged beside no fault, no election, and no clients that stalled."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.verdict import Outcome
+from tests.support.anomaly_histories import ROOT, judge, kinds_of, parse
+
+MS = 1_000_000
+BROKEN = [
+    ("held-late", "held-polls", "late-delivery", 1_000 * MS),
+    ("delayed-overdue", "delayed-messages", "late-delivery", 10_000 * MS),
+    ("locks-overlap", "queue-locks", "lock-overlap", 3),
+]
+"""Golden history, its checker, the kind that it shows, and a time (ns) while that came about."""
+
+
+def rows(name):
+    return parse((ROOT / f"{name}.txt").read_text())
+
+
+@pytest.mark.parametrize(("name", "checker", "kind", "at_ns"), BROKEN)
+def test_an_election_that_no_fault_explains_excuses(tmp_path, name, checker, kind, at_ns):
+    verdict = judge(tmp_path, rows(name), checker, elections_ns=(at_ns,))
+    assert kind not in kinds_of(verdict)
+    assert verdict.outcome is not Outcome.INVALID
+
+
+@pytest.mark.parametrize(("name", "checker", "kind", "at_ns"), BROKEN)
+def test_clients_that_stalled_excuse(tmp_path, name, checker, kind, at_ns):
+    verdict = judge(tmp_path, rows(name), checker, stalls=((at_ns - 1, at_ns),))
+    assert kind not in kinds_of(verdict)
+
+
+@pytest.mark.parametrize(("name", "checker", "kind", "at_ns"), BROKEN)
+def test_what_was_over_long_after_excuses_nothing(tmp_path, name, checker, kind, at_ns):
+    late_ns = at_ns + 100_000 * MS
+    verdict = judge(
+        tmp_path, rows(name), checker, elections_ns=(late_ns,), stalls=((late_ns, late_ns + 1),)
+    )
+    assert kind in kinds_of(verdict)

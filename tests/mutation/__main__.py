@@ -1,0 +1,190 @@
+"""Bugs that nobody chose: makes mutants of the system and asks who finds them.
+
+    .venv/bin/python -m tests.mutation run --per-package 60 --judges unit,core,node,campaigns
+    .venv/bin/python -m tests.mutation summary
+    .venv/bin/python -m tests.mutation show 34489640
+
+`run` draws the sample (the same for the same --seed), asks each judge in turn about each mutant,
+in a copy of the tree of its own, and appends what it says to a journal: a run that was cut goes
+on where it was. `summary` prints the scores and the survivors, with the reasons given in
+survivors.toml beside this file. docs/mutation.md says what is counted how.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+
+from tests.mutation import children, reach
+from tests.mutation.journal import Journal
+from tests.mutation.mutants import Mutant, mutants_of, sample
+from tests.mutation.reach import PACKAGES, say
+from tests.mutation.stages import JUDGES, Limits, Outcome, judge
+from tests.mutation.summary import summarise
+from tests.mutation.trees import ROOT, SIMULATED, copy_of_tree, digest_of
+
+FOUND = ("killed", "timeout", "not-started")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command."""
+    asked = _parser().parse_intermixed_args(arguments)
+    work = Path(asked.work)
+    work.mkdir(parents=True, exist_ok=True)
+    mutants = draw(asked.packages.split(","), asked.per_package, asked.seed)
+    if asked.command == "summary":
+        return summarise(mutants, Journal(work / "journal.jsonl"))
+    if asked.command == "show":
+        chosen = [one for one in mutants if one.id in asked.ids]
+        for mutant in chosen:
+            say(f"{mutant.id} {mutant.path}:{mutant.line} {mutant.operator} in {mutant.function}")
+            sys.stdout.write(mutant.diff(ROOT) + "\n")
+        return 0 if chosen else 254
+    os.nice(asked.nice)
+    limits = Limits(asked.core_seeds, asked.node_seeds, asked.virtual_s, asked.campaign_s)
+    run(mutants, asked.judges.split(","), limits, work, asked.jobs, asked.survivors_only)
+    return summarise(mutants, Journal(work / "journal.jsonl"))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutation", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("command", choices=("run", "summary", "show"))
+    parser.add_argument("ids", nargs="*", help="of mutants to show")
+    parser.add_argument("--packages", default=",".join(PACKAGES))
+    parser.add_argument("--per-package", type=int, default=65, help="mutants of each package")
+    parser.add_argument("--seed", type=int, default=1, help="which sample is drawn")
+    parser.add_argument("--judges", default=",".join(JUDGES), help="in which order they are asked")
+    parser.add_argument(
+        "--survivors-only", action="store_true", help="ask about what no judge has found yet"
+    )
+    parser.add_argument("--core-seeds", type=int, default=Limits().core_seeds)
+    parser.add_argument("--node-seeds", type=int, default=Limits().node_seeds)
+    parser.add_argument("--virtual-s", type=float, default=Limits().virtual_s, help="of each seed")
+    parser.add_argument("--campaign-s", type=float, default=Limits().campaign_s, help="of clients")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--nice", type=int, default=10, help="how far it steps back for others")
+    parser.add_argument("--work", default=str(ROOT / "store" / "mutation"))
+    return parser
+
+
+def draw(packages: list[str], per_package: int, seed: int) -> list[Mutant]:
+    """Return the sample, packages in turn, so that a cut run has seen some of each."""
+    drawn = [sample(mutants_of(ROOT, package), per_package, seed) for package in packages]
+    return [one for some in zip_longest(*drawn) for one in some if one is not None]
+
+
+def run(
+    mutants: list[Mutant],
+    judges: list[str],
+    limits: Limits,
+    work: Path,
+    jobs: int,
+    survivors_only: bool,
+) -> None:
+    """Ask the judges about the mutants, and keep what they say."""
+    journal, tree = Journal(work / "journal.jsonl"), digest_of(ROOT)
+    reaches = {name: _reach(name, work, limits) for name in judges}
+    with compiled_copy("unit" in judges) as base:
+        waiting = _waiting(mutants, judges, limits, journal, survivors_only)
+        _ask_all(waiting, base, reaches, limits, journal, tree, jobs)
+
+
+@contextmanager
+def compiled_copy(has_tests: bool) -> Iterator[Path]:
+    """Copy the tree, to copy it again for each mutant: edits made meanwhile are not in it.
+
+    All is compiled once and not for each mutant, the tests by pytest, which rewrites them.
+    """
+    with copy_of_tree() as base:
+        compileall.compile_dir(base, quiet=2)
+        if has_tests:
+            collect = (sys.executable, "-m", "pytest", "-q", "-n", "0", "--collect-only")
+            children.run([*collect, *reach.TEST_FOLDERS], base, cpu_s=300)
+        yield base
+
+
+def _ask_all(
+    waiting: Iterable[tuple[str, Mutant]],
+    base: Path,
+    reaches: Mapping[str, reach.Reach | None],
+    limits: Limits,
+    journal: Journal,
+    tree: str,
+    jobs: int,
+) -> None:
+    stopped = threading.Event()
+
+    def stop(*_: object) -> None:
+        stopped.set()
+        children.end_all()
+
+    def ask(pair: tuple[str, Mutant]) -> None:
+        name, mutant = pair
+        if stopped.is_set():
+            return
+        known = journal.of(mutant.id, name)
+        tried = known.tried if known is not None and known.outcome == "survived" else []
+        reached = reaches[name]
+        if reached is not None and not reached.of(mutant.path, mutant.line, mutant.last_line):
+            journal.note(mutant.id, name, Outcome("not-reached"), tree)
+            return
+        parts = SIMULATED if name in reach.WORLDS else (".",)
+        with copy_of_tree(base, {mutant.path: mutant.text(base)}, parts) as copy:
+            outcome = judge(name, mutant, copy, reached, limits, tried)
+        if stopped.is_set():
+            return  # what was ended says nothing about the mutant
+        journal.note(mutant.id, name, outcome, tree)
+        where = f"{mutant.path}:{mutant.line} {mutant.operator}"
+        say(f"{mutant.id} {name} {outcome.outcome} {where} {outcome.seconds:.0f} s {outcome.by}")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    with ThreadPoolExecutor(jobs) as pool:
+        for _ in pool.map(ask, waiting):
+            pass
+
+
+def _waiting(
+    mutants: list[Mutant],
+    judges: list[str],
+    limits: Limits,
+    journal: Journal,
+    survivors_only: bool,
+) -> Iterator[tuple[str, Mutant]]:
+    for name in judges:
+        for mutant in mutants:
+            known = journal.of(mutant.id, name)
+            if known is not None and not _goes_deeper(name, known.outcome, known.tried, limits):
+                continue
+            of_others = (journal.of(mutant.id, other) for other in JUDGES[1:])
+            if survivors_only and any(one and one.outcome in FOUND for one in of_others):
+                continue
+            yield name, mutant
+
+
+def _goes_deeper(name: str, outcome: str, tried: list[str], limits: Limits) -> bool:
+    """Say whether a judge that found nothing would now look at more."""
+    seeds = {"core": limits.core_seeds, "node": limits.node_seeds}.get(name, 0)
+    return outcome == "survived" and 0 < len(tried) < seeds
+
+
+def _reach(name: str, work: Path, limits: Limits) -> reach.Reach | None:
+    if name == "unit":
+        return reach.load(work, name)
+    seeds = reach.WORLDS.get(name)
+    return reach.load(work, name, seeds, limits.virtual_s) if seeds else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""Measures which tests and which seeds execute which lines of the five packages.
+
+A run that does not execute the mutated line is the healthy run: simulated worlds are
+deterministic, and so are these tests. So only what executes the line has to be run again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from pathlib import Path
+
+import coverage
+
+from tests.mutation.trees import ROOT, copy_of_tree, digest_of, environment_of
+
+PACKAGES = ("raft", "store", "broker", "client", "native")
+TEST_FOLDERS = (
+    "tests/raft",
+    "tests/store",
+    "tests/broker",
+    "tests/client",
+    "tests/native",
+    "tests/node",
+)
+"""Unit tests. tests/sim is left out: it runs the simulation, which is scored by itself."""
+
+
+WORLDS = {"core": 40, "node": 8}
+"""How many seeds of each world are measured: more than are run, for what is rarely reached."""
+PYTEST_OPTIONS = ("-q", "-n", "0", "--fast", "-p", "no:cacheprovider", "--timeout", "0")
+"""Without the limit on each test: it is of time that passes, which a busy machine stretches."""
+
+Lines = dict[str, dict[str, list[str]]]
+"""For each file, for each line (as text), who executes it. On import nobody does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Who of one kind executes which line.
+
+    Attributes:
+        everybody: The tests that pass on the healthy tree, as pytest names them, with the seconds
+            that each took; or the seeds, with 0.
+    """
+
+    lines: Lines
+    everybody: dict[str, float]
+
+    def of(self, path: str, line: int, last_line: int) -> list[str]:
+        """Return who executes a statement, the fastest first.
+
+        For a statement that runs on import alone, that is who executes anything of its file.
+        """
+        lines = self.lines.get(path, {})
+        known = [lines[str(n)] for n in range(line, last_line + 1) if str(n) in lines]
+        found = {who for some in known for who in some}
+        if known and not found:
+            found = {who for some in lines.values() for who in some}
+        return sorted(found, key=lambda who: (self.everybody[who], _natural(who)))
+
+
+def _natural(who: str) -> tuple[int, str]:
+    return (int(who), "") if who.isdecimal() else (0, who)
+
+
+def load(work: Path, kind: str, seeds: int = 0, virtual_s: float = 0.0) -> Reach:
+    """Return what was measured of this very tree, measuring it first where it was not.
+
+    `kind` is "unit" for the tests, or the world whose first `seeds` seeds are meant.
+    """
+    key = {"tree": digest_of(ROOT), "seeds": seeds, "virtual_s": virtual_s}
+    path = work / f"reach-{kind}.json"
+    if path.exists():
+        kept = json.loads(path.read_text())
+        if kept["key"] == key:
+            return Reach(kept["lines"], kept["everybody"])
+    say(f"measuring which lines are executed: {kind}")
+    with copy_of_tree() as tree:
+        reach = of_tests(tree) if kind == "unit" else of_seeds(tree, kind, seeds, virtual_s)
+    partial = path.with_suffix(".partial")
+    new = {"key": key, "lines": reach.lines, "everybody": reach.everybody}
+    partial.write_text(json.dumps(new))
+    partial.rename(path)
+    return reach
+
+
+def of_tests(tree: Path) -> Reach:
+    """Run all unit tests of the healthy tree under coverage."""
+    data = tree / ".coverage"
+    tests = [
+        *(sys.executable, "-m", "coverage", "run", "--data-file", str(data)),
+        *("--source", ",".join(f"system.{package}" for package in PACKAGES)),
+        *("-m", "pytest", *PYTEST_OPTIONS, "-p", "tests.mutation.reach_plugin"),
+        *("--junitxml", "tests.xml", "-o", "junit_family=xunit1"),
+        *TEST_FOLDERS,
+    ]
+    done = subprocess.run(
+        tests, cwd=tree, env=environment_of(tree), check=False, capture_output=True
+    )
+    if done.returncode not in (0, 1):  # 1: some failed, perhaps for want of something here
+        raise SystemExit(done.stdout.decode()[-3000:] + done.stderr.decode()[-3000:])
+    seconds, failed = _timings(tree / "tests.xml")
+    for test in failed:
+        say(f"fails on the healthy tree, is not used: {test}")
+    return Reach(_lines(tree, data, set(seconds)), seconds)
+
+
+def of_seeds(tree: Path, world: str, count: int, virtual_s: float) -> Reach:
+    """Run seeds of the healthy tree under coverage."""
+    data = tree / ".coverage"
+    program = [sys.executable, "-m", "tests.mutation.reach", world, str(count), str(virtual_s)]
+    subprocess.run([*program, str(data)], cwd=tree, env=environment_of(tree), check=True)
+    seeds = {str(seed): 0.0 for seed in range(1, count + 1)}
+    return Reach(_lines(tree, data, set(seeds)), seeds)
+
+
+def _lines(tree: Path, data_file: Path, known: set[str]) -> Lines:
+    measured = coverage.CoverageData(str(data_file))
+    measured.read()
+    lines: Lines = {}
+    for name in measured.measured_files():
+        of_file = lines.setdefault(str(Path(name).relative_to(tree)), {})
+        for line, contexts in measured.contexts_by_lineno(name).items():
+            of_file[str(line)] = sorted(known.intersection(contexts))
+    return lines
+
+
+def _timings(path: Path) -> tuple[dict[str, float], set[str]]:
+    """Return the seconds of each test, all its parameters together, and the tests that failed."""
+    seconds: dict[str, float] = {}
+    failed = set()
+    for case in ET.parse(path).getroot().iter("testcase"):
+        name = f"{case.get('file')}::{(case.get('name') or '').partition('[')[0]}"
+        seconds[name] = seconds.get(name, 0.0) + float(case.get("time") or 0)
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed.add(name)
+    return {name: took for name, took in seconds.items() if name not in failed}, failed
+
+
+def say(line: str) -> None:
+    """Print one line at once."""
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+    sys.stdout.flush()
+
+
+def measure_seeds(world: str, count: int, virtual_s: float, data_file: str) -> None:
+    """Run seeds of one world of this tree under coverage."""
+    sources = [f"system.{package}" for package in PACKAGES]
+    measured = coverage.Coverage(data_file=data_file, source_pkgs=sources)
+    measured.start()
+    seeds = importlib.import_module("tests.mutation.seeds")  # under measurement, so not before
+    run_seed = importlib.import_module(seeds.MODULES[world]).run_seed
+    for seed in range(1, count + 1):
+        measured.switch_context(str(seed))
+        result = run_seed(seed, seeds.options_of(world, virtual_s))
+        if result.violation is not None:
+            raise SystemExit(f"{world} seed {seed} of the healthy tree: {result.violation}")
+    measured.stop()
+    measured.save()
+
+
+if __name__ == "__main__":
+    measure_seeds(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4])

@@ -1,0 +1,214 @@
+"""Brokers without a group in the simulated world: each invariant catches a bug planted for it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+import trio
+
+from harness.errors import DefiniteError, IndefiniteError
+from harness.targets import native_brokers, simulated_group
+from harness.targets.async_replication import PLUGIN as ASYNC
+from harness.targets.multi_master import PLUGIN as MASTERS
+from harness.targets.simulated_group import BrokerGroup
+from harness.targets.sync_double_write import PLUGIN as SYNC
+from system.broker.broker import Broker
+from system.mutants import HEALTHY, Mutant
+from system.native.config import NativeConfig
+from system.native.core import NativeCore
+from system.node.native_parts import NativeParts
+from system.raft.batch import Batch, LogEnd
+from system.raft.protocol import Append
+from system.sim.native_invariants import NativeInvariants, NativeShadow
+from system.sim.violation import Violated
+from system.store.native_batch import NativeBatch, native_end
+from system.store.native_commit_log import NativeCommitLog
+
+NODES = ("n0", "n1")
+OPTIONS = {
+    "seed": "7",
+    "mutant": None,
+    "disk": "volatile",
+    "ack": "fsync",
+    "leases_ms": 0,
+    "data_file_bytes": 1 << 20,
+    "index_file_bytes": 1 << 18,
+}
+QUEUES = 4
+READY_S = 4.0
+"""By then the slave has registered, heard of its master, and copies."""
+
+Course = Callable[[BrokerGroup, native_brokers.NativeClient], Awaitable[None]]
+
+
+def play(
+    monkeypatch: pytest.MonkeyPatch,
+    target: native_brokers.NativeTarget,
+    course: Course,
+    made_of: Mutant = HEALTHY,
+) -> list[str]:
+    """Run two brokers, made of other parts, through a course; return what broke."""
+    monkeypatch.setattr(simulated_group, "planted_bug", lambda _: made_of)
+    group = target.simulated_group(NODES, OPTIONS, ("ns0",))
+    assert isinstance(group, BrokerGroup)
+
+    async def main() -> None:
+        group.be_client()
+        client = group.client(group.addresses, 1.0)
+        assert isinstance(client, native_brokers.NativeClient)
+        client.use("t", QUEUES)
+        await trio.sleep(READY_S)
+        await course(group, client)
+        await client.aclose()
+
+    group.run(main)
+    return [broken.invariant for broken in group.broken]
+
+
+def native(**parts: type) -> Mutant:
+    """Brokers without a group, of other parts."""
+    return Mutant("planted", native=NativeParts(**parts))  # type: ignore[arg-type]
+
+
+async def send(_: BrokerGroup, client: native_brokers.NativeClient, count: int = 20) -> None:
+    for value in range(count):
+        await tried(client, value)
+
+
+async def tried(client: native_brokers.NativeClient, value: int) -> None:
+    with suppress(DefiniteError, IndefiniteError):
+        await client.send(f"t/{value % QUEUES}", value)
+
+
+async def send_and_kill(group: BrokerGroup, client: native_brokers.NativeClient) -> None:
+    await send(group, client)
+    for node in NODES:
+        group.kill(node)
+        group.start(node)
+    await trio.sleep(1)
+    await send(group, client)
+
+
+async def send_at_once(group: BrokerGroup, client: native_brokers.NativeClient) -> None:
+    """The master's disk stands still while many send."""
+    await send(group, client)
+    group.machines.stall("n0", group.now_ns() / 1e6 + 8000)
+    async with trio.open_nursery() as nursery:
+        for value in range(40):
+            nursery.start_soon(tried, client, value)
+    await trio.sleep(8)
+
+
+@pytest.mark.parametrize("target", [MASTERS, ASYNC, SYNC], ids=lambda target: target.name)
+def test_sound_brokers_break_nothing(
+    target: native_brokers.NativeTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def course(group: BrokerGroup, client: native_brokers.NativeClient) -> None:
+        await send_and_kill(group, client)
+        group.lose_power("n1")
+        group.start("n1")
+        await send_at_once(group, client)
+        assert await client.max_offset("t/0") > 0
+
+    assert play(monkeypatch, target, course) == []
+
+
+def test_a_slave_that_damages_what_it_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Damages(NativeCore):
+        def copy(self, batch: Batch, now_ms: float) -> None:
+            data = bytearray(batch.data)
+            data[-1] ^= 1
+            super().copy(
+                NativeBatch(batch.first_index, batch.count, batch.term, batch.position, data),
+                now_ms,
+            )
+
+    assert "slave-copies-master" in play(monkeypatch, ASYNC, send, native(core=Damages))
+
+
+def test_a_master_that_sends_what_it_has_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SendsEarly(NativeCore):
+        @property
+        def written_position(self) -> int:
+            return self.log.end_position
+
+    assert "slave-behind-master" in play(monkeypatch, ASYNC, send_at_once, native(core=SendsEarly))
+
+
+def test_a_slave_that_reports_what_it_has_not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class ReportsEarly(NativeCore):
+        @property
+        def reported_position(self) -> int:
+            return self.log.end_position
+
+    async def course(group: BrokerGroup, client: native_brokers.NativeClient) -> None:
+        group.machines.set_lateness("n1", 50.0)
+        await send(group, client)
+
+    assert "acknowledged-is-copied" in play(monkeypatch, SYNC, course, native(core=ReportsEarly))
+    assert play(monkeypatch, SYNC, course) == []
+
+
+def test_a_master_that_answers_before_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    class AnswersEarly(NativeCore):
+        def synced(self, write_seq: int, now_ms: float | None = None) -> None:
+            super().synced(write_seq, now_ms)
+            self.flushed(self.ledger.commit_index)
+
+    assert "acknowledged-is-flushed" in play(monkeypatch, ASYNC, send, native(core=AnswersEarly))
+
+
+def test_a_log_that_forgets_its_last_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forgets(NativeCommitLog):
+        def _recover(self, starts: list[int]) -> LogEnd:  # type: ignore[override]
+            end = super()._recover(starts)
+            last = self.read_entries_before(end)
+            return native_end(last)
+
+        def read_entries_before(self, end: LogEnd) -> int:
+            """Where the last message begins."""
+            self.end, at = end, self._begin.position
+            while at < end.position:
+                size = int.from_bytes(self.read(at, 4), "big")
+                if at + size >= end.position:
+                    break
+                at += size
+            return at
+
+    assert "log-survives" in play(monkeypatch, MASTERS, send_and_kill, native(commit_log=Forgets))
+
+
+def test_a_broker_that_never_gives_up_an_append(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Waits(Broker):
+        def tick(self, now_ms: float) -> None:
+            self.core.tick(now_ms)
+
+    assert "appends-are-answered" in play(
+        monkeypatch, MASTERS, send_at_once, Mutant("planted", broker=Waits)
+    )
+
+
+def test_a_broker_that_lets_more_wait_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    class LetsAllIn(Broker):
+        def __init__(self, *args: object, **parts: object) -> None:
+            super().__init__(*args, **parts)  # type: ignore[arg-type]
+            self._config = replace(self._config, pending_sends_max=2)
+
+    assert "queues-are-bounded" in play(
+        monkeypatch, MASTERS, send_at_once, Mutant("planted", broker=LetsAllIn)
+    )
+
+
+def test_a_log_goes_on_where_it_ended() -> None:
+    invariants = NativeInvariants()
+    shadow = NativeShadow("n0", "broker-0", NativeConfig())
+    invariants.ordered(shadow, [Append(_bytes_at(0)), Append(_bytes_at(10))])
+    with pytest.raises(Violated, match="log-contiguous: bytes 30 come behind 20"):
+        invariants.ordered(shadow, [Append(_bytes_at(30))])
+
+
+def _bytes_at(position: int) -> Batch:
+    return NativeBatch(position, 10, 0, position, bytes(10))

@@ -1,0 +1,133 @@
+"""Fresh seeds of the untouched system, in both simulated worlds: nobody innocent is accused.
+
+Each seed that breaks an invariant is filed as soon as it is known, as a line of JSON with the
+command that replays it, so that a soak that is cut off loses nothing. The numbers go on where the
+last soak into the same folder ended.
+
+    .venv/bin/python -m tests.soaks.clean_seeds --core 10000 --node 1000 --folder store/clean-seeds
+
+Exit codes: 0 no seed broke an invariant, 1 one did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from harness.history.run_folder import write_atomically
+from harness.runtime.seed_workers import SeedWorkers
+from harness.simulation import Ask, SeedRun
+from harness.terminal.seed_runs import replay_command, run_seed, violation_text
+
+TARGET: Final = "dledger"
+FRESH_FROM: Final = 1_000_000
+"""Lower seeds are those that people and tests have looked at."""
+NEXT: Final = "next.json"
+FOUND: Final = "found.jsonl"
+SAY_EVERY_S: Final = 30.0
+
+
+class Soak:
+    """A folder with what soaks have run so far, and what they found."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._next_file = folder / NEXT
+        self.found_file = folder / FOUND
+
+    def first_seed(self, world: str) -> int:
+        """Return the first seed of a world that no soak has run yet."""
+        return self._next().get(world, FRESH_FROM)
+
+    def has_run(self, world: str, next_seed: int) -> None:
+        """Note that all seeds of a world below `next_seed` have been run."""
+        write_atomically(self._next_file, json.dumps({**self._next(), world: next_seed}))
+
+    def file(self, run: SeedRun, ask: Ask) -> None:
+        """Keep a seed that broke an invariant."""
+        assert run.violation is not None
+        line = {
+            "seed": run.seed,
+            "world": ask.world,
+            "invariant": run.violation.invariant,
+            "message": run.violation.message,
+            "replay": replay_command(ask),
+        }
+        with self.found_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _next(self) -> dict[str, int]:
+        try:
+            return dict(json.loads(self._next_file.read_bytes()))
+        except FileNotFoundError:
+            return {}
+
+
+def soak(world: str, seeds: int, jobs: int, kept: Soak) -> int:
+    """Run fresh seeds of one world; return how many broke an invariant."""
+    first = kept.first_seed(world)
+    asks = (Ask(seed=seed, world=world) for seed in range(first, first + seeds))
+    began_s = said_s = time.monotonic()
+    accused = virtual_ms = 0
+    done: set[int] = set()
+    next_seed = first
+    say(f"{world}: seeds {first} to {first + seeds - 1}")
+    for run in _runs(asks, jobs):
+        done.add(run.seed)
+        virtual_ms += run.virtual_ms
+        while next_seed in done:
+            done.remove(next_seed)
+            next_seed += 1
+        if run.violation is not None:
+            accused += 1
+            kept.file(run, Ask(seed=run.seed, world=world))
+            say(f"{world}: seed {run.seed}: {violation_text(run.violation)}")
+        if time.monotonic() - said_s >= SAY_EVERY_S:
+            said_s = time.monotonic()
+            kept.has_run(world, next_seed)
+            say(f"{world}: {next_seed - first + len(done):,} of {seeds:,}, {accused} accused")
+    kept.has_run(world, next_seed)
+    took_s = time.monotonic() - began_s
+    say(
+        f"{world}: {accused} of {seeds:,} seeds accused; {took_s / 60:.1f} minutes, "
+        f"{virtual_ms / 1e3 / took_s:.0f} virtual seconds a second with {jobs} jobs"
+    )
+    return accused
+
+
+def _runs(asks: Iterator[Ask], jobs: int) -> Iterator[SeedRun]:
+    with SeedWorkers(partial(run_seed, TARGET), jobs) as workers:
+        yield from workers.run(asks)
+
+
+def say(line: str) -> None:
+    """Print a line at once: a soak's output is followed while it runs."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Run both worlds one after the other; return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--core", type=int, default=10_000, metavar="N", help="core seeds")
+    parser.add_argument("--node", type=int, default=1_000, metavar="N", help="whole-node seeds")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("--folder", type=Path, default=Path("store/clean-seeds"))
+    options = parser.parse_args()
+    kept = Soak(options.folder)
+    accused = soak("core", options.core, options.jobs, kept)
+    accused += soak("node", options.node, options.jobs, kept)
+    if accused:
+        say(f"{accused} accused: {kept.found_file}")
+    return 1 if accused else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""A rule that nodes or their world saw broken is a violation; what a fault explains is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_target import FakeTarget
+
+from harness import discovery
+from harness.broken_rules import BROKE_RULE, FOUND_DAMAGE
+from harness.errors import HarnessError
+from harness.history.run_folder import RunFolder
+from harness.invariants import judge_invariants
+from harness.plugins import CheckContext, FaultWindow, Promises, Target
+from harness.targets.dledger import ENDS
+from harness.verdict import Outcome, Verdict
+from system.node import ends
+from system.raft.protocol import InvariantError
+from system.store.disk import DiskFailed, DiskFull
+from system.store.hard_state import LogDamaged
+from system.store.native_log import NativeLogDamaged
+
+S = 1_000_000_000
+BROKEN: dict[str, Any] = {
+    "invariant": "vote-is-durable",
+    "finding": "term 3 was recovered, term 4 was durable",
+    "node": "n1",
+    "at_ns": 5 * S,
+    "promise": "Term and vote that were made durable are found again after any crash.",
+    "matters": "A member that forgets its vote votes twice.",
+}
+ENDED: dict[str, Any] = {
+    "node": "n0",
+    "incarnation": 2,
+    "returncode": 70,
+    "asked": False,
+    "last_line": "2026-11-23T10:00:00.000 level=ERROR event=stopped error=entry 7 is committed",
+    "at_ns": 9 * S,
+    "cause": BROKE_RULE,
+    "excuse": "",
+}
+WITHOUT_CAUSE = {**ENDED, "returncode": 1, "cause": ""}
+
+
+def window(name: str, start_s: int) -> FaultWindow:
+    return FaultWindow(0, name, "n0", start_s * S, (start_s + 1) * S, True, "it bit")
+
+
+def judged(
+    tmp_path: Path, *windows: FaultWindow, target: Target | None = None, **facts: Any
+) -> Verdict | None:
+    known = {"status": "complete", "world": "processes", "exits": [], **facts}
+    (tmp_path / "run.json").write_text(json.dumps(known))
+    chosen: Target = target or discovery.get("targets", "dledger")
+    promises = Promises(durable_under=frozenset({"kill", "damage"}))
+    context = CheckContext(("n0", "n1", "n2"), {}, promises, windows)
+    return judge_invariants(RunFolder(tmp_path), chosen, context)
+
+
+def kinds(verdict: Verdict | None) -> tuple[Outcome, list[str]]:
+    assert verdict is not None
+    return verdict.outcome, [finding.kind for finding in verdict.findings]
+
+
+def test_a_run_in_which_nobody_saw_any_is_valid(tmp_path: Path) -> None:
+    assert kinds(judged(tmp_path)) == (Outcome.VALID, [])
+    assert kinds(judged(tmp_path, exits=[WITHOUT_CAUSE])) == (Outcome.VALID, []), "not known why"
+
+
+def test_what_the_world_saw_is_named_with_its_words(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, world="sim", broken=[BROKEN])
+    assert kinds(verdict) == (Outcome.INVALID, ["invariant-broken"])
+    assert verdict is not None
+    assert verdict.summary == (
+        "The invariant vote-is-durable was broken at n1, 5.000 s into the run:"
+        " term 3 was recovered, term 4 was durable"
+    )
+    assert verdict.findings[0].details["promise"] == BROKEN["promise"]
+
+
+def test_a_node_that_stopped_of_its_own_rule_or_of_damage_is_held_against_the_group(
+    tmp_path: Path,
+) -> None:
+    damaged = {**ENDED, "cause": FOUND_DAMAGE, "returncode": 65, "at_ns": 4 * S}
+    verdict = judged(tmp_path, exits=[ENDED, damaged])
+    assert kinds(verdict) == (Outcome.INVALID, ["damage-found", "rule-broken"]), "by time"
+    assert verdict is not None
+    assert verdict.findings[1].message == (
+        "Node n0 (incarnation 2) stopped because a rule of its own was broken, 9.000 s into the"
+        " run: entry 7 is committed."
+    )
+    assert verdict.summary.endswith("(and 1 more broken rule)")
+
+
+def test_what_a_fault_did_to_the_node_excuses_its_end(tmp_path: Path) -> None:
+    excused = {**ENDED, "excuse": "bytes of its files had been changed by a fault"}
+    assert kinds(judged(tmp_path, exits=[excused])) == (Outcome.VALID, [])
+
+
+def test_a_fault_that_nobody_promised_to_stand_excuses_what_came_after_it(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, window("rollback", 8), exits=[ENDED])
+    assert kinds(verdict) == (Outcome.VALID, [])
+    assert verdict is not None
+    assert [finding.kind for finding in verdict.observed] == ["rule-broken"]
+    assert "does not promise to stand rollback" in verdict.summary
+    later = judged(tmp_path, window("rollback", 10), exits=[ENDED])
+    assert kinds(later) == (Outcome.INVALID, ["rule-broken"])
+    stood = judged(tmp_path, window("kill", 8), exits=[ENDED])
+    assert kinds(stood) == (Outcome.INVALID, ["rule-broken"])
+
+
+def test_a_target_that_does_not_say_what_its_statuses_mean_is_not_judged(tmp_path: Path) -> None:
+    assert judged(tmp_path, target=FakeTarget(), exits=[WITHOUT_CAUSE]) is None
+    assert judged(tmp_path, target=FakeTarget(), world="sim", broken=[BROKEN]) is not None
+
+
+def test_what_was_not_recorded_is_not_judged_and_what_is_damaged_is_an_error(
+    tmp_path: Path,
+) -> None:
+    context = CheckContext(("n0",), {}, Promises())
+    target: Target = discovery.get("targets", "dledger")
+    assert judge_invariants(RunFolder(tmp_path), target, context) is None
+    (tmp_path / "run.json").write_text('{"status": "running", "world": "processes"}')
+    assert kinds(judge_invariants(RunFolder(tmp_path), target, context)) == (Outcome.VALID, [])
+    (tmp_path / "run.json").write_text('{"exits": 3}')
+    with pytest.raises(HarnessError, match=r"run\.json"):
+        judge_invariants(RunFolder(tmp_path), target, context)
+
+
+def test_the_harness_and_the_nodes_mean_the_same_by_an_exit_status() -> None:
+    assert {ends.EXIT_DAMAGED: FOUND_DAMAGE, ends.EXIT_INVARIANT: BROKE_RULE} == ENDS
+    assert ends.exit_status(InvariantError("x")) == ends.EXIT_INVARIANT
+    assert ends.exit_status(AssertionError()) == ends.EXIT_INVARIANT
+    assert ends.exit_status(LogDamaged("path", "x")) == ends.EXIT_DAMAGED
+    assert ends.exit_status(NativeLogDamaged("x")) == ends.EXIT_DAMAGED
+    for other in (DiskFailed("x"), DiskFull("x"), OSError("x")):
+        assert ends.exit_status(other) == ends.EXIT_DISK
+
+
+def test_an_assertion_without_words_says_where_it_stands() -> None:
+    with pytest.raises(AssertionError) as raised:
+        raise AssertionError
+    assert ends.reason(raised.value).startswith("test_broken_rules.py:")
+    assert ends.reason(raised.value).endswith("asserts: raise AssertionError")

@@ -1,0 +1,27 @@
+"""Everything that clients of a queue can do, at once.
+
+Source: the workloads queue-* beside it.
+"""
+
+from __future__ import annotations
+
+from workloads.message_queue import QueueWorkload
+from workloads.queue_shape import BATCH_MAX, DELAYS_MS, HOLD_S, TAGS, Shape
+
+
+class EverythingClients(QueueWorkload):
+    """Delays, batches, tags, held polls, locks, one-way commits and resets, all at once."""
+
+    name = "everything-clients"
+    shape = Shape(
+        delays_ms=DELAYS_MS,
+        batch_max=BATCH_MAX,
+        tags=TAGS,
+        hold_s=HOLD_S,
+        is_ordered=True,
+        is_oneway=True,
+        is_reset=True,
+    )
+
+
+PLUGIN = EverythingClients()

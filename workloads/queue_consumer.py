@@ -1,0 +1,358 @@
+"""A consumer of a message queue: what it remembers, what it does next, what came of it.
+
+Source: RocketMQ's DefaultLitePullConsumer and ConsumeMessageOrderlyService; jepsen.tests.kafka.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import trio
+
+from harness.clients import (
+    BatchingClient,
+    DelayingClient,
+    HoldingClient,
+    LockingClient,
+    OnewayClient,
+    TaggingClient,
+)
+from harness.errors import DefiniteError
+from harness.groups import GroupClient
+from harness.plugins import Answer, Operation
+from workloads.queue_shape import (
+    DRAIN_HOLD_S,
+    ONEWAY_SHARE,
+    OVERDUE_S,
+    SELECT_ANEW_SHARE,
+    Shape,
+)
+
+TOPIC: Final = "shaketable"
+"""Also the key of what a consumer does about no queue: subscribe, rebalance, unsubscribe."""
+LEAVE_TIDY_SHARE: Final = 0.5
+"""Of the consumers that leave: they commit before, the others' messages come again."""
+ORDERED, ORDERED_END = "ordered", "ordered-commit"
+"""Steps of a consumer in order: go on in the queue that it has locked; commit, and unlock it."""
+LOCK_TRUST_S: Final = 20.0
+"""So long after a queue was locked it is consumed: RocketMQ's clients trust a lock for 30 s."""
+RESET_STEPS_MAX: Final = 50
+"""How far a group's offset is set back or forward at most."""
+OPENED: Final = "looked at when it was opened"
+
+
+class Consumer:
+    """One process's consumer: which queues are its own, where it stands in each.
+
+    After an operation of unknown outcome the process is another, and so is this.
+    """
+
+    def __init__(self, client: GroupClient, shape: Shape, keys: Sequence[str]) -> None:
+        self.client = client
+        self._shape = shape
+        self._keys = keys
+        self._selected: dict[tuple[str, int], int] = {}  # by queue and tag: where to go on
+        self._locked: str | None = None
+        self._locked_until_s = 0.0
+        self._is_in_group = False
+        self._owned: tuple[str, ...] = ()
+        self._fetched: dict[str, int | None] = {}  # asked for, not begun there yet
+        self._position: dict[str, int] = {}
+        self._committed: dict[str, int] = {}  # what it knows to be committed
+        self._due: deque[Operation] = deque()
+        self._turn = 0
+        self._drained: str | None = None  # the queue being drained
+        self._is_at_end = False
+        self._is_rewound = True  # the drain need not set the group back any more
+        self._markers: list[Operation] = []  # of the drain, to be sent
+        self._awaited: set[int] = set()  # markers on their way
+        self._awaited_until_s = 0.0
+
+    @property
+    def node(self) -> str | None:
+        """Who answered last."""
+        return self.client.node
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        await self.client.aclose()
+
+    # The operations of other workloads are the client's.
+
+    async def append(self, key: str, value: int) -> int:
+        """Append as the client does."""
+        return await self.client.append(key, value)
+
+    async def read(self, key: str, offset: int) -> int | None:
+        """Read as the client does."""
+        return await self.client.read(key, offset)
+
+    async def end(self, key: str) -> int:
+        """Ask for the end as the client does."""
+        return await self.client.end(key)
+
+    # ---- what comes next ---------------------------------------------------------------
+
+    def next_step(self, f: str, aim: float) -> Operation | None:
+        """Return the next operation; None where there is nothing for it to do."""
+        if not self._is_in_group:
+            return Operation("subscribe", TOPIC)
+        if self._due:
+            return self._due.popleft()
+        if f == "select":
+            return self._select(aim)
+        if f == "reset":
+            return self._reset(aim)
+        if f in (ORDERED, ORDERED_END):
+            return self._next_in_order(f, aim)
+        if self.client.is_unbalanced():
+            return Operation("rebalance", TOPIC)
+        if f == "unsubscribe":
+            if aim < LEAVE_TIDY_SHARE:
+                self._due.extend(map(self._commit, filter(self._has_news, self._owned)))
+            self._due.append(Operation("unsubscribe", TOPIC))
+            return self._due.popleft()
+        return self._next_of_queue(f, aim) if self._owned else None
+
+    def _select(self, aim: float) -> Operation:
+        key = self._keys[int(aim * len(self._keys))]
+        tag = int(aim * len(self._keys) * self._shape.tags) % self._shape.tags
+        is_anew = aim * 997 % 1 < SELECT_ANEW_SHARE
+        begin = 0 if is_anew else self._selected.get((key, tag), 0)
+        return Operation("select", key, value=begin, expected=tag)
+
+    def _reset(self, aim: float) -> Operation:
+        """Set the group back or forward in any queue, as an operator does, who asks nobody."""
+        key = self._keys[int(aim * len(self._keys))]
+        steps = int(aim * 997) % (2 * RESET_STEPS_MAX) - RESET_STEPS_MAX
+        return Operation("reset", key, value=max(0, self._position.get(key, 0) + steps))
+
+    def _next_in_order(self, f: str, aim: float) -> Operation:
+        """Lock a queue, consume it from where the group stands, commit, unlock."""
+        if self._locked is None or trio.current_time() > self._locked_until_s:
+            self._forget_lock()
+            return Operation("lock", self._keys[int(aim * len(self._keys))])
+        key = self._locked
+        if key not in self._position:
+            return self._start(key)
+        if f == ORDERED:
+            return self._poll(key)
+        self._due.append(Operation("unlock", key))
+        if self._has_news(key):
+            self._due.appendleft(self._commit(key))
+        return self._due.popleft()
+
+    def _forget_lock(self) -> None:
+        if self._locked is not None:
+            self._position.pop(self._locked, None)
+            self._fetched.pop(self._locked, None)
+        self._locked = None
+
+    def _next_of_queue(self, f: str, aim: float) -> Operation:
+        for key in self._owned:
+            if key not in self._position:
+                return self._start(key)
+        if f == "fetch":
+            return Operation("fetch", self._owned[int(aim * len(self._owned))])
+        news = [key for key in self._owned if self._has_news(key)]
+        if f == "commit" and news:
+            commit = self._commit(news[int(aim * len(news))])
+            is_oneway = self._shape.is_oneway and aim * 997 % 1 < ONEWAY_SHARE
+            return replace(commit, f="commit-oneway") if is_oneway else commit
+        self._turn += 1
+        return self._poll(self._owned[self._turn % len(self._owned)])
+
+    def next_of_drain(self, key: str, marker: Callable[[str], int]) -> Operation | None:
+        """Return what is next to drain a queue as the group; None when nothing is left of it.
+
+        Where messages are delayed, one of each delay, of a value that `marker` gives, is sent
+        first: a delay's messages come in the order of their sends, so that all have come with it.
+        """
+        if self._drained != key:
+            self._drained, self._is_at_end = key, False
+            self._due.clear()
+            self._position.pop(key, None)
+            self._fetched.pop(key, None)
+            self._awaited.clear()
+            self._markers = [
+                Operation("delay", key, value=marker(key), expected=delay_ms)
+                for delay_ms in self._shape.delays_ms
+            ]
+            self._is_rewound = not self._shape.is_reset
+        if self._markers:
+            return self._markers[0]
+        if not self._is_rewound:  # what was passed over is to be delivered as well
+            return Operation("reset", key, value=0)
+        if self._due:
+            return self._due.popleft()
+        if key not in self._position:
+            return self._start(key)
+        if self._awaits_markers() or not self._is_at_end:
+            return self._poll(key)
+        return self._commit(key) if self._has_news(key) else None
+
+    def _awaits_markers(self) -> bool:
+        return bool(self._awaited) and trio.current_time() < self._awaited_until_s
+
+    def _start(self, key: str) -> Operation:
+        if key not in self._fetched:
+            return Operation("fetch", key)
+        return Operation("assign", key, offset=self._fetched[key])
+
+    def _poll(self, key: str) -> Operation:
+        hold_s = self._shape.hold_s if self._drained is None else 0.0
+        if self._awaits_markers():
+            hold_s = DRAIN_HOLD_S
+        held_ms = int(hold_s * 1_000) or None
+        return Operation("poll", key, offset=self._position[key], expected=held_ms)
+
+    def _commit(self, key: str) -> Operation:
+        return Operation("commit", key, value=self._position[key])
+
+    def _has_news(self, key: str) -> bool:
+        return key in self._position and self._position[key] != self._committed.get(key)
+
+    # ---- doing it ----------------------------------------------------------------------
+
+    async def produce(self, operation: Operation) -> Answer:
+        """Do a producer's operation."""
+        key, value = operation.key, operation.value
+        assert value is not None, f"a {operation.f} of nothing"
+        client, number = self.client, operation.expected
+        if operation.f == "send" and number is None:
+            return Answer(offset=await client.send(key, value))
+        assert number is not None, f"a {operation.f} of no number"
+        if operation.f == "send":
+            assert isinstance(client, TaggingClient), OPENED
+            return Answer(offset=await client.send_tagged(key, value, number))
+        if operation.f == "batch":
+            assert isinstance(client, BatchingClient), OPENED
+            return Answer(offset=await client.send_batch(key, range(value, value + number)))
+        assert isinstance(client, DelayingClient), OPENED
+        await client.send_later(key, value, number)
+        if self._markers and value == self._markers[0].value:
+            self._awaited.add(value)
+            self._markers.pop(0)
+            longest_s = number / 1_000 + OVERDUE_S
+            self._awaited_until_s = trio.current_time() + longest_s
+        return Answer()
+
+    async def step(self, operation: Operation) -> Answer:
+        """Do a consumer's operation, and keep in mind what came of it."""
+        key, f = operation.key, operation.f
+        match f:
+            case "subscribe":
+                brokers = await self.client.subscribe()
+                self._is_in_group = True
+                return Answer(output=brokers)
+            case "unsubscribe":
+                await self.client.unsubscribe()
+                self._is_in_group = False
+                self._let_go(())
+                return Answer()
+            case "rebalance":
+                self._let_go(await self.client.rebalance())
+                return Answer(output=len(self._owned))
+            case "fetch":
+                fetched = await self.client.fetch(key)
+                if key not in self._position:
+                    self._fetched[key] = fetched
+                return Answer(output=fetched)
+            case "assign" | "seek":
+                return await self._begin(operation)
+            case "commit":
+                assert operation.value is not None, "a commit of nothing"
+                await self.client.commit(key, operation.value)
+                self._committed[key] = operation.value
+                return Answer()
+            case "poll":
+                return await self._take(operation)
+        return await self._step_of_shape(operation)
+
+    async def _step_of_shape(self, operation: Operation) -> Answer:
+        """Do what only some shapes have."""
+        key, f, client = operation.key, operation.f, self.client
+        match f:
+            case "lock":
+                assert isinstance(client, LockingClient), OPENED
+                is_held = await client.lock(key)
+                if is_held:
+                    self._locked = key
+                    self._locked_until_s = trio.current_time() + LOCK_TRUST_S
+                    self._position.pop(key, None)
+                    self._fetched.pop(key, None)
+                return Answer(output=int(is_held))
+            case "unlock":
+                assert isinstance(client, LockingClient), OPENED
+                self._forget_lock()
+                await client.unlock(key)
+                return Answer()
+            case "commit-oneway":
+                assert isinstance(client, OnewayClient), OPENED
+                assert operation.value is not None, "a commit of nothing"
+                await client.commit_oneway(key, operation.value)
+                return Answer()
+            case "reset":
+                assert operation.value is not None, "a reset to nowhere"
+                await client.commit(key, operation.value)
+                self._position.pop(key, None)
+                self._fetched.pop(key, None)
+                if self._drained == key:
+                    # Not where the group stands: a one-way commit may set it ahead again.
+                    self._due.append(Operation("assign", key, offset=operation.value))
+                    self._is_rewound = True
+                return Answer()
+        assert f == "select", f"the queue has no operation {f!r}"
+        return await self._chosen(operation)
+
+    async def _chosen(self, operation: Operation) -> Answer:
+        """Ask for the messages of one tag; the answer's offset is where it goes on."""
+        key, offset, tag = operation.key, operation.value, operation.expected
+        assert isinstance(self.client, TaggingClient), OPENED
+        assert offset is not None, "it begins nowhere"
+        assert tag is not None, "it asks for no tag"
+        polled = await self.client.select(key, offset, tag)
+        self._selected[key, tag] = polled.next_offset
+        if polled.is_outside:
+            raise DefiniteError(f"the queue does not reach {offset}")
+        return Answer(offset=polled.next_offset, messages=polled.messages)
+
+    async def _begin(self, operation: Operation) -> Answer:
+        await trio.lowlevel.checkpoint()
+        key, offset = operation.key, operation.offset
+        if offset is None:
+            offset = await self.client.begin(key)
+        self._fetched.pop(key, None)
+        self._position[key] = offset
+        self._committed[key] = offset
+        return Answer(offset=offset)
+
+    async def _take(self, operation: Operation) -> Answer:
+        """Poll; a consumer outside the queue (it lost its end) is to go back into it."""
+        key, offset, client = operation.key, self._position[operation.key], self.client
+        if operation.expected is None:
+            polled = await client.poll(key, offset)
+        else:
+            assert isinstance(client, HoldingClient), OPENED
+            polled = await client.hold(key, offset, operation.expected / 1_000)
+        self._awaited.difference_update(value for _, value in polled.messages)
+        self._is_at_end = not polled.messages and not polled.is_outside
+        if polled.is_outside:
+            self._due.append(Operation("seek", key, offset=polled.next_offset))
+        else:
+            self._position[key] = polled.next_offset
+        return Answer(messages=polled.messages)
+
+    def _let_go(self, owned: tuple[str, ...]) -> None:
+        """Own these queues and no others; what was consumed of the others is committed first."""
+        if self._is_in_group:
+            gone = [key for key in self._owned if key not in owned and self._has_news(key)]
+            self._due.extend(map(self._commit, gone))
+        for key in self._owned:
+            if key not in owned:
+                self._position.pop(key, None)
+                self._fetched.pop(key, None)
+        self._owned = owned

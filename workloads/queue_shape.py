@@ -1,0 +1,128 @@
+"""What clients of a queue do beside sends, polls and commits: one shape for all such workloads.
+
+A workload of messages is a `Shape` (data), what `workloads.message_queue` does with it, and the
+checkers that judge it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from harness.clients import (
+    BatchingClient,
+    DelayingClient,
+    HoldingClient,
+    LockingClient,
+    OnewayClient,
+    TaggingClient,
+)
+from harness.plugins import Operation
+
+PRODUCED: Final = frozenset(("send", "delay", "batch"))
+"""What producers do."""
+DELAYS_MS: Final = (1_000, 5_000)
+"""Delays that are drawn: the first two of RocketMQ's default levels."""
+TAGS: Final = 3
+"""How many tags there are."""
+BATCH_MAX: Final = 8
+"""Messages of one batch."""
+HOLD_S: Final = 3.0
+"""How long a poll is held, longer than what `checkers.anomalies.held_polls` allows for."""
+WAY_SHARE: Final = 0.25
+"""Of a producer's steps, for each way of sending that is not the plain one."""
+SELECT_SHARE: Final = 0.3
+SELECT_ANEW_SHARE: Final = 0.05
+"""Of those who ask for a tag: they begin at the queue's first message, with pages to go through."""
+ONEWAY_SHARE: Final = 0.5
+"""Of a consumer's commits."""
+RESET_SHARE: Final = 0.02
+DRAIN_HOLD_S: Final = 0.5
+"""How long a poll at the end of a queue that is being drained waits."""
+OVERDUE_S: Final = 20.0
+"""So long behind its time a delayed message is waited for while a queue is drained: longer than
+`checkers.anomalies.delayed_messages` needs to call one overdue after the last fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Which of these things a workload's clients do.
+
+    Attributes:
+        delays_ms: messages may come so much later.
+        batch_max: so many messages are sent at once at most.
+        tags: so many tags; consumers ask for one of them now and then.
+        hold_s: polls wait so long for a message.
+        is_ordered: consumers take a queue under its lock, whoever it belongs to.
+        has_plain: beside ordered consumers there are others.
+        is_oneway: half of the commits are one-way.
+        is_reset: consumers' offsets are set back and forward while they run.
+    """
+
+    delays_ms: tuple[int, ...] = ()
+    batch_max: int = 1
+    tags: int = 0
+    hold_s: float = 0.0
+    is_ordered: bool = False
+    has_plain: bool = True
+    is_oneway: bool = False
+    is_reset: bool = False
+
+    def why_not(self, client: type) -> str | None:
+        """Say what clients of that type lack ("cannot ..."); None if nothing."""
+        needed = (
+            (bool(self.delays_ms), DelayingClient, "cannot delay messages"),
+            (self.batch_max > 1, BatchingClient, "cannot send batches"),
+            (self.tags > 0, TaggingClient, "know no tags"),
+            (bool(self.hold_s or self.delays_ms), HoldingClient, "cannot wait for messages"),
+            (self.is_ordered, LockingClient, "cannot lock queues"),
+            (self.is_oneway, OnewayClient, "cannot commit one-way"),
+        )
+        lacks = (why for is_on, ability, why in needed if is_on and not issubclass(client, ability))
+        return next(lacks, None)
+
+    @property
+    def checkers(self) -> tuple[str, ...]:
+        """What judges these things, beside what judges every queue."""
+        named = (
+            (bool(self.delays_ms), "delayed-messages"),
+            (self.tags > 0, "tag-selection"),
+            (self.hold_s > 0, "held-polls"),
+            (self.is_ordered, "queue-locks"),
+        )
+        return tuple(name for is_on, name in named if is_on)
+
+    def is_ordered_by(self, client: int) -> bool:
+        """Whether that client consumes in order: every second consumer where there are others."""
+        return self.is_ordered and (not self.has_plain or client % 4 == 3)
+
+    def production(self, rng: Random, key: str, number: int) -> Operation:
+        """Draw how a producer sends its `number`, which no other send of the run has.
+
+        A batch of n carries the values from its first one on, so all values are multiples.
+        """
+        value = number * self.batch_max
+        ways = [
+            name
+            for name, is_on in (
+                ("delay", self.delays_ms), ("batch", self.batch_max > 1), ("tagged", self.tags)
+            )
+            if is_on
+        ]  # fmt: skip
+        place = int(rng.random() / WAY_SHARE) if ways else 0
+        way = ways[place] if place < len(ways) else "send"
+        if way == "delay":
+            return Operation("delay", key, value=value, expected=rng.choice(self.delays_ms))
+        if way == "batch":
+            return Operation("batch", key, value=value, expected=rng.randint(2, self.batch_max))
+        tag = rng.randrange(self.tags) if way == "tagged" else None
+        return Operation("send", key, value=value, expected=tag)
+
+    def consumption(self, rng: Random) -> str | None:
+        """Draw what a consumer does that has nothing to do with its own queues; None: nothing."""
+        if self.tags and rng.random() < SELECT_SHARE:
+            return "select"
+        if self.is_reset and rng.random() < RESET_SHARE:
+            return "reset"
+        return None
