@@ -37,6 +37,7 @@ PROBE_TIMEOUT_S = 5.0
 UNDO_TIMEOUT_S = 15.0
 UNDO_ATTEMPTS_MAX = 8
 """Two minutes in all: so long may a node without its disk take to have a large log again."""
+RETRY_DURATION_MAX_S = 5.0
 HELD_SHARE_MIN = 0.5
 """A fault that began late still holds for this share of its duration."""
 
@@ -76,6 +77,8 @@ class Nemesis:
     Attributes:
         tally: what became of the faults so far.
         happenings: told of elections, so that faults of a script can wait for them.
+        is_hopeless: whether a node ended by a bug of its own: what cannot be undone then at once
+            never will be.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Nemesis:
         self.tally = Tally()
         self.happenings = Happenings()
         self.undo_attempts_max = UNDO_ATTEMPTS_MAX
+        self.is_hopeless: Callable[[], bool] = lambda: False
         self._budget = budget or Budget(world.nodes, keeps_quorum=False)
         self._faults = faults
         self._world = world
@@ -100,6 +104,8 @@ class Nemesis:
         self._now_ns = now_ns
         self._stuck: set[int] = set()
         self._casts: dict[str, Cast] = {}
+        self._bitten: set[str] = set()
+        self._next_number = 0
 
     async def run(self, schedule: Sequence[Planned], room_s: float = math.inf) -> None:
         """Do all faults of a schedule, whose times count from now; return when all are undone.
@@ -109,9 +115,32 @@ class Nemesis:
         """
         began = trio.current_time()
         since = self.happenings.mark(self._world)
+        self._next_number = max([self._next_number, *(one.number + 1 for one in schedule)])
         async with trio.open_nursery() as nursery:
             for planned in schedule:
                 nursery.start_soon(self._perform, planned, began, began + room_s, since)
+
+    def never_bit(self, schedule: Sequence[Planned]) -> list[Planned]:
+        """Return of each kind of fault that was drawn, and of which none has bitten, the last.
+
+        Steps of scenarios count where a kind has no fault of its own; a script's never do.
+        """
+        drawn = [one for one in schedule if one.scenario != SCRIPT]
+        drawn.sort(key=lambda one: not one.scenario)
+        return list({one.fault: one for one in drawn if one.fault not in self._bitten}.values())
+
+    async def retry(self, planned: Planned) -> None:
+        """Do a fault of a schedule again, by itself and at once, if its kind has not bitten yet."""
+        if planned.fault in self._bitten:
+            return
+        again = Planned(
+            number=self._next_number,
+            fault=planned.fault,
+            plan=planned.plan,
+            start_s=0.0,
+            duration_s=min(planned.duration_s, RETRY_DURATION_MAX_S),
+        )
+        await self.run([again])
 
     async def _perform(
         self, planned: Planned, began: float, end: float, since: Mapping[str, int]
@@ -327,6 +356,8 @@ class Nemesis:
             what = f"{what}; could not be undone: {error}"
             self._observer.note(f"fault {number}, {event['description']}: undo failed: {error}")
         self.tally.bit += evidence.bit
+        if evidence.bit:
+            self._bitten.add(fault.name)
         stopped = {"bit": evidence.bit, "evidence": what, "measures": evidence.measures}
         self._record(fault.name, {**event, "phase": "stop", **stopped})
         self._observer.fault_stopped(number, fault.name, evidence.bit, what, self._now_ns())
@@ -347,6 +378,8 @@ class Nemesis:
                     await fault.undo(undo, self._world)
             except PlugInError as failure:
                 error = str(failure)
+                if self.is_hopeless():
+                    return error
             else:
                 return None
         return error

@@ -12,6 +12,8 @@ from typing import Protocol
 
 PHASES = ("setup", "steady", "chaos", "heal", "drain", "teardown")
 """The phases of a campaign, in the order in which each run goes through them."""
+RETRY = "retry"
+"""Follows "chaos" where a kind of fault had not bitten."""
 
 
 @dataclass(frozen=True, slots=True)

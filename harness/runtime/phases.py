@@ -1,4 +1,4 @@
-"""The phases of a campaign: setup, steady, chaos, heal, drain, teardown.
+"""The phases of a campaign: setup, steady, chaos, (retry,) heal, drain, teardown.
 
 Each is a function of the rig; the supervisor says in which order, and what happens when one
 of them ends early.
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 
 import msgspec
 import trio
@@ -21,7 +22,7 @@ from harness.errors import HarnessError
 from harness.history import watermark
 from harness.history.run_folder import write_atomically
 from harness.runtime.questions import wait_until
-from harness.runtime.rig import Rig
+from harness.runtime.rig import Rig, is_broken
 
 READY_TIMEOUT_S = 30.0
 """How long the group may take to have a leader that all nodes know."""
@@ -32,6 +33,14 @@ FINISH_MARGIN_S = 3.0
 FINALS_TIMEOUT_S = 30.0
 SETTLE_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 10.0
+BROKEN_PATIENCE_S = 5.0
+"""So long any wait for the group takes once a node broke a rule of its own: it may never end."""
+RETRIES_MAX = 3
+"""How often each kind of fault that never bit is tried again."""
+RETRY_ROOM_S = 30.0
+"""No such fault begins later than this after the chaos phase."""
+RETRY_READY_S = 10.0
+"""So long it waits for a group that knows its leader, to strike it when it is well."""
 TEARDOWN_TIMEOUT_S = 30.0
 COUNTS_INTERVAL_S = 0.5
 
@@ -89,12 +98,41 @@ async def steady(rig: Rig, began: float) -> None:
     await trio.sleep_until(began + rig.campaign.steady_s)
 
 
-async def chaos(rig: Rig, began: float) -> None:
-    """Do the faults of the schedule until the clients' time is over and all are undone."""
+async def chaos(rig: Rig, began: float) -> bool:
+    """Do the faults of the schedule until the clients' time is over and all are undone.
+
+    Returns whether clients were stopped when their time was over: they go on where a kind of
+    fault had not bitten until then, for `retry` to try it again.
+    """
     async with trio.open_nursery() as nursery:
         end = began + rig.campaign.time_limit_s
         nursery.start_soon(rig.nemesis.run, rig.schedule, end - trio.current_time())
         await trio.sleep_until(end)
+        is_stopped = not rig.nemesis.never_bit(rig.schedule)
+        if is_stopped:
+            await rig.workers.stop()
+    return is_stopped
+
+
+async def retry(rig: Rig) -> None:
+    """Try each kind of fault that never bit again, on a group that is well; then stop clients.
+
+    A fault may find nobody to strike, or be refused, where others have just struck: a short run
+    with one of its kind would test less than it was asked to (checker "vacuity").
+    """
+    latest = trio.current_time() + RETRY_ROOM_S
+    for _ in range(RETRIES_MAX):
+        for planned in rig.nemesis.never_bit(rig.schedule):
+            since = trio.current_time()
+            await wait_until(partial(rig.world.standing.is_ready, since), RETRY_READY_S)
+            if trio.current_time() < latest and not is_broken(rig.world):
+                await rig.nemesis.retry(planned)
+    await rig.workers.stop()
+
+
+def patience_s(rig: Rig, longest_s: float) -> float:
+    """How long to wait for the group, which may never come back once a node broke a rule."""
+    return min(longest_s, BROKEN_PATIENCE_S) if is_broken(rig.world) else longest_s
 
 
 async def heal(rig: Rig) -> tuple[str, ...]:
@@ -106,8 +144,8 @@ async def heal(rig: Rig) -> tuple[str, ...]:
     left = rig.world.restore()
     for line in left:
         rig.observer.note(f"after the last fault, {line}")
-    since = trio.current_time()
-    if not await wait_until(lambda: rig.world.standing.is_ready(since), HEAL_TIMEOUT_S):
+    since, longest_s = trio.current_time(), patience_s(rig, HEAL_TIMEOUT_S)
+    if not await wait_until(partial(rig.world.standing.is_ready, since), longest_s):
         rig.observer.note(f"the group did not come back: {rig.world.standing.why_not_ready()}")
     return left
 
@@ -121,9 +159,10 @@ async def drain(rig: Rig) -> bool:
     hold_s = hold_of(discovery.get("workloads", rig.campaign.workload))
     longest_s = rig.campaign.op_timeout_s + hold_s + FINISH_MARGIN_S
     finished = await rig.workers.finish_main(longest_s)
-    read = await rig.workers.run_finals(FINALS_TIMEOUT_S)
+    read = await rig.workers.run_finals(patience_s(rig, FINALS_TIMEOUT_S))
     since = trio.current_time()  # what nodes said before the last operation's end is too old
-    settled = await wait_until(lambda: rig.world.standing.is_settled(since), SETTLE_TIMEOUT_S)
+    longest_s = patience_s(rig, SETTLE_TIMEOUT_S)
+    settled = await wait_until(partial(rig.world.standing.is_settled, since), longest_s)
     statuses = {
         node: None if status is None or not rig.world.is_running(node) else asdict(status)
         for node, status in rig.world.standing.statuses().items()

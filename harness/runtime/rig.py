@@ -72,6 +72,11 @@ class RunWorld(World, Protocol):
         ...
 
 
+def is_broken(world: RunWorld) -> bool:
+    """Whether a node ended because of a bug that it saw itself: it may never come back."""
+    return any(ended.cause and not ended.excuse for ended in world.exits)
+
+
 class RunWorkers(Protocol):
     """What the phases of a run need of its clients; see `WorkerGroup`."""
 
@@ -79,8 +84,12 @@ class RunWorkers(Protocol):
         """Get the clients ready."""
         ...
 
-    async def generate(self, until_ns: int | None = None) -> None:
-        """Let clients begin; they stop at `until_ns` of the run's clock or at finish_main."""
+    async def generate(self) -> None:
+        """Let clients begin; they go on until `stop`."""
+        ...
+
+    async def stop(self) -> None:
+        """Have clients begin no further operations. Idempotent."""
         ...
 
     def counts(self) -> Counts:
@@ -100,7 +109,7 @@ class RunWorkers(Protocol):
         ...
 
     async def finish_main(self, timeout_s: float | None = None) -> bool:
-        """Stop generating; True if no operation is open in time."""
+        """Stop clients; True if no operation is open in time."""
         ...
 
     async def run_finals(self, timeout_s: float) -> bool:
@@ -287,6 +296,7 @@ def make_nemesis(
     record = records.recorder.nemesis
     nemesis = Nemesis(records.faults, world, records.ledger, record, observer, now_ns, budget)
     world.standing.on_elected = nemesis.happenings.leader_elected
+    nemesis.is_hopeless = partial(is_broken, world)
     return nemesis
 
 

@@ -58,9 +58,13 @@ class SimulatedWorkers:
         """Wait until the clients are ready."""
         await self._awaited("ready", timeout_s)
 
-    async def generate(self, until_ns: int | None = None) -> None:
-        """Let clients begin; they stop at `until_ns` of the world's time or at finish_main."""
-        await self._to.send(("generate", until_ns))
+    async def generate(self) -> None:
+        """Let clients begin; they go on until `stop`."""
+        await self._to.send(("generate",))
+
+    async def stop(self) -> None:
+        """Have clients begin no further operations. Idempotent."""
+        await self._to.send(("stop",))
 
     def counts(self) -> Counts:
         """Operations so far."""
@@ -79,8 +83,8 @@ class SimulatedWorkers:
         return {}
 
     async def finish_main(self, timeout_s: float | None = None) -> bool:
-        """Stop generating; True if no operation is open in time."""
-        await self._to.send(("stop",))
+        """Stop clients; True if no operation is open in time."""
+        await self.stop()
         default_s = self._plan.op_timeout_s + 2 * ANSWER_GRACE_S
         return await self._awaited("generated", default_s if timeout_s is None else timeout_s)
 

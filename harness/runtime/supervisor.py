@@ -22,7 +22,7 @@ from harness.runtime import phases
 from harness.runtime.ledger import Lines
 from harness.runtime.memory_use import MemoryUse
 from harness.runtime.nemesis import Tally
-from harness.runtime.observer import Counts, Observer
+from harness.runtime.observer import RETRY, Counts, Observer
 from harness.runtime.rig import Rig, build
 from harness.runtime.watching import NOT_WATCHED, Watch, watch_for
 
@@ -131,11 +131,14 @@ async def _run_phases(rig: Rig, progress: _Progress) -> None:
         async with phases.telling_counts(rig, look), progress.memory.recorded(campaign.steady_s):
             began = trio.current_time()
             progress.has_clients = True
-            await rig.workers.generate(rig.clock_ns() + int(campaign.time_limit_s * 1e9))
+            await rig.workers.generate()
             with _phase(rig, "steady", campaign.steady_s):
                 await phases.steady(rig, began)
             with _phase(rig, "chaos", campaign.time_limit_s - campaign.steady_s):
-                await phases.chaos(rig, began)
+                is_stopped = await phases.chaos(rig, began)
+            if not is_stopped:
+                with _phase(rig, RETRY, None):
+                    await phases.retry(rig)
     if not progress.has_clients:
         return
     if progress.stopped_at is not None:

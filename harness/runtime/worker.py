@@ -92,7 +92,7 @@ def run_worker(plan: WorkerPlan, control: Any) -> None:
     """Run one worker until it is told to close: the entry point of its process.
 
     `control` is this end of a multiprocess Pipe. Messages are tuples. To the worker:
-    ("generate", until_ns or None), ("stop",), ("finals", until_ns), ("close",). From it:
+    ("generate",), ("stop",), ("finals", until_ns), ("close",). From it:
     ("ready",), ("counts", ok, fail, info), ("generated",), ("finals", missed),
     ("closed", events), ("failed", line).
     """
@@ -255,7 +255,7 @@ class Worker:
         while True:
             message, *arguments = await self._control.receive()
             if message == "generate":
-                nursery.start_soon(self._generate, arguments[0])
+                nursery.start_soon(self._generate)
             elif message == "stop":
                 self._stop.set()
             elif message == "finals":
@@ -264,15 +264,12 @@ class Worker:
                 assert message == "close", f"unknown message {message!r}"
                 return
 
-    async def _generate(self, until_ns: int | None) -> None:
-        end = trio.CancelScope() if until_ns is None else trio.move_on_at(self._trio_time(until_ns))
+    async def _generate(self) -> None:
         turns = Turns(self._paced(), self._plan.slots)
         async with trio.open_nursery() as nursery:
             for client in self._clients:
                 nursery.start_soon(client.generate, turns)
-            with end:
-                await self._stop.wait()
-            self._stop.set()  # clients end the operation at hand, and no more
+            await self._stop.wait()  # clients end the operation at hand, and no more
             turns.stop()
         self._control.send(("generated",))
 

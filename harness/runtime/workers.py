@@ -77,7 +77,7 @@ def plan_workers(
 class WorkerGroup:
     """The worker processes of a run. Methods are for one trio task at a time.
 
-    Order of calls: start, generate, finish_main, run_finals, close; kill at any time
+    Order of calls: start, generate, stop, finish_main, run_finals, close; kill at any time
     and always in the end (idempotent). No method blocks the trio loop.
     """
 
@@ -110,9 +110,14 @@ class WorkerGroup:
             why = "; ".join(self.problems()) or f"not ready after {timeout_s:g} s"
             raise HarnessError(f"client workers did not start: {', '.join(late)}: {why}")
 
-    async def generate(self, until_ns: int | None = None) -> None:
-        """Let clients begin; they stop at `until_ns` (CLOCK_MONOTONIC) or at finish_main."""
-        self._tell("generate", until_ns)
+    async def generate(self) -> None:
+        """Let clients begin; they go on until `stop`."""
+        self._tell("generate")
+        await trio.lowlevel.checkpoint()
+
+    async def stop(self) -> None:
+        """Have clients begin no further operations. Idempotent."""
+        self._tell("stop")
         await trio.lowlevel.checkpoint()
 
     def counts(self) -> Counts:
@@ -141,12 +146,12 @@ class WorkerGroup:
         return {handle.plan.name: handle.pid for handle in self._handles}
 
     async def finish_main(self, timeout_s: float | None = None) -> bool:
-        """Stop generating; True if all workers said in time that no operation is open.
+        """Stop clients; True if all workers said in time that no operation is open.
 
         Without a timeout: as long as an operation may take.
         """
         slowest_s = max((plan.op_timeout_s for plan in self._plans), default=0.0)
-        self._tell("stop")
+        await self.stop()
         default_s = slowest_s + 2 * ANSWER_GRACE_S
         return await self._awaited("generated", default_s if timeout_s is None else timeout_s)
 

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from harness.runtime.observer import PHASES, Counts
+from harness.runtime.observer import PHASES, RETRY, Counts
 from harness.terminal.progress import NS, Progress
 from harness.terminal.redrawn import Redrawn
 
@@ -175,11 +175,19 @@ def _phases_text(progress: Progress) -> Text:
     """Name all phases: those passed, the one that is, those to come."""
     passed = {phase for phase, _ in progress.passed}
     text = Text()
-    for phase in (*PHASES, CHECK):
+    for phase in (*_phases(progress), CHECK):
         style = "bold" if phase == progress.phase else "green" if phase in passed else "dim"
         text.append(phase, style=style)
         text.append("  ")
     return text
+
+
+def _phases(progress: Progress) -> Iterator[str]:
+    """Give the phases of a run, and "retry" if it comes to that."""
+    for phase in PHASES:
+        yield phase
+        if phase == "chaos" and RETRY in (progress.phase, *(name for name, _ in progress.passed)):
+            yield RETRY
 
 
 def _phase_line(progress: Progress, now_ns: int) -> Table:

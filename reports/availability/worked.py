@@ -25,6 +25,8 @@ Times = npt.NDArray[np.int64]
 
 LOADED: Final = ("steady", "chaos")
 """The phases in which clients put the load on that the campaign asks for."""
+RETRY: Final = "retry"
+"""Clients work until its end where a kind of fault had not bitten in their time."""
 DRAIN: Final = "drain"
 """Its begin stops clients that still work: those of a run that was ended early."""
 TEARDOWN: Final = "teardown"
@@ -45,7 +47,8 @@ def worked_until(phases: Iterable[PhaseSpan], time_limit_s: float | None) -> int
     """Return until when clients worked; None if there was no phase in which they did.
 
     Faults may still be undone when the clients' time is over: the phase "chaos" lasts longer then.
-    A run that was ended early goes on working until its drain begins.
+    A run that was ended early goes on working until its drain begins, and one that has a phase
+    "retry" until that is over.
 
     Args:
         phases: of the run; one that did not end stops with what was recorded.
@@ -59,6 +62,9 @@ def worked_until(phases: Iterable[PhaseSpan], time_limit_s: float | None) -> int
         return max(span.stop_ns for span in loaded)
     drains = [span.start_ns for span in spans if span.name == DRAIN]
     stopped_ns = min(drains, default=max(span.stop_ns for span in spans))
+    retries = [span.stop_ns for span in spans if span.name == RETRY]
+    if retries:
+        return min(stopped_ns, *retries)
     began_ns = min(span.start_ns for span in loaded)
     return int(min(stopped_ns, began_ns + min(time_limit_s * NS_PER_S, NEVER_NS / 2)))
 

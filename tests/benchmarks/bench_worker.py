@@ -96,7 +96,10 @@ def measure(
 
         async def main() -> None:
             worker = Worker(plan, SilentControl())
-            await worker._generate(plan.start_ns + int(seconds * 1e9))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(worker._generate)
+                await trio.sleep(seconds)
+                worker._stop.set()
             worker._recorder.close()
 
         began, cpu = time.monotonic(), time.process_time()

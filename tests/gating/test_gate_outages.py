@@ -163,6 +163,7 @@ def test_outages_against_a_clock_that_ticks(drawn: list[tuple[int, int, str]], u
         ([("steady", 2, 10), ("chaos", 10, 47), ("heal", 47, 48), ("drain", 48, 50)], 40.0, 42),
         ([("steady", 2, 10), ("chaos", 10, 20), ("heal", 20, 24), ("drain", 24, 30)], 40.0, 24),
         ([("steady", 2, 10), ("chaos", 10, 31)], 40.0, 31),
+        ([("chaos", 2, 44), ("retry", 44, 50), ("heal", 50, 51), ("drain", 51, 60)], 40.0, 50),
         ([("steady", 2, 10), ("chaos", 10, 47), ("drain", 48, 50)], None, 47),
         ([("steady", 2, 10)], float("nan"), 10),
         ([("steady", 2, 10)], float("inf"), 10),

@@ -174,6 +174,59 @@ def test_a_probe_that_fails_means_not_bitten(stage):
     assert stage.events[1][2]["evidence"] == "probe failed: ValueError: who knows"
 
 
+def test_a_kind_that_never_bit_is_done_again_by_itself(stage):
+    class BitesLate(kill.Kill):
+        probes = 0
+
+        async def probe(self, plan, undo, world):
+            self.probes += 1
+            return Evidence(self.probes > 2, "as the test wants it")
+
+    stage.faults["kill"] = BitesLate()
+    schedule = [
+        planned(0, "kill", 1, 1),
+        msgspec.structs.replace(planned(1, "kill", 3, 9), scenario="figure-8 1", roles="@led"),
+        planned(2, "pause", 14, 1),
+        msgspec.structs.replace(planned(3, "partition", 16, 1), scenario="script", on="never"),
+    ]
+
+    async def main():
+        nemesis = stage.nemesis()
+        await nemesis.run(schedule, 20)
+        (again,) = nemesis.never_bit(schedule)
+        assert again == schedule[0], "its own fault rather than a step, and none of a script"
+        began = trio.current_time()
+        await nemesis.retry(again)
+        assert trio.current_time() == began + 1
+        assert nemesis.never_bit(schedule) == []
+        await nemesis.retry(again)
+        assert trio.current_time() == began + 1, "it has bitten"
+        assert stage.events[-1][2]["fault"] == 4, "a number of its own"
+        assert stage.world.is_whole
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_what_cannot_be_undone_is_left_at_once_where_a_node_broke_a_rule(stage):
+    tries = []
+
+    class Stays(kill.Kill):
+        async def undo(self, undo, world):
+            tries.append(trio.current_time())
+            raise ValueError("it does not start")
+
+    stage.faults["kill"] = Stays()
+
+    async def main():
+        nemesis = stage.nemesis()
+        nemesis.is_hopeless = lambda: len(tries) == 2
+        await nemesis.run([planned(0, "kill", 1, 1)])
+        assert nemesis.tally.stuck == 1
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert len(tries) == 2 < UNDO_ATTEMPTS_MAX
+
+
 def test_it_waits_a_little_for_a_leader_and_then_takes_the_first_drawn(stage):
     async def elect(world):
         await trio.sleep(1.5)
