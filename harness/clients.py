@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from harness.groups import Polled
+from harness.groups import Handed, Polled
 from harness.plugins import TargetClient, Workload
 
 
@@ -166,4 +166,33 @@ class OnewayClient(Protocol):
 
     async def commit_oneway(self, key: str, offset: int) -> None:
         """Have the group go on at `offset`, if that arrives; nobody says whether it did."""
+        ...
+
+
+@runtime_checkable
+class HandlingClient(Protocol):
+    """A group's client beside which a consumer may run that is handed messages by itself.
+
+    It asks who is in the group, pulls and commits on its own, as RocketMQ's push consumers do. A
+    message counts as consumed when it was handled, and only then.
+    """
+
+    async def start_handling(self, *, is_ordered: bool) -> None:
+        """Have it run; `is_ordered`: it takes each queue under its lock."""
+        ...
+
+    def handed(self) -> Handed | None:
+        """Return what it was handed first of all that waits to be handled; None if nothing does."""
+        ...
+
+    def handle(self, handed: Handed) -> bool:
+        """Say that this was handled; False if it was taken away before, and comes again."""
+        ...
+
+    async def stop_handling(self, *, is_tidy: bool) -> None:
+        """End it. A tidy one commits what was handled and leaves; another one is just gone."""
+        ...
+
+    async def fetch_with_end(self, key: str) -> tuple[int | None, int]:
+        """Return the offset that the group committed, and the queue's end, asked for before."""
         ...

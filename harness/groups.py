@@ -27,6 +27,14 @@ class Polled:
     is_outside: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """Messages of queue `key` that a consumer was handed: (offset, value) in their order."""
+
+    key: str
+    messages: Sequence[tuple[int, int]]
+
+
 @runtime_checkable
 class GroupClient(TargetClient, Protocol):
     """A producer, and one consumer of one consumer group. One operation at a time.

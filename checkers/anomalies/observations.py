@@ -31,6 +31,8 @@ STARTS: Final = frozenset(("assign", "subscribe", "seek"))
 SELECTS: Final = frozenset(("select",))
 """Reads of some messages of a log, by their tag: what they brought was seen, what not need not
 be missing."""
+HANDLES: Final = frozenset(("handle",))
+"""Reads of messages that a consumer was handed and has handled; where it begins, it alone knows."""
 TRANSACTION: Final = "txn"
 
 
@@ -117,7 +119,7 @@ def load_log(operations: pa.Table) -> Log:
     Raises:
         ValueError: an operation lacks what its outcome needs, or is a whole transaction.
     """
-    functions = pa.array(sorted(PUTS | READS | SELECTS | STARTS | {TRANSACTION}))
+    functions = pa.array(sorted(PUTS | READS | SELECTS | HANDLES | STARTS | {TRANSACTION}))
     table = operations.filter(pc.is_in(operations["f"], functions))
     if pc.any(pc.equal(table["f"], TRANSACTION)).as_py():
         op = table.filter(pc.equal(table["f"], TRANSACTION))["op"][0]
@@ -201,7 +203,7 @@ def _sends(columns: _Columns) -> Sends:
 
 def _reads(columns: _Columns) -> Reads:
     """Join the rows that carry one message with those that carry a list of them."""
-    is_read = columns.is_(READS | SELECTS) & columns.is_ok
+    is_read = columns.is_(READS | SELECTS | HANDLES) & columns.is_ok
     single = np.flatnonzero(is_read & columns.has_output)
     listed = [row for row in sorted(columns.messages) if is_read[row]]
     counts = [len(columns.messages[row]) for row in listed]

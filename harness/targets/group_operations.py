@@ -10,18 +10,21 @@ import os
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import count
 from random import Random
 
 import trio
 
 from harness.errors import DefiniteError, IndefiniteError
-from harness.groups import Polled
+from harness.groups import Handed, Polled
 from harness.plugins import Address
+from harness.targets.group_handling import Handling, intervals
 from system.client import (
     ClientParts,
     DamagedResponseError,
     GroupMembership,
+    Message,
     MessageQueue,
     OutcomeUnknownError,
     RefusedError,
@@ -85,6 +88,7 @@ class GroupOperations:
         self._is_made = False
         self._locked: set[str] = set()
         """Queues that may be locked for this client."""
+        self._handling: Handling | None = None
         self._answered_by: str | None = None
 
     @property
@@ -242,9 +246,59 @@ class GroupOperations:
         """Pull, and have the broker hold the pull at the queue's end."""
         return await self._poll(key, offset, hold_s)
 
+    # ---- a consumer that is handed messages ---------------------------------------------
+
+    async def start_handling(self, *, is_ordered: bool) -> None:
+        """Have a push consumer run beside this client, under its id."""
+        async with self._definite_or_not():
+            make = partial(
+                self._parts.group_consumer,
+                self._names,
+                group=GROUP,
+                client_id=self._client_id,
+                subscriptions={self._topic: "*"},
+                is_ordered=is_ordered,
+                intervals=intervals(self._timeout_s),
+            )
+            self._handling = Handling(make, self._handed)
+            await trio.lowlevel.checkpoint()
+
+    def handed(self) -> Handed | None:
+        """Return what waits to be handled."""
+        return None if self._handling is None else self._handling.handed()
+
+    def handle(self, handed: Handed) -> bool:
+        """Let its handler return."""
+        return self._handling is not None and self._handling.handle(handed)
+
+    async def stop_handling(self, *, is_tidy: bool) -> None:
+        """End the push consumer.
+
+        Raises IndefiniteError where it had ended by itself, by a bug.
+        """
+        handling, self._handling = self._handling, None
+        if handling is None:
+            return
+        await handling.end(is_tidy=is_tidy)
+        if handling.failure is not None:
+            raise IndefiniteError(f"the consumer ended by itself: {handling.failure!r}")
+
+    async def fetch_with_end(self, key: str) -> tuple[int | None, int]:
+        """Ask for the queue's end, then for the group's offset in it."""
+        end = await self.max_offset(key)
+        return await self.fetch(key), end
+
+    def _handed(self, queue: MessageQueue, messages: Sequence[Message]) -> Handed | None:
+        key = self._key(queue)
+        if key is None or queue.topic != self._topic:
+            return None
+        return Handed(key, [(each.queue_offset, value_of(each.body)) for each in messages])
+
     async def close_groups(self) -> None:
         """Leave the group, and close connections."""
         try:
+            with suppress(IndefiniteError):
+                await self.stop_handling(is_tidy=True)
             for key in sorted(self._locked):
                 with suppress(DefiniteError, IndefiniteError):
                     await self.unlock(key)

@@ -18,6 +18,7 @@ from system.client.queue_reader import ConsumeError
 from system.client.results import BatchResult, Metadata, PullResult, SendResult
 from system.client.routes import MessageQueue
 from system.remoting.batch_body import BatchMessage
+from system.store.message import Message
 
 __all__ = [
     "AdminClient",
@@ -31,6 +32,7 @@ __all__ = [
     "GroupConsumer",
     "GroupMembership",
     "Intervals",
+    "Message",
     "MessageQueue",
     "Metadata",
     "OutcomeUnknownError",

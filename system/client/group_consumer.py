@@ -48,7 +48,7 @@ Assigned = Callable[[tuple[MessageQueue, ...]], None]
 
 
 class GroupConsumer:
-    """One consumer of a group. `run` consumes until it is cancelled.
+    """One consumer of a group. `run` consumes until it is cancelled, or `close` is called.
 
     Args:
         name_servers: "host:port;host:port", or a list of such addresses.
@@ -96,6 +96,7 @@ class GroupConsumer:
         self._readers: dict[MessageQueue, QueueReader] = {}
         self._releasing: set[MessageQueue] = set()
         self._changed = trio.Event()
+        self._open = trio.CancelScope()
 
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:
@@ -105,24 +106,24 @@ class GroupConsumer:
     async def run(self) -> None:
         """Consume until cancelled; then commit what was consumed, and leave the group."""
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._every, self._intervals.heartbeat_s, self._heartbeat)
-                nursery.start_soon(self._every, self._intervals.commit_s, self._commit_all)
-                if self._is_ordered:
-                    nursery.start_soon(self._every, self._intervals.lock_s, self._renew_locks)
-                await self._heartbeat()
-                while True:
-                    self._changed = trio.Event()
-                    is_settled = await self._rebalance(nursery)
-                    pause_s = self._intervals.rebalance_s if is_settled else 1.0
-                    with trio.move_on_after(pause_s):
-                        await self._changed.wait()
+            with self._open:
+                async with trio.open_nursery() as nursery:
+                    await self._consume(nursery)
         finally:
-            with trio.CancelScope(shield=True), trio.move_on_after(RELEASE_SECONDS_MAX):
-                await self._commit_all()
-                await self._unlock_all()
-                await self._membership.leave()
+            if not self._open.cancel_called:
+                with trio.CancelScope(shield=True), trio.move_on_after(RELEASE_SECONDS_MAX):
+                    await self._commit_all()
+                    await self._unlock_all()
+                    await self._membership.leave()
             self._source.close()
+
+    def close(self) -> None:
+        """End `run` and all connections at once, as a process that dies does.
+
+        Nothing more is committed, no lock is given back, and no broker is told.
+        """
+        self._open.cancel()
+        self._source.close()
 
     # ---- steps ------------------------------------------------------------------------
 
@@ -130,6 +131,19 @@ class GroupConsumer:
         """A broker says that the group has changed: look at once."""
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._changed.set()
+
+    async def _consume(self, nursery: trio.Nursery) -> None:
+        intervals = self._intervals
+        nursery.start_soon(self._every, intervals.heartbeat_s, self._heartbeat)
+        nursery.start_soon(self._every, intervals.commit_s, self._commit_all)
+        if self._is_ordered:
+            nursery.start_soon(self._every, intervals.lock_s, self._renew_locks)
+        await self._heartbeat()
+        while True:
+            self._changed = trio.Event()
+            is_settled = await self._rebalance(nursery)
+            with trio.move_on_after(intervals.rebalance_s if is_settled else 1.0):
+                await self._changed.wait()
 
     async def _every(self, interval_s: float, step: Callable[[], Awaitable[None]]) -> None:
         while True:

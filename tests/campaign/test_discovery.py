@@ -58,7 +58,8 @@ def test_built_ins_are_found_by_their_package() -> None:
     built_in = discovery.find("workloads")
     assert sorted(built_in) == [
         "counter", "everything-clients", "log", "offsets", "queue", "queue-batches",
-        "queue-delays", "queue-held", "queue-offsets", "queue-ordered", "register", "set",
+        "queue-delays", "queue-held", "queue-offsets", "queue-ordered", "queue-push",
+        "queue-push-ordered", "register", "set",
     ]  # fmt: skip
     assert built_in["queue"] is message_queue.PLUGIN
     assert discovery.get("workloads", "log") is log.PLUGIN
@@ -73,7 +74,8 @@ def test_external_plug_ins_are_found_by_entry_point(
     install(tmp_path, monkeypatch, WORKLOAD)
     assert sorted(discovery.find("workloads")) == [
         "counter", "everything-clients", "log", "offsets", "other", "queue", "queue-batches",
-        "queue-delays", "queue-held", "queue-offsets", "queue-ordered", "register", "set",
+        "queue-delays", "queue-held", "queue-offsets", "queue-ordered", "queue-push",
+        "queue-push-ordered", "register", "set",
     ]  # fmt: skip
     other = discovery.get("workloads", "other")
     assert other.name == "other"

@@ -22,6 +22,9 @@ BUGS = [
     ("queue-ordered", "lock-lease-in-seconds", "queue-locks", "lock-overlap"),
     ("queue-offsets", "offset-reset-ignored", "consumer-offsets", "offset-ran-ahead"),
     ("queue-offsets", "oneway-commit-of-all-queues", "consumer-offsets", "never-committed"),
+    ("queue-push", "committed-before-handled", "push-delivery", "lost-message"),
+    ("queue-push", "own-division-of-queues", "push-delivery", "late-delivery"),
+    ("queue-push-ordered", "committed-before-handled", "push-delivery", "lost-message"),
 ]
 """Workload, planted bug, checker that finds it, kind that it finds."""
 

@@ -47,6 +47,7 @@ GROUPS: Final = (
     "consumer-offsets",
     "delayed-messages",
     "held-polls",
+    "push-delivery",
     "queue-locks",
     "tag-selection",
 )

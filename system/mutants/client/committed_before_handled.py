@@ -29,5 +29,5 @@ class _GroupConsumer(GroupConsumer):
 PLUGIN = Mutant(
     "committed-before-handled",
     client=ClientParts(group_consumer=_GroupConsumer),
-    hunt=Hunt("queue-ordered", ("kill", "pause")),
+    hunt=Hunt("queue-push", ("kill", "pause")),
 )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from system.client import ClientParts, GroupConsumer, GroupMembership, MessageQueue
 from system.client.routes import allocate
-from system.mutants import Mutant
+from system.mutants import Hunt, Mutant
 
 
 class _EqualRanges(GroupMembership):
@@ -30,4 +30,5 @@ class _GroupConsumer(GroupConsumer):
 PLUGIN = Mutant(
     "own-division-of-queues",
     client=ClientParts(membership=_EqualRanges, group_consumer=_GroupConsumer),
+    hunt=Hunt("queue-push", ("kill", "pause")),
 )

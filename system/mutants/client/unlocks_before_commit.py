@@ -25,5 +25,5 @@ class _UnlocksFirst(GroupConsumer):
 PLUGIN = Mutant(
     "unlocks-before-commit",
     client=ClientParts(group_consumer=_UnlocksFirst),
-    hunt=Hunt("queue-ordered", ("kill", "pause")),
+    hunt=Hunt("queue-push-ordered", ("kill", "pause")),
 )

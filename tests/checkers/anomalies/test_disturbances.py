@@ -12,6 +12,8 @@ BROKEN = [
     ("held-late", "held-polls", "late-delivery", 1_000 * MS),
     ("delayed-overdue", "delayed-messages", "late-delivery", 10_000 * MS),
     ("locks-overlap", "queue-locks", "lock-overlap", 3),
+    ("push-late", "push-delivery", "late-delivery", 21_000 * MS),
+    ("push-out-of-order", "push-delivery", "out-of-order", 70 * MS),
 ]
 """Golden history, its checker, the kind that it shows, and a time (ns) while that came about."""
 

@@ -1,0 +1,232 @@
+"""What push consumers of a group were handed of a queue: all of it, soon, and in order if locked.
+
+A consumer pulls and commits by itself; `handle` is ok when its handler has returned, and only then
+may the group go on behind those messages. At least once: what was handed over, and not committed,
+comes again. A queue that is consumed under its lock (`expected` 1 of handle and fetch) is handled
+in order, whoever has it: that a message comes again behind a later one takes a consumer, a broker
+or a link that failed.
+
+Source: RocketMQ's documentation of at-least-once delivery and of ordered messages;
+ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService, RebalanceImpl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.anomalies.aborted_read import aborted_reads
+from checkers.anomalies.answers import Answers
+from checkers.anomalies.duplicate import duplicates
+from checkers.anomalies.group_delivery import LOST, OUT_OF_ORDER
+from checkers.anomalies.held_polls import LATE
+from checkers.anomalies.inconsistent_offsets import inconsistent_offsets
+from checkers.anomalies.log_rules import (
+    check_log,
+    conclude,
+    details,
+    finding,
+    repeated_values,
+    told_send,
+)
+from checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
+from checkers.anomalies.observations import NEVER, NOWHERE, Ints, Log
+from checkers.anomalies.quiet_times import quiet_since
+from checkers.findings import Findings, gather
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Verdict
+
+NAME: Final = "push-delivery"
+BOUND_NS: Final = 15_000_000_000
+"""So soon a group that is well has handled and committed what is there, some hand-overs of its
+queues included. A lock that its consumer could not give back is in the way for a minute, though:
+queues that are consumed in order are not judged by time."""
+
+
+class PushDelivery:
+    """Everything acknowledged is handled by somebody of the group before the group goes on.
+
+    Judges one queue. Lost: the group has committed an offset behind a message that nobody handled.
+    Late: in the end, while no fault was in force and consumers went on, the group did not come as
+    far as a message within 15 s. Out of order: under the queue's lock, with no fault near, a
+    message was handled behind a later one.
+    """
+
+    name = NAME
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Judge one queue."""
+        operations = tables["operations"]
+        fetches, handles = Answers(operations, ("fetch",)), Answers(operations, ("handle",))
+
+        def lost(log: Log, findings: Findings, told: CheckContext) -> dict[str, int]:
+            return lost_messages(log, fetches, findings, told)
+
+        def late(log: Log, findings: Findings, told: CheckContext) -> dict[str, int]:
+            return late_messages(log, fetches, handles, findings, told)
+
+        def order(log: Log, findings: Findings, told: CheckContext) -> dict[str, int]:
+            return out_of_order(log, handles, findings, told)
+
+        rules = (
+            lost,
+            late,
+            order,
+            inconsistent_offsets,
+            duplicates,
+            aborted_reads,
+            nonmonotonic_sends,
+        )
+        return check_log(rules, operations, context, needs_unique=True)
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the queues' findings."""
+        gathered = gather(findings)
+        counts = gathered.sums()
+        doubts = repeated_values(gathered)
+        if ahead := counts.get("not_reached"):
+            doubts.append(f"the group did not come as far as {ahead} acknowledged messages")
+        clean = (
+            f"all {counts.get('sends_acknowledged', 0)} acknowledged messages were handled"
+            f" ({counts.get('redelivered', 0)} of them again, as at-least-once allows)"
+        )
+        what = ("sends_acknowledged", "messages_handled")
+        return conclude(NAME, gathered, context, clean=clean, what=what, doubts=doubts)
+
+
+PLUGIN = PushDelivery()
+
+
+def lost_messages(
+    log: Log, fetches: Answers, findings: Findings, context: CheckContext
+) -> dict[str, int]:
+    """Add a finding for each acknowledged message that the group went on behind, unhandled.
+
+    Who asked after its acknowledgement was told an offset behind it. Also counts what was handled,
+    what came again, and how many messages the group did not come to.
+    """
+    sends = log.sends
+    missing = _unhandled(log)
+    told = np.flatnonzero(fetches.is_ok & fetches.has_output)
+    told = told[np.argsort(fetches.output[told], kind="stable")]
+    # Of all that were told an offset behind the message, who asked last.
+    latest, calls = told.copy(), fetches.call[told]
+    for n in range(len(told) - 2, -1, -1):
+        latest[n] = told[n] if calls[n] > fetches.call[latest[n + 1]] else latest[n + 1]
+    at = np.searchsorted(fetches.output[told], sends.offset[missing], side="right")
+    witness = np.append(latest, NOWHERE)[at]
+    asked = np.append(fetches.call, NOWHERE)[witness]
+    is_lost = (witness != NOWHERE) & (asked > sends.end[missing])
+
+    def describe(n: int) -> Finding:
+        row, fetch = int(missing[n]), int(witness[n])
+        message = (
+            f"{told_send(log, row)} was handled by nobody, although the group went on behind it:"
+            f" process {fetches.process[fetch]} (op {fetches.op[fetch]}), who asked later, was told"
+            f" that it had committed {fetches.output[fetch]}"
+        )
+        more = details(context, int(sends.end[row]), value=sends.value[row])
+        ids = (sends.op[row], fetches.op[fetch])
+        return finding(LOST, log, int(sends.offset[row]), ids, message, more)
+
+    findings.add(LOST, np.flatnonzero(is_lost).tolist(), describe)
+    return {
+        "messages_handled": len(log.reads.value),
+        "redelivered": len(log.reads.value) - len(np.unique(log.reads.value)),
+        "not_reached": int((~is_lost).sum()),
+    }
+
+
+def late_messages(
+    log: Log, fetches: Answers, handles: Answers, findings: Findings, context: CheckContext
+) -> dict[str, int]:
+    """Add a finding for a queue whose group stood still for long in front of messages.
+
+    Counts from the first fetch on: consumers ask in the end, and go on until all is committed.
+    """
+    told = np.flatnonzero(fetches.is_ok)
+    if not len(told) or _is_ordered(fetches):
+        return {}
+    first_ns = int(fetches.call[told].min())
+    last = int(told[np.argmax(fetches.call[told])])
+    asked = np.array([fetches.call[last]], dtype=np.int64)
+    quiet = int(quiet_since(context, asked)[0])
+    reached = int(fetches.output[last]) if fetches.has_output[last] else 0
+    missing = _unhandled(log)
+    missing = missing[log.sends.offset[missing] >= reached]
+    since = np.maximum(log.sends.end[missing], max(quiet, first_ns))
+    handled = handles.end[handles.is_ok]
+    if len(handled):
+        since = np.maximum(since, handled.max())  # it went on: slow, perhaps, and not stuck
+    is_late = (quiet != NEVER) & (asked[0] - since > BOUND_NS)
+    first = np.flatnonzero(is_late)[:1]
+
+    def describe(n: int) -> Finding:
+        row = int(missing[n])
+        message = (
+            f"{told_send(log, row)} was handled by nobody for {(asked[0] - since[n]) / 1e9:.0f} s,"
+            f" nor were {int(is_late.sum()) - 1} others of this queue, while no fault was in force"
+            f" and consumers of the group went on; process {fetches.process[last]} (op"
+            f" {fetches.op[last]}) was told then that the group had come to {reached}"
+        )
+        more = details(context, int(since[n]), value=log.sends.value[row])
+        ids = (log.sends.op[row], fetches.op[last])
+        return finding(LATE, log, int(log.sends.offset[row]), ids, message, more)
+
+    findings.add(LATE, first.tolist(), describe)
+    return {}
+
+
+def out_of_order(
+    log: Log, handles: Answers, findings: Findings, context: CheckContext
+) -> dict[str, int]:
+    """Add a finding for each message that was handled behind a later one, under the queue's lock.
+
+    Only where it had been quiet since before the later one was handed over: whoever fails loses
+    what it had not committed, and that comes again.
+    """
+    reads = log.reads
+    if not len(reads.op) or not _is_ordered(handles):
+        return {}
+    order = np.lexsort((reads.place, reads.call))
+    offset = reads.offset[order]
+    ahead = np.maximum.accumulate(offset)
+    at = np.searchsorted(np.maximum.accumulate(offset), ahead, side="left")
+    later = order[at]
+    quiet = quiet_since(context, reads.end[order])
+    is_back = (offset < ahead) & (reads.op[later] != reads.op[order])
+    is_back &= (quiet != NEVER) & (quiet < reads.call[later])
+
+    def describe(n: int) -> Finding:
+        row, other = int(order[n]), int(later[n])
+        message = (
+            f"process {reads.process[row]} (op {reads.op[row]}) handled {reads.value[row]} of"
+            f" offset {reads.offset[row]} behind {reads.value[other]} of offset"
+            f" {reads.offset[other]}, which process {reads.process[other]}"
+            f" (op {reads.op[other]}) had handled before,"
+            " under the queue's lock and beside no fault"
+        )
+        more = details(context, int(reads.call[row]), value=reads.value[row])
+        ids = (reads.op[other], reads.op[row])
+        return finding(OUT_OF_ORDER, log, int(reads.offset[row]), ids, message, more)
+
+    findings.add(OUT_OF_ORDER, np.flatnonzero(is_back)[:1].tolist(), describe)
+    return {}
+
+
+def _is_ordered(answers: Answers) -> bool:
+    """Whether the consumers that did these operations took each queue under its lock."""
+    return bool(pc.any(pc.equal(answers.table["expected"], 1)).as_py())
+
+
+def _unhandled(log: Log) -> Ints:
+    """Return the rows of acknowledged sends whose messages nobody handled."""
+    sends = log.sends
+    is_acked = sends.is_ok & (sends.offset >= 0) & ~np.isin(sends.value, log.repeated)
+    return np.flatnonzero(is_acked & ~np.isin(sends.value, log.reads.value))

@@ -1,0 +1,104 @@
+"""A consumer that is handed messages, running beside the client of a campaign.
+
+Source: RocketMQ's DefaultMQPushConsumer with a message listener; `system.client.GroupConsumer`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from typing import Final
+
+import trio
+
+from harness.groups import Handed
+from system.client import GroupConsumer, Intervals, Message, MessageQueue
+
+END_TIMEOUT_S: Final = 5.0
+"""How long a consumer that leaves may take: `system.client` waits for its last commit."""
+HEARTBEAT_S: Final = 2.0
+REBALANCE_S: Final = 2.0
+COMMIT_S: Final = 0.5
+LOCK_S: Final = 2.0
+WAIT_S: Final = 1.0
+"""How often what is done: RocketMQ's defaults would leave a run of 40 s two rebalances."""
+_LOG = logging.getLogger(__name__)
+
+MakesConsumer = Callable[..., GroupConsumer]
+
+
+def intervals(timeout_s: float) -> Intervals:
+    """Return how often a campaign's consumers do what."""
+    return Intervals(
+        heartbeat_s=HEARTBEAT_S,
+        rebalance_s=REBALANCE_S,
+        commit_s=COMMIT_S,
+        lock_s=LOCK_S,
+        wait_s=WAIT_S,
+        call_s=timeout_s,
+    )
+
+
+class Handling:
+    """One consumer in the background, and what it was handed and nobody has handled yet.
+
+    Args:
+        make: returns the consumer, given its `handler`.
+        read: turns a queue's messages into what a history says of them; None: not of the topic.
+    """
+
+    def __init__(
+        self,
+        make: MakesConsumer,
+        read: Callable[[MessageQueue, Sequence[Message]], Handed | None],
+    ) -> None:
+        self._consumer = make(handler=self._handler)
+        self._read = read
+        self._waiting: dict[int, tuple[Handed, trio.Event]] = {}
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        self.failure: Exception | None = None
+        # The client's own task comes and goes with its operations.
+        trio.lowlevel.spawn_system_task(self._run, context=copy_context())
+
+    def handed(self) -> Handed | None:
+        """Return what has waited longest, if anything does."""
+        return next((handed for handed, _ in self._waiting.values()), None)
+
+    def handle(self, handed: Handed) -> bool:
+        """Let its handler return; False if the consumer has taken it away."""
+        if id(handed) not in self._waiting:
+            return False
+        self._waiting.pop(id(handed))[1].set()
+        return True
+
+    async def end(self, *, is_tidy: bool) -> None:
+        """End it, by and by or at once; what waits comes to another consumer."""
+        if not is_tidy:
+            self._consumer.close()
+        self._scope.cancel()
+        with trio.move_on_after(END_TIMEOUT_S):
+            await self._ended.wait()
+
+    async def _run(self) -> None:
+        try:
+            with self._scope:
+                await self._consumer.run()
+        except Exception as error:
+            self.failure = error
+            _LOG.exception("the consumer ended")
+        finally:
+            self._waiting.clear()
+            self._ended.set()
+
+    async def _handler(self, queue: MessageQueue, messages: Sequence[Message]) -> None:
+        handed = self._read(queue, messages)
+        if handed is None:
+            return
+        handled = trio.Event()
+        self._waiting[id(handed)] = handed, handled
+        try:
+            await handled.wait()
+        finally:
+            self._waiting.pop(id(handed), None)

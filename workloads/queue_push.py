@@ -1,0 +1,225 @@
+"""A message queue whose consumers are handed messages, as RocketMQ's push consumers are.
+
+Source: RocketMQ's DefaultMQPushConsumer with a concurrent or an orderly message listener.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Self
+
+import trio
+
+from harness.clients import HandlingClient
+from harness.draw import draw
+from harness.errors import DefiniteError, HarnessError
+from harness.generators.keys import KeySpread
+from harness.groups import GroupClient, Handed
+from harness.plugins import Answer, Json, Operation, TargetClient
+from workloads.queue_consumer import TOPIC
+
+QUEUES_DEFAULT: Final = 5
+"""So many that few numbers of consumers divide them evenly."""
+LEAVE_SHARE: Final = 0.02
+"""Of a consumer's steps; at the others it handles what waits longest."""
+TIDY_SHARE: Final = 0.5
+"""Of the consumers that leave; the others are gone as a process that is killed."""
+PATIENCE_S: Final = 25.0
+"""So long consumers go on in the end until the group has committed all: longer than
+`checkers.anomalies.push_delivery` needs to call a message overdue after the last fault."""
+LOOK_AFTER_S: Final = 0.2
+"""How often it is asked in the end how far the group is."""
+
+
+class QueuePush:
+    """Producers, and consumers that pull, handle and commit by themselves.
+
+    Queues are "shaketable/0" to "shaketable/n-1". Clients with even numbers produce, the values
+    of client c of n are c, n + c, 2n + c, ...; the others consume (one client does both).
+    Operations: send; subscribe (a consumer begins to run), handle (messages that it was handed:
+    its handler returns when this is ok), unsubscribe (it ends; `expected` 1: having committed
+    what was handled, 0: as a process that is killed), fetch (the group's offset, in the end).
+    """
+
+    name = "queue-push"
+    is_ordered = False
+    checkers: tuple[str, ...] = (
+        "push-delivery",
+        "durability",
+        "committed-prefix",
+        "vacuity",
+        "stats",
+    )
+
+    def __init__(self, queues: int = QUEUES_DEFAULT, spread: KeySpread | None = None) -> None:
+        self.spread = spread or KeySpread(queues)
+        self.queues = self.spread.keys
+
+    def configured(self, options: Json) -> Self:
+        """Return this workload on options["queues"] queues; producers choose as the options say."""
+        return type(self)(spread=KeySpread.of_options(self.name, options, self.queues))
+
+    def why_not(self, client: type) -> str | None:
+        """Say what clients of that type lack."""
+        return None if issubclass(client, HandlingClient) else "are handed no messages"
+
+    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        """Draw sends of a producer, or steps of a consumer, without end."""
+        rng, keys = draw(seed, "client", client), self.spread.of_client(client, clients)
+        value = client
+        while True:
+            if not _consumes(client, clients) or (clients == 1 and rng.random() < 0.5):
+                yield Operation("send", self._key(keys.choose(rng)), value=value)
+                value += clients
+            else:
+                leaves = rng.random() < LEAVE_SHARE
+                yield Operation("unsubscribe" if leaves else "handle", TOPIC, aim=rng.random())
+
+    def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
+        """Go on until the group has committed every queue to its end."""
+        if _consumes(client, clients):
+            yield Operation("drain", TOPIC)
+
+    def opened(self, client: GroupClient) -> TargetClient:
+        """Return the client with a consumer's memory."""
+        if not isinstance(client, HandlingClient):
+            raise HarnessError(
+                f"workload {self.name}: this target's clients are handed no messages"
+            )
+        client.use(TOPIC, self.queues)
+        return _Consumer(
+            client, [self._key(queue) for queue in range(self.queues)], self.is_ordered
+        )
+
+    def choose(self, operation: Operation, client: TargetClient) -> Operation | None:
+        """Say what comes next for this client, a send or the next step of its consumer."""
+        assert isinstance(client, _Consumer), "opened by this workload"
+        if operation.f == "send":
+            return operation
+        return client.next_of_drain() if operation.f == "drain" else client.next_step(operation)
+
+    async def invoke(
+        self, operation: Operation, offset: int | None, client: TargetClient
+    ) -> Answer:
+        """Do it. `handle` answers with messages, a fetch with the group's offset."""
+        assert isinstance(client, _Consumer), "opened by this workload"
+        return await client.do(operation)
+
+    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
+        """None is chosen: brokers say where a message is, groups where they are."""
+        return None
+
+    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
+        """Nothing: no operation looks for a queue's end as this worker knows it."""
+        return 0
+
+    def _key(self, queue: int) -> str:
+        return f"{TOPIC}/{queue}"
+
+
+PLUGIN = QueuePush()
+
+
+def _consumes(client: int, clients: int) -> bool:
+    return client % 2 == 1 or clients == 1
+
+
+class _Consumer:
+    """One process of the history: whether its consumer runs, and how far the group was seen."""
+
+    def __init__(self, client: GroupClient, keys: list[str], is_ordered: bool) -> None:
+        assert isinstance(client, HandlingClient), "looked at when it was opened"
+        self._client = client
+        self._handling: HandlingClient = client
+        self._keys = keys
+        self._is_ordered = is_ordered
+        self._ordered = int(is_ordered)
+        self._runs = False
+        self._at_hand: Handed | None = None
+        self._drain_until_s: float | None = None
+
+    @property
+    def node(self) -> str | None:
+        """Who answered last."""
+        return self._client.node
+
+    async def aclose(self) -> None:
+        """End the consumer, and close connections."""
+        await self._client.aclose()
+
+    # The operations of other workloads are the client's.
+
+    async def append(self, key: str, value: int) -> int:
+        """Append as the client does."""
+        return await self._client.append(key, value)
+
+    async def read(self, key: str, offset: int) -> int | None:
+        """Read as the client does."""
+        return await self._client.read(key, offset)
+
+    async def end(self, key: str) -> int:
+        """Ask for the end as the client does."""
+        return await self._client.end(key)
+
+    def next_step(self, operation: Operation) -> Operation | None:
+        """Begin to run, end, or handle what waits longest; None where nothing does."""
+        if not self._runs:
+            return Operation("subscribe", TOPIC, expected=self._ordered)
+        if operation.f == "unsubscribe":
+            assert operation.aim is not None, "a step that was not drawn"
+            # A lock that nobody gives back keeps everybody from its queue for a minute.
+            is_tidy = self._is_ordered or operation.aim < TIDY_SHARE
+            return Operation("unsubscribe", TOPIC, expected=int(is_tidy))
+        return self._handle()
+
+    def next_of_drain(self) -> Operation | None:
+        """Handle what comes until the group has committed all; None then, or when time is over."""
+        now_s = trio.current_time()
+        if self._drain_until_s is None:
+            self._drain_until_s = now_s + PATIENCE_S
+        if not self._keys or now_s > self._drain_until_s:
+            return None
+        if not self._runs:
+            return Operation("subscribe", TOPIC, expected=self._ordered)
+        return self._handle() or Operation("fetch", self._keys[0], expected=self._ordered)
+
+    def _handle(self) -> Operation | None:
+        self._at_hand = self._handling.handed()
+        if self._at_hand is None:
+            return None
+        return Operation("handle", self._at_hand.key, expected=self._ordered)
+
+    async def do(self, operation: Operation) -> Answer:
+        """Do an operation, and keep in mind what came of it."""
+        match operation.f:
+            case "send":
+                assert operation.value is not None, "a send of nothing"
+                return Answer(offset=await self._client.send(operation.key, operation.value))
+            case "subscribe":
+                await self._handling.start_handling(is_ordered=self._is_ordered)
+                self._runs = True
+                return Answer()
+            case "unsubscribe":
+                self._runs = False
+                await self._handling.stop_handling(is_tidy=bool(operation.expected))
+                return Answer()
+            case "handle":
+                return self._handled()
+        assert operation.f == "fetch", f"the queue has no operation {operation.f!r}"
+        return await self._look(operation.key)
+
+    def _handled(self) -> Answer:
+        handed = self._at_hand
+        assert handed is not None, "chosen because something waited"
+        if not self._handling.handle(handed):
+            raise DefiniteError("the consumer took it away before it was handled")
+        return Answer(messages=handed.messages)
+
+    async def _look(self, key: str) -> Answer:
+        """See how far the group is in the first queue that it is not known to have consumed."""
+        await trio.sleep(LOOK_AFTER_S)
+        committed, end = await self._handling.fetch_with_end(key)
+        self._keys.remove(key)
+        if (committed or 0) < end:
+            self._keys.append(key)
+        return Answer(output=committed)

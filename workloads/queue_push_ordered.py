@@ -1,0 +1,18 @@
+"""A message queue whose consumers are handed messages in order, each queue under its lock.
+
+Source: RocketMQ's ConsumeMessageOrderlyService.
+"""
+
+from __future__ import annotations
+
+from workloads.queue_push import QueuePush
+
+
+class QueuePushOrdered(QueuePush):
+    """Consumers that are handed messages, one at a time for each queue, in the queue's order."""
+
+    name = "queue-push-ordered"
+    is_ordered = True
+
+
+PLUGIN = QueuePushOrdered()
