@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from harness.campaign import FILE_ONLY, Campaign
+from harness import discovery
+from harness.campaign import DEFAULT, FILE_ONLY, Campaign, default_faults
 
 OPTIONS_TYPED_MAX: Final = 10
 """A command line with more options than these is not typed again by anyone."""
@@ -26,8 +27,10 @@ def repeat_command(campaign: Campaign, folder: Path) -> str:
     defaults: dict[str, Any] = msgspec.to_builtins(Campaign())
     values: dict[str, Any] = msgspec.to_builtins(campaign)
     words = ["./shaketable", "run"]
-    if campaign.target != defaults["target"]:
-        defaults["faults"] = None  # those of another target, which may not be known here
+    target = discovery.find("targets").get(campaign.target)
+    # What a target is shaken by where nobody says otherwise; of one that is not here, nobody knows.
+    usual = () if target is None else ((DEFAULT,), default_faults(target))
+    defaults["faults"] = values["faults"] if campaign.faults in usual else None
     unlike = [
         (key, value)
         for key, value in values.items()

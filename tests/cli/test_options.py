@@ -69,8 +69,17 @@ def test_the_repeat_command_draws_the_same_campaign(asked: Campaign) -> None:
     assert campaign(line.removeprefix("./shaketable ")) == asked
 
 
+@pytest.mark.parametrize("target", ["dledger", "sync-double-write"])
+def test_faults_that_nobody_chose_are_not_repeated(target: str) -> None:
+    asked = resolve(Campaign(seed="a1", target=target, faults=("default",)))
+    line = repeat_command(asked, Path("store/x"))
+    assert "--faults" not in line
+    given = parsed(line.removeprefix("./shaketable "))[1].given()
+    assert resolve(loads("", "none", given)) == asked
+
+
 def test_where_it_was_kept_and_who_checked_it_are_not_repeated() -> None:
-    asked = Campaign(seed="a1", store="/somewhere", spark_master="local[1]")
+    asked = Campaign(seed="a1", faults=("default",), store="/somewhere", spark_master="local[1]")
     assert repeat_command(asked, Path("store/x")) == "./shaketable run --seed a1"
 
 
@@ -90,7 +99,7 @@ def test_a_spark_connect_server_checks_where_one_is_named() -> None:
     assert campaign("run").spark == "local[*]"
     assert campaign("run --spark-master yarn").spark == "yarn"
     assert campaign("run --spark-remote sc://host:15002").spark == "sc://host:15002"
-    asked = Campaign(seed="a1", spark_remote="sc://host:15002")
+    asked = Campaign(seed="a1", faults=("default",), spark_remote="sc://host:15002")
     assert repeat_command(asked, Path("store/x")) == "./shaketable run --seed a1"
     with pytest.raises(UsageError, match="--spark-remote host: expected sc://HOST:PORT"):
         resolve(Campaign(spark_remote="host"))
