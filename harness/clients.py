@@ -185,7 +185,7 @@ class HandlingClient(Protocol):
         """Return what it was handed first of all that waits to be handled; None if nothing does."""
         ...
 
-    def handle(self, handed: Handed) -> bool:
+    async def handle(self, handed: Handed) -> bool:
         """Say that this was handled; False if it was taken away before, and comes again."""
         ...
 

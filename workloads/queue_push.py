@@ -204,14 +204,14 @@ class _Consumer:
                 await self._handling.stop_handling(is_tidy=bool(operation.expected))
                 return Answer()
             case "handle":
-                return self._handled()
+                return await self._handled()
         assert operation.f == "fetch", f"the queue has no operation {operation.f!r}"
         return await self._look(operation.key)
 
-    def _handled(self) -> Answer:
+    async def _handled(self) -> Answer:
         handed = self._at_hand
         assert handed is not None, "chosen because something waited"
-        if not self._handling.handle(handed):
+        if not await self._handling.handle(handed):
             raise DefiniteError("the consumer took it away before it was handled")
         return Answer(messages=handed.messages)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -40,6 +41,16 @@ def intervals(timeout_s: float) -> Intervals:
     )
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A batch in its handler, until `let_go`; `over`: that has returned, or was cancelled."""
+
+    handed: Handed
+    let_go: trio.Event = field(default_factory=trio.Event)
+    over: trio.Event = field(default_factory=trio.Event)
+    is_handled: bool = False
+
+
 class Handling:
     """One consumer in the background, and what it was handed and nobody has handled yet.
 
@@ -55,7 +66,7 @@ class Handling:
     ) -> None:
         self._consumer = make(handler=self._handler)
         self._read = read
-        self._waiting: dict[int, tuple[Handed, trio.Event]] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self.failure: Exception | None = None
@@ -64,14 +75,17 @@ class Handling:
 
     def handed(self) -> Handed | None:
         """Return what has waited longest, if anything does."""
-        return next((handed for handed, _ in self._waiting.values()), None)
+        return next((waiting.handed for waiting in self._waiting.values()), None)
 
-    def handle(self, handed: Handed) -> bool:
+    async def handle(self, handed: Handed) -> bool:
         """Let its handler return; False if the consumer has taken it away."""
-        if id(handed) not in self._waiting:
+        waiting = self._waiting.get(id(handed))
+        if waiting is None:
             return False
-        self._waiting.pop(id(handed))[1].set()
-        return True
+        waiting.let_go.set()
+        # Its handler may have been cancelled just before, and not know it yet.
+        await waiting.over.wait()
+        return waiting.is_handled
 
     async def end(self, *, is_tidy: bool) -> None:
         """End it, by and by or at once; what waits comes to another consumer."""
@@ -89,16 +103,16 @@ class Handling:
             self.failure = error
             _LOG.exception("the consumer ended")
         finally:
-            self._waiting.clear()
             self._ended.set()
 
     async def _handler(self, queue: MessageQueue, messages: Sequence[Message]) -> None:
         handed = self._read(queue, messages)
         if handed is None:
             return
-        handled = trio.Event()
-        self._waiting[id(handed)] = handed, handled
+        waiting = self._waiting[id(handed)] = _Waiting(handed)
         try:
-            await handled.wait()
+            await waiting.let_go.wait()
+            waiting.is_handled = True
         finally:
-            self._waiting.pop(id(handed), None)
+            del self._waiting[id(handed)]
+            waiting.over.set()

@@ -267,9 +267,9 @@ class GroupOperations:
         """Return what waits to be handled."""
         return None if self._handling is None else self._handling.handed()
 
-    def handle(self, handed: Handed) -> bool:
+    async def handle(self, handed: Handed) -> bool:
         """Let its handler return."""
-        return self._handling is not None and self._handling.handle(handed)
+        return self._handling is not None and await self._handling.handle(handed)
 
     async def stop_handling(self, *, is_tidy: bool) -> None:
         """End the push consumer.

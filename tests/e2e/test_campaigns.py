@@ -177,7 +177,7 @@ def test_node_files_that_are_gone_are_no_loss(clean_run: Path, tmp_path: Path) -
 def test_a_planted_bug_is_found_and_shown(tmp_path: Path, faults: str, seed: str) -> None:
     store = tmp_path / "store"
     shaken = ("--faults", faults, "--seed", seed, "--time-limit", "22")
-    done = shaketable("run", "--store", store, *MUTANT, *shaken)
+    done = shaketable("run", "--store", store, *MUTANT, *shaken, "--engine", "local")
     assert done.returncode == 1, done.stdout + done.stderr
     run = (store / "latest").resolve()
     durability = json.loads((run / "results.json").read_text())["checkers"]["durability"]
@@ -198,8 +198,9 @@ def test_a_planted_bug_is_found_and_shown(tmp_path: Path, faults: str, seed: str
 
 def test_the_planted_bug_hides_without_shaking(tmp_path: Path) -> None:
     done = shaketable(
-        "run", "--store", tmp_path / "s", *MUTANT, "--faults", "none", "--time-limit", "10"
-    )
+        "run", "--store", tmp_path / "s", *MUTANT, "--faults", "none", "--time-limit", "10",
+        "--engine", "local",
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
 
