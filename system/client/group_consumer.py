@@ -95,6 +95,8 @@ class GroupConsumer:
         self._on_assigned = on_assigned
         self._readers: dict[MessageQueue, QueueReader] = {}
         self._releasing: set[MessageQueue] = set()
+        self._locked: set[MessageQueue] = set()
+        """Queues whose lock may be ours, as far as we know."""
         self._changed = trio.Event()
         self._open = trio.CancelScope()
 
@@ -190,16 +192,19 @@ class GroupConsumer:
         return is_settled
 
     async def _release(self, queue: MessageQueue) -> None:
-        """Stop reading a queue; commit what was consumed of it, and give its lock back."""
+        """Stop reading a queue; commit what was consumed of it, and give its lock back.
+
+        Done to its end if the consumer ends meanwhile: nobody else has the queue in mind then.
+        """
         reader = self._readers.pop(queue)
         self._releasing.add(queue)
         try:
             reader.stop()
-            with trio.move_on_after(RELEASE_SECONDS_MAX):
+            with trio.move_on_after(RELEASE_SECONDS_MAX, shield=True):
                 await reader.ended.wait()
-                await reader.commit()
-                if self._is_ordered:
-                    await self._ask_locks(RequestCode.UNLOCK_BATCH_MQ, (queue,))
+                if not self._open.cancel_called:
+                    await reader.commit()
+                    await self._unlock((queue,))
         finally:
             self._releasing.discard(queue)
 
@@ -225,10 +230,17 @@ class GroupConsumer:
 
     async def _unlock_all(self) -> None:
         """Give all locks back, so that others need not wait until they run out."""
-        if self._is_ordered:
-            for name in sorted({queue.broker_name for queue in self._readers}):
-                queues = tuple(self._readers_at(name))
-                await self._ask_locks(RequestCode.UNLOCK_BATCH_MQ, queues)
+        for name in sorted({queue.broker_name for queue in self._locked}):
+            queues = sorted(queue for queue in self._locked if queue.broker_name == name)
+            await self._unlock(tuple(queues))
+
+    async def _unlock(self, queues: tuple[MessageQueue, ...]) -> None:
+        """Give these locks, all of one broker name, back; where that fails they run out."""
+        if not self._is_ordered:
+            return
+        answer = await self._ask_locks(RequestCode.UNLOCK_BATCH_MQ, queues)
+        if answer is not None and answer.code == ResponseCode.SUCCESS:
+            self._locked.difference_update(queues)
 
     def _readers_at(self, broker_name: str) -> dict[MessageQueue, QueueReader]:
         """Return the readers of a broker name's queues, in order."""
@@ -240,14 +252,16 @@ class GroupConsumer:
 
         None where the broker did not say.
         """
+        self._locked.update(queues)
         answer = await self._ask_locks(RequestCode.LOCK_BATCH_MQ, queues)
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return None
         try:
-            locked = decode_locked(answer.body)
+            locked = {MessageQueue(*name) for name in decode_locked(answer.body)}
         except CommandError:
             return None
-        return frozenset(MessageQueue(*name) for name in locked)
+        self._locked.difference_update(set(queues) - locked)
+        return frozenset(locked)
 
     async def _ask_locks(
         self, code: RequestCode, queues: tuple[MessageQueue, ...]

@@ -44,6 +44,7 @@ class PlayedBroker:
         self.pull_s = 0.5
         self.is_reachable = True
         self.commit_s: dict[MessageQueue, float] = {}
+        self.answer_s = 0.0
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         if topic != TOPIC:
@@ -82,6 +83,7 @@ class PlayedBroker:
                         "queueId": queue.queue_id,
                     }
                 )
+        await trio.sleep(self.answer_s)
         return Command(ResponseCode.SUCCESS, body=msgspec.json.encode({"lockOKMQSet": held}))
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -285,3 +287,57 @@ def test_what_could_not_be_consumed_comes_again_in_its_place(
 
     run(monkeypatch, story, handler)
     assert seen[:6] == [0, 1, 1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.005, 0.015, 0.03, 0.1, 0.4])
+def test_a_consumer_that_ends_while_it_lets_go_of_a_queue_still_commits_and_unlocks(
+    monkeypatch: pytest.MonkeyPatch, late_s: float
+) -> None:
+    """Found by workload queue-push-ordered: a release that was cut off committed nothing."""
+    handled = Handled()
+
+    async def story(broker: PlayedBroker, consumer: GroupConsumer) -> None:
+        await trio.sleep(7.0)
+        broker.commit_s[SECOND] = 0.2
+        broker.ids = ["me", "z"]  # the second queue goes to another consumer
+        while SECOND in consumer.assigned:
+            await trio.sleep(0.001)
+        await trio.sleep(late_s)
+
+    broker = run(monkeypatch, story, handled, is_ordered=True)
+    for queue in QUEUES:
+        last = max(offset for _, of, offset in handled.done if of == queue)
+        assert broker.offsets[queue] == last + 1
+    assert broker.holders == {}
+
+
+def test_a_consumer_that_ends_while_it_asks_for_locks_leaves_none_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    locked = 0
+    for late_ms in range(0, 100, 3):
+
+        async def story(broker: PlayedBroker, _: GroupConsumer, late_ms: int = late_ms) -> None:
+            nonlocal locked
+            broker.answer_s = 0.01
+            await trio.sleep(late_ms / 1_000)
+            locked += len(broker.holders)
+
+        assert run(monkeypatch, story, Handled()).holders == {}
+    assert locked > 10
+
+
+def test_one_that_is_closed_is_gone_as_a_process_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    handled = Handled()
+
+    async def story(broker: PlayedBroker, consumer: GroupConsumer) -> None:
+        await trio.sleep(7.0)
+        broker.commits.clear()
+        await trio.sleep(1.0)
+        consumer.close()
+        await trio.sleep(5.0)
+        assert broker.commits == []
+        assert set(broker.holders) == set(QUEUES), "nobody gave them back"
+        assert handled.latest_s(FIRST) < 8.1
+
+    run(monkeypatch, story, handled)

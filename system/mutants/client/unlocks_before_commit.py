@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from system.client import ClientParts, GroupConsumer, MessageQueue
 from system.mutants import Hunt, Mutant
-from system.remoting.codes import RequestCode
 
 
 class _UnlocksFirst(GroupConsumer):
     """Lets others in at once."""
 
     async def _release(self, queue: MessageQueue) -> None:
-        if self._is_ordered:
-            await self._ask_locks(RequestCode.UNLOCK_BATCH_MQ, (queue,))
+        await self._unlock((queue,))
         await super()._release(queue)
 
 
