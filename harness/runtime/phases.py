@@ -124,8 +124,8 @@ async def retry(rig: Rig) -> None:
     for _ in range(RETRIES_MAX):
         for planned in rig.nemesis.never_bit(rig.schedule):
             since = trio.current_time()
-            await wait_until(partial(rig.world.standing.is_ready, since), RETRY_READY_S)
-            if trio.current_time() < latest and not is_broken(rig.world):
+            if since < latest and not is_broken(rig.world):
+                await wait_until(partial(rig.world.standing.is_ready, since), RETRY_READY_S)
                 await rig.nemesis.retry(planned)
     await rig.workers.stop()
 
