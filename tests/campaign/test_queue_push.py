@@ -1,0 +1,159 @@
+"""What a client of push consumers does next, against a consumer on a table."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+import trio
+import trio.testing
+
+from harness.errors import DefiniteError, HarnessError, UsageError
+from harness.groups import Handed
+from harness.plugins import Operation
+from workloads.queue_consumer import TOPIC
+from workloads.queue_push import PATIENCE_S, QueuePush
+from workloads.queue_push_ordered import QueuePushOrdered
+
+STEP = Operation("handle", TOPIC, aim=0.5)
+LEAVE, LEAVE_AT_ONCE = (Operation("unsubscribe", TOPIC, aim=aim) for aim in (0.1, 0.9))
+DRAIN = Operation("drain", TOPIC)
+FIRST, SECOND = f"{TOPIC}/0", f"{TOPIC}/1"
+
+
+class Table:
+    """A client whose consumer is handed what the test says."""
+
+    node = "n0"
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.batches: list[Handed] = []
+        self.is_taken = False
+        self.committed: dict[str, int | None] = {FIRST: 3, SECOND: None}
+        self.ends = {FIRST: 3, SECOND: 2}
+
+    def use(self, topic, queues):
+        self.log.append(f"use {topic} {queues}")
+
+    async def send(self, key, value):
+        self.log.append(f"send {key} {value}")
+        return 7
+
+    async def start_handling(self, *, is_ordered):
+        self.log.append(f"start {is_ordered}")
+
+    async def stop_handling(self, *, is_tidy):
+        self.log.append(f"stop {is_tidy}")
+
+    def handed(self):
+        return self.batches[0] if self.batches else None
+
+    async def handle(self, handed):
+        self.batches.remove(handed)
+        return not self.is_taken
+
+    async def fetch_with_end(self, key):
+        return self.committed[key], self.ends[key]
+
+
+def told(story, workload=None):
+    """Run a story on virtual time: `step` does what comes next, and returns it and its answer."""
+    workload = workload or QueuePush(2)
+    table = Table()
+    client = workload.opened(table)
+
+    async def step(drawn):
+        chosen = workload.choose(drawn, client)
+        return chosen, None if chosen is None else await workload.invoke(chosen, None, client)
+
+    async def main():
+        await story(table, step)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    return table
+
+
+def test_a_consumer_runs_handles_what_waits_and_ends():
+    async def story(table, step):
+        assert (await step(STEP))[0] == Operation("subscribe", TOPIC, expected=0)
+        assert await step(STEP) == (None, None), "nothing waits"
+        table.batches = [Handed(FIRST, [(0, 4), (1, 6)]), Handed(SECOND, [(0, 8)])]
+        chosen, answer = await step(STEP)
+        assert (chosen.f, chosen.key, answer.messages) == ("handle", FIRST, [(0, 4), (1, 6)])
+        assert (await step(LEAVE))[0] == Operation("unsubscribe", TOPIC, expected=1)
+        assert (await step(LEAVE))[0].f == "subscribe", "it is in no group"
+        assert (await step(LEAVE_AT_ONCE))[0] == Operation("unsubscribe", TOPIC, expected=0)
+
+    assert told(story).log == [
+        f"use {TOPIC} 2", "start False", "stop True", "start False", "stop False",
+    ]  # fmt: skip
+
+
+def test_what_was_taken_away_is_not_handled():
+    async def story(table, step):
+        await step(STEP)
+        table.batches, table.is_taken = [Handed(FIRST, [(0, 4)])], True
+        with pytest.raises(DefiniteError, match="took it away"):
+            await step(STEP)
+
+    told(story)
+
+
+def test_in_order_everybody_leaves_in_good_order():
+    async def story(table, step):
+        assert (await step(STEP))[0].expected == 1
+        assert (await step(LEAVE_AT_ONCE))[0].expected == 1
+        await step(STEP)
+        table.batches = [Handed(FIRST, [(0, 4)])]
+        assert (await step(STEP))[0].expected == 1
+
+    assert told(story, QueuePushOrdered(2)).log[1:3] == ["start True", "stop True"]
+
+
+def test_in_the_end_consumers_go_on_until_the_group_has_committed_all():
+    async def story(table, step):
+        assert (await step(DRAIN))[0].f == "subscribe"
+        chosen, answer = await step(DRAIN)
+        assert (chosen.f, chosen.key, answer.output) == ("fetch", FIRST, 3)
+        assert (await step(DRAIN))[0].key == SECOND, "the first is consumed"
+        table.batches = [Handed(SECOND, [(0, 4), (1, 5)])]
+        assert (await step(DRAIN))[0].f == "handle", "before it is asked again"
+        table.committed[SECOND] = 2
+        assert (await step(DRAIN))[0].key == SECOND
+        assert await step(DRAIN) == (None, None)
+
+    told(story)
+
+
+def test_or_until_patience_is_over():
+    async def story(table, step):
+        asked = 0
+        while (await step(DRAIN))[0] is not None:
+            asked += 1
+        assert PATIENCE_S < trio.current_time() - began < PATIENCE_S + 1
+        assert asked > 50
+
+    began = trio.testing.MockClock().current_time()
+    told(story)
+
+
+def test_operations_are_drawn_as_the_seed_says():
+    drawn = [list(islice(QueuePush().operations("s", client, 4), 400)) for client in range(4)]
+    again = [list(islice(QueuePush().operations("s", client, 4), 400)) for client in range(4)]
+    assert drawn == again
+    assert {operation.f for operation in drawn[0]} == {"send"}
+    assert [operation.value for operation in drawn[2]][:3] == [2, 6, 10]
+    assert {operation.f for operation in drawn[1]} == {"handle", "unsubscribe"}
+    alone = {operation.f for operation in islice(QueuePush().operations("s", 0, 1), 400)}
+    assert alone == {"send", "handle", "unsubscribe"}
+    assert list(QueuePush().final_operations(0, 4)) == []
+    assert list(QueuePush().final_operations(1, 4)) == [DRAIN]
+
+
+def test_clients_that_are_handed_nothing_are_refused():
+    with pytest.raises(HarnessError, match="clients are handed no messages"):
+        QueuePush().opened(object())
+    assert QueuePush().why_not(object) == "are handed no messages"
+    with pytest.raises(UsageError, match="queues 0"):
+        QueuePush().configured({"queues": 0})
