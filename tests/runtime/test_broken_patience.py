@@ -1,0 +1,37 @@
+"""How long a run waits for its group, and for one that a node's own bug ended."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from harness.broken_rules import BROKE_RULE, FOUND_DAMAGE
+from harness.runtime.nodes import Exit
+from harness.runtime.phases import BROKEN_PATIENCE_S, HEAL_TIMEOUT_S, patience_s
+from harness.runtime.rig import is_broken
+
+
+def rig_with(*exits: Exit) -> SimpleNamespace:
+    return SimpleNamespace(world=SimpleNamespace(exits=list(exits)))
+
+
+def ended(cause: str = "", excuse: str = "") -> Exit:
+    return Exit("n1", 3, 70, asked=False, last_line="", at_ns=0, cause=cause, excuse=excuse)
+
+
+@pytest.mark.parametrize("cause", [BROKE_RULE, FOUND_DAMAGE])
+def test_a_group_with_a_broken_rule_may_never_come_back(cause: str) -> None:
+    rig = rig_with(ended(), ended(cause))
+    assert is_broken(rig.world)  # type: ignore[arg-type]
+    assert patience_s(rig, HEAL_TIMEOUT_S) == BROKEN_PATIENCE_S  # type: ignore[arg-type]
+    assert patience_s(rig, 1.0) == 1.0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "exits", [(), (ended(),), (ended(FOUND_DAMAGE, "bytes of its log were damaged"),)]
+)
+def test_any_other_one_is_waited_for(exits: tuple[Exit, ...]) -> None:
+    rig = rig_with(*exits)
+    assert not is_broken(rig.world)  # type: ignore[arg-type]
+    assert patience_s(rig, HEAL_TIMEOUT_S) == HEAL_TIMEOUT_S  # type: ignore[arg-type]
