@@ -22,7 +22,7 @@ from harness.abilities import NamesBrokers, TunesReplication, UsuallyShaken
 from harness.built_in import CAMPAIGNS
 from harness.clients import OpeningWorkload
 from harness.discovery import unknown
-from harness.draw import new_seed
+from harness.draw import draw, new_seed
 from harness.errors import UsageError
 from harness.groups import GroupWorkload
 from harness.limits import CLIENTS_MAX, check_numbers
@@ -39,6 +39,8 @@ FILE_ONLY = frozenset({"script"})
 """Keys that only a campaign file has: they are too long for a command line."""
 
 
+NODES_DRAWN = (2, 7)
+"""Sizes of groups that are drawn: even ones too, whose majority is larger than half."""
 DEFAULT = "default"
 """Among the faults of a campaign: those of its target (`default_faults`)."""
 DEFAULT_FAULTS = ("kill", "pause", "partition")
@@ -70,7 +72,7 @@ class Campaign(
         target: the system under test.
         mutant: planted bug to run it with.
         promise: another target, of whose promises it is held to all, beside its own.
-        nodes: size of the group; ids are n0, n1, ...
+        nodes: size of the group; ids are n0, n1, ... 0: two to seven, as the seed says.
         world: where it runs: as processes of this machine, each in a network namespace of its
             own (netns), or simulated, in virtual time.
         workload: what clients do.
@@ -210,6 +212,9 @@ def resolve(campaign: Campaign) -> Campaign:
         UsageError: an unknown target, mutant, workload or fault, or a number that cannot be.
     """
     check_numbers(msgspec.to_builtins(campaign))
+    seed = campaign.seed if campaign.seed is not None else new_seed()
+    nodes = campaign.nodes or draw(seed, "nodes").randint(*NODES_DRAWN)
+    campaign = msgspec.structs.replace(campaign, seed=seed, nodes=nodes)
     clients(campaign)
     target = discovery.get("targets", campaign.target)
     if campaign.mutant is not None and campaign.mutant not in target.mutants:
@@ -235,8 +240,7 @@ def resolve(campaign: Campaign) -> Campaign:
             check_event(step.on, known, f"script {number}")
     if campaign.world == "sim" and campaign.record != "none":
         raise UsageError(f"record {campaign.record}: in world sim the seed alone repeats a run")
-    seed = campaign.seed if campaign.seed is not None else new_seed()
-    return msgspec.structs.replace(campaign, seed=seed)
+    return campaign
 
 
 def default_faults(target: Target) -> tuple[str, ...]:

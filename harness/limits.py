@@ -24,7 +24,7 @@ LANES_MAX = 8
 LEASES_MAX_MS = 60_000
 
 RANGES: Mapping[str, tuple[float, float]] = {
-    "nodes": (1, NODES_MAX),
+    "nodes": (0, NODES_MAX),
     "queues": (1, QUEUES_MAX),
     "workers": (1, WORKERS_MAX),
     "key_skew": (0, SKEW_MAX),

@@ -99,6 +99,7 @@ class GroupOperations:
     def use(self, topic: str, queues: int) -> None:
         """Say which topic all is about; it is made where it is missing."""
         self._topic, self._queues = topic, queues
+        self._is_made = False
 
     def is_unbalanced(self) -> bool:
         """True if a broker said that the group has changed, or it was not asked for long."""
@@ -346,7 +347,8 @@ class GroupOperations:
             known = set()
         if not wanted <= known:
             each = -(-self._queues // len(self._brokers))
-            await self._producer.create_topic(self._topic, each)
+            had = [queue.queue_id + 1 for queue in known]  # none loses what others know of
+            await self._producer.create_topic(self._topic, max([each, *had]))
         self._is_made = True
 
     @asynccontextmanager

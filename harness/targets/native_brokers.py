@@ -296,15 +296,24 @@ class NativeClient(GroupOperations):
 
     async def append(self, key: str, value: int) -> int:
         """Send; a log's queues are like others."""
+        self._use_queue(key)
         return await self.send(key, value)
 
     async def read(self, key: str, offset: int) -> int | None:
         """Pull the message at `offset`."""
+        self._use_queue(key)
         return next((v for at, v in (await self.poll(key, offset)).messages if at == offset), None)
 
     async def end(self, key: str) -> int:
         """Ask for the queue's max offset."""
+        self._use_queue(key)
         return await self.max_offset(key)
+
+    def _use_queue(self, key: str) -> None:
+        """See to it that a topic has this queue: a broker that lost its disk has none any more."""
+        topic, _, number = key.rpartition("/")
+        if topic != self._topic or int(number) >= self._queues:
+            self.use(topic, int(number) + 1)
 
     async def aclose(self) -> None:
         """Leave the group, and close connections."""

@@ -54,7 +54,7 @@ class RunOptions:
 
     Attributes:
         target: System under test (`list targets`).
-        nodes: Size of the group; the nodes are n0, n1, ...
+        nodes: Size of the group; the nodes are n0, n1, ... 0: two to seven, as the seed says.
         faults: Comma-separated faults (`list faults`); none; all; default: those of the target.
         scenarios: Comma-separated sequences of faults (`list scenarios`) to draw beside them, none,
             or all that can be made of these faults.

@@ -22,6 +22,7 @@ from harness.campaign import (
     to_toml,
 )
 from harness.errors import UsageError
+from harness.repeat import repeat_command
 from harness.scripts import Step
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -160,7 +161,7 @@ def test_resolving_draws_a_seed_and_keeps_one_given() -> None:
         ({"scenarios": ("figure-9",)}, "unknown scenario 'figure-9'; did you mean 'figure-8'?"),
         ({"mutant": "ack-after-quorum"}, "unknown mutant of dledger .* mean 'ack-before-quorum'?"),
         ({"workload": "lag"}, "unknown workload 'lag'; did you mean 'log'?"),
-        ({"nodes": 0}, "nodes 0: expected 1 to 9"),
+        ({"nodes": -1}, "nodes -1: expected 0 to 9"),
         ({"world": "sim", "record": "inputs"}, "record inputs: in world sim the seed alone"),
         ({"queues": 0}, "queues 0: expected 1 to 1000"),
         ({"rate_hz": float("nan")}, "rate nan: expected 0 to"),
@@ -212,3 +213,12 @@ def test_faults_of_the_command_line() -> None:
 def test_what_a_script_cannot_say_is_told_in_one_line(text, line) -> None:
     with pytest.raises(UsageError, match=line):
         campaigns.resolve(loads(text, "f"))
+
+
+def test_how_many_nodes_there_are_may_be_drawn() -> None:
+    sizes = {campaigns.resolve(Campaign(seed=str(seed), nodes=0)).nodes for seed in range(60)}
+    assert sizes == {2, 3, 4, 5, 6, 7}
+    asked = campaigns.resolve(Campaign(seed="7", nodes=0, concurrency="3n"))
+    assert campaigns.resolve(Campaign(seed="7", nodes=0, concurrency="3n")) == asked
+    line = repeat_command(asked, Path("x"))
+    assert f"--nodes {asked.nodes} " in line, "the size is known by now"

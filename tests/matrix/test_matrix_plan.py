@@ -149,7 +149,7 @@ def test_what_a_world_or_a_target_cannot_do_is_kept_with_its_reason(tmp_path: Pa
     ("text", "says"),
     [
         ('faults = ["kil"]', "m.toml: kil: unknown fault 'kil'; did you mean 'kill'"),
-        ('faults = ["kill"]\n[campaign]\nnodes = 0', "kill: nodes 0: expected"),
+        ('faults = ["kill"]\n[campaign]\nnodes = 10', "kill: nodes 10: expected"),
         ('faults = ["kill"]\n[campaign]\nnods = 3', "unknown key 'nods'; did you mean 'nodes'"),
         ('worlds = ["moon"]', "unknown world 'moon'"),
         ('faults = ["kill"]\n[campaign]\ntime_limit = 5.0', "leaves 0 s for faults"),

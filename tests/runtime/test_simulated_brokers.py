@@ -20,7 +20,8 @@ from harness.history.run_folder import RunFolder
 from harness.runtime.observer import SilentObserver
 from harness.runtime.simulated import run_simulated
 from harness.runtime.supervisor import RunResult
-from harness.verdict import Verdict
+from harness.scripts import Step
+from harness.verdict import Outcome, Verdict
 
 TARGETS = ("dledger", "multi-master", "async-replication", "sync-double-write")
 
@@ -82,6 +83,21 @@ def test_a_healthy_group_keeps_its_promises_to_consumers(target: str, tmp_path: 
     assert {"group-delivery", "consumer-offsets", "durability"} <= verdicts.keys()
     told = {name: verdict.outcome.json_value for name, verdict in verdicts.items()}
     assert set(told.values()) == {True}, told
+
+
+@pytest.mark.parametrize(("target", "nodes"), [("multi-master", 2), ("async-replication", 4)])
+def test_a_log_is_read_to_its_end_though_a_disk_took_the_topic_with_it(
+    target: str, nodes: int, tmp_path: Path
+) -> None:
+    """Nobody sends any more when the last wiped master is back: its topic is made by who reads."""
+    script = (Step(fault="wipe", at=4.2, duration=0.6, victims=("n0",)),)
+    result, campaign, _ = play(
+        tmp_path, target, workload="log", nodes=nodes, faults=(), script=script, time_limit_s=6.0
+    )
+    assert result.faults.bit == 1
+    assert (result.status, result.is_drained) == ("complete", True)
+    outcomes = {verdict.outcome for verdict in judged(result.folder, campaign).values()}
+    assert Outcome.INVALID not in outcomes
 
 
 @pytest.mark.parametrize("target", ["dledger", "sync-double-write"])
