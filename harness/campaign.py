@@ -212,9 +212,7 @@ def resolve(campaign: Campaign) -> Campaign:
         UsageError: an unknown target, mutant, workload or fault, or a number that cannot be.
     """
     check_numbers(msgspec.to_builtins(campaign))
-    seed = campaign.seed if campaign.seed is not None else new_seed()
-    nodes = campaign.nodes or draw(seed, "nodes").randint(*NODES_DRAWN)
-    campaign = msgspec.structs.replace(campaign, seed=seed, nodes=nodes)
+    campaign = drawn(campaign)
     clients(campaign)
     target = discovery.get("targets", campaign.target)
     if campaign.mutant is not None and campaign.mutant not in target.mutants:
@@ -241,6 +239,13 @@ def resolve(campaign: Campaign) -> Campaign:
     if campaign.world == "sim" and campaign.record != "none":
         raise UsageError(f"record {campaign.record}: in world sim the seed alone repeats a run")
     return campaign
+
+
+def drawn(campaign: Campaign) -> Campaign:
+    """Return it with a seed, and with as many nodes as that says where it asks for 0."""
+    seed = campaign.seed if campaign.seed is not None else new_seed()
+    nodes = campaign.nodes or draw(seed, "nodes").randint(*NODES_DRAWN)
+    return msgspec.structs.replace(campaign, seed=seed, nodes=nodes)
 
 
 def default_faults(target: Target) -> tuple[str, ...]:

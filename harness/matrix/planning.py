@@ -111,6 +111,7 @@ def _campaign(wanted: Wanted, where: str, seed: str) -> Campaign:
     campaign = msgspec.structs.replace(campaign, name=wanted.id, seed=campaign.seed or seed)
     try:
         check_numbers(msgspec.to_builtins(campaign))
+        campaign = campaigns.drawn(campaign)
         campaigns.clients(campaign)
         names = [("targets", campaign.target), ("workloads", campaign.workload)]
         names += [("faults", fault) for fault in campaigns.faults_of(campaign)]
