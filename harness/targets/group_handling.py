@@ -83,8 +83,11 @@ class Handling:
         if waiting is None:
             return False
         waiting.let_go.set()
-        # Its handler may have been cancelled just before, and not know it yet.
-        await waiting.over.wait()
+        # Its handler may have been cancelled just before, and not know it yet: it will in its next
+        # turn. Whoever asks must hear which, however late it is: a message that was handled and
+        # is not in the history would be a lost one.
+        with trio.CancelScope(shield=True):
+            await waiting.over.wait()
         return waiting.is_handled
 
     async def end(self, *, is_tidy: bool) -> None:

@@ -75,6 +75,17 @@ def test_what_is_taken_away_in_the_same_moment_was_not_handled():
     played(steps)
 
 
+def test_who_handles_hears_what_came_of_it_however_late_it_is():
+    async def steps(handling, consumer):
+        with trio.CancelScope() as late:
+            late.cancel()
+            assert await handling.handle(BATCH)
+        assert consumer.moved_on
+        await handling.end(is_tidy=True)
+
+    played(steps)
+
+
 def test_one_that_is_gone_is_closed_and_has_handled_nothing():
     async def steps(handling, consumer):
         await handling.end(is_tidy=False)
