@@ -84,7 +84,7 @@ def run_for(folder: Path, seconds: float, rate_hz: float, misbehave, steps) -> l
 
 
 async def generate(worker: Worker) -> None:
-    await worker._generate(None)
+    await worker._generate()
 
 
 def invokes(events: list[Event]) -> list[Event]:
