@@ -73,8 +73,13 @@ def hunt_down(folder: Path, effort: Effort, hunt: Hunt) -> HuntOutcome:
     began_s = time.monotonic()
     if hunt.method == "sim":
         outcome = _by_seeds(effort, hunt, began_s)
-        if outcome.found is None and not outcome.runs:
+        # Seeds do not do all that clients can, and some targets have none.
+        if outcome.found is None and (hunt.bug != CLEAN or not outcome.runs):
+            seeds = outcome
             outcome = _by_campaigns(folder, effort, hunt, began_s)
+            outcome = msgspec.structs.replace(
+                outcome, runs=seeds.runs + outcome.runs, virtual_s=seeds.virtual_s
+            )
     else:
         outcome = _by_campaigns(folder, effort, hunt, began_s)
     file = outcome_file(folder, hunt)
