@@ -40,7 +40,7 @@ BAD_INPUT = [
     (["run", "--target", "redis"], "unknown target 'redis'"),
     (["run", "--mutant", "ack-before-qorum"], "did you mean 'ack-before-quorum'?"),
     (["run", "--world", "moon"], "moon"),
-    (["run", "--nodes", "0"], "nodes"),
+    (["run", "--nodes", "10"], "nodes 10: expected 0 to 9"),
     (["run", "--test-count", "0"], "--test-count 0: expected 1 to"),
     (["run", "absent.toml"], "cannot read the campaign absent.toml"),
     (["run", "misspelt.toml"], "nodse"),
