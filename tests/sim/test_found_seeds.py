@@ -49,3 +49,14 @@ def test_a_seed_of_whole_nodes_that_was_mended_stays_clean(seed: int) -> None:
     before_chains = Options(chains=False, operations_per_s=OPERATIONS_PER_S)
     schedule = draw_schedule(seed, before_chains)
     assert run_node_seed(seed, schedule=schedule).violation is None, FOUND_IN_WHOLE_NODES[seed]
+
+
+FOUND_IN_CHAINS_OF_WHOLE_NODES = {
+    447181491360000000: "a bit rotted behind the synced-to mark, where it passes for a torn tail",
+    994312115987000003: "bit rot that found nothing to rot left its node down for good",
+}
+
+
+@pytest.mark.parametrize("seed", FOUND_IN_CHAINS_OF_WHOLE_NODES, ids=str)
+def test_a_seed_with_chains_that_was_mended_stays_clean(seed: int) -> None:
+    assert run_node_seed(seed).violation is None, FOUND_IN_CHAINS_OF_WHOLE_NODES[seed]

@@ -243,21 +243,27 @@ class TrioWorld:
         self.operator.replace(host.name)
 
     def rot(self, host: Host, place: float, bit: int) -> bool:
-        """End a node and let one bit of its log rot below the mark; False where there is none."""
+        """End a node and let one bit of its log rot below the mark; False where there is none.
+
+        Behind the mark it would be a torn tail, which a node rightly cuts off.
+        """
         if host.node is None:
             return False
-        host.log.advance_mark()
-        begin, end = host.log.begin.position, host.log.end.position
+        try:
+            host.log.advance_mark()
+        except (DiskFailed, DiskFull, PowerLoss):
+            return False  # the node will meet it, too
+        begin, end = host.log.begin.position, host.log.synced.position
         if end - begin < 1:
             return False
-        self.crash(host, loses_unsynced=False)
         position = begin + int(place * (end - begin))
         file_bytes = self.settings.data_file_bytes
         start = position // file_bytes * file_bytes
         path = f"{STORE_ROOT}/dledger-{host.name}/data/{start:020}"
         platter = host.disk.platter
         if path not in platter.inodes or position - start >= platter.written_size(path):
-            return False
+            return False  # behind a file's last entry
+        self.crash(host, loses_unsynced=False)
         platter.flip_bit(path, position - start, bit)
         host.is_rotten = True
         return True
