@@ -83,9 +83,11 @@ def test_a_healthy_one_is_told_to_have_lost_nothing(
 def test_one_that_loses_what_it_acknowledged_is_found_by_its_final_reads(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its leader is the lowest node, which begins with nothing, and gives that to all."""
-    view, told = campaign(monkeypatch, tmp_path, Closed, faults=("kill",), victims=("leader",))
-    assert view.verdict == "INVALID"
+    """No node has what another one took: with the leader go the appends that it acknowledged."""
+    view, told = campaign(
+        monkeypatch, tmp_path, Closed, faults=("kill",), victims=("leader",), mutant="forgets"
+    )
+    assert view.verdict == "INVALID", view.why
     verdict = told["checkers"]["final-reads"]
     assert verdict["valid"] is False
     assert {found["kind"] for found in verdict["findings"]} == {"lost-append"}

@@ -53,7 +53,8 @@ class Node:
         self.heard[message["from"]] = time.monotonic()
         if message["term"] >= self.term and message["leader"] == message["from"]:
             self.term, self.leader = message["term"], message["leader"]
-            self.log = message["log"]
+            if self.config.get("mutant") != "forgets":
+                self.log = message["log"]
         self.term = max(self.term, message["term"])
         if message["favourite"][0] > self.favourite[0]:
             self.favourite = message["favourite"]

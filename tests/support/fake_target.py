@@ -22,7 +22,10 @@ class FakeTarget:
 
     name = "fake"
     promises = Promises(note="a fake for tests of the harness")
-    mutants: Mapping[str, str] = {"crash": "ends at start"}
+    mutants: Mapping[str, str] = {
+        "crash": "ends at start",
+        "forgets": "copies no log from the leader",
+    }
 
     def prepare(self, layout: NodeLayout) -> Launch:
         def pair(address: Address) -> list[Any]:
