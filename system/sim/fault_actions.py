@@ -182,8 +182,12 @@ class FaultActions:
         """Take a member out or let it lose its disk, if the rest can bear that."""
         world = self._world
         operator = world.operator
+        # One that is down with damaged files may have to be replaced as soon as it looks at them.
+        # With another member gone for good before that, nobody could let the new one in.
+        may_be_lost = sum(not other.is_up and other.is_rotten for other in world.present.values())
+        jobs = operator.jobs + may_be_lost
         jobs_max = REMOVALS_MAX - 1 if isinstance(fault, RemoveMember) else 0
-        if operator.jobs > jobs_max or len(world.present) < DISKS_MIN + operator.jobs:
+        if jobs > jobs_max or len(world.present) < DISKS_MIN + jobs:
             return
         if isinstance(fault, RemoveMember):
             operator.remove(member.name)
