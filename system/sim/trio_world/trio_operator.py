@@ -40,6 +40,7 @@ class TrioOperator:
         )
         self._admin = AdminClient(self._client)
         self._jobs: list[tuple[str, list[Goal]]] = []
+        self._is_at_work = False
 
     @property
     def is_busy(self) -> bool:
@@ -96,7 +97,8 @@ class TrioOperator:
 
     def _begin(self, name: str, goals: list[Goal]) -> None:
         self._jobs.append((name, goals))
-        if len(self._jobs) == 1:
+        if not self._is_at_work:  # it may still sleep after its last job
+            self._is_at_work = True
             self._world.spawn(self._work)
 
     async def _transfer(self, to: str) -> None:
@@ -138,6 +140,7 @@ class TrioOperator:
             if not goals:
                 self._jobs.pop(0)
             await trio.sleep(ASK_AGAIN_MS / 1000)
+        self._is_at_work = False
 
     async def _step(self, group: Metadata, wants_vote: bool, member: str) -> bool:
         """Take one step towards a goal; True once it is reached."""
