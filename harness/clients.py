@@ -124,17 +124,27 @@ class BatchingClient(Protocol):
         """Produce these, one behind the other; return the first one's offset."""
         ...
 
+    async def view(self, key: str, offset: int) -> int:
+        """Look the message of the last batch that has `offset` up by its id; return its value.
+
+        The id is the one that the batch's answer named for it.
+        """
+        ...
+
 
 @runtime_checkable
 class TaggingClient(Protocol):
-    """A group's client that gives messages tags, which are numbers here, and asks for one tag."""
+    """A group's client that gives messages tags, which are numbers here, and asks for some."""
 
     async def send_tagged(self, key: str, value: int, tag: int) -> int:
         """Produce `value` with that tag; return its offset."""
         ...
 
-    async def select(self, key: str, offset: int, tag: int) -> Polled:
-        """Return messages of that tag among those from `offset` up to the answer's next offset."""
+    async def select(self, key: str, offset: int, tags: Sequence[int]) -> Polled:
+        """Return messages of these tags among those from `offset` up to the answer's next offset.
+
+        They are what the client is subscribed to from then on, as others of its group are told.
+        """
         ...
 
 

@@ -111,7 +111,7 @@ class QueueWorkload:
         """Say what comes next for this client, a send or the next step of its consumer."""
         assert isinstance(client, Consumer), "opened by this workload"
         if operation.f in PRODUCED:
-            return operation
+            return client.next_of_producer(operation)
         if operation.f == "drain":
             return client.next_of_drain(operation.key, self._marker)
         assert operation.aim is not None, "a step that was not drawn"
@@ -122,6 +122,8 @@ class QueueWorkload:
     ) -> Answer:
         """Do it. A poll answers with messages, an assign with its offset, a fetch with it."""
         assert isinstance(client, Consumer), "opened by this workload"
+        if operation.f == "view":
+            return await client.view(operation)
         if operation.f in PRODUCED:
             return await client.produce(operation)
         return await client.step(operation)

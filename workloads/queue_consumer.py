@@ -54,7 +54,8 @@ class Consumer:
         self.client = client
         self._shape = shape
         self._keys = keys
-        self._selected: dict[tuple[str, int], int] = {}  # by queue and tag: where to go on
+        self._selected: dict[tuple[str, int], int] = {}  # by queue and tags: where to go on
+        self._unviewed: Operation | None = None  # of its last batch, to be looked up
         self._locked: str | None = None
         self._locked_until_s = 0.0
         self._is_in_group = False
@@ -119,10 +120,11 @@ class Consumer:
 
     def _select(self, aim: float) -> Operation:
         key = self._keys[int(aim * len(self._keys))]
-        tag = int(aim * len(self._keys) * self._shape.tags) % self._shape.tags
+        asked = self._shape.selections
+        tags = asked[int(aim * len(self._keys) * len(asked)) % len(asked)]
         is_anew = aim * 997 % 1 < SELECT_ANEW_SHARE
-        begin = 0 if is_anew else self._selected.get((key, tag), 0)
-        return Operation("select", key, value=begin, expected=tag)
+        begin = 0 if is_anew else self._selected.get((key, tags), 0)
+        return Operation("select", key, value=begin, expected=tags)
 
     def _reset(self, aim: float) -> Operation:
         """Set the group back or forward in any queue, as an operator does, who asks nobody."""
@@ -230,7 +232,10 @@ class Consumer:
             return Answer(offset=await client.send_tagged(key, value, number))
         if operation.f == "batch":
             assert isinstance(client, BatchingClient), OPENED
-            return Answer(offset=await client.send_batch(key, range(value, value + number)))
+            first = await client.send_batch(key, range(value, value + number))
+            # Which one is looked up is drawn with the batch: its size says it.
+            self._unviewed = Operation("view", key, offset=first + value // number % number)
+            return Answer(offset=first)
         assert isinstance(client, DelayingClient), OPENED
         await client.send_later(key, value, number)
         if self._markers and value == self._markers[0].value:
@@ -239,6 +244,18 @@ class Consumer:
             longest_s = number / 1_000 + OVERDUE_S
             self._awaited_until_s = trio.current_time() + longest_s
         return Answer()
+
+    def next_of_producer(self, drawn: Operation) -> Operation:
+        """Return what a producer does: look a message of its last batch up, or what was drawn."""
+        viewed, self._unviewed = self._unviewed, None
+        return viewed or drawn
+
+    async def view(self, operation: Operation) -> Answer:
+        """Look a message up by its id."""
+        key, offset = operation.key, operation.offset
+        assert isinstance(self.client, BatchingClient), OPENED
+        assert offset is not None, "nothing to look up"
+        return Answer(messages=[(offset, await self.client.view(key, offset))])
 
     async def step(self, operation: Operation) -> Answer:
         """Do a consumer's operation, and keep in mind what came of it."""
@@ -309,13 +326,14 @@ class Consumer:
         return await self._chosen(operation)
 
     async def _chosen(self, operation: Operation) -> Answer:
-        """Ask for the messages of one tag; the answer's offset is where it goes on."""
-        key, offset, tag = operation.key, operation.value, operation.expected
+        """Ask for the messages of some tags; the answer's offset is where it goes on."""
+        key, offset, tags = operation.key, operation.value, operation.expected
         assert isinstance(self.client, TaggingClient), OPENED
         assert offset is not None, "it begins nowhere"
-        assert tag is not None, "it asks for no tag"
-        polled = await self.client.select(key, offset, tag)
-        self._selected[key, tag] = polled.next_offset
+        assert tags is not None, "it asks for no tag"
+        asked = [tag for tag in range(self._shape.tags) if tags >> tag & 1]
+        polled = await self.client.select(key, offset, asked)
+        self._selected[key, tags] = polled.next_offset
         if polled.is_outside:
             raise DefiniteError(f"the queue does not reach {offset}")
         return Answer(offset=polled.next_offset, messages=polled.messages)

@@ -7,6 +7,7 @@ checkers that judge it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from random import Random
 from typing import Final
 
@@ -34,7 +35,7 @@ WAY_SHARE: Final = 0.25
 """Of a producer's steps, for each way of sending that is not the plain one."""
 SELECT_SHARE: Final = 0.3
 SELECT_ANEW_SHARE: Final = 0.05
-"""Of those who ask for a tag: they begin at the queue's first message, with pages to go through."""
+"""Of those who ask for tags: they begin at the queue's first message, with pages to go through."""
 ONEWAY_SHARE: Final = 0.5
 """Of a consumer's commits."""
 RESET_SHARE: Final = 0.02
@@ -52,7 +53,7 @@ class Shape:
     Attributes:
         delays_ms: messages may come so much later.
         batch_max: so many messages are sent at once at most.
-        tags: so many tags; consumers ask for one of them now and then.
+        tags: so many tags; consumers ask for one or two of them now and then.
         hold_s: polls wait so long for a message.
         is_ordered: consumers take a queue under its lock, whoever it belongs to.
         has_plain: beside ordered consumers there are others.
@@ -118,6 +119,12 @@ class Shape:
             return Operation("batch", key, value=value, expected=rng.randint(2, self.batch_max))
         tag = rng.randrange(self.tags) if way == "tagged" else None
         return Operation("send", key, value=value, expected=tag)
+
+    @property
+    def selections(self) -> tuple[int, ...]:
+        """What is asked for: one tag or two, tag n as the bit n."""
+        ones = [1 << tag for tag in range(self.tags)]
+        return (*ones, *(one | other for one, other in combinations(ones, 2)))
 
     def consumption(self, rng: Random) -> str | None:
         """Draw what a consumer does that has nothing to do with its own queues; None: nothing."""

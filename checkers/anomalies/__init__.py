@@ -18,7 +18,8 @@ transactions recorded whole.
   message (output null, or []) found nothing new.
 - **batch**, **delay**: sends of several messages (how many: `expected`; values and offsets follow
   the first one's), and of one that comes `expected` milliseconds later, nobody knows where.
-- **select**: the messages of one tag; docs/anomalies.md says more, and of **lock**, **unlock**.
+- **select**: the messages of some tags; docs/anomalies.md says more, and of **lock**, **unlock**.
+- **view**: a look at the message that a batch's answer said to be at `offset`, by its id.
 - **assign**, **subscribe**, **seek**: the consumer goes on elsewhere in that key; `offset` says
   where, null where nobody knows. A process that never did begins at the log's begin.
 - **txn**: a transaction recorded whole, as `extra` {"input": [["send", key, value], ["poll"]],

@@ -1,8 +1,8 @@
-"""Who asks a queue for one tag is given exactly the messages of that tag.
+"""Who asks a queue for tags is given exactly the messages that bear one of them.
 
 A `send` says its tag in `expected`, null for none; batches and delayed messages have none. A
-`select` says its tag in `expected`, from which offset in `input`; its answer's `offset` is up to
-where the broker has looked, and its messages are what it found there.
+`select` says its tags in `expected`, tag n as the bit n, and from which offset in `input`; its
+answer's `offset` is up to where the broker has looked, and its messages are what it found there.
 
 Source: RocketMQ's documentation of tag filtering; FilterAPI, DefaultMQPushConsumerImpl.
 """
@@ -28,9 +28,9 @@ NO_TAG: Final = -1
 
 
 class TagSelection:
-    """Asked for the messages of one tag, a queue gives all of them and no others.
+    """Asked for the messages of some tags, a queue gives all of them and no others.
 
-    Judges each queue by itself: no message comes that was not sent with that tag, and none is
+    Judges each queue by itself: no message comes that was not sent with such a tag, and none is
     left out that was acknowledged for an offset which the answer went over.
     """
 
@@ -54,8 +54,8 @@ class TagSelection:
         gathered = gather(findings)
         counts = gathered.sums()
         clean = (
-            f"{counts.get('selections', 0)} times a tag was asked for, {counts.get('selected', 0)}"
-            " messages came: all that bear it, and no others"
+            f"{counts.get('selections', 0)} times tags were asked for, {counts.get('selected', 0)}"
+            " messages came: all that bear them, and no others"
         )
         return conclude(NAME, gathered, context, clean=clean, what=("selected",))
 
@@ -64,7 +64,7 @@ PLUGIN = TagSelection()
 
 
 class _Selections:
-    """Answers to who asked for a tag: `rows` of them, and a row of `row`, `value` a message."""
+    """Answers to who asked for tags: `rows` of them, and a row of `row`, `value` a message."""
 
     def __init__(self, operations: pa.Table) -> None:
         self.answers = answers = Answers(operations, ("select",))
@@ -73,15 +73,16 @@ class _Selections:
         for column in ("expected", "offset"):
             if (answers.is_ok & ~is_valid(answers.table[column])).any():
                 raise ValueError(f"a select lacks its {column}")
-        self.tag, self.begin = _numbers(answers, "expected"), answers.input
+        self.tags, self.begin = _numbers(answers, "expected"), answers.input
         self.stop = _numbers(answers, "offset")
         self.row, self.offset, self.value = answers.pairs(answers.is_ok)
 
     def told(self, row: int) -> str:
         """Name one: "the select of tag 1 by process 3 (op 17)"."""
-        answers = self.answers
+        answers, tags = self.answers, int(self.tags[row])
+        names = [str(tag) for tag in range(tags.bit_length()) if tags >> tag & 1]
         who = f"process {answers.process[row]} (op {answers.op[row]})"
-        return f"the select of tag {self.tag[row]} by {who}"
+        return f"the select of {'tag' if len(names) == 1 else 'tags'} {', '.join(names)} by {who}"
 
 
 def _numbers(answers: Answers, column: str) -> Ints:
@@ -91,13 +92,12 @@ def _numbers(answers: Answers, column: str) -> Ints:
 def _unwanted(
     looks: _Selections, sends: Answers, tags: Ints, findings: Findings, context: CheckContext
 ) -> None:
-    """Add a finding for each message that came though it was not sent with that tag."""
-    rows = np.flatnonzero(~sends.is_failed & (tags != NO_TAG))
-    # A value and its tag as one number: tags are few.
-    base = int(max(tags.max(initial=0), looks.tag.max(initial=0))) + 1
-    known = sends.input[rows] * base + tags[rows]
-    came = looks.value * base + looks.tag[looks.row]
-    unwanted = np.flatnonzero(~np.isin(came, known))
+    """Add a finding for each message that came though it was not sent with one of the tags."""
+    wanted = np.zeros(len(looks.value), bool)
+    for tag in np.unique(tags[tags != NO_TAG]).tolist():
+        bearing = sends.input[~sends.is_failed & (tags == tag)]
+        wanted |= (looks.tags[looks.row] >> tag & 1 == 1) & np.isin(looks.value, bearing)
+    unwanted = np.flatnonzero(~wanted)
     order = np.argsort(sends.input, kind="stable")
 
     def describe(n: int) -> Finding:
@@ -126,12 +126,15 @@ def _missed(
     acked = np.flatnonzero(sends.is_ok & has_offset & (tags != NO_TAG))
     offset = _numbers(sends, "offset")
     acked = acked[np.argsort(offset[acked], kind="stable")]
-    of_tag = {tag: acked[tags[acked] == tag] for tag in np.unique(tags[acked]).tolist()}
+    of_tags = {
+        asked: acked[asked >> tags[acked] & 1 == 1]
+        for asked in np.unique(looks.tags[looks.rows]).tolist()
+    }
     values = np.split(looks.value, np.flatnonzero(np.diff(looks.row)) + 1)
     brought = {int(looks.row[at]): set(part.tolist()) for at, part in _starts(values)}
     missed: list[tuple[int, int]] = []
     for row in looks.rows.tolist():
-        mine = of_tag.get(int(looks.tag[row]), acked[:0])
+        mine = of_tags[int(looks.tags[row])]
         first, last = np.searchsorted(offset[mine], (looks.begin[row], looks.stop[row]))
         given = brought.get(row, set())
         missed += [
@@ -141,10 +144,12 @@ def _missed(
     def describe(n: int) -> Finding:
         row, send = missed[n]
         key = looks.answers.key
+        is_one = int(looks.tags[row]).bit_count() == 1
+        which = "that tag" if is_one else f"tag {tags[send]}"
         message = (
             f"{key}: {looks.told(row)} went from offset {looks.begin[row]} to {looks.stop[row]}"
             f" without {sends.input[send]}, which process {sends.process[send]} (op"
-            f" {sends.op[send]}) had sent with that tag to offset {offset[send]}."
+            f" {sends.op[send]}) had sent with {which} to offset {offset[send]}."
         )
         operations = (int(sends.op[send]), int(looks.answers.op[row]))
         more = details(context, int(sends.end[send]), value=sends.input[send])

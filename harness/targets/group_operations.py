@@ -85,6 +85,10 @@ class GroupOperations:
         self._heartbeat_due_s = 0.0
         self._rebalance_due_s = 0.0
         self._topic, self._queues = "", 0
+        self._subscription = "*"
+        self._lives = count(1)
+        """Numbers the consumers that were handed messages, one after the other."""
+        self._batch_ids: dict[tuple[str, int], str] = {}
         self._is_made = False
         self._locked: set[str] = set()
         """Queues that may be locked for this client."""
@@ -126,7 +130,23 @@ class GroupOperations:
         queue = self._queue(key)
         bodies = [b"%d" % value for value in values]
         async with self._definite_or_not():
-            return self._stored(await self._producer.send_batch(queue.topic, bodies, queue=queue))
+            sent = await self._producer.send_batch(queue.topic, bodies, queue=queue)
+            first = self._stored(sent)
+        self._batch_ids = {
+            (key, first + place): message_id for place, message_id in enumerate(sent.message_ids)
+        }
+        return first
+
+    async def view(self, key: str, offset: int) -> int:
+        """Ask the broker that the message's id names."""
+        async with self._definite_or_not():
+            try:
+                message_id = self._batch_ids[key, offset]
+                return value_of((await self._consumer.view(message_id)).body)
+            except (KeyError, ValueError) as error:
+                raise RefusedError(
+                    -1, f"the batch's answer named no such message: {error}"
+                ) from None
 
     async def send_tagged(self, key: str, value: int, tag: int) -> int:
         """Send a message with one of TAGS."""
@@ -136,15 +156,21 @@ class GroupOperations:
                 await self._producer.send(queue.topic, b"%d" % value, queue=queue, tags=TAGS[tag])
             )
 
-    async def select(self, key: str, offset: int, tag: int) -> Polled:
-        """Pull by a subscription of one tag; what the broker lets pass is looked at here again."""
-        queue, name = self._queue(key), TAGS[tag]
+    async def select(self, key: str, offset: int, tags: Sequence[int]) -> Polled:
+        """Pull by a subscription of tags; what the broker lets pass is looked at here again."""
+        queue, names = self._queue(key), [TAGS[tag] for tag in tags]
+        subscription = " || ".join(names)
+        self._subscription = subscription
+        if self._membership is not None:  # its next heartbeat says so
+            self._membership.subscriptions = {self._topic: subscription}
         async with self._definite_or_not():
-            pulled = await self._consumer.pull(queue, offset, count_max=POLL_MAX, subscription=name)
+            pulled = await self._consumer.pull(
+                queue, offset, count_max=POLL_MAX, subscription=subscription
+            )
         messages = [
             (each.queue_offset, value_of(each.body))
             for each in pulled.messages
-            if tags_of(each) == name
+            if tags_of(each) in names
         ]
         is_outside = pulled.status == "OFFSET_ILLEGAL" and pulled.next_offset != offset
         return Polled(messages, pulled.next_offset, is_outside)
@@ -153,7 +179,7 @@ class GroupOperations:
         """Join the group."""
         async with self._definite_or_not():
             self._membership = self._parts.membership(
-                self._consumer, self._client_id, {self._topic: "*"}, self._timeout_s
+                self._consumer, self._client_id, {self._topic: self._subscription}, self._timeout_s
             )
             taken = await self._membership.heartbeat()
             if not taken:
@@ -250,13 +276,14 @@ class GroupOperations:
     # ---- a consumer that is handed messages ---------------------------------------------
 
     async def start_handling(self, *, is_ordered: bool) -> None:
-        """Have a push consumer run beside this client, under its id."""
+        """Have a push consumer run beside this client."""
         async with self._definite_or_not():
             make = partial(
                 self._parts.group_consumer,
                 self._names,
                 group=GROUP,
-                client_id=self._client_id,
+                # One that was killed comes back as another one, as a process does.
+                client_id=f"{self._client_id}#{next(self._lives)}",
                 subscriptions={self._topic: "*"},
                 is_ordered=is_ordered,
                 intervals=intervals(self._timeout_s),

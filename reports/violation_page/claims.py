@@ -83,8 +83,8 @@ PROMISED: Final[Mapping[str, str]] = {
     ),
     "early-delivery": "A delayed message comes when its delay is over, and not before.",
     "duplicate-delivery": "A delayed message is put into its queue once.",
-    "missed-tag": "Who asks a queue for one tag is given every message that bears it.",
-    "unwanted-tag": "Who asks a queue for one tag is given only messages that bear it.",
+    "missed-tag": "Who asks a queue for tags is given every message that bears one of them.",
+    "unwanted-tag": "Who asks a queue for tags is given only messages that bear one of them.",
     "lock-overlap": (
         "While a consumer holds the lock of a queue no other one is given it, as long as the same"
         " node leads in the same term."

@@ -46,7 +46,7 @@ _MUST_SHOW: Final[Mapping[str, str]] = {
     "late-delivery": "{value}, some seconds earlier",
     "lock-overlap": "0: another consumer holds it",
     "missed-tag": "{value} among what it brought",
-    "unwanted-tag": "no message without that tag",
+    "unwanted-tag": "no message without such a tag",
     "phantom-read": "anything but {value}",
     "inconsistent-offsets": "one value at offset {offset} for all",
     "int-nonmonotonic-poll": "only what stands behind what came before",

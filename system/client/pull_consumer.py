@@ -18,7 +18,7 @@ from system.client.routes import MessageQueue
 from system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from system.remoting.command import Command, CommandError
 from system.remoting.consumer_bodies import QueueName, decode_locked, encode_locks
-from system.remoting.message_requests import SearchOffset
+from system.remoting.message_requests import SearchOffset, ViewMessage
 from system.remoting.requests import (
     Fields,
     PullMessage,
@@ -28,7 +28,7 @@ from system.remoting.requests import (
     QueueOffsetResponse,
     UpdateConsumerOffset,
 )
-from system.store.message import DamagedMessage, Message, walk_messages
+from system.store.message import DamagedMessage, Message, place_of_message_id, walk_messages
 from system.store.message_properties import TAGS, find_property
 
 SUSPEND_FLAG = 2
@@ -174,6 +174,24 @@ class PullConsumer:
             response.max_offset,
             response.suggest_which_broker_id,
         )
+
+    async def view(self, message_id: str) -> Message:
+        """Return the message that a send was told to have this id, from the broker that said so.
+
+        Raises RefusedError (also where nothing stands there), OutcomeUnknownError;
+        DamagedResponseError is one. ValueError: this is no message id.
+        """
+        address, position = place_of_message_id(message_id)
+        command = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext=ViewMessage(position).to_ext())
+        self.asked_address = address
+        answer = await self._channels.call(address, command, self._timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _unanswered(answer)
+        try:
+            (message,) = walk_messages(answer.body)
+        except (ValueError, DamagedMessage) as error:
+            raise DamagedResponseError(f"a broker sent a bad answer to a view: {error}") from None
+        return message
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's offset in a queue, None if it has none yet. Raises as `pull`."""

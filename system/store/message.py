@@ -190,3 +190,18 @@ def host_bytes(ip: str, port: int) -> bytes:
 def offset_message_id(store_host: bytes, physical_offset: int) -> bytes:
     """Return the offset message id: 32 upper-case hex digits for an IPv4 host."""
     return (store_host + _I64.pack(physical_offset)).hex().upper().encode()
+
+
+def place_of_message_id(message_id: str) -> tuple[str, int]:
+    """Return which "host:port" an offset message id names, and the position in the log there.
+
+    Raises ValueError for what is no id of an IPv4 host. Source: MessageDecoder.decodeMessageId.
+    """
+    try:
+        data = bytes.fromhex(message_id)
+    except ValueError:
+        data = b""
+    if len(data) != 16:
+        raise ValueError(f"no message id of 32 hex digits: {message_id[:64]!r}")
+    (port,), (position,) = _I32.unpack_from(data, 4), _I64.unpack_from(data, 8)
+    return f"{ipaddress.IPv4Address(data[:4])}:{port}", position

@@ -272,7 +272,7 @@ class AbleTable(LateTable):
     async def send_tagged(self, key, value, tag):
         return await self.send(key, value)
 
-    async def select(self, key, offset, tag):
+    async def select(self, key, offset, tags):
         return Polled([(2, 2)], 3)
 
     async def lock(self, key):

@@ -21,12 +21,16 @@ BUGS = [
     ("queue-delays", "delays-repeated-by-new-leader", "group-delivery", "duplicate-delivery"),
     ("queue-batches", "negative-tag-codes-unmatched", "tag-selection", "missed-tag"),
     ("queue-batches", "batch-half-stored", "group-delivery", "lost-message"),
+    ("queue-batches", "batch-has-one-id", "group-delivery", "inconsistent-offsets"),
+    ("queue-batches", "first-tag-only", "tag-selection", "missed-tag"),
+    ("queue-batches", "tags-of-the-last-heartbeat", "group-delivery", "poll-skip"),
     ("queue-held", "held-pull-not-woken", "held-polls", "late-delivery"),
     ("queue-ordered", "lock-lease-in-seconds", "queue-locks", "lock-overlap"),
     ("queue-offsets", "offset-reset-ignored", "consumer-offsets", "offset-ran-ahead"),
     ("queue-offsets", "oneway-commit-of-all-queues", "consumer-offsets", "never-committed"),
     ("queue-push", "committed-before-handled", "push-delivery", "lost-message"),
     ("queue-push", "own-division-of-queues", "push-delivery", "late-delivery"),
+    ("queue-push", "gone-consumers-stay", "push-delivery", "late-delivery"),
     ("queue-push-ordered", "unlocks-before-commit", "push-delivery", "out-of-order"),
 ]
 """Workload, planted bug, checker that finds it, kind that it finds."""

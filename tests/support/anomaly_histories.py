@@ -34,7 +34,7 @@ _LINE = re.compile(
 )
 IN_MS = "# times in ms\n"
 PUTS = {"append", "send", "enqueue", "add", "commit", "write"}
-PLACES = {"read", "assign", "subscribe", "seek"}
+PLACES = {"read", "view", "assign", "subscribe", "seek"}
 
 
 def parse(text: str) -> list[Op]:

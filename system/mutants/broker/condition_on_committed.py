@@ -41,5 +41,5 @@ PLUGIN = Mutant(
     "condition-on-committed",
     broker=ConditionOnCommitted,
     targets=GROUP,
-    hunt=Hunt("counter", ("kill", "partition")),
+    hunt=Hunt("register", ("kill", "partition")),
 )

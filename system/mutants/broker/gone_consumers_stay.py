@@ -12,7 +12,7 @@ from system.broker.broker import Broker
 from system.broker.client_heartbeats import ClientHeartbeats
 from system.broker.effects import Connection
 from system.broker.group_requests import GroupRequests
-from system.mutants import Mutant
+from system.mutants import Hunt, Mutant
 
 
 class _Remembers(ClientHeartbeats):
@@ -32,4 +32,6 @@ class GoneConsumersStay(Broker):
     groups_type = _Groups
 
 
-PLUGIN = Mutant("gone-consumers-stay", broker=GoneConsumersStay)
+PLUGIN = Mutant(
+    "gone-consumers-stay", broker=GoneConsumersStay, hunt=Hunt("queue-push", ("kill", "pause"))
+)
