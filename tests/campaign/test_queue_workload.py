@@ -269,6 +269,9 @@ class AbleTable(LateTable):
         self.queues[key] += values
         return len(self.queues[key]) - len(values)
 
+    async def view(self, key, offset):
+        return self.queues[key][offset]
+
     async def send_tagged(self, key, value, tag):
         return await self.send(key, value)
 
@@ -307,15 +310,24 @@ async def _consume_in_order():
     assert [(await player.done(step))[0] for _ in range(2)] == ["lock", "fetch"], "it asks again"
 
 
-def test_a_tag_is_asked_for_from_where_the_last_answer_ended():
+def test_tags_are_asked_for_from_where_the_last_answer_ended():
     player = Player(AbleTable(), QueueBatches(1))
     assert player.do(POLL)[0] == "subscribe"
     ask = Operation("select", TOPIC, aim=0.4)
     assert player.workload.choose(ask, player.client) == Operation(
-        "select", f"{TOPIC}/0", value=0, expected=1
+        "select", f"{TOPIC}/0", value=0, expected=0b100
     )
     assert player.do(ask) == ("select", f"{TOPIC}/0", [(2, 2)])
     assert player.workload.choose(ask, player.client).value == 3
+
+
+def test_one_message_of_a_batch_is_looked_up_by_its_id_and_then_the_producer_goes_on():
+    player = Player(AbleTable(), QueueBatches(1))
+    key = f"{TOPIC}/0"
+    batch = Operation("batch", key, value=8, expected=3)
+    assert player.do(batch)[0] == "batch"
+    assert player.do(Operation("send", key, value=16)) == ("view", key, [(5, 10)])
+    assert player.do(Operation("send", key, value=24))[0] == "send"
 
 
 def test_batches_and_tags_are_drawn_and_no_value_twice():
