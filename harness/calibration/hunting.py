@@ -42,7 +42,7 @@ class HuntOutcome(msgspec.Struct, frozen=True, kw_only=True):
         took_s: real seconds until then.
         virtual_s: virtual seconds until then; 0 of campaigns on processes.
         unknown: campaigns that ended as UNKNOWN, each with its reason.
-        failed: campaigns that the harness could not run, each with what it said.
+        failed: campaigns or seeds that the harness could not run, each with what it said.
     """
 
     hunt: Hunt
@@ -78,7 +78,10 @@ def hunt_down(folder: Path, effort: Effort, hunt: Hunt) -> HuntOutcome:
             seeds = outcome
             outcome = _by_campaigns(folder, effort, hunt, began_s)
             outcome = msgspec.structs.replace(
-                outcome, runs=seeds.runs + outcome.runs, virtual_s=seeds.virtual_s
+                outcome,
+                runs=seeds.runs + outcome.runs,
+                virtual_s=seeds.virtual_s,
+                failed=(*seeds.failed, *outcome.failed),
             )
     else:
         outcome = _by_campaigns(folder, effort, hunt, began_s)
@@ -98,9 +101,14 @@ def _by_seeds(effort: Effort, hunt: Hunt, began_s: float) -> HuntOutcome:
     if not (hunt.is_simulated and isinstance(target, Simulated)):
         return HuntOutcome(hunt=hunt, found=None, runs=0, took_s=0.0)
     found = None
+    failed: list[str] = []
     for ask in _asks(effort, hunt, tuple(target.simulator.worlds)):
-        run = target.simulator.run(ask)
         runs += 1
+        try:
+            run = target.simulator.run(ask)
+        except Exception as error:  # noqa: BLE001 - hours of other hunts are not lost for it
+            failed.append(f"seed {ask.seed} of world {ask.world}: {error!r}")
+            continue
         virtual_s += run.virtual_ms / 1e3
         if run.violation is not None:
             found = Found(
@@ -118,6 +126,7 @@ def _by_seeds(effort: Effort, hunt: Hunt, began_s: float) -> HuntOutcome:
         runs=runs,
         took_s=round(time.monotonic() - began_s, 1),
         virtual_s=round(virtual_s, 1),
+        failed=tuple(failed),
     )
 
 

@@ -153,6 +153,10 @@ class RaftCore(MemberState):
         else:
             leading.push_all(now_ms)
 
+    def holds_lease(self, now_ms: float) -> bool:
+        """Whether this member leads, and nobody else can as far as clocks are to be trusted."""
+        return self._leadership is not None and self._leadership.reads.holds_lease(now_ms)
+
     def read(self, token: Token, now_ms: float) -> None:
         """Leader: ask for a linearizable read; `token` comes back in `reads_ready`.
 

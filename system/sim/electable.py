@@ -1,8 +1,8 @@
-"""What is committed outlives any election that could be held now.
+"""What is committed outlives any election that could be held now, and a lease every one.
 
-Looked at whenever something is committed, with the members' logs and memberships as they are: that
-nobody happened to be elected just then is luck. Source: Raft sections 5.4.2 and 5.4.3 (leader
-completeness), where each of two candidates goes by the membership in its own log.
+What is committed is looked at whenever that happens, with the members' logs and memberships as
+they are: that nobody happened to be elected just then is luck. Source: Raft sections 5.4.2 and
+5.4.3 (leader completeness), where each of two candidates goes by the membership in its own log.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from system.raft.core import RaftCore
 from system.sim.violation import Violated
 
 if TYPE_CHECKING:
+    from system.sim.member import SimMember
     from system.sim.shadow import Shadow
 
 
@@ -39,4 +40,22 @@ def check_not_overtaken(shadows: Iterable[Shadow], core: RaftCore, index: int, c
             raise Violated(
                 "committed-stays-committed",
                 f"{index} is committed; {votes} members could elect {shadow.name} without it",
+            )
+
+
+def check_nobody_has_a_lease(members: Iterable[SimMember], elected: SimMember) -> None:
+    """Raise Violated where somebody was elected while the lease of a leader before it holds.
+
+    It might serve stale reads from now on: whether a client asks for one just then is luck.
+    Source: Ongaro's dissertation section 6.4.1.
+    """
+    for other in members:
+        if other is elected or not other.is_up or other.core.term >= elected.core.term:
+            continue
+        if other.core.holds_lease(other.local_ms()):
+            raise Violated(
+                "lease-shuts-out",
+                f"{elected.name} leads term {elected.core.term}, and {other.name} of term"
+                f" {other.core.term} has a lease",
+                elected.name,
             )

@@ -22,6 +22,7 @@ from system.raft.membership import Membership
 from system.raft.protocol import (
     LeadershipTransfer,
     Message,
+    Role,
     RoleChange,
     Snapshot,
     VoteResponse,
@@ -31,6 +32,7 @@ from system.remoting.requests import SendRequest
 from system.sim.bounds import check_answered, check_bounds
 from system.sim.disk import SimDisk
 from system.sim.durable_words import check_campaign, check_said, check_stalled
+from system.sim.electable import check_nobody_has_a_lease
 from system.sim.expiry import tell_disk_usage
 from system.sim.flush import Flush
 from system.sim.group_operator import REFUSED_CONNECTION
@@ -364,6 +366,8 @@ class SimMember:
         world = self.world
         for change in changes:
             world.invariants.changed_role(self.shadow, change)
+            if change.role is Role.LEADER:
+                check_nobody_has_a_lease(world.members.values(), self)
             world.actions.changed_role(self.name, change)
             world.counts.states.add((change.role.value, "entered"))
             if world.trace.write is not None:

@@ -81,6 +81,10 @@ PROMISES: dict[str, Promise] = {
         "A member whose disk stands still gives up leading.",
         "Everybody's writes would wait for one dead disk, although others could lead.",
     ),
+    "lease-shuts-out": Promise(
+        "While a leader has a lease nobody else is elected.",
+        "Each would answer reads without asking the other, and one of them from old data.",
+    ),
     "durable-survives": Promise(
         "Entries that were reported as durable are found again after any crash.",
         "Acknowledgements rest on them: what is lost here was acknowledged elsewhere.",

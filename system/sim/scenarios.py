@@ -38,6 +38,7 @@ from system.sim.faults import (
     Reorder,
     SlowDisk,
     SlowLink,
+    StallDisk,
     Strike,
     Transfer,
     Wipe,
@@ -49,6 +50,8 @@ LATEST_MS = 5000
 """So long before the end the last one begins; one that would last beyond the end is left out."""
 PARTED_MIN = 4
 """A change parts a smaller group in no way that matters."""
+TWO_OF_THREE = 3
+"""Of so many members two that are parted from a leader are a majority, as it and a new one are."""
 GAP_MS = 800
 """A group gets so long to settle between two."""
 STRUCK_IN_TURN_MIN = 5
@@ -157,6 +160,38 @@ def change_under_partition(draw: Stream, group: Group, at_ms: int) -> list[AnyFa
         RemoveMember(start_ms=change_ms, duration_ms=lasts_ms, node=name)
         for name in majority[: draw.choice((1, 2, 2))]
     ]
+
+
+def two_changes_under_partition(draw: Stream, group: Group, at_ms: int) -> list[AnyFault]:
+    """A leader is parted with a new member alone, while that one joins and an old one is removed.
+
+    A leader of three that begins a change before an earlier one is committed then needs one vote
+    beside its own, and the two that are parted from it need nobody else's.
+    """
+    if len(group.members) != TWO_OF_THREE:
+        return change_under_partition(draw, group, at_ms)
+    first, *others = group.members
+    joins_ms = at_ms + LED_AFTER_MS
+    part_ms = joins_ms + draw.randint(0, 100)
+    lasts_ms = draw.randint(4, 8) * group.timeout_ms
+    pairs = [(first, other) for other in others]
+    return [
+        Transfer(start_ms=at_ms, duration_ms=100, to=first),
+        AddMember(start_ms=joins_ms, duration_ms=lasts_ms),
+        Cut(
+            start_ms=part_ms,
+            duration_ms=lasts_ms,
+            links=(*pairs, *((other, leader) for leader, other in pairs)),
+        ),
+        RemoveMember(
+            start_ms=joins_ms + draw.randint(1, 60), duration_ms=lasts_ms, node=others[-1]
+        ),
+    ]
+
+
+def dead_disk(draw: Stream, group: Group, at_ms: int) -> list[AnyFault]:
+    """The leader's disk stands still for longer than a leader's may, and nothing else happens."""
+    return [StallDisk(start_ms=at_ms, duration_ms=draw.randint(2700, 4000), node=LEADER)]
 
 
 def overlooked_promise(draw: Stream, group: Group, at_ms: int) -> list[AnyFault]:
@@ -406,8 +441,14 @@ CHAINS = _named(
     clock_jump_at_lease,
     transfer_to_the_stale,
     final_power_loss,
+    figure_8,
+    overlooked_promise,
+    two_changes_under_partition,
+    dead_disk,
 )
 """Those that seeds draw from a stream of its own, whatever else they have."""
+OFTEN = {"figure_8": 3, "two_changes_under_partition": 3, "dead_disk": 3}
+"""How often a chain comes that needs luck to meet what it is for; the others: once."""
 SCENARIOS = {**FIRST, **CHAINS}
 """All scenarios by name."""
 
@@ -420,6 +461,7 @@ def draw_scenarios(
     until_ms: int,
     ack: str,
     among: Mapping[str, Scenario] = FIRST,
+    often: Mapping[str, int] | None = None,
     may_lose_disk: bool = False,
 ) -> tuple[AnyFault, ...]:
     """Draw up to SCENARIOS_MAX scenarios, one after the other, that end before `until_ms`.
@@ -429,7 +471,7 @@ def draw_scenarios(
     """
     if len(group.members) < 3:
         return ()
-    names = [name for name in among for _ in range(_weight(name, group))]
+    names = [name for name in among for _ in range(_weight(name, group, often or {}))]
     count = draw.randint(1, SCENARIOS_MAX)
     latest_ms = max(from_ms, until_ms - LATEST_MS)
     starts = sorted(draw.randint(from_ms, latest_ms) for _ in range(count))
@@ -456,13 +498,13 @@ def _over_ms(fault: AnyFault) -> int:
     return fault.end_ms + (int(late_ms) if late_ms > LATE_MS else 0)
 
 
-def _weight(name: str, group: Group) -> int:
+def _weight(name: str, group: Group, often: Mapping[str, int]) -> int:
     """How often a scenario comes: what needs the most luck, or a certain group, oftener there."""
     if name == overlooked_promise.__name__:
         return 6 if group.has_lease else 0
     if name == change_under_partition.__name__:
         return 3 if len(group.members) >= PARTED_MIN else 0
-    return 4 if name == struck_candidate.__name__ else 1
+    return 4 if name == struck_candidate.__name__ else often.get(name, 1)
 
 
 def _kept(fault: AnyFault, ack: str) -> AnyFault:

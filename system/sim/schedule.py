@@ -14,7 +14,7 @@ import msgspec
 from system.sim.draws import Draws, Stream
 from system.sim.fault_draws import LOSES_A_DISK, draw_faults
 from system.sim.faults import AnyFault
-from system.sim.scenarios import CHAINS, Group, draw_scenarios
+from system.sim.scenarios import CHAINS, OFTEN, Group, draw_scenarios
 from system.sim.store_draws import draw_store_faults, draw_store_settings
 
 QUEUES_MAX = 4
@@ -22,7 +22,7 @@ WAVE_MS = 1000
 """Where the load comes in waves, half of each such period is quiet."""
 SCENARIOS = 0.5
 """Which part of the seeds has scenarios (`system.sim.scenarios`), and fewer other faults."""
-CHAINED = 0.6
+CHAINED = 0.9
 """Which part of the seeds has more of them, whatever else happens there."""
 RARE_SIZES = 0.15
 """Which part of the seeds has a group of a size that is seldom run, even ones above all."""
@@ -179,6 +179,7 @@ def _with_chains(
         until_ms=options.run_ms - 7000,
         ack=settings.ack,
         among=CHAINS,
+        often=OFTEN,
         may_lose_disk=not any(fault.kind in LOSES_A_DISK for fault in faults),
     )
     return tuple(sorted((*faults, *more), key=lambda fault: fault.start_ms))

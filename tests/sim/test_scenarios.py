@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from system import mutants
 from system.sim.draws import Draws
 from system.sim.faults import LEADER, Crash, CrashAtOperation, Cut, Strike, Wipe
 from system.sim.run import run_seed
@@ -90,3 +92,35 @@ def test_whoever_stands_is_struck_and_may_come_back_with_a_higher_term():
     counts = run(quiet, Strike(start_ms=3000, duration_ms=1500, moment="stands"))
     assert counts.faults == {"cut": 1, "strike": 1}
     assert counts.elections >= 2
+
+
+AIMED = {
+    "figure_8": ("commit-by-counting", "committed-stays-committed"),
+    "two_changes_under_partition": ("change-before-term-start", "committed-stays-committed"),
+    "overlooked_promise": ("lease-after-restart", "lease-shuts-out"),
+    "dead_disk": ("leads-with-dead-disk", "stalled-disk-leads-not"),
+}
+"""Chains, each with the planted bug that it is for, and the invariant that this breaks."""
+
+
+@pytest.mark.parametrize("name", AIMED)
+def test_a_chain_shows_what_it_is_for_and_accuses_nobody_else(name):
+    mutant, invariant = AIMED[name]
+    broken = set()
+    for seed in range(8):
+        drawn = draw_schedule(seed, Options(chains=False, members=3, run_ms=16_000))
+        group = Group(THREE.members, int(drawn.settings.election_timeout_min_ms), has_lease=True)
+        settings = msgspec.structs.replace(
+            drawn.settings, lease_ms=drawn.settings.election_timeout_min_ms - 50, ack="fsync"
+        )
+        draw = Draws(seed).stream("aimed")
+        faults = (*SCENARIOS[name](draw, group, 3000), *SCENARIOS[name](draw, group, 6000))
+        schedule = msgspec.structs.replace(
+            drawn, settings=settings, faults=tuple(sorted(faults, key=lambda f: f.start_ms))
+        )
+        assert run_seed(seed, schedule=schedule).violation is None
+        found = run_seed(seed, schedule=schedule, mutant=mutants.load(mutant)).violation
+        broken.add(found and found.invariant)
+        if invariant in broken:
+            return
+    raise AssertionError(f"{mutant} broke {broken}, not {invariant}")
