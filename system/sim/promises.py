@@ -85,6 +85,18 @@ PROMISES: dict[str, Promise] = {
         "While a leader has a lease nobody else is elected.",
         "Each would answer reads without asking the other, and one of them from old data.",
     ),
+    "routes-name-who-is-there": Promise(
+        "A name server's routes name each broker that registered and has not gone, and no other.",
+        "Clients are sent to where nobody is, or find nobody although somebody is there.",
+    ),
+    "older-state-is-refused": Promise(
+        "Nobody takes a living broker's id who speaks of an older state than it has.",
+        "A leader that was replaced and does not know it would take the route back.",
+    ),
+    "deleted-is-not-routed": Promise(
+        "A topic that is deleted has no route any more.",
+        "Clients go on sending to a topic that nobody is to have.",
+    ),
     "durable-survives": Promise(
         "Entries that were reported as durable are found again after any crash.",
         "Acknowledgements rest on them: what is lost here was acknowledged elsewhere.",

@@ -17,6 +17,7 @@ from system.node.config import NodeConfig, parse
 from system.node.name_server import NameServerNode
 from system.node.planting import planted
 from system.sim.member import QUEUE_FILE_BYTES
+from system.sim.route_invariants import watched
 from system.sim.trio_world.host import first_of
 from system.sim.trio_world.host_clock import HostClock, ProcessClock
 from system.sim.trio_world.process import CURRENT, Process
@@ -53,7 +54,8 @@ class SimulatedNameServer:
         assert given["-m"] == NAME_SERVER, "it is a name server's command"
         self.name = name
         self.host, self.port = given["--host"], int(given["--port"])
-        self._registry_type = planted(given.get("--mutant", "")).registry
+        registry = planted(given.get("--mutant", "")).registry
+        self._registry_type = watched(registry, lambda found: world.violated(found, name))
         self.failure: BaseException | None = None
         self._world = world
         self._clock = HostClock(world.clock)
