@@ -38,6 +38,11 @@ class Transfer:
         self._failed_ms: dict[str, float] = {}  # at most one a member
         self._preferred_due_ms = now_ms + config.preferred_check_ms
 
+    @property
+    def due_ms(self) -> float | None:
+        """When the transfer that is under way is given up, None if there is none."""
+        return None if self.target is None else self._due_ms
+
     def begin(self, target: str, now_ms: float, *, must_leave: bool) -> None:
         """Start handing over to `target`."""
         self.target, self.must_leave = target, must_leave

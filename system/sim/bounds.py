@@ -15,6 +15,8 @@ from system.sim.violation import Violated
 HELD_MESSAGES_MAX = 256
 """Messages that wait for a write: one answer to a push for each leader met, and the votes asked
 for meanwhile, each after an election timeout."""
+TRANSFER_SLACK_MS = 500.0
+"""A transfer is looked at with each heartbeat: it may be over so much later."""
 OPERATORS_MAX = 8
 """Changes of the membership wait among the appends and are not limited with them."""
 
@@ -37,6 +39,20 @@ def check_appends(name: str, broker: Broker) -> None:
     """Raise Violated where more appends wait for an answer than may."""
     limit = _appends_max(broker) + OPERATORS_MAX
     _check(name, "pending appends", len(_appends(broker)), limit)
+
+
+def check_transfer(name: str, core: RaftCore, now_ms: float) -> None:
+    """Raise Violated where a leader goes on with a transfer that did not come about in time."""
+    leading = _leadership(core)
+    due_ms = None if leading is None else leading.transfer.due_ms
+    if due_ms is not None and now_ms > due_ms + TRANSFER_SLACK_MS:
+        assert leading is not None, "it has a transfer"
+        target = leading.transfer.target
+        raise Violated(
+            "transfers-are-given-up",
+            f"the transfer to {target} was to be given up {now_ms - due_ms:.0f} ms ago",
+            name,
+        )
 
 
 def check_bounds(name: str, broker: Broker, core: RaftCore) -> None:

@@ -29,7 +29,7 @@ from system.raft.protocol import (
 )
 from system.remoting.command import Command
 from system.remoting.requests import SendRequest
-from system.sim.bounds import check_answered, check_bounds
+from system.sim.bounds import check_answered, check_bounds, check_transfer
 from system.sim.disk import SimDisk
 from system.sim.durable_words import check_campaign, check_said, check_stalled
 from system.sim.electable import check_nobody_has_a_lease
@@ -302,6 +302,7 @@ class SimMember:
             self.broker.tick(local_ms)
             check_answered(self.name, self.broker, local_ms)
             check_stalled(self.shadow, self.core, self.flush.waiting_ms)
+            check_transfer(self.name, self.core, local_ms)
             self.pump()
         self._set_timer()
 

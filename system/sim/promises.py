@@ -97,6 +97,10 @@ PROMISES: dict[str, Promise] = {
         "A topic that is deleted has no route any more.",
         "Clients go on sending to a topic that nobody is to have.",
     ),
+    "transfers-are-given-up": Promise(
+        "A leader gives up a transfer that does not come about in time.",
+        "It takes no appends meanwhile: one dead member would keep everybody waiting.",
+    ),
     "durable-survives": Promise(
         "Entries that were reported as durable are found again after any crash.",
         "Acknowledgements rest on them: what is lost here was acknowledged elsewhere.",

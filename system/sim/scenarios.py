@@ -408,6 +408,19 @@ def transfer_to_the_stale(draw: Stream, group: Group, at_ms: int) -> list[AnyFau
     ]
 
 
+def target_goes_away(draw: Stream, group: Group, at_ms: int) -> list[AnyFault]:
+    """Leadership is handed to a member that is lost just then, and not back in time."""
+    name = draw.choice(group.members)
+    return [
+        Transfer(start_ms=at_ms, duration_ms=100, to=name),
+        Crash(
+            start_ms=at_ms + draw.randint(-20, 10),
+            duration_ms=draw.randint(2500, 4000),
+            node=name,
+        ),
+    ]
+
+
 def final_power_loss(draw: Stream, group: Group, at_ms: int) -> list[AnyFault]:
     """All machines lose power at once, in the middle of the load."""
     return _everybody_loses_power(draw, group, at_ms)
@@ -445,9 +458,10 @@ CHAINS = _named(
     overlooked_promise,
     two_changes_under_partition,
     dead_disk,
+    target_goes_away,
 )
 """Those that seeds draw from a stream of its own, whatever else they have."""
-OFTEN = {"figure_8": 3, "two_changes_under_partition": 3, "dead_disk": 3}
+OFTEN = {"figure_8": 3, "two_changes_under_partition": 3, "dead_disk": 3, "target_goes_away": 3}
 """How often a chain comes that needs luck to meet what it is for; the others: once."""
 SCENARIOS = {**FIRST, **CHAINS}
 """All scenarios by name."""

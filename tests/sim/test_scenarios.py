@@ -98,6 +98,7 @@ AIMED = {
     "figure_8": ("commit-by-counting", "committed-stays-committed"),
     "two_changes_under_partition": ("change-before-term-start", "committed-stays-committed"),
     "overlooked_promise": ("lease-after-restart", "lease-shuts-out"),
+    "target_goes_away": ("transfer-never-given-up", "transfers-are-given-up"),
     "dead_disk": ("leads-with-dead-disk", "stalled-disk-leads-not"),
 }
 """Chains, each with the planted bug that it is for, and the invariant that this breaks."""
