@@ -24,7 +24,7 @@ from system.store.log_writer import LogWriter
 
 GROUP = ("dledger",)
 MASTERS = ("multi-master", "async-replication", "sync-double-write")
-REPLICATED = ("async-replication", "sync-double-write")
+REPLICATED = ("sync-double-write", "async-replication")
 ALL = (*GROUP, *MASTERS)
 """The targets whose nodes, clients or name servers have the part that a bug is in."""
 

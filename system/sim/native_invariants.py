@@ -33,6 +33,7 @@ class NativeShadow:
         written: up to where the operating system was said to have it.
         durable: up to where a flush ended.
         content: the bytes from `begin` to `end`.
+        agrees: of a slave that has more than its master came back with: up to where they are one.
     """
 
     def __init__(self, name: str, group: str, config: NativeConfig) -> None:
@@ -41,6 +42,7 @@ class NativeShadow:
         self.config = config
         self.begin = self.end = self.written = self.durable = 0
         self.content = bytearray()
+        self.agrees: int | None = None
         self.lost_disk = False
         self.lost_power = False
         self.recovered = 0
@@ -83,9 +85,18 @@ class NativeInvariants:
         shadow.durable = min(shadow.durable, shadow.end)
         shadow.recovered = log.synced.position
         shadow.lost_power = False
-        if config.is_master and self._masters.get(group) is not shadow:
-            self._masters[group], self._copied[group] = shadow, 0
+        if config.is_master:
+            if self._masters.get(group) is not shadow:
+                self._masters[group], self._copied[group] = shadow, 0
+            self._part_slaves(shadow)
         return shadow
+
+    def _part_slaves(self, master: NativeShadow) -> None:
+        """A master is back, with less than it had perhaps: what slaves have more is no copy."""
+        self._copied[master.group] = min(self._copied[master.group], master.end)
+        for slave in self.shadows.values():
+            if slave.group == master.group and slave is not master and slave.end > master.end:
+                slave.agrees = min(master.end, slave.end if slave.agrees is None else slave.agrees)
 
     def lost_disk(self, name: str) -> None:
         """All that a broker had is gone."""
@@ -163,6 +174,11 @@ class NativeInvariants:
             shadow.durable = max(shadow.durable, position)
         if not shadow.config.is_master:
             has = position if shadow.config.is_sync_flush else shadow.written
+            if shadow.agrees is not None:
+                if shadow.end <= shadow.agrees:
+                    shadow.agrees = None  # it has given up what its master lacks
+                else:
+                    has = min(has, shadow.agrees)
             self._copied[shadow.group] = max(self._copied.get(shadow.group, 0), has)
 
     # ---- what clients are told --------------------------------------------------------------

@@ -101,6 +101,10 @@ PROMISES: dict[str, Promise] = {
         "A leader gives up a transfer that does not come about in time.",
         "It takes no appends meanwhile: one dead member would keep everybody waiting.",
     ),
+    "saved-is-loaded": Promise(
+        "A broker begins with the offsets that it saved last.",
+        "Groups would go on where they were long ago, and consume everything once more.",
+    ),
     "durable-survives": Promise(
         "Entries that were reported as durable are found again after any crash.",
         "Acknowledgements rest on them: what is lost here was acknowledged elsewhere.",

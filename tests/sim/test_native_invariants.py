@@ -17,7 +17,7 @@ from harness.targets.simulated_group import BrokerGroup
 from harness.targets.sync_double_write import PLUGIN as SYNC
 from system.broker.broker import Broker
 from system.mutants import HEALTHY, Mutant
-from system.native.config import NativeConfig
+from system.native.config import BrokerRole, NativeConfig
 from system.native.core import NativeCore
 from system.node.native_parts import NativeParts
 from system.raft.batch import Batch, LogEnd
@@ -212,3 +212,20 @@ def test_a_log_goes_on_where_it_ended() -> None:
 
 def _bytes_at(position: int) -> Batch:
     return NativeBatch(position, 10, 0, position, bytes(10))
+
+
+def test_what_a_slave_has_beyond_its_master_is_no_copy() -> None:
+    invariants = NativeInvariants()
+    master = NativeShadow("n0", "broker-0", NativeConfig(role=BrokerRole.SYNC_MASTER))
+    slave = NativeShadow("n1", "broker-0", NativeConfig(role=BrokerRole.SLAVE))
+    invariants.shadows = {"n0": master, "n1": slave}
+    master.end, slave.end, slave.written = 60, 100, 100
+    invariants._masters["broker-0"], invariants._copied["broker-0"] = master, 100
+    invariants._part_slaves(master)
+    invariants.flushed(slave, 100)
+    assert invariants._copied["broker-0"] == 60
+    slave.end = slave.written = 60
+    invariants.flushed(slave, 60)
+    slave.end = slave.written = 80
+    invariants.flushed(slave, 80)
+    assert invariants._copied["broker-0"] == 80

@@ -19,6 +19,7 @@ from system.node.node import Node
 from system.raft.core import RaftCore
 from system.raft.protocol import Message, RoleChange
 from system.sim.disk import SimDisk
+from system.sim.trio_world.config_watch import SavedFiles
 from system.sim.trio_world.disk_time import TimedDiskWork
 from system.sim.trio_world.host_clock import HostClock, ProcessClock
 from system.sim.trio_world.native_watch import NativeWatch
@@ -49,6 +50,7 @@ class Host:
         self.incarnation = 0
         self.is_up = False
         self.is_rotten = False
+        self._saved = SavedFiles()
         """A bit of its log was flipped: that it does not start is explained."""
         self.must_notice = False
         """A file was damaged that no start may pass over."""
@@ -130,6 +132,7 @@ class Host:
         """Be a machine with an empty disk; return how many files went, and their bytes."""
         assert not self.is_up, "the disk of a process that runs is its own"
         self.world.native_invariants.lost_disk(self.name)
+        self._saved = SavedFiles()
         return self.disk.platter.wipe()
 
     def end(self) -> None:
@@ -157,7 +160,7 @@ class Host:
     def _new_watch(self) -> Watch | NativeWatch:
         """Return what tells the invariants of the next incarnation."""
         if self.config.native is not None:
-            return NativeWatch(self.name, self.world.native_invariants, self)
+            return NativeWatch(self.name, self.world.native_invariants, self, self._saved)
         return Watch(self.config.self_id, self.world.invariants, self)
 
     async def _run(

@@ -12,6 +12,7 @@ from system.node.node import Node
 from system.raft.protocol import Write
 from system.sim.bounds import check_answered, check_appends
 from system.sim.native_invariants import NativeInvariants, NativeShadow
+from system.sim.trio_world.config_watch import SavedFiles, watched
 from system.sim.trio_world.watch import Reporter
 from system.sim.violation import Violated
 from system.store.log_writer import WritableLog
@@ -21,8 +22,11 @@ from system.store.native_commit_log import NativeCommitLog
 class NativeWatch:
     """One incarnation of a broker, as the invariants see it."""
 
-    def __init__(self, name: str, invariants: NativeInvariants, reporter: Reporter) -> None:
+    def __init__(
+        self, name: str, invariants: NativeInvariants, reporter: Reporter, saved: SavedFiles
+    ) -> None:
         self._name = name
+        self._saved = saved
         self._invariants = invariants
         self._reporter = reporter
         self._shadow: NativeShadow | None = None
@@ -90,7 +94,9 @@ class NativeWatch:
                 watch.synced(write_seq)
                 super().synced(write_seq, now_ms)
 
-        return replace(parts, broker=WatchedBroker)
+        files = watched(parts.native.config_files, self._saved, self._reporter.violated)
+        native = replace(parts.native, config_files=files)
+        return replace(parts, broker=WatchedBroker, native=native)
 
     def ticked(self, broker: Broker, now_ms: float) -> None:
         """Time has passed for the broker."""

@@ -1,0 +1,57 @@
+"""What a broker saved of offsets is loaded again, whatever ended its process."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from harness.targets import native_brokers
+from harness.targets.multi_master import PLUGIN as MASTERS
+from harness.targets.simulated_group import BrokerGroup
+from system import mutants
+from system.sim.trio_world.config_watch import SavedFiles
+from system.sim.violation import Violated
+from system.store.disk import DiskFailed, StoreError
+from tests.sim.test_native_invariants import play, send, tried
+
+SAVE_S = 11.0
+"""Offsets are written every 5 s, delays every 10."""
+
+
+async def commit_and_lose_power(group: BrokerGroup, client: native_brokers.NativeClient) -> None:
+    await send(group, client)
+    for offset in range(1, 4):  # checkpoints have offsets, too: what was saved is newer
+        await client.commit("t/0", offset)
+        await client.commit("t/1", offset)
+        await trio.sleep(SAVE_S)
+    for node in ("n0", "n1"):
+        group.kill(node)
+        group.start(node)
+        await trio.sleep(1)
+        await tried(client, 100)
+        group.lose_power(node)
+        group.start(node)
+    await trio.sleep(1)
+
+
+@pytest.mark.parametrize("bug", ["offsets-not-loaded", "config-file-in-place"])
+def test_offsets_that_are_not_there_again_are_told(
+    monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    broken = play(monkeypatch, MASTERS, commit_and_lose_power, mutants.load(bug))
+    assert "saved-is-loaded" in broken
+
+
+def test_a_sound_broker_begins_with_what_it_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert play(monkeypatch, MASTERS, commit_and_lose_power) == []
+
+
+def test_a_file_that_cannot_be_read_is_told_unless_the_disk_fails() -> None:
+    saved = SavedFiles()
+    saved.unreadable(StoreError("bad JSON"))  # nothing was saved: somebody else's file
+    saved.begins("consumerOffset", b'{"offsetTable":{"t@g":{"0":5}}}')
+    saved.unreadable(StoreError("bad JSON"))  # nor was it ever replaced
+    saved.done("consumerOffset")
+    saved.unreadable(DiskFailed("EIO"))
+    with pytest.raises(Violated, match="bad JSON"):
+        saved.unreadable(StoreError("bad JSON"))
