@@ -7,6 +7,7 @@ machine goes through but the loss of its disk. Source: RocketMQ's ConfigManager;
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from system.broker.broker_tables import BrokerTables
@@ -60,14 +61,11 @@ def watched(base: type[ConfigFiles], saved: SavedFiles, report: Report) -> type[
     class Watched(base):  # type: ignore[valid-type, misc]
         def load(self) -> None:
             try:
-                try:
-                    super().load()
-                except StoreError as error:
-                    saved.unreadable(error)
-                    raise
-                saved.check(self._tables)
-            except Violated as found:
-                report(found)
+                super().load()
+            except StoreError as error:
+                _reported(report, partial(saved.unreadable, error))
+                raise
+            _reported(report, partial(saved.check, self._tables))
 
         def _replace(self, name: str, data: bytes) -> None:
             saved.begins(name, data)
@@ -75,6 +73,13 @@ def watched(base: type[ConfigFiles], saved: SavedFiles, report: Report) -> type[
             saved.done(name)
 
     return Watched
+
+
+def _reported(report: Report, check: Callable[[], None]) -> None:
+    try:
+        check()
+    except Violated as found:
+        report(found)
 
 
 def _table(data: bytes) -> Any:
