@@ -29,5 +29,5 @@ PLUGIN = Mutant(
     "config-file-in-place",
     native=NativeParts(config_files=ConfigFileInPlace),
     targets=MASTERS,
-    hunt=Hunt("queue", ("power", "kill")),
+    hunt=Hunt("queue", ("power",)),
 )
