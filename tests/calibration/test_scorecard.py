@@ -46,6 +46,7 @@ def test_a_bug_that_one_method_finds_is_found_and_the_others_are_missed() -> Non
     assert lines[0] == "1 of 2 planted bugs found"
     assert "missed: b (f)" in lines
     assert lines[-1] == "1 of 4 hunts were not done"
+    assert render_scorecard(card).count("missed</span>") == 2, "b by default, and a"
 
 
 def test_in_time_is_the_median_over_all_hunts_also_those_that_found_nothing() -> None:
