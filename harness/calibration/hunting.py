@@ -71,47 +71,79 @@ def read_outcome(folder: Path, hunt: Hunt) -> HuntOutcome | None:
 def hunt_down(folder: Path, effort: Effort, hunt: Hunt) -> HuntOutcome:
     """Hunt, and keep the outcome in a file of its own as soon as it is known."""
     began_s = time.monotonic()
-    if hunt.method == "sim":
-        outcome = _by_seeds(effort, hunt, began_s)
-        # Seeds do not do all that clients can, and some targets have none.
-        if outcome.found is None and (hunt.bug != CLEAN or not outcome.runs):
-            seeds = outcome
-            outcome = _by_campaigns(folder, effort, hunt, began_s)
-            outcome = msgspec.structs.replace(
-                outcome,
-                runs=seeds.runs + outcome.runs,
-                virtual_s=seeds.virtual_s,
-                failed=(*seeds.failed, *outcome.failed),
-            )
-    else:
-        outcome = _by_campaigns(folder, effort, hunt, began_s)
+    tries = _Tries(folder, hunt)
+    for attempt in attempts(effort, hunt):
+        tries.try_(attempt)
+        if tries.found is not None:
+            break
+    outcome = HuntOutcome(
+        hunt=hunt,
+        found=tries.found,
+        runs=tries.runs,
+        took_s=round(time.monotonic() - began_s, 1),
+        virtual_s=round(tries.virtual_s, 1),
+        unknown=tuple(tries.unknown),
+        failed=tuple(tries.failed),
+    )
     file = outcome_file(folder, hunt)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, msgspec.json.encode(outcome).decode() + "\n")
     return outcome
 
 
-# ---- seeds of the simulated worlds ----------------------------------------------------------
+def attempts(effort: Effort, hunt: Hunt) -> Iterator[Ask | int]:
+    """Yield what a hunt does until something is found: seeds, and campaigns by their numbers.
 
-
-def _by_seeds(effort: Effort, hunt: Hunt, began_s: float) -> HuntOutcome:
-    """Run seeds of each simulated world of the target; nothing where the bug cannot be there."""
+    In the simulated worlds campaigns come between seeds, which do not do all that clients can;
+    with the correct system only where the target has no seeds.
+    """
+    campaigns = 1 if hunt.bug == CLEAN else effort.runs_max
     target = discovery.get("targets", hunt.target)
-    runs, virtual_s = 0, 0.0
-    if not (hunt.is_simulated and isinstance(target, Simulated)):
-        return HuntOutcome(hunt=hunt, found=None, runs=0, took_s=0.0)
-    found = None
-    failed: list[str] = []
-    for ask in _asks(effort, hunt, tuple(target.simulator.worlds)):
-        runs += 1
+    if not (hunt.method == "sim" and hunt.is_simulated and isinstance(target, Simulated)):
+        yield from range(campaigns)
+        return
+    seeds = int(effort.virtual_s_max / VIRTUAL_S_DEFAULT)
+    together = -(-seeds // campaigns)
+    for number in range(campaigns):
+        some = range(number * together, min(seeds, (number + 1) * together))
+        for world in target.simulator.worlds:
+            for seed in some:
+                yield Ask(seed=hunt.seed + seed, world=world, mutant=hunt.bug or None)
+        if hunt.bug != CLEAN:
+            yield number
+
+
+class _Tries:
+    """What a hunt has tried so far, and what came of it."""
+
+    def __init__(self, folder: Path, hunt: Hunt) -> None:
+        self._folder = folder
+        self._hunt = hunt
+        self.found: Found | None = None
+        self.runs = 0
+        self.virtual_s = 0.0
+        self.unknown: list[str] = []
+        self.failed: list[str] = []
+
+    def try_(self, attempt: Ask | int) -> None:
+        """Run a seed, or a campaign."""
+        self.runs += 1
+        if isinstance(attempt, Ask):
+            self._seed(attempt)
+        else:
+            self._campaign(attempt)
+
+    def _seed(self, ask: Ask) -> None:
+        target = discovery.get("targets", self._hunt.target)
+        assert isinstance(target, Simulated), "it has seeds"
         try:
             run = target.simulator.run(ask)
         except Exception as error:  # hours of other hunts are not lost for one
-            failed.append(f"seed {ask.seed} of world {ask.world}: {error!r}")
-            continue
-        virtual_s += run.virtual_ms / 1e3
+            self.failed.append(f"seed {ask.seed} of world {ask.world}: {error!r}")
+            return
+        self.virtual_s += run.virtual_ms / 1e3
         if run.violation is not None:
-            found = Found(
+            self.found = Found(
                 by=(run.violation.invariant,),
                 world=ask.world,
                 kinds=(run.violation.invariant,),
@@ -119,52 +151,20 @@ def _by_seeds(effort: Effort, hunt: Hunt, began_s: float) -> HuntOutcome:
                 faults=(),
                 seed=str(ask.seed),
             )
-            break
-    return HuntOutcome(
-        hunt=hunt,
-        found=found,
-        runs=runs,
-        took_s=round(time.monotonic() - began_s, 1),
-        virtual_s=round(virtual_s, 1),
-        failed=tuple(failed),
-    )
 
-
-def _asks(effort: Effort, hunt: Hunt, worlds: tuple[str, ...]) -> Iterator[Ask]:
-    for world in worlds:
-        for number in range(int(effort.virtual_s_max / VIRTUAL_S_DEFAULT)):
-            yield Ask(seed=hunt.seed + number, world=world, mutant=hunt.bug or None)
-
-
-# ---- campaigns ------------------------------------------------------------------------------
-
-
-def _by_campaigns(folder: Path, effort: Effort, hunt: Hunt, began_s: float) -> HuntOutcome:
-    found = None
-    unknown: list[str] = []
-    failed: list[str] = []
-    runs = 0
-    for number in range(effort.runs_max if hunt.bug != CLEAN else 1):
-        runs += 1
+    def _campaign(self, number: int) -> None:
+        hunt = self._hunt
         seed = f"{hunt.seed + number:x}"
-        store = folder / "runs" / hunt.id / f"{number}"
+        store = self._folder / "runs" / hunt.id / f"{number}"
         code, said = _run(hunt, seed, store)
         if code == ExitCode.INVALID:
-            found = _read_found(folder, store / hunt.id / LATEST, hunt, seed)
-            break
+            self.found = _read_found(self._folder, store / hunt.id / LATEST, hunt, seed)
+            return
         if code == ExitCode.UNKNOWN:
-            unknown.append(_summary(store / hunt.id / LATEST) or said)
+            self.unknown.append(_summary(store / hunt.id / LATEST) or said)
         elif code != ExitCode.VALID:
-            failed.append(said)
+            self.failed.append(said)
         shutil.rmtree(store, ignore_errors=True)
-    return HuntOutcome(
-        hunt=hunt,
-        found=found,
-        runs=runs,
-        took_s=round(time.monotonic() - began_s, 1),
-        unknown=tuple(unknown),
-        failed=tuple(failed),
-    )
 
 
 def _run(hunt: Hunt, seed: str, store: Path) -> tuple[int, str]:

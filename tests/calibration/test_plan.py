@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import discovery
 from harness.abilities import PlantedBug
+from harness.calibration.hunting import attempts
 from harness.calibration.plan import CLEAN, METHODS, SEED_STRIDE, Effort, make_plan, planted_bugs
 
 BUG = PlantedBug(name="lost-vote", family="consensus", targets=("dledger",), breaks="votes")
@@ -39,3 +41,16 @@ def test_a_bug_of_several_targets_is_there_once() -> None:
     bugs = planted_bugs(targets)
     assert len({bug.name for bug in bugs}) == len(bugs) >= 33
     assert next(bug for bug in bugs if bug.name == "ack-before-quorum").targets == ("dledger",)
+
+
+def test_simulated_campaigns_come_between_seeds_of_both_worlds() -> None:
+    plan = make_plan([BUG], {"dledger": 1}, ["sim"], 1, Effort(runs_max=5), 7)
+    seeded, clean = (msgspec.structs.replace(hunt, is_simulated=True) for hunt in plan.hunts)
+    tried = list(attempts(plan.effort, seeded))
+    assert [one for one in tried if isinstance(one, int)] == [0, 1, 2, 3, 4]
+    assert isinstance(tried[8], int), "after four seeds of each world"
+    asks = [one for one in tried if not isinstance(one, int)]
+    assert len({(one.seed, one.world) for one in asks}) == len(asks) == 40
+    assert not any(isinstance(one, int) for one in attempts(plan.effort, clean))
+    unseeded = msgspec.structs.replace(seeded, is_simulated=False)
+    assert list(attempts(plan.effort, unseeded)) == [0, 1, 2, 3, 4]
