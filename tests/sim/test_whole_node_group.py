@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import trio
 
 from system.client import BrokerGroupClient, RefusedError
 from system.mutants import load
+from system.sim.flush import Flush
 from system.sim.schedule import Settings
 from system.sim.trio_world.group import UNTOUCHED, SimulatedGroup, run_group
+from system.sim.trio_world.trio_operator import TrioOperator
+from system.store.log_entries import NotContiguous
 
 
 def client_of(group: SimulatedGroup) -> BrokerGroupClient:
@@ -147,3 +151,34 @@ def test_what_the_course_raises_gets_out_and_violations_are_noted():
 
     with pytest.raises(LookupError, match="committed-is-durable"):
         run_group(course, seed=1, mutant=load("ack-before-fsync"))
+
+
+def test_a_job_that_comes_while_the_operator_sleeps_after_its_last_one_is_done_by_the_same_task():
+    """Two tasks at work on one list of jobs took a job each from under the other."""
+    started = []
+    operator = TrioOperator.__new__(TrioOperator)
+    operator._jobs, operator._is_at_work = [], False
+    operator._world = SimpleNamespace(spawn=started.append)
+    operator.remove("n0")
+    operator._jobs.clear()  # done, and it sleeps
+    operator.remove("n1")
+    assert len(started) == 1
+    operator._jobs.clear()
+    operator._is_at_work = False
+    operator.remove("n2")
+    assert len(started) == 2
+
+
+def test_what_a_dying_process_makes_of_its_last_writes_ends_no_run():
+    """A disk that fails in the middle of a batch leaves what the rest does not continue."""
+
+    def carry_out(writes):
+        raise NotContiguous("entries 5..5 do not continue 5")
+
+    flush = Flush.__new__(Flush)
+    platter = SimpleNamespace(operations=7, stop_at=None)
+    flush._member = SimpleNamespace(disk=SimpleNamespace(is_dead=False, platter=platter))
+    flush._writer = SimpleNamespace(carry_out=carry_out)
+    flush._is_busy, flush._in_flight = True, ("a write",)
+    assert flush.break_off(3) == ("a write",)
+    assert platter.stop_at == 10
