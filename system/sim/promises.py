@@ -102,7 +102,7 @@ PROMISES: dict[str, Promise] = {
         "It takes no appends meanwhile: one dead member would keep everybody waiting.",
     ),
     "saved-is-loaded": Promise(
-        "A broker begins with the offsets that it saved last.",
+        "A broker begins with the offsets that it saved last, or with later ones.",
         "Groups would go on where they were long ago, and consume everything once more.",
     ),
     "durable-survives": Promise(
