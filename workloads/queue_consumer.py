@@ -233,7 +233,7 @@ class Consumer:
         if operation.f == "batch":
             assert isinstance(client, BatchingClient), OPENED
             first = await client.send_batch(key, range(value, value + number))
-            # Which one is looked up is drawn with the batch: its size says it.
+            # No draw of its own, which an answer would move on: value and size say which one.
             self._unviewed = Operation("view", key, offset=first + value // number % number)
             return Answer(offset=first)
         assert isinstance(client, DelayingClient), OPENED

@@ -73,7 +73,7 @@ def hunt_down(folder: Path, effort: Effort, hunt: Hunt) -> HuntOutcome:
     began_s = time.monotonic()
     tries = _Tries(folder, hunt)
     for attempt in attempts(effort, hunt):
-        tries.try_(attempt)
+        tries.run(attempt)
         if tries.found is not None:
             break
     outcome = HuntOutcome(
@@ -125,7 +125,7 @@ class _Tries:
         self.unknown: list[str] = []
         self.failed: list[str] = []
 
-    def try_(self, attempt: Ask | int) -> None:
+    def run(self, attempt: Ask | int) -> None:
         """Run a seed, or a campaign."""
         self.runs += 1
         if isinstance(attempt, Ask):
@@ -138,7 +138,10 @@ class _Tries:
         assert isinstance(target, Simulated), "it has seeds"
         try:
             run = target.simulator.run(ask)
-        except Exception as error:  # hours of other hunts are not lost for one
+        except Exception as error:
+            if self._hunt.bug == CLEAN:
+                raise  # that nobody accused the correct system would be said of seeds not run
+            # A planted bug may break the simulator: hours of other hunts are not lost for it.
             self.failed.append(f"seed {ask.seed} of world {ask.world}: {error!r}")
             return
         self.virtual_s += run.virtual_ms / 1e3

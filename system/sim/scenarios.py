@@ -50,7 +50,7 @@ LATEST_MS = 5000
 """So long before the end the last one begins; one that would last beyond the end is left out."""
 PARTED_MIN = 4
 """A change parts a smaller group in no way that matters."""
-TWO_OF_THREE = 3
+TWO_CHANGES_MEMBERS = 3
 """Of so many members two that are parted from a leader are a majority, as it and a new one are."""
 GAP_MS = 800
 """A group gets so long to settle between two."""
@@ -168,7 +168,7 @@ def two_changes_under_partition(draw: Stream, group: Group, at_ms: int) -> list[
     A leader of three that begins a change before an earlier one is committed then needs one vote
     beside its own, and the two that are parted from it need nobody else's.
     """
-    if len(group.members) != TWO_OF_THREE:
+    if len(group.members) != TWO_CHANGES_MEMBERS:
         return change_under_partition(draw, group, at_ms)
     first, *others = group.members
     joins_ms = at_ms + LED_AFTER_MS

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import discovery
 from harness.abilities import PlantedBug
-from harness.calibration.hunting import attempts
+from harness.calibration import hunting
+from harness.calibration.hunting import attempts, hunt_down
 from harness.calibration.plan import CLEAN, METHODS, SEED_STRIDE, Effort, make_plan, planted_bugs
+from harness.verdict import ExitCode
 
 BUG = PlantedBug(name="lost-vote", family="consensus", targets=("dledger",), breaks="votes")
 
@@ -54,3 +58,25 @@ def test_simulated_campaigns_come_between_seeds_of_both_worlds() -> None:
     assert not any(isinstance(one, int) for one in attempts(plan.effort, clean))
     unseeded = msgspec.structs.replace(seeded, is_simulated=False)
     assert list(attempts(plan.effort, unseeded)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("bug", ["lost-vote", CLEAN])
+def test_a_seed_that_cannot_be_run_is_told_of_a_planted_bug_and_hides_nothing_of_the_correct_system(
+    bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: object) -> None:
+        raise IndexError("pop from empty list")
+
+    target = discovery.get("targets", "dledger")
+    monkeypatch.setattr(type(target.simulator), "run", lambda _, ask: fails(ask))
+    monkeypatch.setattr(hunting, "_run", lambda *_: (ExitCode.VALID, ""))
+    plan = make_plan([BUG], {"dledger": 1}, ["sim"], 1, Effort(virtual_s_max=30.0, runs_max=1), 7)
+    (hunt,) = (one for one in plan.hunts if one.bug == bug)
+    hunt = msgspec.structs.replace(hunt, is_simulated=True)
+    if bug == CLEAN:
+        with pytest.raises(IndexError):
+            hunt_down(tmp_path, plan.effort, hunt)
+        return
+    outcome = hunt_down(tmp_path, plan.effort, hunt)
+    assert len(outcome.failed) == 2, "one of each world"
+    assert "pop from empty list" in outcome.failed[0]
