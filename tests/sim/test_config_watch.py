@@ -9,7 +9,7 @@ from harness.targets import native_brokers
 from harness.targets.multi_master import PLUGIN as MASTERS
 from harness.targets.simulated_group import BrokerGroup
 from system import mutants
-from system.sim.trio_world.config_watch import SavedFiles
+from system.sim.trio_world.config_watch import SavedFiles, _behind
 from system.sim.violation import Violated
 from system.store.disk import DiskFailed, StoreError
 from tests.sim.test_native_invariants import play, send, tried
@@ -55,3 +55,21 @@ def test_a_file_that_cannot_be_read_is_told_unless_the_disk_fails() -> None:
     saved.unreadable(DiskFailed("EIO"))
     with pytest.raises(Violated, match="bad JSON"):
         saved.unreadable(StoreError("bad JSON"))
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded", "said"),
+    [
+        ({"t@g": {"0": 5}}, {"t@g": {"0": 5}}, ""),
+        ({"t@g": {"0": 5}}, {"t@g": {"0": 6, "1": 1}}, ""),
+        (
+            {"t@g": {"0": 5}},
+            {"t@g": {"0": 4}},
+            "it begins at 4 in queue 0 of t@g, 5 had been saved",
+        ),
+        ({"t@g": {"0": 5}}, {}, "it begins with none in queue 0 of t@g, 5 had been saved"),
+        ({"2": 7}, {"2": 6}, "it begins at 6 in level 2, 7 had been saved"),
+    ],
+)
+def test_the_offset_that_is_older_is_named(saved: object, loaded: object, said: str) -> None:
+    assert _behind(loaded, saved) == said

@@ -43,12 +43,9 @@ class SavedFiles:
         """Compare with what a process has loaded. Raises Violated."""
         for name, saved in self._saved.items():
             loaded = _table(encode_tables(name, tables, 0))
-            may_be = (saved, *self._begun.get(name, ()))
-            if not any(_is_as_far(loaded, one) for one in may_be):
-                raise Violated(
-                    "saved-is-loaded",
-                    f"{name} begins with {_told(loaded)}, saved was {_told(saved)}",
-                )
+            behind = [_behind(loaded, one) for one in (saved, *self._begun.get(name, ()))]
+            if all(behind):
+                raise Violated("saved-is-loaded", f"{name}: {behind[0]}")
 
     def unreadable(self, error: StoreError) -> None:
         """A process could not load. Raises Violated where it had saved, and its disk is well."""
@@ -87,17 +84,15 @@ def _table(data: bytes) -> Any:
     return loads(data)[TABLE]
 
 
-def _is_as_far(loaded: Any, saved: Any) -> bool:
-    """Whether each offset that was saved is there, or a later one: the log may know more."""
-    return all(
-        _is_as_far(loaded.get(key, {}), value)
-        if isinstance(value, dict)
-        else loaded.get(key, -1) >= value
-        for key, value in saved.items()
-    )
-
-
-def _told(table: Any) -> str:
-    """Return a table's beginning, for a message of one line."""
-    text = str(table)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _behind(loaded: Any, saved: Any, of: str = "") -> str:
+    """Name the first offset that was saved and is older now, or gone; "" if all are as far."""
+    for key, value in saved.items():
+        now = loaded.get(key)
+        if isinstance(value, dict):
+            if found := _behind(now or {}, value, f" of {key}"):
+                return found
+        elif now is None or now < value:
+            begins = "with none" if now is None else f"at {now}"
+            what = "queue" if of else "level"  # of delays, that is
+            return f"it begins {begins} in {what} {key}{of}, {value} had been saved"
+    return ""
