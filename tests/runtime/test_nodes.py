@@ -187,6 +187,24 @@ def test_free_ports_are_different_and_outside_the_ephemeral_range():
     assert all(port < low for port in found)
 
 
+def test_a_free_port_stays_reserved_and_a_server_may_listen_on_it(monkeypatch):
+    (port,) = ports.find_free(1)
+    monkeypatch.setattr(ports.SystemRandom, "randrange", lambda *_: port)
+    with pytest.raises(HarnessError, match="found 0 of 1 free ports"):
+        ports.find_free(1)
+    with socket.create_server((ports.HOST, port)) as server:
+        assert server.getsockname()[1] == port
+        assert not ports.is_free(port)
+    assert ports.is_free(port)
+
+
+def test_reservations_are_bounded():
+    ports.find_free(ports.RESERVED_MAX)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    ports.find_free(40)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_a_port_in_use_is_named_with_its_owner():
     with socket.socket() as taken:
         taken.bind((ports.HOST, 0))
