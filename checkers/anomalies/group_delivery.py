@@ -296,19 +296,24 @@ def _asked(operations: pa.Table, starts: Starts) -> tuple[Ints, Ints]:
     """Return when each consumer asked where to begin, and when it was answered (ns).
 
     That is its last fetch since it began before; without one, its last poll since then, which
-    may have sent it elsewhere; without either, when it began.
+    may have sent it elsewhere; without either, when it began. A consumer that has set the group
+    itself since then, as who starts over does, was told by that: it asked when it was answered.
     """
     before = _last_before(starts.process, starts.op, starts.process, starts.op)
     since = np.where(before == NOWHERE, NOWHERE, np.append(starts.op, NOWHERE)[before])
-    asked, answered = starts.call.copy(), starts.call.copy()
-    polls, fetches = Answers(operations, ("poll",)), Answers(operations, ("fetch",))
-    for rows, mask in ((polls, np.ones(len(polls.op), dtype=np.bool_)), (fetches, fetches.is_ok)):
-        own = np.flatnonzero(mask)
+    asked, answered, newest = starts.call.copy(), starts.call.copy(), since.copy()
+    for f in ("poll", "fetch", "reset"):
+        rows = Answers(operations, (f,))
+        own = np.flatnonzero(rows.is_ok if f != "poll" else np.ones(len(rows.op), dtype=np.bool_))
         last = _last_before(rows.process[own], rows.op[own], starts.process, starts.op)
-        is_own = (last != NOWHERE) & (np.append(rows.op[own], NOWHERE)[last] > since)
-        asked = np.where(is_own, np.append(rows.call[own], NOWHERE)[last], asked)
-        if rows is fetches:
-            answered = np.where(is_own, np.append(rows.end[own], NOWHERE)[last], answered)
+        op = np.append(rows.op[own], NOWHERE)[last]
+        # What was told before a reset is over; after it, a consumer asks like any other.
+        is_own = (last != NOWHERE) & (op > (newest if f == "reset" else since))
+        call, end = (np.append(column[own], NOWHERE)[last] for column in (rows.call, rows.end))
+        asked = np.where(is_own, end + 1 if f == "reset" else call, asked)
+        if f != "poll":
+            answered = np.where(is_own, end + (f == "reset"), answered)
+        newest = np.where(is_own, np.maximum(op, newest), newest)
     return asked, answered
 
 

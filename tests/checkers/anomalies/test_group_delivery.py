@@ -16,13 +16,15 @@ from tests.support.anomaly_histories import EVERYTHING
 from tests.support.checker_histories import context, op, table
 
 ABOUT = context(promises=EVERYTHING)
+STEPS = ("poll",) * 8 + ("commit", "fetch", "assign") * 2 + ("reset",)
 BACK = ("nonmonotonic-poll", "int-nonmonotonic-poll")
+COMMITS = ("commit", "reset")
 RULES = (LOST, AGAIN, OUT_OF_ORDER, "poll-skip", *BACK)
 
 
 def group_history(rng: Random, size: int, *, breaks: bool):
     """Return what producers and consumers of one queue see; with `breaks` it may lie anywhere."""
-    queue, rows, at = [], [], 0
+    queue, rows, at, starts_over = [], [], 0, set()
     committed, position, asked = 0, {}, {}
     busy = dict.fromkeys(range(5), 0)
     for n in range(size):
@@ -32,9 +34,7 @@ def group_history(rng: Random, size: int, *, breaks: bool):
         at = max(at, call)
         end = at + rng.randint(0, 3)
         busy[process] = end + 1
-        f = "send" if process < 2 else rng.choice(("poll",) * 4 + ("commit", "fetch", "assign"))
-        if process >= 2 and process not in position:
-            f = rng.choice(("fetch", "assign"))
+        f = next_step(rng, process, position, starts_over)
         row = op(n, f, call, end, process=process)
         if f == "send":
             row.update(input=100 + n, offset=len(queue))
@@ -54,6 +54,10 @@ def group_history(rng: Random, size: int, *, breaks: bool):
         elif f == "commit":
             committed = position[process]
             row["input"] = committed
+        elif f == "reset":  # who sets the group back begins there, whoever commits meanwhile
+            committed = asked[process] = rng.randint(0, position[process])
+            starts_over.add(process)
+            row["input"] = committed
         else:
             begin = position[process]
             if breaks and rng.random() < 0.1:
@@ -65,6 +69,15 @@ def group_history(rng: Random, size: int, *, breaks: bool):
             position[process] = max([begin, *(offset + 1 for offset, _ in some)])
         rows.append(row)
     return rows
+
+
+def next_step(rng: Random, process: int, position, starts_over):
+    if process < 2:
+        return "send"
+    if process in starts_over:
+        starts_over.remove(process)
+        return "assign"
+    return rng.choice(STEPS if process in position else ("fetch", "assign"))
 
 
 def by_definition(rows):
@@ -79,7 +92,7 @@ def by_definition(rows):
         if send["outcome"] == "ok" and send["input"] not in values:
             offset = send["offset"]
             is_ahead = any(
-                row["f"] == "commit" and row["outcome"] != "fail" and row["input"] > offset
+                row["f"] in COMMITS and row["outcome"] != "fail" and row["input"] > offset
                 and row["input"] > given_before(rows, row) + 1
                 for row in rows
             )  # fmt: skip
@@ -152,6 +165,9 @@ def asked_at(rows, start):
     mine = [r for r in rows if r["process"] == start["process"] and r["op"] < start["op"]]
     began = max((r["op"] for r in mine if r["f"] == "assign"), default=-1)
     mine = [r for r in mine if r["op"] > began]
+    told = [r for r in mine if r["f"] in ("fetch", "reset", "poll")]
+    if told and told[-1]["f"] == "reset":
+        return told[-1]["return_ns"] + 1, told[-1]["return_ns"] + 1
     if fetches := [r for r in mine if r["f"] == "fetch"]:
         return fetches[-1]["call_ns"], fetches[-1]["return_ns"]
     polls = [r for r in mine if r["f"] == "poll"]
@@ -181,7 +197,7 @@ def stood(rows, poll):
 
 def least_committed(rows, when, until):
     """Return the least offset that may have been the group's then, -1 if that may be none."""
-    commits = [row for row in rows if row["f"] == "commit"]
+    commits = [row for row in rows if row["f"] in COMMITS]
     over = [row for row in commits if row["outcome"] == "ok" and row["return_ns"] < when]
     if not over:
         return -1
