@@ -103,6 +103,16 @@ class UsuallyShaken(Protocol):
 
 
 @runtime_checkable
+class UsuallyUsed(Protocol):
+    """A target that says what clients do in a campaign that names no workload."""
+
+    @property
+    def default_workload(self) -> str:
+        """The workload's name."""
+        ...
+
+
+@runtime_checkable
 class LinksNodes(Protocol):
     """A target that says which nodes have anything to tell each other."""
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from harness import discovery
-from harness.abilities import NamesBrokers, TunesReplication, UsuallyShaken
+from harness.abilities import NamesBrokers, TunesReplication, UsuallyShaken, UsuallyUsed
 from harness.built_in import CAMPAIGNS
 from harness.clients import OpeningWorkload
 from harness.discovery import unknown
@@ -42,7 +42,9 @@ FILE_ONLY = frozenset({"script"})
 NODES_DRAWN = (2, 7)
 """Sizes of groups that are drawn: even ones too, whose majority is larger than half."""
 DEFAULT = "default"
-"""Among the faults of a campaign: those of its target (`default_faults`)."""
+"""As the workload of a campaign, and among its faults: those of its target."""
+LOG = "log"
+"""The workload of a target that does not say."""
 DEFAULT_FAULTS = ("kill", "pause", "partition")
 """Those of a target that does not say."""
 
@@ -75,7 +77,7 @@ class Campaign(
         nodes: size of the group; ids are n0, n1, ... 0: two to seven, as the seed says.
         world: where it runs: as processes of this machine, each in a network namespace of its
             own (netns), or simulated, in virtual time.
-        workload: what clients do.
+        workload: what clients do; "default" stands for what such a target is usually used for.
         queues: queues that the workload uses.
         key_skew: how hot the first queues are: the n-th is chosen 1/n**key_skew as often as the
             first; 0: all alike.
@@ -127,11 +129,11 @@ class Campaign(
     promise: str | None = None
     nodes: int = 3
     world: Literal["process", "netns", "sim"] = "process"
-    workload: str = "log"
+    workload: str = DEFAULT
     queues: int = 4
     key_skew: float = 0.0
     clients_per_key: int = 0
-    concurrency: str = "4n"
+    concurrency: str = "6n"
     workers: int = 2
     rate_hz: float = 800.0
     think_time_s: float = 0.0
@@ -222,6 +224,7 @@ def resolve(campaign: Campaign) -> Campaign:
     require_remote(campaign.spark_remote)
     if campaign.world == "netns" and campaign.spark_remote is not None:
         raise UsageError("--spark-remote: from inside world netns no server can be reached")
+    campaign = msgspec.structs.replace(campaign, workload=workload_of(campaign, target))
     workload = discovery.get("workloads", campaign.workload)
     workload.configured(workload_options(campaign))
     if isinstance(workload, GroupWorkload):
@@ -251,6 +254,16 @@ def drawn(campaign: Campaign) -> Campaign:
 def default_faults(target: Target) -> tuple[str, ...]:
     """Return the faults that a target is shaken by unless somebody says otherwise."""
     return target.default_faults if isinstance(target, UsuallyShaken) else DEFAULT_FAULTS
+
+
+def default_workload(target: Target) -> str:
+    """Return what clients of a target do unless somebody says otherwise."""
+    return target.default_workload if isinstance(target, UsuallyUsed) else LOG
+
+
+def workload_of(campaign: Campaign, target: Target) -> str:
+    """Return the name of the campaign's workload, the target's in the place of "default"."""
+    return default_workload(target) if campaign.workload == DEFAULT else campaign.workload
 
 
 def _expanded(faults: Iterable[str], target: Target) -> tuple[str, ...]:

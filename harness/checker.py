@@ -82,9 +82,10 @@ class CheckContext:
     the target says that its logs can be read, so that an empty one is a log without entries.
     `final_from_ns` is when the clients' final operations began, after the heal; None if nobody
     knows. `elections_ns` are when a later term was first seen; `stalls` when (from, to, in ns) the
-    clients' own processes came to nothing. `search` is what a search may spend. `clock_unix_s` is
-    the only clock of a checker, put in by the engine (importable, so that it can be sent to
-    executors); without one, as in a test of one checker, time never runs out.
+    clients' own processes came to nothing. `topics` are those that a checker judges alone (of keys
+    "topic/queue"); who is not named there judges all. `search` is what a search may spend.
+    `clock_unix_s` is the only clock of a checker, put in by the engine (importable, so that it can
+    be sent to executors); without one, as in a test of one checker, time never runs out.
     """
 
     nodes: tuple[str, ...]
@@ -101,6 +102,12 @@ class CheckContext:
     final_from_ns: int | None = None
     elections_ns: tuple[int, ...] = ()
     stalls: tuple[tuple[int, int], ...] = ()
+    topics: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def judges(self, checker: str, key: str | None) -> bool:
+        """Whether the checker of that name judges that key."""
+        topics = self.topics.get(checker)
+        return topics is None or key is None or key.partition("/")[0] in topics
 
     def beyond(self, stood: frozenset[str]) -> str:
         """Name the faults done that nobody promised to stand who promises to stand `stood`."""

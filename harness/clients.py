@@ -8,7 +8,7 @@ Source: jepsen.client; jepsen.tests.linearizable-register for the register.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from harness.groups import Handed, Polled
@@ -41,6 +41,21 @@ class HoldingWorkload(Workload, Protocol):
     def hold_s(self) -> float:
         """How long at most, in seconds."""
         ...
+
+
+@runtime_checkable
+class CombinedWorkload(Workload, Protocol):
+    """A workload of several, each on topics of its own: a checker of one judges these alone."""
+
+    @property
+    def topics(self) -> Mapping[str, frozenset[str]]:
+        """Which checker judges which topics; who is not named judges all."""
+        ...
+
+
+def topics_of(workload: Workload) -> Mapping[str, frozenset[str]]:
+    """Return which topics some of the workload's checkers judge alone."""
+    return workload.topics if isinstance(workload, CombinedWorkload) else {}
 
 
 def hold_of(workload: Workload) -> float:

@@ -260,7 +260,8 @@ def _wrong_member(protocol: type, plugin: Any) -> str | None:
     """Say which members of its protocol a plug-in lacks."""
     if inspect.isclass(plugin):
         return "it is a class, not an object of it"
-    fields = list(protocol.__annotations__)
+    properties = [name for name, member in vars(protocol).items() if isinstance(member, property)]
+    fields = [*protocol.__annotations__, *properties]
     methods = [name for name in vars(protocol) if not name.startswith("_") and name not in fields]
     seen: dict[str, Any] = {}
     for name in fields + methods:

@@ -22,6 +22,7 @@ from harness import campaign as campaigns
 from harness import discovery, kept_evidence, results
 from harness.abilities import SegmentedLog, ShowsLogs
 from harness.campaign import Campaign, faults_of
+from harness.clients import topics_of
 from harness.course import judge_course
 from harness.errors import HarnessError, UsageError
 from harness.history.export import (
@@ -249,6 +250,7 @@ def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Export
         final_from_ns=_final_from_ns(folder),
         elections_ns=tuple(_elections_ns(folder)),
         stalls=tuple((from_ns, to_ns) for from_ns, to_ns in _facts(folder).get("stalls") or ()),
+        topics=topics_of(workload),
     )
     return CheckJob(
         operations=tuple(sorted(folder.operations.glob("*.parquet"))),

@@ -367,7 +367,11 @@ class Workload(Protocol):
     """What clients do, and which checkers judge it."""
 
     name: str
-    checkers: tuple[str, ...]
+
+    @property
+    def checkers(self) -> tuple[str, ...]:
+        """The names of those who judge it."""
+        ...
 
     def configured(self, options: Json) -> Workload:
         """Return this workload under the campaign's options ({"queues": 4}).

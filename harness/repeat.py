@@ -9,7 +9,13 @@ from typing import Any, Final
 import msgspec
 
 from harness import discovery
-from harness.campaign import DEFAULT, FILE_ONLY, Campaign, default_faults
+from harness.campaign import (
+    DEFAULT,
+    FILE_ONLY,
+    Campaign,
+    default_faults,
+    default_workload,
+)
 
 OPTIONS_TYPED_MAX: Final = 10
 """A command line with more options than these is not typed again by anyone."""
@@ -30,6 +36,8 @@ def repeat_command(campaign: Campaign, folder: Path) -> str:
     target = discovery.find("targets").get(campaign.target)
     # What a target is shaken by where nobody says otherwise; of one that is not here, nobody knows.
     usual = () if target is None else ((DEFAULT,), default_faults(target))
+    if target is not None and campaign.workload == default_workload(target):
+        defaults["workload"] = campaign.workload
     defaults["faults"] = values["faults"] if campaign.faults in usual else None
     unlike = [
         (key, value)

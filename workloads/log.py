@@ -53,13 +53,20 @@ class LogWorkload:
         "stats",
     )
 
-    def __init__(self, queues: int = QUEUES_DEFAULT, spread: KeySpread | None = None) -> None:
+    def __init__(
+        self,
+        queues: int = QUEUES_DEFAULT,
+        spread: KeySpread | None = None,
+        topic: str = TOPIC,
+    ) -> None:
         self.spread = spread or KeySpread(queues)
         self.queues = self.spread.keys
+        self.topic = topic
 
     def configured(self, options: Json) -> Workload:
         """Return this workload on options["queues"] queues, spread as the options say."""
-        return LogWorkload(spread=KeySpread.of_options(self.name, options, self.queues))
+        spread = KeySpread.of_options(self.name, options, self.queues)
+        return LogWorkload(spread=spread, topic=options.get("topic", self.topic))
 
     def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
         """Draw appends, reads and questions for the end, without end."""
@@ -113,7 +120,7 @@ class LogWorkload:
         return offset + 1 if found and offset is not None else 0
 
     def _key(self, queue: int) -> str:
-        return f"{TOPIC}/{queue}"
+        return f"{self.topic}/{queue}"
 
 
 def aim_before_end(distance: int) -> float:

@@ -43,9 +43,15 @@ class QueueWorkload:
     name = "queue"
     shape = Shape()
 
-    def __init__(self, queues: int = QUEUES_DEFAULT, spread: KeySpread | None = None) -> None:
+    def __init__(
+        self,
+        queues: int = QUEUES_DEFAULT,
+        spread: KeySpread | None = None,
+        topic: str = TOPIC,
+    ) -> None:
         self.spread = spread or KeySpread(queues)
         self.queues = self.spread.keys
+        self.topic = topic
         self._markers = count()
 
     @property
@@ -63,7 +69,8 @@ class QueueWorkload:
 
     def configured(self, options: Json) -> Self:
         """Return this workload on options["queues"] queues; producers choose as the options say."""
-        return type(self)(spread=KeySpread.of_options(self.name, options, self.queues))
+        spread = KeySpread.of_options(self.name, options, self.queues)
+        return type(self)(spread=spread, topic=options.get("topic", self.topic))
 
     def why_not(self, client: type) -> str | None:
         """Say what clients of that type lack for the shape."""
@@ -79,21 +86,21 @@ class QueueWorkload:
                 value += clients
                 continue
             if (other := self.shape.consumption(rng)) is not None:
-                yield Operation(other, TOPIC, aim=rng.random())
+                yield Operation(other, self.topic, aim=rng.random())
                 continue
             kind, aim = rng.random(), rng.random()
             if self.shape.is_ordered_by(client):
                 is_end = kind < COMMIT_SHARE
-                yield Operation(ORDERED_END if is_end else ORDERED, TOPIC, aim=aim)
+                yield Operation(ORDERED_END if is_end else ORDERED, self.topic, aim=aim)
                 continue
             if kind < COMMIT_SHARE:
-                yield Operation("commit", TOPIC, aim=aim)
+                yield Operation("commit", self.topic, aim=aim)
             elif kind < COMMIT_SHARE + FETCH_SHARE:
-                yield Operation("fetch", TOPIC, aim=aim)
+                yield Operation("fetch", self.topic, aim=aim)
             elif kind < COMMIT_SHARE + FETCH_SHARE + LEAVE_SHARE:
-                yield Operation("unsubscribe", TOPIC, aim=aim)
+                yield Operation("unsubscribe", self.topic, aim=aim)
             else:
-                yield Operation("poll", TOPIC, aim=aim)
+                yield Operation("poll", self.topic, aim=aim)
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
         """Drain each of the client's queues: go on where the group stands, to the end."""
@@ -104,8 +111,9 @@ class QueueWorkload:
         """Return the client with a consumer's memory: what it owns, and where it stands."""
         if (why := self.why_not(type(client))) is not None:
             raise HarnessError(f"workload {self.name}: this target's clients {why}")
-        client.use(TOPIC, self.queues)
-        return Consumer(client, self.shape, [self._key(queue) for queue in range(self.queues)])
+        client.use(self.topic, self.queues)
+        keys = [self._key(queue) for queue in range(self.queues)]
+        return Consumer(client, self.shape, self.topic, keys)
 
     def choose(self, operation: Operation, client: TargetClient) -> Operation | None:
         """Say what comes next for this client, a send or the next step of its consumer."""
@@ -142,7 +150,7 @@ class QueueWorkload:
         return 0
 
     def _key(self, queue: int) -> str:
-        return f"{TOPIC}/{queue}"
+        return f"{self.topic}/{queue}"
 
     def _marker(self, key: str) -> int:
         """Return a value that no other message has: each queue is drained by one client alone."""

@@ -32,7 +32,7 @@ from workloads.queue_shape import (
 )
 
 TOPIC: Final = "shaketable"
-"""Also the key of what a consumer does about no queue: subscribe, rebalance, unsubscribe."""
+"""The topic unless another is named; also the key of what a consumer does about no queue."""
 LEAVE_TIDY_SHARE: Final = 0.5
 """Of the consumers that leave: they commit before, the others' messages come again."""
 ORDERED, ORDERED_END = "ordered", "ordered-commit"
@@ -50,9 +50,10 @@ class Consumer:
     After an operation of unknown outcome the process is another, and so is this.
     """
 
-    def __init__(self, client: GroupClient, shape: Shape, keys: Sequence[str]) -> None:
+    def __init__(self, client: GroupClient, shape: Shape, topic: str, keys: Sequence[str]) -> None:
         self.client = client
         self._shape = shape
+        self._topic = topic
         self._keys = keys
         self._selected: dict[tuple[str, int], int] = {}  # by queue and tags: where to go on
         self._unviewed: Operation | None = None  # of its last batch, to be looked up
@@ -100,7 +101,7 @@ class Consumer:
     def next_step(self, f: str, aim: float) -> Operation | None:
         """Return the next operation; None where there is nothing for it to do."""
         if not self._is_in_group:
-            return Operation("subscribe", TOPIC)
+            return Operation("subscribe", self._topic)
         if self._due:
             return self._due.popleft()
         if f == "select":
@@ -110,11 +111,11 @@ class Consumer:
         if f in (ORDERED, ORDERED_END):
             return self._next_in_order(f, aim)
         if self.client.is_unbalanced():
-            return Operation("rebalance", TOPIC)
+            return Operation("rebalance", self._topic)
         if f == "unsubscribe":
             if aim < LEAVE_TIDY_SHARE:
                 self._due.extend(map(self._commit, filter(self._has_news, self._owned)))
-            self._due.append(Operation("unsubscribe", TOPIC))
+            self._due.append(Operation("unsubscribe", self._topic))
             return self._due.popleft()
         return self._next_of_queue(f, aim) if self._owned else None
 

@@ -51,13 +51,20 @@ class QueuePush:
         "stats",
     )
 
-    def __init__(self, queues: int = QUEUES_DEFAULT, spread: KeySpread | None = None) -> None:
+    def __init__(
+        self,
+        queues: int = QUEUES_DEFAULT,
+        spread: KeySpread | None = None,
+        topic: str = TOPIC,
+    ) -> None:
         self.spread = spread or KeySpread(queues)
         self.queues = self.spread.keys
+        self.topic = topic
 
     def configured(self, options: Json) -> Self:
         """Return this workload on options["queues"] queues; producers choose as the options say."""
-        return type(self)(spread=KeySpread.of_options(self.name, options, self.queues))
+        spread = KeySpread.of_options(self.name, options, self.queues)
+        return type(self)(spread=spread, topic=options.get("topic", self.topic))
 
     def why_not(self, client: type) -> str | None:
         """Say what clients of that type lack."""
@@ -73,12 +80,12 @@ class QueuePush:
                 value += clients
             else:
                 leaves = rng.random() < LEAVE_SHARE
-                yield Operation("unsubscribe" if leaves else "handle", TOPIC, aim=rng.random())
+                yield Operation("unsubscribe" if leaves else "handle", self.topic, aim=rng.random())
 
     def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
         """Go on until the group has committed every queue to its end."""
         if _consumes(client, clients):
-            yield Operation("drain", TOPIC)
+            yield Operation("drain", self.topic)
 
     def opened(self, client: GroupClient) -> TargetClient:
         """Return the client with a consumer's memory."""
@@ -86,10 +93,9 @@ class QueuePush:
             raise HarnessError(
                 f"workload {self.name}: this target's clients are handed no messages"
             )
-        client.use(TOPIC, self.queues)
-        return _Consumer(
-            client, [self._key(queue) for queue in range(self.queues)], self.is_ordered
-        )
+        client.use(self.topic, self.queues)
+        keys = [self._key(queue) for queue in range(self.queues)]
+        return _Consumer(client, self.topic, keys, self.is_ordered)
 
     def choose(self, operation: Operation, client: TargetClient) -> Operation | None:
         """Say what comes next for this client, a send or the next step of its consumer."""
@@ -114,7 +120,7 @@ class QueuePush:
         return 0
 
     def _key(self, queue: int) -> str:
-        return f"{TOPIC}/{queue}"
+        return f"{self.topic}/{queue}"
 
 
 PLUGIN = QueuePush()
@@ -127,10 +133,11 @@ def _consumes(client: int, clients: int) -> bool:
 class _Consumer:
     """One process of the history: whether its consumer runs, and how far the group was seen."""
 
-    def __init__(self, client: GroupClient, keys: list[str], is_ordered: bool) -> None:
+    def __init__(self, client: GroupClient, topic: str, keys: list[str], is_ordered: bool) -> None:
         assert isinstance(client, HandlingClient), "looked at when it was opened"
         self._client = client
         self._handling: HandlingClient = client
+        self._topic = topic
         self._keys = keys
         self._is_ordered = is_ordered
         self._ordered = int(is_ordered)
@@ -164,12 +171,12 @@ class _Consumer:
     def next_step(self, operation: Operation) -> Operation | None:
         """Begin to run, end, or handle what waits longest; None where nothing does."""
         if not self._runs:
-            return Operation("subscribe", TOPIC, expected=self._ordered)
+            return Operation("subscribe", self._topic, expected=self._ordered)
         if operation.f == "unsubscribe":
             assert operation.aim is not None, "a step that was not drawn"
             # A lock that nobody gives back keeps everybody from its queue for a minute.
             is_tidy = self._is_ordered or operation.aim < TIDY_SHARE
-            return Operation("unsubscribe", TOPIC, expected=int(is_tidy))
+            return Operation("unsubscribe", self._topic, expected=int(is_tidy))
         return self._handle()
 
     def next_of_drain(self) -> Operation | None:
@@ -180,7 +187,7 @@ class _Consumer:
         if not self._keys or now_s > self._drain_until_s:
             return None
         if not self._runs:
-            return Operation("subscribe", TOPIC, expected=self._ordered)
+            return Operation("subscribe", self._topic, expected=self._ordered)
         return self._handle() or Operation("fetch", self._keys[0], expected=self._ordered)
 
     def _handle(self) -> Operation | None:

@@ -48,12 +48,14 @@ class RegisterWorkload:
     name = "register"
     checkers: tuple[str, ...] = ("linearizable-register", "committed-prefix", "vacuity", "stats")
 
-    def __init__(self, spread: KeySpread | None = None) -> None:
+    def __init__(self, spread: KeySpread | None = None, topic: str = TOPIC) -> None:
         self.spread = spread or KeySpread(QUEUES_DEFAULT)
+        self.topic = topic
 
     def configured(self, options: Json) -> Workload:
         """Return this workload on options["queues"] registers, spread as the options say."""
-        return RegisterWorkload(KeySpread.of_options(self.name, options, self.spread.keys))
+        spread = KeySpread.of_options(self.name, options, self.spread.keys)
+        return RegisterWorkload(spread, options.get("topic", self.topic))
 
     def generator(self, seed: str, clients: int) -> Generator:
         """Return what clients do: each what it draws, a cas with what was last seen."""
@@ -119,7 +121,7 @@ class RegisterWorkload:
                 yield Operation("read", key)
 
     def _key(self, number: int) -> str:
-        return f"{TOPIC}/{number}"
+        return f"{self.topic}/{number}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,25 @@ def judge_keys(
     for begin, end in _some_keys(bounds):
         start = int(bounds[begin])
         some = table.slice(start, int(bounds[end]) - start)
-        yield from _judge_some(checkers, some, bounds[begin : end + 1] - start, context)
+        yield from _judge_topics(checkers, some, bounds[begin : end + 1] - start, context)
+
+
+def _judge_topics(
+    checkers: Sequence[Checker], table: pa.Table, bounds: Ints, context: CheckContext
+) -> Iterator[pa.Table]:
+    """Judge neighbouring keys together, as far as the same checkers judge them."""
+    if not context.topics:
+        yield from _judge_some(checkers, table, bounds, context)
+        return
+    keys = table["key"].take(pa.array(bounds[:-1])).to_pylist()
+    judging = [[c for c in checkers if context.judges(c.name, key)] for key in keys]
+    begin = 0
+    for end in range(1, len(keys) + 1):
+        if end == len(keys) or judging[end] != judging[begin]:
+            start = int(bounds[begin])
+            some = table.slice(start, int(bounds[end]) - start)
+            yield from _judge_some(judging[begin], some, bounds[begin : end + 1] - start, context)
+            begin = end
 
 
 def _some_keys(bounds: Ints) -> Iterator[tuple[int, int]]:

@@ -20,6 +20,7 @@ import msgspec
 
 from harness import discovery
 from harness.calibration.plan import CLEAN, Effort, Hunt
+from harness.campaign import LOG
 from harness.history.run_folder import LATEST, write_atomically
 from harness.runtime import guard
 from harness.simulation import VIRTUAL_S_DEFAULT, Ask, Simulated
@@ -195,8 +196,8 @@ def _arguments(hunt: Hunt, seed: str) -> list[str]:
     if hunt.method == "sim":
         arguments += ["--world", "sim"]
     if hunt.method != "default":
-        if hunt.workload:
-            arguments += ["--workload", hunt.workload]
+        if hunt.workload or hunt.bug != CLEAN:
+            arguments += ["--workload", hunt.workload or LOG]
         if hunt.faults:
             arguments += ["--faults", ",".join(hunt.faults)]
         arguments += ["--time-limit", f"{FAMILY_TIME_LIMIT_S:g}"]

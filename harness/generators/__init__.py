@@ -26,7 +26,7 @@ Source: jepsen.generator and jepsen.independent.
 """
 
 from harness.generators.choices import any_of, mix, until_ok
-from harness.generators.clients import each_client, on_clients, per_key, reserve
+from harness.generators.clients import each_client, on_clients, per_key, reserve, side_by_side
 from harness.generators.generator import (
     NOTHING_NOW,
     Context,
@@ -77,6 +77,7 @@ __all__ = [
     "rate",
     "repeat",
     "reserve",
+    "side_by_side",
     "sleep",
     "stagger",
     "synchronize",

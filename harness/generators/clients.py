@@ -6,7 +6,7 @@ Source: jepsen.generator (each-thread, on-threads, reserve), jepsen.independent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,6 +50,18 @@ def reserve(counts: Mapping[int, Generator], default: Generator) -> Generator:
         parts.append(on_clients(_Between(low, high), generator))
         low = high
     return any_of(*parts, on_clients(_Between(low, None), default))
+
+
+def side_by_side(parts: Iterable[tuple[range, Generator]]) -> Generator:
+    """Give neighbouring clients a generator of their own, which knows them by numbers from 0.
+
+    Unlike with `reserve`, no part comes before another: of two that have something now, the one
+    whose client has waited longest is asked.
+
+    Args:
+        parts: which clients, and their generator; no client is in two of them.
+    """
+    return _SideBySide(tuple(parts))
 
 
 def per_key(width: int, clients: int, make: Callable[[int], Generator]) -> Generator:
@@ -139,6 +151,57 @@ class _OnClients:
             return self
         inner = self.inner.update(ended)
         return self if inner is self.inner else _OnClients(self.belongs, inner)
+
+
+@dataclass(frozen=True, slots=True)
+class _SideBySide:
+    parts: tuple[tuple[range, Generator], ...]
+
+    def ask(self, context: Context) -> Given:
+        waiting = dict.fromkeys(
+            place
+            for client in context.free
+            for place, (clients, _) in enumerate(self.parts)
+            if client in clients
+        )
+        left = dict(enumerate(self.parts))
+        best: tuple[int, Due, Generator] | None = None
+        wait: Wait | None = None
+        for place in waiting:
+            clients, inner = self.parts[place]
+            given = inner.ask(_numbered_from_0(context, clients))
+            if given is None:
+                del left[place]
+            elif isinstance(given[0], Wait):
+                wait = sooner(given[0], wait)
+                left[place] = clients, given[1]
+            elif best is None or given[0].at_ns < best[1].at_ns:
+                best = place, given[0], given[1]
+        if best is not None:
+            place, due, after = best
+            clients = self.parts[place][0]
+            left[place] = clients, after
+            due = due._replace(client=due.client + clients.start)
+            return due, _SideBySide(tuple(left.values()))
+        # A part of which nobody is free, or is in this worker, is asked another time.
+        here = (set(clients).intersection(context.clients) for clients, _ in left.values())
+        return (wait or NOTHING_NOW, _SideBySide(tuple(left.values()))) if any(here) else None
+
+    def update(self, ended: Ended) -> Generator:
+        for place, (clients, inner) in enumerate(self.parts):
+            if ended.client in clients:
+                after = inner.update(ended._replace(client=ended.client - clients.start))
+                if after is inner:
+                    return self
+                parts = (*self.parts[:place], (clients, after), *self.parts[place + 1 :])
+                return _SideBySide(parts)
+        return self
+
+
+def _numbered_from_0(context: Context, clients: range) -> Context:
+    free = tuple(client - clients.start for client in context.free if client in clients)
+    mine = tuple(client - clients.start for client in context.clients if client in clients)
+    return Context(context.now_ns, free, mine)
 
 
 KEYS_TRIED_MAX: Final = 1000

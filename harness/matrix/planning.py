@@ -113,7 +113,9 @@ def _campaign(wanted: Wanted, where: str, seed: str) -> Campaign:
         check_numbers(msgspec.to_builtins(campaign))
         campaign = campaigns.drawn(campaign)
         campaigns.clients(campaign)
-        names = [("targets", campaign.target), ("workloads", campaign.workload)]
+        workload = campaigns.workload_of(campaign, discovery.get("targets", campaign.target))
+        campaign = msgspec.structs.replace(campaign, workload=workload)
+        names = [("workloads", workload)]
         names += [("faults", fault) for fault in campaigns.faults_of(campaign)]
         for kind, name in names:
             discovery.get(kind, name)

@@ -14,6 +14,7 @@ from typing import Final
 
 from harness import discovery
 from harness.campaign import Campaign, faults_of, promises_of
+from harness.clients import topics_of
 from harness.errors import UsageError
 from harness.history.plain_files import NoPlainFileError, open_plain
 from harness.history.segments import MAGIC, Event, whole_events
@@ -30,8 +31,8 @@ TOLD_MAX: Final = 5
 KEPT_MAX: Final = 100
 """So many are kept for run.json, the first ones; all are counted."""
 NOT_WATCHED: Final = (
-    "--stop-at-first-violation has no effect: only the workload log is watched live, under faults"
-    " that the target promises to stand"
+    "--stop-at-first-violation has no effect: only appends and reads of a log (workloads log and"
+    " combined) are watched live, under faults that the target promises to stand"
 )
 JUDGED: Final = frozenset({"append", "read", "end"})
 CHECKER: Final = "linearizable-log"
@@ -50,11 +51,13 @@ class _Tail:
 class Watch:
     """Looks at one run's recordings; `seen` are the first sightings, `count` is of all.
 
+    `topics`: those of the log, where other topics hold something else; None: all.
     `is_off`: it failed, said so, and looks no more: a hint that fails ends no run.
     """
 
     segments: Path
     tell: Callable[[str], None]
+    topics: frozenset[str] | None = None
     seen: list[Sighting] = field(default_factory=list)
     count: int = 0
     is_off: bool = False
@@ -77,6 +80,8 @@ class Watch:
         is_all = True
         for path in sorted(self.segments.glob("worker-*.seg")):
             is_all = self._read(path, events) and is_all
+        if self.topics is not None:
+            events = [e for e in events if (e.key or "").partition("/")[0] in self.topics]
         events.sort(key=lambda event: event.time_ns)
         for sighting in self._check.see(events, is_all=is_all):
             self.count += 1
@@ -114,14 +119,14 @@ def watch_for(campaign: Campaign, segments: Path, tell: Callable[[str], None]) -
     try:
         target = discovery.get("targets", campaign.target)
         promises = promises_of(campaign, target) or target.promises
-        checkers = discovery.get("workloads", campaign.workload).checkers
+        workload = discovery.get("workloads", campaign.workload)
         faults = {name: discovery.get("faults", name) for name in faults_of(campaign)}
     except UsageError:  # a rig that was put together by hand: of its parts nothing is known
         return None
-    if CHECKER not in checkers or not promises.linearizable >= JUDGED:
+    if CHECKER not in workload.checkers or not promises.linearizable >= JUDGED:
         return None
     if not all(
         stands(promises.durable_under, name, family_of(fault)) for name, fault in faults.items()
     ):
         return None
-    return Watch(segments, tell)
+    return Watch(segments, tell, topics_of(workload).get(CHECKER))

@@ -98,6 +98,7 @@ class DLedgerTarget:
         "transfer",
         "wipe",
     )
+    default_workload = "combined"
     end_causes = ENDS
     logs_readable = True
     promises = Promises(

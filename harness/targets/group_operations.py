@@ -27,12 +27,15 @@ from system.client import (
     Message,
     MessageQueue,
     OutcomeUnknownError,
+    PullConsumer,
     RefusedError,
     Sent,
     tags_of,
 )
 
 GROUP = "shaketable-consumers"
+"""The consumer group of the topic "shaketable"; each topic has one named after it: members of a
+group subscribe to the same topics (RocketMQ: consistent subscriptions)."""
 NAME_SERVERS = "ns"
 """What the ids of name servers begin with."""
 NOBODYS_VALUE = -1
@@ -78,9 +81,8 @@ class GroupOperations:
         self._timeout_s = timeout_s
         self._producer = self._parts.producer(self._names, timeout_s=timeout_s, rng=rng or Random())
         self._client_id = client_id or f"{os.getpid()}@{next(_clients)}"
-        self._consumer = self._parts.pull_consumer(
-            self._names, group=GROUP, timeout_s=timeout_s, on_request=self._asked
-        )
+        self._group = GROUP
+        self._consumer = self._make_consumer()
         self._membership: GroupMembership | None = None
         self._heartbeat_due_s = 0.0
         self._rebalance_due_s = 0.0
@@ -104,6 +106,10 @@ class GroupOperations:
         """Say which topic all is about; it is made where it is missing."""
         self._topic, self._queues = topic, queues
         self._is_made = False
+        if (group := f"{topic}-consumers") != self._group:
+            self._consumer.close()
+            self._group = group
+            self._consumer = self._make_consumer()
 
     def is_unbalanced(self) -> bool:
         """True if a broker said that the group has changed, or it was not asked for long."""
@@ -281,7 +287,7 @@ class GroupOperations:
             make = partial(
                 self._parts.group_consumer,
                 self._names,
-                group=GROUP,
+                group=self._group,
                 # One that was killed comes back as another one, as a process does.
                 client_id=f"{self._client_id}#{next(self._lives)}",
                 subscriptions={self._topic: "*"},
@@ -336,6 +342,11 @@ class GroupOperations:
             self._consumer.close()
 
     # ---- steps -------------------------------------------------------------------------
+
+    def _make_consumer(self) -> PullConsumer:
+        return self._parts.pull_consumer(
+            self._names, group=self._group, timeout_s=self._timeout_s, on_request=self._asked
+        )
 
     def _stored(self, sent: Sent) -> int:
         """Return the offset of what was stored as the brokers' mode promises, and note by whom."""

@@ -65,6 +65,7 @@ class NativeTarget:
     """One of the modes: `role` is what a master's brokerRole is."""
 
     needs_name_server = True
+    default_workload = "combined-queues"
     end_causes = ENDS
     logs_readable = True
 

@@ -106,4 +106,6 @@ def test_the_quick_campaign_is_the_one_without_a_name() -> None:
     assert asked.faults == ("default",)
     target = discovery.get("targets", "dledger")
     assert quick.faults == target.default_faults, "those of its target"
-    assert msgspec.structs.replace(quick, seed=None, faults=asked.faults) == asked
+    assert (asked.workload, quick.workload) == ("default", target.default_workload)
+    as_asked = {"seed": None, "faults": asked.faults, "workload": asked.workload}
+    assert msgspec.structs.replace(quick, **as_asked) == asked

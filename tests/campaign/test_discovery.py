@@ -57,7 +57,8 @@ def install(
 def test_built_ins_are_found_by_their_package() -> None:
     built_in = discovery.find("workloads")
     assert sorted(built_in) == [
-        "counter", "everything-clients", "log", "offsets", "queue", "queue-batches",
+        "combined", "combined-queues", "counter", "everything-clients", "log", "offsets",
+        "queue", "queue-batches",
         "queue-delays", "queue-held", "queue-offsets", "queue-ordered", "queue-push",
         "queue-push-ordered", "register", "set",
     ]  # fmt: skip
@@ -73,7 +74,8 @@ def test_external_plug_ins_are_found_by_entry_point(
 ) -> None:
     install(tmp_path, monkeypatch, WORKLOAD)
     assert sorted(discovery.find("workloads")) == [
-        "counter", "everything-clients", "log", "offsets", "other", "queue", "queue-batches",
+        "combined", "combined-queues", "counter", "everything-clients", "log", "offsets",
+        "other", "queue", "queue-batches",
         "queue-delays", "queue-held", "queue-offsets", "queue-ordered", "queue-push",
         "queue-push-ordered", "register", "set",
     ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -128,6 +129,21 @@ def test_keys_come_together_however_tables_are_cut(counts, has_null, cuts, at_a_
     finally:
         key_judge.ROWS_AT_A_TIME = before
     assert collect.seen == expected
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2, 1000])
+def test_a_checker_judges_its_topics_alone(monkeypatch, at_a_time):
+    keys = [None, "a", "a/0", "a/1", "b/0", "c/0", "c/1"]
+    rows = [op(n, "read", n, n, key=key) for n, key in enumerate(keys)]
+    everybody, some = Collect(), Collect()
+    some.name = "some"
+    only_some = replace(context(), topics={"some": frozenset({"a", "c"})})
+    monkeypatch.setattr(key_judge, "ROWS_AT_A_TIME", at_a_time)
+    judge = KeyJudge([everybody, some], only_some)
+    list(judge.add(coded(table(rows))))
+    list(judge.finish())
+    assert [key for key, _ in everybody.seen] == keys
+    assert [key for key, _ in some.seen] == [None, "a", "a/0", "a/1", "c/0", "c/1"]
 
 
 def test_what_a_task_did_is_told_and_is_no_finding(tmp_path):

@@ -38,7 +38,9 @@ def test_nothing_given_says_nothing() -> None:
 
 
 def test_the_field_s_own_names() -> None:
-    assert campaign("run --nemesis kill,pause -w log") == Campaign(faults=("kill", "pause"))
+    assert campaign("run --nemesis kill,pause -w log") == Campaign(
+        faults=("kill", "pause"), workload="log"
+    )
     assert campaign("run --faults none").faults == ()
     assert campaign("run --rate 0 --nodes 5 --seed 7") == Campaign(rate_hz=0, nodes=5, seed="7")
 

@@ -22,6 +22,8 @@ def recorded(store: Path, seed: str, fault: str, *victims: str) -> Path:
         Campaign(
             world="sim",
             seed=seed,
+            workload="log",
+            concurrency="4n",
             time_limit_s=24.0,
             steady_s=7.0,
             rate_hz=60.0,

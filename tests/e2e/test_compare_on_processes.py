@@ -51,7 +51,7 @@ def test_a_planted_bug_ends_a_run_on_processes_early(tmp_path: Path) -> None:
     words += ("--engine", "local")
     done = shaketable(tmp_path, "run", "--name", "bug", *words, *shaken)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert re.search(r"violation seen: shaketable/\d+ offset \d+", done.stdout + done.stderr)
+    assert re.search(r"violation seen: log/\d+ offset \d+", done.stdout + done.stderr)
     facts = json.loads((tmp_path / "store" / "bug" / "latest" / "run.json").read_text())
     assert facts["status"] == "complete"
     assert facts["stopped_at"] == facts["seen_live"]["first"][0]["text"]

@@ -45,7 +45,7 @@ def campaign(store: Path, workload: str, *more: str) -> tuple[int, dict[str, dic
         [
             sys.executable, "-m", "harness.cli", "run", "--workload", workload,
             "--faults", "none" if workload == "queue-held" else "transfer",
-            "--time-limit", "10", "--steady", "4",
+            "--concurrency", "4n", "--time-limit", "10", "--steady", "4",
             "--nemesis-interval", "1", "--seed", "shapes", "--engine", "local",
             "--store", str(store), *more,
         ],

@@ -229,6 +229,38 @@ def test_each_client_has_its_own() -> None:
     assert found == {1: [10], 2: [20, 21], 3: [30, 31, 32]}
 
 
+def test_neighbours_share_a_generator_that_numbers_them_from_0() -> None:
+    def own(letter: str) -> Generator:
+        return g.each_client(lambda c: g.operations(op(n, key=f"{letter}{c}") for n in count()))
+
+    parts = [(range(2), own("a")), (range(2, 3), own("b")), (range(3, 5), own("c"))]
+    played = play(g.side_by_side(parts), 5, operations_max=50)
+    given_to = {one.client: one.operation.key for one in played}
+    assert given_to == {0: "a0", 1: "a1", 2: "b0", 3: "c0", 4: "c1"}
+    assert set(Counter(one.client for one in played).values()) == {10}
+
+
+def test_a_part_that_is_done_leaves_the_others_their_turns() -> None:
+    parts = [(range(1), g.limit(2, numbers())), (range(1, 2), g.limit(5, numbers(100)))]
+    played = play(g.side_by_side(parts), 2, operations_max=50)
+    assert sorted(values(played)) == [0, 1, 100, 101, 102, 103, 104]
+
+
+def test_each_part_hears_of_its_own_clients_alone() -> None:
+    heard = []
+
+    class Hears:
+        def ask(self, context: Context):
+            return Due(op(1), context.free[0], context.now_ns), self
+
+        def update(self, ended: Ended) -> Generator:
+            heard.append(ended.client)
+            return self
+
+    play(g.side_by_side([(range(3), numbers()), (range(3, 5), Hears())]), 5, operations_max=20)
+    assert set(heard) == {0, 1}
+
+
 def test_clients_are_reserved() -> None:
     dealt = g.reserve(
         {1: g.repeat(op(0)), 3: g.limit(5, g.repeat(op(1)))}, g.limit(5, g.repeat(op(2)))

@@ -293,6 +293,7 @@ def test_a_step_is_bounded_and_a_damaged_recording_is_not_read_on(tmp_path: Path
         ({}, True),
         ({"faults": ("kill", "rollback")}, False),
         ({"faults": ("rollback",)}, False),
+        ({"workload": "combined"}, True),
         ({"workload": "register"}, False),
         ({"workload": "queue"}, False),
         ({"target": "async-replication"}, False),
@@ -302,7 +303,7 @@ def test_a_step_is_bounded_and_a_damaged_recording_is_not_read_on(tmp_path: Path
 def test_only_what_is_promised_is_watched(
     tmp_path: Path, changed: dict[str, object], is_watched: bool
 ) -> None:
-    campaign = Campaign(**changed)  # type: ignore[arg-type]  # as the table says
+    campaign = Campaign(**{"workload": "log", **changed})  # type: ignore[arg-type]  # as the table says
     assert (watch_for(campaign, tmp_path, print) is not None) == is_watched
 
 

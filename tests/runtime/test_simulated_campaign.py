@@ -35,6 +35,8 @@ from system.sim.violation import Violated
 CAMPAIGN = Campaign(
     world="sim",
     seed="7",
+    workload="log",
+    concurrency="4n",
     time_limit_s=15.0,
     steady_s=1.0,
     rate_hz=80.0,

@@ -36,6 +36,8 @@ def campaign(**changed: Any) -> Campaign:
     usual: dict[str, Any] = {
         "world": "sim",
         "seed": "3",
+        "workload": "log",
+        "concurrency": "4n",
         "time_limit_s": 20.0,
         "steady_s": 2.0,
         "rate_hz": 200.0,
@@ -75,6 +77,16 @@ def test_a_planted_bug_is_seen_while_clients_work_and_may_end_the_run(tmp_path: 
     assert "ended at the first violation that was seen" in course.summary
 
 
+def test_of_a_combined_workload_the_log_alone_is_watched(tmp_path: Path) -> None:
+    combined = {"workload": "combined", "concurrency": "6n", "rate_hz": 400.0}
+    _, notes, facts = run(tmp_path, campaign(**combined))
+    assert facts["seen_live"]["count"] == 0
+    _, notes, facts = run(tmp_path, campaign(**combined, mutant="ack-before-quorum"))
+    seen = [note for note in notes if note.startswith("violation seen: ")]
+    assert seen
+    assert all(note.startswith("violation seen: log/") for note in seen)
+
+
 @pytest.mark.parametrize(
     ("changed", "is_told"),
     [({}, False), ({"faults": ("rollback",)}, True), ({"workload": "register"}, True)],
@@ -85,7 +97,7 @@ def test_who_waits_for_the_first_violation_is_told_where_nobody_looks(
     stops: bool,
 ) -> None:  # fmt: skip
     rig: Any = SimpleNamespace(
-        campaign=Campaign(**changed, stop_at_first_violation=stops),
+        campaign=Campaign(**{"workload": "log", **changed}, stop_at_first_violation=stops),
         folder=RunFolder(tmp_path),
         observer=Noting(),
         workers=SimpleNamespace(pids=list),

@@ -27,6 +27,7 @@ from harness.runtime.supervisor import RunResult, run_campaign
 from harness.scenarios import choice
 
 QUICK: dict[str, Any] = {
+    "workload": "log",
     "name": "fake",
     "target": "fake",
     "seed": "7",

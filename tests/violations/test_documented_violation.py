@@ -30,7 +30,7 @@ def test_the_command_is_the_run_that_is_tried_here() -> None:
     app.parse_args(words, exit_on_error=False, print_error=False)
     assert words == [
         "run", "--world", "sim", "--mutant", "ack-before-quorum", "--faults", "partition",
-        "--time-limit", "15", "--seed", "1",
+        "-w", "log", "--concurrency", "4n", "--time-limit", "15", "--seed", "1",
     ]  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def test_the_command_is_the_run_that_is_tried_here() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     campaign = resolve(
         Campaign(world="sim", mutant="ack-before-quorum", faults=("partition",),
-                 time_limit_s=15.0, seed="1")
+                 workload="log", concurrency="4n", time_limit_s=15.0, seed="1")
     )  # fmt: skip
     store = tmp_path_factory.mktemp("store")
     run = run_folder.create(store, campaign.name, datetime.now(UTC))

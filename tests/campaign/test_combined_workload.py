@@ -1,0 +1,108 @@
+"""Several workloads side by side: who does what, on which topic, and who judges it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import pytest
+
+from harness import discovery
+from harness.campaign import Campaign, resolve
+from harness.clients import topics_of
+from harness.generators import play
+from harness.generators.workload import final_generator_of, generator_of
+from harness.plugins import Answer
+from workloads.combined import GENERAL_CHECKERS, topic_of
+
+COMBINED = [discovery.get("workloads", name) for name in ("combined", "combined-queues")]
+OPTIONS = {"queues": 4, "key_skew": 0.0, "clients_per_key": 0}
+
+
+def answered(due):
+    return 1_000_000, "ok", Answer()
+
+
+def configured(workload, clients):
+    return workload.configured({**OPTIONS, "clients": clients})
+
+
+@pytest.mark.parametrize("workload", COMBINED, ids=lambda w: w.name)
+@pytest.mark.parametrize("clients", [1, 2, 5, 18, 31])
+def test_each_client_has_one_topic_and_as_many_turns_as_others(workload, clients):
+    work = generator_of(configured(workload, clients), "s", clients)
+    topics, turns = defaultdict(set), Counter()
+    for one in play(work, clients, answered, operations_max=40 * clients):
+        topics[one.client].add(topic_of(one.operation.key))
+        turns[one.client] += 1
+    assert len(topics) == clients
+    assert all(len(each) == 1 for each in topics.values())
+    assert max(turns.values()) - min(turns.values()) <= 2
+
+
+def test_every_part_has_clients_where_there_are_enough():
+    (workload, _) = COMBINED
+    work = generator_of(configured(workload, 18), "s", 18)
+    played = play(work, 18, answered, operations_max=200)
+    clients = {(one.client, topic_of(one.operation.key)) for one in played}
+    assert Counter(topic for _, topic in clients) == {
+        "log": 6, "register": 2, "queue": 6, "push": 4,
+    }  # fmt: skip
+
+
+def test_workers_draw_the_same_whoever_shares_the_clients_out():
+    workload = configured(COMBINED[0], 18)
+    whole = play(generator_of(workload, "s", 18), 18, answered, operations_max=360)
+    of_one = [one.operation for one in whole if one.client == 3]
+    assert of_one[:5] == [
+        operation for operation, _ in zip(workload.operations("s", 3, 18), range(5), strict=False)
+    ]
+
+
+def test_values_of_a_topic_are_unique():
+    work = generator_of(configured(COMBINED[0], 18), "s", 18)
+    sent = Counter(
+        (topic_of(one.operation.key), one.operation.value)
+        for one in play(work, 18, answered, operations_max=2000)
+        if one.operation.f in ("append", "send", "write", "cas")
+    )
+    assert max(sent.values()) == 1
+
+
+@pytest.mark.parametrize("workload", COMBINED, ids=lambda w: w.name)
+def test_finals_are_those_of_the_parts(workload):
+    keys = ["register/0", "log/1"]
+    made = configured(workload, 18)
+    finals = play(final_generator_of(made, "s", 18, keys), 18, answered, operations_max=5000)
+    done = {(one.operation.f, topic_of(one.operation.key)) for one in finals}
+    assert {("drain", "queue"), ("drain", "push")} <= done
+    if workload.name == "combined":
+        assert {("read", "log"), ("end", "log"), ("read", "register")} <= done
+        assert {
+            one.operation.key for one in finals if topic_of(one.operation.key) == "register"
+        } == {"register/0"}
+
+
+@pytest.mark.parametrize("workload", COMBINED, ids=lambda w: w.name)
+def test_each_checker_judges_the_topics_of_its_parts(workload):
+    topics = topics_of(workload)
+    assert set(workload.checkers) == {*topics, *GENERAL_CHECKERS}
+    assert len(workload.checkers) == len(set(workload.checkers))
+    assert topics["push-delivery"] == {"push"}
+    assert topics["group-delivery"] == {"queue"}
+    for name in topics:  # these are split by key alone
+        checker = discovery.get("checkers", name)
+        assert (checker.partition, tuple(checker.tables)) == ("key", ("operations",))
+
+
+@pytest.mark.parametrize(
+    ("target", "workload"),
+    [
+        ("dledger", "combined"),
+        ("multi-master", "combined-queues"),
+        ("async-replication", "combined-queues"),
+        ("sync-double-write", "combined-queues"),
+    ],
+)
+def test_targets_say_what_they_are_used_for(target, workload):
+    assert resolve(Campaign(target=target)).workload == workload
+    assert resolve(Campaign(target=target, workload="queue")).workload == "queue"

@@ -1,0 +1,213 @@
+"""Several workloads side by side: each has a share of the clients and a topic of its own.
+
+A run of one workload cannot find what only another one's clients would see. This one looks at a
+group from all sides at once, for the campaigns that are run when nobody says what to look for.
+
+Source: jepsen.generator/reserve (some threads to each generator), jepsen.checker/compose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final, Self
+
+from harness.clients import OpeningWorkload, hold_of
+from harness.generators import Generator, alone, side_by_side
+from harness.generators.workload import final_generator_of, generator_of
+from harness.groups import GroupClient, GroupWorkload
+from harness.plugins import Answer, Json, Operation, TargetClient, Workload
+from workloads.everything_clients import EverythingClients
+from workloads.log import LogWorkload
+from workloads.queue_push import QueuePush
+from workloads.register import RegisterWorkload
+
+GENERAL_CHECKERS: Final = ("durability", "committed-prefix", "vacuity", "stats")
+"""Those that judge the topics of all parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the workloads: of `share` clients in the sum of all shares it has so many."""
+
+    topic: str
+    workload: Workload
+    share: int
+
+
+class Combined:
+    """The parts' clients work at once; the checkers of each part judge its topic alone."""
+
+    def __init__(self, name: str, parts: Sequence[Part], clients: int = 0) -> None:
+        self.name = name
+        self._parts = tuple(parts)
+        self._clients = clients
+        self._by_topic = {part.topic: part.workload for part in parts}
+
+    @property
+    def checkers(self) -> tuple[str, ...]:
+        """Those of each part, and once those of all."""
+        return (*self.topics, *GENERAL_CHECKERS)
+
+    @property
+    def topics(self) -> Mapping[str, frozenset[str]]:
+        """Which checker judges which topics, of those that do not judge all."""
+        found: dict[str, frozenset[str]] = {}
+        for part in self._parts:
+            for checker in part.workload.checkers:
+                if checker not in GENERAL_CHECKERS:
+                    found[checker] = found.get(checker, frozenset()) | {part.topic}
+        return found
+
+    def configured(self, options: Json) -> Self:
+        """Return this workload with each part on queues of its own, under the same options."""
+        clients = int(options.get("clients", 0))
+        parts = [
+            Part(
+                part.topic,
+                part.workload.configured({**options, "clients": len(mine), "topic": part.topic}),
+                part.share,
+            )
+            for part, mine in self._dealt(clients)
+        ]
+        return type(self)(self.name, parts, clients)
+
+    def why_not(self, client: type) -> str | None:
+        """Say what clients of that type lack for one of the parts."""
+        openers = (p.workload for p in self._parts if isinstance(p.workload, OpeningWorkload))
+        return next((why for each in openers if (why := each.why_not(client))), None)
+
+    def generator(self, seed: str, clients: int) -> Generator:
+        """Return what clients do: each as its part says."""
+        return side_by_side(
+            (mine, generator_of(part.workload, f"{seed}/{part.topic}", len(mine)))
+            for part, mine in self._dealt(clients)
+            if mine
+        )
+
+    def final_generator(self, seed: str, clients: int, keys: Sequence[str]) -> Generator:
+        """Return what clients do after the heal: each as its part says."""
+        parts = []
+        for part, mine in self._dealt(clients):
+            of_part = [key for key in keys if topic_of(key) == part.topic]
+            work = final_generator_of(part.workload, f"{seed}/{part.topic}", len(mine), of_part)
+            parts.append((mine, work))
+        return side_by_side((mine, work) for mine, work in parts if mine)
+
+    def operations(self, seed: str, client: int, clients: int) -> Iterator[Operation]:
+        """Draw the operations of one client that is alone."""
+        return alone(self.generator(seed, clients), client)
+
+    def final_operations(self, client: int, clients: int) -> Iterator[Operation]:
+        """The final operations of one client that is alone."""
+        return alone(self.final_generator("", clients, ()), client)
+
+    def opened(self, client: GroupClient) -> TargetClient:
+        """Return the client, of which the part that uses it makes what it needs."""
+        return _PartClient(client, self._by_topic)
+
+    def choose(self, operation: Operation, client: TargetClient) -> Operation | None:
+        """Say what comes next, as the part says; a final operation of most parts is done once."""
+        assert isinstance(client, _PartClient), "opened by this workload"
+        part = self._by_topic[topic_of(operation.key)]
+        if isinstance(part, GroupWorkload):
+            return part.choose(operation, client.of(operation))
+        return None if operation is client.done else operation
+
+    async def invoke(
+        self, operation: Operation, offset: int | None, client: TargetClient
+    ) -> Answer:
+        """Do it as its part does."""
+        assert isinstance(client, _PartClient), "opened by this workload"
+        part = self._by_topic[topic_of(operation.key)]
+        answer = await part.invoke(operation, offset, client.of(operation))
+        client.done = operation
+        return answer
+
+    @property
+    def hold_s(self) -> float:
+        """How long an operation of any part may wait on purpose."""
+        return max(hold_of(part.workload) for part in self._parts)
+
+    def choose_offset(self, operation: Operation, end_seen: int) -> int | None:
+        """As the part says."""
+        return self._by_topic[topic_of(operation.key)].choose_offset(operation, end_seen)
+
+    def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
+        """As the part says."""
+        return self._by_topic[topic_of(operation.key)].end_shown(operation, output, offset)
+
+    def _dealt(self, clients: int) -> list[tuple[Part, range]]:
+        """Return which clients each part has: the first ones the first part, by their shares."""
+        whole = sum(part.share for part in self._parts)
+        ends = [
+            (clients * up_to + whole // 2) // whole
+            for up_to in accumulate(part.share for part in self._parts)
+        ]
+        begins = [0, *ends[:-1]]
+        return [
+            (part, range(begin, end))
+            for part, begin, end in zip(self._parts, begins, ends, strict=True)
+        ]
+
+
+def topic_of(key: str) -> str:
+    """Return the topic of a key "topic/queue", or of one that is a topic."""
+    return key.partition("/")[0]
+
+
+class _PartClient:
+    """One process of the history: its client, opened by the part whose operations it does."""
+
+    def __init__(self, client: GroupClient, workloads: Mapping[str, Workload]) -> None:
+        self.done: Operation | None = None
+        self._client: TargetClient = client
+        self._raw = client
+        self._workloads = workloads
+        self._topic: str | None = None
+
+    @property
+    def node(self) -> str | None:
+        """Who answered last."""
+        return self._client.node
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        await self._client.aclose()
+
+    def of(self, operation: Operation) -> TargetClient:
+        """Return the client as the part of that operation uses it: a client has one part."""
+        topic = topic_of(operation.key)
+        if self._topic is None:
+            part = self._workloads[topic]
+            self._topic = topic
+            if isinstance(part, GroupWorkload | OpeningWorkload):
+                self._client = part.opened(self._raw)
+        assert self._topic == topic, "a client does what one part says"
+        return self._client
+
+    # The operations of other workloads are the client's.
+
+    async def append(self, key: str, value: int) -> int:
+        """Append as the client does."""
+        return await self._raw.append(key, value)
+
+    async def read(self, key: str, offset: int) -> int | None:
+        """Read as the client does."""
+        return await self._raw.read(key, offset)
+
+    async def end(self, key: str) -> int:
+        """Ask for the end as the client does."""
+        return await self._raw.end(key)
+
+
+PLUGIN = Combined(
+    "combined",
+    (
+        Part("log", LogWorkload(), 6),
+        Part("register", RegisterWorkload(), 2),
+        Part("queue", EverythingClients(), 6),
+        Part("push", QueuePush(), 4),
+    ),
+)

@@ -1,0 +1,15 @@
+"""All that clients of a message queue do, side by side: for brokers whose logs are no registers."""
+
+from __future__ import annotations
+
+from workloads.combined import Combined, Part
+from workloads.everything_clients import EverythingClients
+from workloads.queue_push import QueuePush
+
+PLUGIN = Combined(
+    "combined-queues",
+    (
+        Part("queue", EverythingClients(), 6),
+        Part("push", QueuePush(), 4),
+    ),
+)
