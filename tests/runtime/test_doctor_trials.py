@@ -305,7 +305,7 @@ def test_plug_ins_that_hang_print_or_end_python_are_told_and_take_nothing_with_t
 ):
     put_in(tmp_path / "site", monkeypatch, FAULTS)
     monkeypatch.setattr(survey_module, "IMPORT_TIMEOUT_S", 8.0)
-    monkeypatch.setattr(examination_module, "FAULT_TIMEOUT_S", 25.0)
+    monkeypatch.setattr(examination_module, "FAULT_TIMEOUT_S", 12.0)
     look = survey_module.look
     names = {"kill", "pause", *FAULTS}
     monkeypatch.setattr(
@@ -321,7 +321,7 @@ def test_plug_ins_that_hang_print_or_end_python_are_told_and_take_nothing_with_t
     faults = json.loads(capfd.readouterr().out)["faults"]
     on_sim = {name: worlds["sim"] for name, worlds in faults.items()}
     said = {name: (finding["state"], finding["what"]) for name, finding in on_sim.items()}
-    hangs = "it hangs: it was under way for longer than 25 s"
+    hangs = "it hangs: it was under way for longer than 12 s"
     assert said["blocks"] == said["stiff"] == ("failed", hangs)
     state, what = said["breaks"]
     assert (state, "the group did not come back" in what) == ("failed", True)
