@@ -1,16 +1,21 @@
 """Each workload of messages: a healthy system is valid, the planted bugs it is for are found.
 
-The healthy one runs on processes, the bugs in the simulated world: there they are found every time.
+Bugs run in the simulated world: there they are found every time. So does the healthy system, by the
+same campaigns; on processes it runs those workloads that do together what all the others do.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from harness.cli import run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -34,36 +39,65 @@ BUGS = [
     ("queue-push-ordered", "unlocks-before-commit", "push-delivery", "out-of-order"),
 ]
 """Workload, planted bug, checker that finds it, kind that it finds."""
+ON_PROCESSES = ("everything-clients", "queue-held", "queue-push-ordered")
+"""Delays, batches, tags, locks, resets and one-way commits at once; polls that wait in real time; a
+client that is pushed to, with locks."""
 
 
-def campaign(store: Path, workload: str, *more: str) -> tuple[int, dict[str, dict[str, object]]]:
-    """Run it with hand-overs of leadership; return its exit code and what the checkers said.
+def arguments(store: Path, workload: str, *more: str) -> list[str]:
+    """Return those of a run with hand-overs of leadership.
 
     Polls that wait are judged where no fault is in force: their workload has none.
     """
+    faults = "none" if workload == "queue-held" else "transfer"
+    return [
+        "run", "--workload", workload, "--faults", faults,
+        "--concurrency", "4n", "--time-limit", "10", "--steady", "4", "--nemesis-interval", "1",
+        "--seed", "shapes", "--engine", "local", "--store", str(store), *more,
+    ]  # fmt: skip
+
+
+def judged(store: Path, code: int, printed: str) -> tuple[int, dict[str, dict[str, object]]]:
+    """Return the exit code of a run and what the checkers said."""
+    results = (store / "latest").resolve() / "results.json"
+    assert results.exists(), printed
+    return code, json.loads(results.read_text())["checkers"]
+
+
+def on_processes(store: Path, workload: str) -> tuple[int, dict[str, dict[str, object]]]:
     done = subprocess.run(
-        [
-            sys.executable, "-m", "harness.cli", "run", "--workload", workload,
-            "--faults", "none" if workload == "queue-held" else "transfer",
-            "--concurrency", "4n", "--time-limit", "10", "--steady", "4",
-            "--nemesis-interval", "1", "--seed", "shapes", "--engine", "local",
-            "--store", str(store), *more,
-        ],
+        [sys.executable, "-m", "harness.cli", *arguments(store, workload)],
         capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    results = (store / "latest").resolve() / "results.json"
-    assert results.exists(), done.stdout + done.stderr
-    return done.returncode, json.loads(results.read_text())["checkers"]
+    return judged(store, done.returncode, done.stdout + done.stderr)
 
 
-@pytest.mark.parametrize(
-    "workload", [*sorted({workload for workload, *_ in BUGS}), "everything-clients"]
-)
-def test_a_healthy_system_is_valid(tmp_path: Path, workload: str) -> None:
-    code, checkers = campaign(tmp_path, workload)
+def simulated(
+    store: Path, workload: str, *more: str, rate: str = "80"
+) -> tuple[int, dict[str, dict[str, object]]]:
+    """Run it in this process, which has imported most of it: half of what a new one would take."""
+    options = ("--world", "sim", "--rate", rate, *more)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = run(arguments(store, workload, *options))
+    return judged(store, code, printed.getvalue())
+
+
+def expect_valid(code: int, checkers: dict[str, dict[str, object]]) -> None:
     said = {name: each["summary"] for name, each in checkers.items() if each["valid"] is not True}
     assert (code, said) == (0, {})
+
+
+@pytest.mark.parametrize("workload", ON_PROCESSES)
+def test_a_healthy_system_is_valid(tmp_path: Path, workload: str) -> None:
+    expect_valid(*on_processes(tmp_path, workload))
+
+
+@pytest.mark.parametrize("workload", sorted({workload for workload, *_ in BUGS}))
+def test_a_healthy_system_is_valid_in_the_campaigns_that_find_bugs(
+    tmp_path: Path, workload: str
+) -> None:
+    expect_valid(*simulated(tmp_path, workload))
 
 
 @pytest.mark.parametrize(("workload", "mutant", "checker", "kind"), BUGS)
@@ -72,8 +106,6 @@ def test_the_planted_bug_is_found(
 ) -> None:
     # Between unlock and commit there is a moment, for which it takes many hand-overs of a queue.
     rate = "800" if mutant == "unlocks-before-commit" else "80"
-    code, checkers = campaign(
-        tmp_path, workload, "--mutant", mutant, "--world", "sim", "--rate", rate
-    )
+    code, checkers = simulated(tmp_path, workload, "--mutant", mutant, rate=rate)
     assert code == 1
     assert checkers[checker]["counts"].get(kind, 0) > 0, checkers[checker]["summary"]
