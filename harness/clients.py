@@ -195,6 +195,19 @@ class OnewayClient(Protocol):
 
 
 @runtime_checkable
+class OperatingClient(Protocol):
+    """A group's client that makes and deletes topics, as operators do."""
+
+    async def delete_topic(self, topic: str) -> bool:
+        """Make a topic that nobody uses, delete it, and look: True if it still has a route.
+
+        Where it has one it is deleted again, a few times: what a broker had said of it before may
+        have been on its way.
+        """
+        ...
+
+
+@runtime_checkable
 class HandlingClient(Protocol):
     """A group's client beside which a consumer may run that is handed messages by itself.
 

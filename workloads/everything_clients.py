@@ -21,6 +21,7 @@ class EverythingClients(QueueWorkload):
         is_ordered=True,
         is_oneway=True,
         is_reset=True,
+        deletes_topics=True,
     )
 
 

@@ -18,12 +18,14 @@ from harness.clients import (
     HoldingClient,
     LockingClient,
     OnewayClient,
+    OperatingClient,
     TaggingClient,
 )
 from harness.errors import DefiniteError
 from harness.groups import GroupClient
 from harness.plugins import Answer, Operation
 from workloads.queue_shape import (
+    DELETE,
     DRAIN_HOLD_S,
     ONEWAY_SHARE,
     OVERDUE_S,
@@ -104,10 +106,8 @@ class Consumer:
             return Operation("subscribe", self._topic)
         if self._due:
             return self._due.popleft()
-        if f == "select":
-            return self._select(aim)
-        if f == "reset":
-            return self._reset(aim)
+        if (other := self._of_shape(f, aim)) is not None:
+            return other
         if f in (ORDERED, ORDERED_END):
             return self._next_in_order(f, aim)
         if self.client.is_unbalanced():
@@ -118,6 +118,17 @@ class Consumer:
             self._due.append(Operation("unsubscribe", self._topic))
             return self._due.popleft()
         return self._next_of_queue(f, aim) if self._owned else None
+
+    def _of_shape(self, f: str, aim: float) -> Operation | None:
+        """Return what has nothing to do with its own queues; None for all else."""
+        match f:
+            case "select":
+                return self._select(aim)
+            case "reset":
+                return self._reset(aim)
+            case "delete-topic":
+                return Operation(DELETE, f"{TOPIC}-{aim * 1e9:.0f}")
+        return None
 
     def _select(self, aim: float) -> Operation:
         key = self._keys[int(aim * len(self._keys))]
@@ -308,6 +319,9 @@ class Consumer:
                 self._forget_lock()
                 await client.unlock(key)
                 return Answer()
+            case "delete-topic":
+                assert isinstance(client, OperatingClient), OPENED
+                return Answer(output=int(await client.delete_topic(key)))
             case "commit-oneway":
                 assert isinstance(client, OnewayClient), OPENED
                 assert operation.value is not None, "a commit of nothing"

@@ -13,7 +13,7 @@ class QueueOffsets(QueueWorkload):
     """A consumer group's queues, whose offsets are committed one-way too, and reset."""
 
     name = "queue-offsets"
-    shape = Shape(is_oneway=True, is_reset=True)
+    shape = Shape(is_oneway=True, is_reset=True, deletes_topics=True)
 
 
 PLUGIN = QueueOffsets()

@@ -17,10 +17,12 @@ from harness.clients import (
     HoldingClient,
     LockingClient,
     OnewayClient,
+    OperatingClient,
     TaggingClient,
 )
 from harness.plugins import Operation
 
+DELETE: Final = "delete-topic"
 PRODUCED: Final = frozenset(("send", "delay", "batch"))
 """What producers do."""
 DELAYS_MS: Final = (1_000, 5_000)
@@ -39,6 +41,7 @@ SELECT_ANEW_SHARE: Final = 0.05
 ONEWAY_SHARE: Final = 0.5
 """Of a consumer's commits."""
 RESET_SHARE: Final = 0.02
+DELETE_SHARE: Final = 0.01
 DRAIN_HOLD_S: Final = 0.5
 """How long a poll at the end of a queue that is being drained waits."""
 OVERDUE_S: Final = 20.0
@@ -59,6 +62,7 @@ class Shape:
         has_plain: beside ordered consumers there are others.
         is_oneway: half of the commits are one-way.
         is_reset: consumers' offsets are set back and forward while they run.
+        deletes_topics: topics that nobody uses are made and deleted.
     """
 
     delays_ms: tuple[int, ...] = ()
@@ -69,6 +73,7 @@ class Shape:
     has_plain: bool = True
     is_oneway: bool = False
     is_reset: bool = False
+    deletes_topics: bool = False
 
     def why_not(self, client: type) -> str | None:
         """Say what clients of that type lack ("cannot ..."); None if nothing."""
@@ -79,6 +84,7 @@ class Shape:
             (bool(self.hold_s or self.delays_ms), HoldingClient, "cannot wait for messages"),
             (self.is_ordered, LockingClient, "cannot lock queues"),
             (self.is_oneway, OnewayClient, "cannot commit one-way"),
+            (self.deletes_topics, OperatingClient, "cannot delete topics"),
         )
         lacks = (why for is_on, ability, why in needed if is_on and not issubclass(client, ability))
         return next(lacks, None)
@@ -132,4 +138,6 @@ class Shape:
             return "select"
         if self.is_reset and rng.random() < RESET_SHARE:
             return "reset"
+        if self.deletes_topics and rng.random() < DELETE_SHARE:
+            return DELETE
         return None

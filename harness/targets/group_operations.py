@@ -49,6 +49,9 @@ LEVEL_OF_DELAY_MS = {1_000: 1, 5_000: 2, 10_000: 3, 30_000: 4}
 REBALANCE_S = 2.0
 """How old a consumer's view of its group may be, unless a broker says that it has changed."""
 HEARTBEAT_S = 5.0
+DELETED_TRIES = 3
+DELETED_AGAIN_S = 0.2
+"""How often a topic is deleted that is still there, and the pause before."""
 _VALUE = re.compile(rb"-?[0-9]{1,18}")
 _clients = count(1)
 
@@ -246,6 +249,17 @@ class GroupOperations:
         async with self._definite_or_not():
             await self._consumer.unlock(self._queue(key), self._client_id)
         self._locked.discard(key)
+
+    async def delete_topic(self, topic: str) -> bool:
+        """Make a topic, delete it, and look whether it is gone."""
+        async with self._definite_or_not():
+            await self._producer.create_topic(topic, 1)
+            for _ in range(DELETED_TRIES):
+                await self._producer.delete_topic(topic)
+                if not await self._producer.has_route(topic):
+                    return False
+                await trio.sleep(DELETED_AGAIN_S)
+            return True
 
     async def begin(self, key: str) -> int:
         """Ask for the queue's min offset."""

@@ -125,6 +125,18 @@ class NameService:
         except CommandError as error:
             raise RefusedError(UNREACHABLE, f"a name server sent a bad list: {error}") from None
 
+    async def delete_topic(self, topic: str, timeout_s: float = NAME_SERVER_TIMEOUT_S) -> None:
+        """Have every name server forget a topic: they know nothing of each other.
+
+        Raises RefusedError, OutcomeUnknownError of the first that does not.
+        """
+        for address in tuple(self._addresses):
+            command = Command(RequestCode.DELETE_TOPIC_IN_NAMESRV, ext={"topic": topic})
+            answer = await self._channels.call(address, command, timeout_s)
+            if answer.code != ResponseCode.SUCCESS:
+                raise RefusedError(answer.code, answer.remark or f"{address} refused")
+        self._routes.pop(topic, None)
+
     async def ask(self, code: RequestCode, timeout_s: float, **ext: str) -> Command:
         """Ask one name server after the other until one answers.
 

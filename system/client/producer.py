@@ -23,7 +23,7 @@ from system.client.routes import MessageQueue, Route
 from system.remoting.batch_body import BatchMessage, encode_batch
 from system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from system.remoting.command import Command, CommandError
-from system.remoting.requests import CreateTopic, SendMessageResponse, SendMessageV2
+from system.remoting.requests import CreateTopic, DeleteTopic, SendMessageResponse, SendMessageV2
 from system.remoting.route_bodies import MASTER_ID
 
 ATTEMPT_MIN_S = 0.5
@@ -180,6 +180,34 @@ class Producer:
         Raises RefusedError where a master refuses, cannot be reached, or there is none;
         OutcomeUnknownError.
         """
+        fields = CreateTopic(topic, read_queue_nums=queues, write_queue_nums=queues)
+        await self._ask_masters(RequestCode.UPDATE_AND_CREATE_TOPIC, fields.to_ext())
+        self._forget(topic)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Have every master and every name server forget a topic (mqadmin deleteTopic).
+
+        Raises RefusedError where one of them refuses, cannot be reached, or there is no master;
+        OutcomeUnknownError.
+        """
+        fields = DeleteTopic(topic)
+        await self._ask_masters(RequestCode.DELETE_TOPIC_IN_BROKER, fields.to_ext())
+        await self._names.delete_topic(topic, self._timeout_s)
+        self._assumed.pop(topic, None)
+
+    async def has_route(self, topic: str) -> bool:
+        """Ask a name server whether a topic is on any broker. Raises RefusedError."""
+        self._names.forget(topic)
+        try:
+            await self._names.route(topic, self._timeout_s)
+        except RefusedError as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                return False
+            raise
+        return True
+
+    async def _ask_masters(self, code: RequestCode, ext: dict[str, str]) -> None:
+        """Ask each master for the same. Raises RefusedError, OutcomeUnknownError."""
         cluster = await self._names.cluster(self._timeout_s)
         masters = {
             name: data.broker_addrs[MASTER_ID]
@@ -188,15 +216,13 @@ class Producer:
         }
         if not masters:
             raise RefusedError(UNREACHABLE, "no broker takes messages now")
-        fields = CreateTopic(topic, read_queue_nums=queues, write_queue_nums=queues)
         for address in masters.values():
-            command = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=fields.to_ext())
+            command = Command(code, ext=dict(ext))
             answer = await self._channels.call(address, command, self._timeout_s)
             if answer.code != ResponseCode.SUCCESS:
                 if outcome_of(answer.code) == "fail":
                     raise RefusedError(answer.code, answer.remark or "")
                 raise OutcomeUnknownError(f"code {answer.code}: {answer.remark or ''}")
-        self._forget(topic)
 
     # ---- steps ------------------------------------------------------------------------
 

@@ -287,6 +287,9 @@ class AbleTable(LateTable):
     async def commit_oneway(self, key, offset):
         self.told.append((key, offset))
 
+    async def delete_topic(self, topic):
+        return False
+
 
 def test_an_ordered_consumer_locks_consumes_commits_and_unlocks():
     trio.run(_consume_in_order)

@@ -6,7 +6,7 @@ a restart of the name server alone).
 
 from __future__ import annotations
 
-from system.mutants import Mutant
+from system.mutants import Hunt, Mutant
 from system.nameserver.registry import RouteRegistry
 
 
@@ -17,4 +17,8 @@ class DeletedTopicStays(RouteRegistry):
         """Do nothing."""
 
 
-PLUGIN = Mutant("deleted-topic-stays", registry=DeletedTopicStays)
+PLUGIN = Mutant(
+    "deleted-topic-stays",
+    registry=DeletedTopicStays,
+    hunt=Hunt("queue-offsets", ("kill", "partition")),
+)
