@@ -81,8 +81,8 @@ class ChangesMembers(Protocol):
 class NamesBrokers(Protocol):
     """A target whose clients can find its nodes by name servers, and join consumer groups.
 
-    A name server is a process of the run beside the nodes: no fault strikes it. It is started if a
-    workload is about consumer groups, or the target `needs_name_server` for all.
+    A name server is a process of the run beside the nodes: no fault strikes it, one its links. It
+    is started if a workload is about consumer groups, or the target `needs_name_server` for all.
     """
 
     needs_name_server: bool

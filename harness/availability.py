@@ -15,7 +15,7 @@ from harness.campaign import Campaign, fault_options, faults_of, node_names
 from harness.errors import HarnessError, UsageError
 from harness.plugins import Fault, Json, Target
 from harness.runtime import offers
-from harness.words import NETWORK, family_of, needs_of
+from harness.words import NETWORK, Word, family_of, needs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,8 @@ def look(campaign: Campaign) -> Choice:
 
 
 def _unavailable(fault: Fault, target: Target, nodes: Sequence[str]) -> str | None:
-    if family_of(fault) == NETWORK and isinstance(target, LinksNodes):
+    is_of_nodes = family_of(fault) == NETWORK and Word.NAME_SERVERS not in needs_of(fault)
+    if is_of_nodes and isinstance(target, LinksNodes):
         why = target.why_no_links(nodes)
         if why is not None:
             return why

@@ -404,7 +404,16 @@ def fault_options(campaign: Campaign) -> dict[str, Any]:
         "nodes": list(node_names(campaign)),
         "disk": campaign.disk,
         "world": campaign.world,
+        "has_name_server": needs_name_server(campaign),
     }
+
+
+def needs_name_server(campaign: Campaign) -> bool:
+    """Whether the clients of a campaign find its nodes by a name server."""
+    if isinstance(discovery.get("workloads", campaign.workload), GroupWorkload):
+        return True
+    target = discovery.get("targets", campaign.target)
+    return isinstance(target, NamesBrokers) and target.needs_name_server
 
 
 def to_toml(campaign: Campaign) -> str:

@@ -21,9 +21,11 @@ FAULTS_OF_LINKS: Final = frozenset(
         "duplicate",
         "reorder",
         "corrupt",
+        "name-server-links",
     }
 )
-"""Faults of the network between nodes: who stands a partition promises to stand each of them."""
+"""Faults of the network between nodes, and between them and name servers: who stands a partition
+promises to stand each of them."""
 FAULTS_OF_PROCESSES: Final = frozenset(
     {"rolling-restart", "crash-loop", "members", "cpu", "memory", "descriptors"}
 )

@@ -39,6 +39,8 @@ class Word(StrEnum):
     DUPLICATE = "duplicate"
     REORDER = "reorder"
     CORRUPT = "corrupt"
+    # links to name servers (`LinksNameServers`)
+    NAME_SERVERS = "name-servers"
     # clocks (`SkewsClocks`)
     CLOCK = "clock"
     # disks (`HurtsDisks`)
@@ -214,6 +216,19 @@ class ShapesLinks(Protocol):
         {"bytes", "packets" or "chunks", "delayed", "delay_ms_mean", "dropped", "duplicated",
         "reordered", "corrupted", "resets", "refused"}: what does not apply is missing or 0.
         """
+        ...
+
+
+@runtime_checkable
+class LinksNameServers(Protocol):
+    """A world in which links between nodes and name servers can be cut and shaped as others.
+
+    That is in every way: delays, losses, resets, half-open connections.
+    """
+
+    @property
+    def name_servers(self) -> Sequence[str]:
+        """What the name servers are called as ends of links."""
         ...
 
 

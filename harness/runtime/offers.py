@@ -22,6 +22,7 @@ Question = Callable[[Target, Json], str | None]
 Offer = str | Question | None
 
 STREAM_LOSES_NOTHING = "a TCP stream between proxies loses nothing: packets are those of netns, sim"
+NOT_ON_THE_WAY = "nodes reach name servers directly; world sim has links to them"
 CACHED = "disk real: what a killed process wrote stays in the page cache"
 NOT_SIMULATED = "a simulated process has none of its own"
 
@@ -61,6 +62,11 @@ def _stored(target: Target, _options: Json) -> str | None:
     return f"{target.name} does not say where its nodes keep their store"
 
 
+def _name_servers(_target: Target, options: Json) -> str | None:
+    """Whether a name server runs beside the nodes."""
+    return None if options.get("has_name_server") else "the campaign has no name server"
+
+
 _CLOCKS_AND_DISKS: Mapping[Word, Offer] = {
     Word.CLOCK: _clocks,
     **dict.fromkeys((Word.DISK_ERRORS, Word.DISK_FULL, Word.DISK_SLOW), _steered),
@@ -88,6 +94,7 @@ PROCESS: Mapping[Word, Offer] = {
     **_OPERATORS,
     **_RESOURCES,
     **dict.fromkeys((Word.WIPE, Word.DELAY, Word.RATE, Word.RESET, Word.HALF_OPEN)),
+    Word.NAME_SERVERS: NOT_ON_THE_WAY,
     Word.LOSS: STREAM_LOSES_NOTHING,
     Word.DUPLICATE: STREAM_LOSES_NOTHING,
     Word.REORDER: STREAM_LOSES_NOTHING,
@@ -99,6 +106,7 @@ SIM: Mapping[Word, Offer] = {
     Word.CPU: None,
     **dict.fromkeys((Word.DELAY, Word.LOSS, Word.RATE, Word.RESET, Word.HALF_OPEN)),
     **dict.fromkeys((Word.REORDER, Word.CORRUPT)),
+    Word.NAME_SERVERS: _name_servers,
     Word.DUPLICATE: "its connections are simulated, not their packets: TCP drops what comes twice",
     **dict.fromkeys((Word.CLOCK, Word.DISK_ERRORS, Word.DISK_FULL, Word.DISK_SLOW)),
     **dict.fromkeys((Word.POWER, Word.WIPE)),
@@ -113,6 +121,7 @@ NETNS: Mapping[Word, Offer] = {
     **_RESOURCES,
     **_CLOCKS_AND_DISKS,
     Word.WIPE: None,
+    Word.NAME_SERVERS: NOT_ON_THE_WAY,
     **{word: _packets(word) for word in probe.WORDS},
 }
 

@@ -9,10 +9,8 @@ from time import monotonic_ns
 from typing import Protocol
 
 from harness import availability, discovery
-from harness.abilities import NamesBrokers
 from harness.broken_rules import Broken
-from harness.campaign import Campaign, faults_of, promises_of
-from harness.groups import GroupWorkload
+from harness.campaign import Campaign, faults_of, needs_name_server, promises_of
 from harness.history.recorder import Recorder
 from harness.history.run_folder import RunFolder, write_atomically
 from harness.plugins import Fault, Json, Target, World
@@ -336,11 +334,3 @@ def words_of(campaign: Campaign) -> frozenset[Word]:
     """All words that the faults of a campaign need."""
     faults = (discovery.get("faults", name) for name in faults_of(campaign))
     return frozenset(word for fault in faults for word in needs_of(fault))
-
-
-def needs_name_server(campaign: Campaign) -> bool:
-    """Whether the clients of a campaign find its nodes by a name server."""
-    if isinstance(discovery.get("workloads", campaign.workload), GroupWorkload):
-        return True
-    target = discovery.get("targets", campaign.target)
-    return isinstance(target, NamesBrokers) and target.needs_name_server

@@ -82,6 +82,11 @@ class SimulatedWorld(ObeyedWords):
 
     # ---- the vocabulary of faults ------------------------------------------------------
 
+    @property
+    def name_servers(self) -> Sequence[str]:
+        """The name servers beside the nodes; see `harness.words.LinksNameServers`."""
+        return [name for name in self._group.addresses if name not in self._group.layouts]
+
     async def leader(self, order: Sequence[str] = ()) -> str | None:
         """The node that says it leads the highest term, if any answers; see `World.leader`."""
         return self.standing.leader(order)

@@ -11,7 +11,13 @@ from collections.abc import Callable, Sequence
 
 from harness import discovery
 from harness.abilities import ExplainsEnds
-from harness.campaign import Campaign, clients, node_names, workload_options
+from harness.campaign import (
+    Campaign,
+    clients,
+    needs_name_server,
+    node_names,
+    workload_options,
+)
 from harness.errors import HarnessError, UsageError
 from harness.history.run_folder import RunFolder
 from harness.plugins import Target
@@ -21,7 +27,6 @@ from harness.runtime.rig import (
     NAME_SERVERS,
     Rig,
     make_nemesis,
-    needs_name_server,
     node_options,
     open_records,
 )

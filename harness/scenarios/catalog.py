@@ -227,6 +227,36 @@ def _transfer_to_the_stale(rng: Random, setting: Setting) -> list[Step]:
     ]
 
 
+def _lost_while_behind(rng: Random, setting: Setting) -> list[Step]:
+    away_s, behind_s = _long(rng, 0.2, 0.5), _long(rng, 0.8, 2.0)
+    lost_s = rng.uniform(away_s + 0.2, behind_s)
+    # A cut alone keeps connections: a master would wait for its slaves, and acknowledge nothing.
+    return [
+        _step("kill", 0, away_s, "@followers"),
+        _step("partition", 0.1, behind_s, "@led", mend=rng.choice(("deliver", "reset"))),
+        _step("wipe", lost_s, _long(rng, 0.3, 1.0), "@led", silent_s=0.0),
+    ]
+
+
+def _late_word(rng: Random, setting: Setting) -> list[Step]:
+    late_s = _long(rng, 0.4, 1.0)
+    shape = {"how": "shaped", "direction": "both", "link_shape": {"delay_ms": late_s * 1e3}}
+    if "transfer" in setting.faults and rng.random() < 0.5:
+        # Elected, it first waits for the answer to what it said before, then says that it leads.
+        said_s = 0.1 + 2 * late_s
+        falls_s = said_s + rng.uniform(0.1, 0.7) * late_s
+        whom = rng.choice(("@led", "@follower-2"))
+        return [
+            _step("name-server-links", 0, falls_s + late_s, "@follower-1", **shape),
+            _step("transfer", 0.05, 0.5, "@follower-1"),
+            _step("transfer", falls_s, 0.5, whom),
+        ]
+    return [
+        _step("name-server-links", 0, 2 * late_s + 0.5, "@led", **shape),
+        _step("members", 0.1, 2 * late_s, "@led"),
+    ]
+
+
 def _final_power_loss(rng: Random, setting: Setting) -> list[Step]:
     return [_step("power", 0, _long(rng, 0.3, 0.6), "all", on="")]
 
@@ -305,6 +335,19 @@ SCENARIOS: Final = _named(
         "Leadership is handed to a follower that was cut off until a moment ago.",
         _of("partition", "transfer"),
         _transfer_to_the_stale,
+    ),
+    Scenario(
+        "lost-while-behind",
+        "The followers are killed and cut off from the leader, which loses its disk just then.",
+        _of("kill", "partition", "wipe"),
+        _lost_while_behind,
+        elects=False,
+    ),
+    Scenario(
+        "late-word",
+        "What a leader tells the name servers arrives when somebody else has been elected.",
+        _of("name-server-links", "members"),
+        _late_word,
     ),
     Scenario(
         "final-power-loss",

@@ -14,6 +14,7 @@ from harness.plugins import Json
 from harness.words import Link, LinkShape
 from system.sim.faults import LinkFault, LossyLink, NarrowLink, Reorder, SlowLink
 from system.sim.trio_world.heap_clock import HeapClock
+from system.sim.trio_world.sim_socket import SimSocket
 from system.sim.trio_world.tcp_network import TcpNetwork
 from system.sim.trio_world.tcp_pipe import Pipe
 
@@ -39,6 +40,7 @@ class ShapedLinks:
         self._late_ms = 0.0
         self._resets = 0
         self._void: list[Pipe] = []
+        self._untold: list[SimSocket] = []
         self._unread = 0
         for link in (network.link(a, b) for a, b in self._links):
             link.notes.append(self._note)
@@ -50,15 +52,15 @@ class ShapedLinks:
             self._reset_all()
 
     def end(self) -> None:
-        """Take it away; half-open connections find out with the next that they say."""
+        """Take it away; those who were not told of their connection's end find it out now."""
         self._unread = self._unread_bytes()
         self._has_ended = True
         for link in (self._network.link(a, b) for a, b in self._links):
             link.notes.remove(self._note)
             for fault in self._faults:
                 link.end(fault)
-        for pipe in self._void:
-            pipe.swallowed = None
+        for near in self._untold:
+            near.reset()
 
     def did(self) -> Json:
         """What it did so far."""
@@ -92,6 +94,7 @@ class ShapedLinks:
                 assert near.outgoing is not None, "the connection is whole"
                 near.outgoing.swallowed = 0
                 self._void.append(near.outgoing)
+                self._untold.append(near)
                 far.reset()
 
     def _unread_bytes(self) -> int:

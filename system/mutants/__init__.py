@@ -76,7 +76,7 @@ FAMILIES = {
     "storage": Family(GROUP, Hunt("log", ("kill", "power"))),
     "broker": Family(ALL, Hunt("queue", ("kill", "partition"))),
     "client": Family(ALL, Hunt("queue", ("pause", "partition"))),
-    "name-server": Family(ALL, Hunt("queue", ("kill", "pause"))),
+    "name-server": Family(ALL, Hunt("queue", ("kill", "pause", "name-server-links"))),
     "master-slave": Family(REPLICATED, Hunt("queue", ("kill", "wipe"))),
 }
 """By name, which is that of the folder."""

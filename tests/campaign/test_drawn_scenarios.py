@@ -18,7 +18,9 @@ from harness.scripts import Step
 from system.sim.scenarios import SCENARIOS as SIMULATED
 
 EVERY_FAULT = tuple(sorted({name for each in SCENARIOS.values() for name in each.faults}))
-CAMPAIGN = Campaign(seed="7", time_limit_s=300.0, faults=EVERY_FAULT)
+CAMPAIGN = Campaign(seed="7", time_limit_s=300.0, faults=EVERY_FAULT, world="sim", workload="queue")
+OF_CAMPAIGNS = {"late-word", "lost-while-behind"}
+"""What seeds have no part for: name servers, and masters whose slaves may lack something."""
 
 
 def drawn(campaign: Campaign) -> list[Planned]:
@@ -56,7 +58,8 @@ def test_a_scenario_is_made_of_its_faults_and_can_be_planned(name: str, nodes: i
 
 
 def test_those_of_the_simulated_seeds_have_the_same_names() -> None:
-    assert {name.replace("-", "_") for name in SCENARIOS} <= SIMULATED.keys()
+    alike = SCENARIOS.keys() - OF_CAMPAIGNS
+    assert {name.replace("-", "_") for name in alike} <= SIMULATED.keys()
 
 
 # ---- which are drawn ---------------------------------------------------------------------
@@ -93,7 +96,7 @@ def test_without_scenarios_the_single_faults_are_the_same() -> None:
         ({"victims": ("leader",), "scenarios": ("figure-8",)}, {"figure-8"}),
         ({"nodes": 1}, {"final-power-loss"}),
         ({"nodes": 1, "scenarios": ("figure-8",)}, set()),
-        ({"target": "sync-double-write", "nodes": 4}, set()),
+        ({"target": "sync-double-write", "nodes": 4}, {"lost-while-behind"}),
     ],
 )
 def test_they_are_made_of_the_faults_asked_for_where_they_come_to_anything(

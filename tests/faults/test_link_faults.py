@@ -14,11 +14,11 @@ from memory_world import MemoryWorld
 from harness import availability, discovery
 from harness.campaign import Campaign
 from harness.errors import UsageError
-from harness.faults import flap, grudges, partition
+from harness.faults import flap, grudges, name_server_links, partition
 from harness.promises import FAULTS_OF_LINKS
 from harness.words import NETWORK, LinkShape, family_of
 
-SHAPED = sorted(FAULTS_OF_LINKS - {"partition", "flap"})
+SHAPED = sorted(FAULTS_OF_LINKS - {"partition", "flap", "name-server-links"})
 PACKETS = {"loss", "duplicate", "reorder", "corrupt"}
 
 
@@ -85,6 +85,59 @@ def test_what_only_packets_have_is_lacking_among_streams_and_said_so():
     choice = availability.choose(Campaign(faults=(*SHAPED, "flap", "partition")))
     assert choice.unavailable.keys() == PACKETS
     assert all("a TCP stream" in why for why in choice.unavailable.values())
+
+
+class NamedWorld(MemoryWorld):
+    """One beside whose nodes a name server runs."""
+
+    name_servers = ("ns0",)
+
+    def __init__(self, nodes: tuple[str, ...]) -> None:
+        super().__init__((*nodes, *self.name_servers))
+
+
+@given(seed=st.integers(), size=st.integers(1, 5), turn=st.integers(0, 3))
+def test_links_to_name_servers_are_struck_are_told_and_are_whole_again(seed, size, turn):
+    fault, nodes = name_server_links.PLUGIN, group(size)
+    plan = aimed(fault, seed, nodes, turn, nodes[-1])
+    assert "name servers" in fault.describe(plan)
+
+    async def scenario() -> None:
+        world = NamedWorld(nodes)
+        undo = json.loads(json.dumps(await fault.apply(plan, world)))
+        links = [link for cut in world.cuts.values() for link in cut]
+        links += [link for shaped, _ in world.shapes.values() for link in shaped]
+        assert links
+        assert all("ns0" in link and set(link) & set(plan["victims"]) for link in links)
+        assert (await fault.probe(plan, undo, world)).bit
+        await fault.undo(undo, world)
+        assert world.is_whole
+        done = list(world.log)
+        await fault.undo(undo, world)
+        assert world.log == done
+
+    trio.run(scenario)
+
+
+def test_of_a_half_open_connection_one_side_is_not_told():
+    plans = [name_server_links.PLUGIN.plan(Random(n), group(3), 1) for n in range(200)]
+    halves = [plan for plan in plans if plan["link_shape"].get("half_open")]
+    assert {plan["direction"] for plan in halves} == {"in", "out"}
+
+
+@pytest.mark.parametrize(
+    ("campaign", "why"),
+    [
+        ({"world": "process"}, "directly"),
+        ({"world": "sim", "workload": "log"}, "no name server"),
+    ],
+)
+def test_links_to_name_servers_are_where_there_are_any(campaign, why):
+    choice = availability.choose(Campaign(faults=("kill", "name-server-links"), **campaign))
+    assert why in choice.unavailable["name-server-links"]
+    sim = {"world": "sim", "workload": "queue", "target": "multi-master"}
+    choice = availability.choose(Campaign(faults=("partition", "name-server-links"), **sim))
+    assert choice.faults.keys() == {"name-server-links"}, "masters talk to them"
 
 
 @pytest.mark.parametrize("is_busy", [True, False])

@@ -147,6 +147,7 @@ def test_a_simulation_without_such_links_is_told() -> None:
 
 
 def test_only_doubles_are_lacking_and_said_so() -> None:
-    choice = availability.choose(Campaign(world="sim", faults=tuple(FAULTS_OF_LINKS)))
+    campaign = Campaign(world="sim", workload="queue", faults=tuple(FAULTS_OF_LINKS))
+    choice = availability.choose(campaign)
     assert list(choice.unavailable) == ["duplicate"]
     assert "TCP drops what comes twice" in choice.unavailable["duplicate"]

@@ -8,7 +8,7 @@ carried out on the new registration).
 
 from __future__ import annotations
 
-from system.mutants import Mutant
+from system.mutants import Hunt, Mutant
 from system.nameserver.registry import Connection, Registered, Registration, RouteRegistry
 
 
@@ -33,4 +33,8 @@ class LateCloseForgetsNewcomer(RouteRegistry):
         return self._forget_all([each for each in addresses if each in self._live])
 
 
-PLUGIN = Mutant("late-close-forgets-newcomer", registry=LateCloseForgetsNewcomer)
+PLUGIN = Mutant(
+    "late-close-forgets-newcomer",
+    registry=LateCloseForgetsNewcomer,
+    hunt=Hunt("queue", ("kill", "name-server-links")),
+)

@@ -23,5 +23,5 @@ PLUGIN = Mutant(
     "older-state-accepted",
     registry=OlderStateAccepted,
     targets=GROUP,
-    hunt=Hunt("queue", ("partition", "pause")),
+    hunt=Hunt("queue", ("transfer", "members", "name-server-links")),
 )

@@ -8,7 +8,7 @@ brokerId).
 
 from __future__ import annotations
 
-from system.mutants import GROUP, REPLICATED, Mutant
+from system.mutants import GROUP, REPLICATED, Hunt, Mutant
 from system.nameserver.registry import Connection, Registered, Registration, RouteRegistry
 
 
@@ -37,4 +37,5 @@ PLUGIN = Mutant(
     "unregister-by-id",
     registry=UnregisterById,
     targets=(*GROUP, *REPLICATED),
+    hunt=Hunt("queue", ("transfer", "members", "name-server-links")),
 )
