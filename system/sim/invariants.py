@@ -28,6 +28,7 @@ from system.sim.counts import Counts
 from system.sim.disk import PowerLoss
 from system.sim.electable import check_not_overtaken
 from system.sim.shadow import Shadow
+from system.sim.undisturbed import Hearing
 from system.sim.violation import Violated
 from system.store.commit_log import CommitLog
 from system.store.disk import DiskFailed
@@ -69,7 +70,7 @@ class Invariants:
         else:
             self._check_recovered(shadow, log)
         shadow.core, shadow.log, shadow.is_up = core, log, True
-        shadow.in_flight = ()
+        shadow.in_flight, shadow.hearing = (), Hearing()
         shadow.begin_at(log.end.index, log.end.chain_crc)
         shadow.durable_index = log.end.index
         shadow.state = log.state

@@ -267,7 +267,9 @@ class SimMember:
             self.shadow.asked_term = message.term
         elif isinstance(message, VoteResponse) and message.canvass and message.granted:
             self.shadow.grants[message.voter] = None
-        self.broker.receive(message, self.local_ms())
+        now_ms = self.local_ms()
+        self.shadow.hearing.arrives(self.core, message, now_ms)
+        self.broker.receive(message, now_ms)
         self.pump()
 
     def handle(self, connection: int, requests: Sequence[SendRequest | Command]) -> None:
@@ -340,6 +342,7 @@ class SimMember:
         send = world.network.send
         for peer, message in effects.messages:
             check_said(shadow, peer, message)
+            shadow.hearing.says(self.name, peer, message)
             send(self.name, peer, message)
         for connection, replies in effects.replies.items():
             self._answer(connection, replies)

@@ -77,6 +77,10 @@ PROMISES: dict[str, Promise] = {
         "A member opens a new term only after a majority said that it would vote for it.",
         "One that was cut off would come back with a higher term and end a healthy leadership.",
     ),
+    "leader-is-left-alone": Promise(
+        "A member that hears a leader, or leads, votes for nobody else.",
+        "One whose link fails would end, again and again, a leadership that serves everybody.",
+    ),
     "stalled-disk-leads-not": Promise(
         "A member whose disk stands still gives up leading.",
         "Everybody's writes would wait for one dead disk, although others could lead.",

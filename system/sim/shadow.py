@@ -9,6 +9,7 @@ from system.raft.batch import Batch
 from system.raft.core import RaftCore
 from system.raft.protocol import Write
 from system.sim.disk import PowerLoss
+from system.sim.undisturbed import Hearing
 from system.store.commit_log import CommitLog, OutsideLog
 from system.store.disk import DiskFailed
 from system.store.hard_state import HardState
@@ -33,6 +34,7 @@ class Shadow:
         "end_crc",
         "end_index",
         "grants",
+        "hearing",
         "in_flight",
         "is_up",
         "lasts",
@@ -51,6 +53,7 @@ class Shadow:
         """The term whose leader asked this member to take over."""
         self.grants: dict[str, None] = {}
         """Who would have voted for this member since it last stood for election."""
+        self.hearing = Hearing()
         self.batches: list[Batch] = []
         self.lasts: list[int] = []
         self.crcs: list[int] = []

@@ -493,3 +493,17 @@ def test_planted_bugs_break_the_invariant_meant_for_them(name, invariant):
     found = (run_seed(seed, options, mutant=mutant).violation for seed in range(8))
     first = next(violation for violation in found if violation is not None)
     assert first.invariant == invariant
+
+
+class Disturbed(RaftCore):
+    """Has a canvass, and votes for whoever wins one, although it hears a leader."""
+
+    def _must_not_disturb(self, request):
+        return False
+
+
+def test_who_hears_a_leader_votes_for_nobody_else():
+    mutant = Mutant("disturbed", Disturbed)
+    violation = run_seed(7, Options(run_ms=20_000), mutant=mutant).violation
+    assert violation.invariant == "leader-is-left-alone"
+    assert violation.finding.startswith("n4 hears a leader, and would vote for n1")
