@@ -7,10 +7,12 @@ they are: that nobody happened to be elected just then is luck. Source: Raft sec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from system.raft.batch import Batch
 from system.raft.core import RaftCore
+from system.raft.protocol import Role
 from system.sim.violation import Violated
 
 if TYPE_CHECKING:
@@ -59,3 +61,21 @@ def check_nobody_has_a_lease(members: Iterable[SimMember], elected: SimMember) -
                 f" {other.core.term} has a lease",
                 elected.name,
             )
+
+
+def check_caught_up(shadows: Mapping[str, Shadow], core: RaftCore, batch: Batch) -> None:
+    """Raise Violated where a leader makes a voter of a member that lacks much of the log.
+
+    What is committed from then on waits for it. Source: Ongaro's dissertation section 4.2.1.
+    """
+    if core.role is not Role.LEADER or batch.term != core.term:
+        return
+    for index, membership in batch.memberships:
+        before = core.membership_at(index - 1)[1]
+        for member in set(before.learners).intersection(membership.voters):
+            durable_index = shadows[member].durable_index if member in shadows else -1
+            lag = core.ledger.commit_index - durable_index
+            if lag > core.config.promote_lag_entries_max:
+                raise Violated(
+                    "voters-have-caught-up", f"{member} becomes a voter, {lag} entries behind"
+                )

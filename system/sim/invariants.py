@@ -26,7 +26,7 @@ from system.raft.protocol import (
 )
 from system.sim.counts import Counts
 from system.sim.disk import PowerLoss
-from system.sim.electable import check_not_overtaken
+from system.sim.electable import check_caught_up, check_not_overtaken
 from system.sim.shadow import Shadow
 from system.sim.undisturbed import Hearing
 from system.sim.violation import Violated
@@ -192,6 +192,8 @@ class Invariants:
                 self._ends[key] = (batch, shadow.end_crc, crc)
             elif known[2] != crc:
                 raise Violated("log-matching", f"two entries {key[0]} of term {key[1]}")
+        if batch.memberships and shadow.core is not None:
+            check_caught_up(self.shadows, shadow.core, batch)
         shadow.batches.append(batch)
         shadow.lasts.append(batch.last_index)
         shadow.crcs.append(crc)

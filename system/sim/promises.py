@@ -77,6 +77,10 @@ PROMISES: dict[str, Promise] = {
         "A member opens a new term only after a majority said that it would vote for it.",
         "One that was cut off would come back with a higher term and end a healthy leadership.",
     ),
+    "voters-have-caught-up": Promise(
+        "A learner becomes a voter only once it has nearly all that is committed.",
+        "Writes would wait for it, and a majority would be missing one that counts.",
+    ),
     "leader-is-left-alone": Promise(
         "A member that hears a leader, or leads, votes for nobody else.",
         "One whose link fails would end, again and again, a leadership that serves everybody.",
