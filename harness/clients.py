@@ -234,3 +234,15 @@ class HandlingClient(Protocol):
     async def fetch_with_end(self, key: str) -> tuple[int | None, int]:
         """Return the offset that the group committed, and the queue's end, asked for before."""
         ...
+
+
+@runtime_checkable
+class FailingClient(HandlingClient, Protocol):
+    """One whose handler may fail: what it did not handle comes again."""
+
+    async def fail(self, handed: Handed, consumed: int) -> bool:
+        """Say that the first `consumed` messages were handled, and that the next one failed.
+
+        False if all was taken away before.
+        """
+        ...

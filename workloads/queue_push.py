@@ -10,7 +10,7 @@ from typing import Final, Self
 
 import trio
 
-from harness.clients import HandlingClient
+from harness.clients import FailingClient, HandlingClient
 from harness.draw import draw
 from harness.errors import DefiniteError, HarnessError
 from harness.generators.keys import KeySpread
@@ -24,6 +24,9 @@ LEAVE_SHARE: Final = 0.02
 """Of a consumer's steps; at the others it handles what waits longest."""
 TIDY_SHARE: Final = 0.5
 """Of the consumers that leave; the others are gone as a process that is killed."""
+FAIL_SHARE: Final = 0.1
+"""Of what consumers of locked queues handle: the handler fails at one of the messages, which come
+again in their place. (What is not consumed in order would come again by another topic.)"""
 PATIENCE_S: Final = 25.0
 """So long consumers go on in the end until the group has committed all: longer than
 `checkers.anomalies.push_delivery` needs to call a message overdue after the last fault."""
@@ -37,8 +40,9 @@ class QueuePush:
     Queues are "shaketable/0" to "shaketable/n-1". Clients with even numbers produce, the values
     of client c of n are c, n + c, 2n + c, ...; the others consume (one client does both).
     Operations: send; subscribe (a consumer begins to run), handle (messages that it was handed:
-    its handler returns when this is ok), unsubscribe (it ends; `expected` 1: having committed
-    what was handled, 0: as a process that is killed), fetch (the group's offset, in the end).
+    its handler returns when this is ok, or fails at the next one), unsubscribe (it ends;
+    `expected` 1: having committed what was handled, 0: as a process that is killed), fetch (the
+    group's offset, in the end).
     """
 
     name = "queue-push"
@@ -141,8 +145,10 @@ class _Consumer:
         self._keys = keys
         self._is_ordered = is_ordered
         self._ordered = int(is_ordered)
+        self._may_fail = is_ordered and isinstance(client, FailingClient)
         self._runs = False
         self._at_hand: Handed | None = None
+        self._fails_at: float | None = None
         self._drain_until_s: float | None = None
 
     @property
@@ -177,7 +183,8 @@ class _Consumer:
             # A lock that nobody gives back keeps everybody from its queue for a minute.
             is_tidy = self._is_ordered or operation.aim < TIDY_SHARE
             return Operation("unsubscribe", self._topic, expected=int(is_tidy))
-        return self._handle()
+        aim = 1.0 if operation.aim is None else operation.aim
+        return self._handle(aim / FAIL_SHARE if self._may_fail and aim < FAIL_SHARE else None)
 
     def next_of_drain(self) -> Operation | None:
         """Handle what comes until the group has committed all; None then, or when time is over."""
@@ -190,8 +197,8 @@ class _Consumer:
             return Operation("subscribe", self._topic, expected=self._ordered)
         return self._handle() or Operation("fetch", self._keys[0], expected=self._ordered)
 
-    def _handle(self) -> Operation | None:
-        self._at_hand = self._handling.handed()
+    def _handle(self, fails_at: float | None = None) -> Operation | None:
+        self._at_hand, self._fails_at = self._handling.handed(), fails_at
         if self._at_hand is None:
             return None
         return Operation("handle", self._at_hand.key, expected=self._ordered)
@@ -218,9 +225,20 @@ class _Consumer:
     async def _handled(self) -> Answer:
         handed = self._at_hand
         assert handed is not None, "chosen because something waited"
+        if self._fails_at is not None:
+            return await self._failed(handed, int(self._fails_at * len(handed.messages)))
         if not await self._handling.handle(handed):
             raise DefiniteError("the consumer took it away before it was handled")
         return Answer(messages=handed.messages)
+
+    async def _failed(self, handed: Handed, consumed: int) -> Answer:
+        """Handle the first messages, and have the others come again."""
+        assert isinstance(self._handling, FailingClient), "looked at when it was opened"
+        if not await self._handling.fail(handed, consumed):
+            raise DefiniteError("the consumer took it away before it was handled")
+        if not consumed:
+            raise DefiniteError("the handler failed")
+        return Answer(messages=handed.messages[:consumed])
 
     async def _look(self, key: str) -> Answer:
         """See how far the group is in the first queue that it is not known to have consumed."""

@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from harness.groups import Handed
-from system.client import GroupConsumer, Intervals, Message, MessageQueue
+from system.client import ConsumeError, GroupConsumer, Intervals, Message, MessageQueue
 
 END_TIMEOUT_S: Final = 5.0
 """How long a consumer that leaves may take: `system.client` waits for its last commit."""
@@ -43,9 +43,13 @@ def intervals(timeout_s: float) -> Intervals:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A batch in its handler, until `let_go`; `over`: that has returned, or was cancelled."""
+    """A batch in its handler, until `let_go`; `over`: that has ended, or was cancelled.
+
+    It fails behind the first `consumed` messages; None: it does not.
+    """
 
     handed: Handed
+    consumed: int | None = None
     let_go: trio.Event = field(default_factory=trio.Event)
     over: trio.Event = field(default_factory=trio.Event)
     is_handled: bool = False
@@ -77,11 +81,12 @@ class Handling:
         """Return what has waited longest, if anything does."""
         return next((waiting.handed for waiting in self._waiting.values()), None)
 
-    async def handle(self, handed: Handed) -> bool:
-        """Let its handler return; False if the consumer has taken it away."""
+    async def handle(self, handed: Handed, consumed: int | None = None) -> bool:
+        """Let its handler return, or fail behind some; False if the consumer has taken it away."""
         waiting = self._waiting.get(id(handed))
         if waiting is None:
             return False
+        waiting.consumed = consumed
         waiting.let_go.set()
         # Its handler may have been cancelled just before, and not know it yet: it will in its next
         # turn. Whoever asks must hear which, however late it is: a message that was handled and
@@ -116,6 +121,8 @@ class Handling:
         try:
             await waiting.let_go.wait()
             waiting.is_handled = True
+            if waiting.consumed is not None:
+                raise ConsumeError(waiting.consumed)
         finally:
             del self._waiting[id(handed)]
             waiting.over.set()

@@ -319,6 +319,10 @@ class GroupOperations:
         """Let its handler return."""
         return self._handling is not None and await self._handling.handle(handed)
 
+    async def fail(self, handed: Handed, consumed: int) -> bool:
+        """Let its handler fail behind the first messages."""
+        return self._handling is not None and await self._handling.handle(handed, consumed)
+
     async def stop_handling(self, *, is_tidy: bool) -> None:
         """End the push consumer.
 

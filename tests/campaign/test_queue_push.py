@@ -90,6 +90,43 @@ def test_a_consumer_runs_handles_what_waits_and_ends():
     ]  # fmt: skip
 
 
+class Failing(Table):
+    """One whose handler may fail."""
+
+    async def fail(self, handed, consumed):
+        self.log.append(f"fail {consumed}")
+        return await self.handle(handed)
+
+
+def test_in_order_a_handler_fails_now_and_then():
+    fails = Operation("handle", TOPIC, aim=0.05)
+
+    async def story(workload, table):
+        client = workload.opened(table)
+
+        async def step(drawn=fails):
+            return await workload.invoke(workload.choose(drawn, client), None, client)
+
+        await step()
+        table.batches = [Handed(FIRST, [(0, 4), (1, 6)]), Handed(SECOND, [(0, 8)])]
+        messages = (await step()).messages
+        if "fail 1" not in table.log:
+            assert messages == [(0, 4), (1, 6)]
+            return
+        assert messages == [(0, 4)], "the first was handled, and comes not again"
+        with pytest.raises(DefiniteError, match="the handler failed"):
+            await step()
+        table.batches = [Handed(SECOND, [(0, 8)])]
+        assert (await step(STEP)).messages == [(0, 8)]
+
+    failing = Failing()
+    trio.run(story, QueuePushOrdered(2), failing)
+    assert failing.log[-2:] == ["fail 1", "fail 0"]
+    for workload, table in ((QueuePush(2), Failing()), (QueuePushOrdered(2), Table())):
+        trio.run(story, workload, table)
+        assert not any(line.startswith("fail") for line in table.log)
+
+
 def test_what_was_taken_away_is_not_handled():
     async def story(table, step):
         await step(STEP)
