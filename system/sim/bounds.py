@@ -10,6 +10,7 @@ from operator import attrgetter
 
 from system.broker.broker import Broker
 from system.raft.core import RaftCore
+from system.sim.disk import SimDisk
 from system.sim.violation import Violated
 
 HELD_MESSAGES_MAX = 256
@@ -17,6 +18,9 @@ HELD_MESSAGES_MAX = 256
 for meanwhile, each after an election timeout."""
 TRANSFER_SLACK_MS = 500.0
 """A transfer is looked at with each heartbeat: it may be over so much later."""
+HANDLES_MAX = 4
+"""Of one file: its writer's, its readers', and one of a look at it. One that is not closed stays
+open as long as the node runs."""
 OPERATORS_MAX = 8
 """Changes of the membership wait among the appends and are not limited with them."""
 
@@ -53,6 +57,12 @@ def check_transfer(name: str, core: RaftCore, now_ms: float) -> None:
             f"the transfer to {target} was to be given up {now_ms - due_ms:.0f} ms ago",
             name,
         )
+
+
+def check_handles(name: str, disk: SimDisk) -> None:
+    """Raise Violated where a file is open more often at once than anybody needs it."""
+    path, count = disk.most_opened
+    _check(name, f"handles of {path}", count, HANDLES_MAX)
 
 
 def check_bounds(name: str, broker: Broker, core: RaftCore) -> None:

@@ -141,11 +141,15 @@ class Platter:
 class SimDisk:
     """One incarnation's disk; implements `system.store.disk.Disk`."""
 
-    __slots__ = ("is_dead", "platter")
+    __slots__ = ("handles", "is_dead", "most_opened", "platter")
 
     def __init__(self, platter: Platter | None = None) -> None:
         self.platter = platter or Platter()
         self.is_dead = False
+        self.handles: dict[str, int] = {}
+        """How often each path is open now, by the name that it was opened by."""
+        self.most_opened = ("", 0)
+        """The path that was open most often at once, and how often."""
 
     # ---- what a world does to it ------------------------------------------------------
 
@@ -302,6 +306,9 @@ class SimFile:
         self._inode = inode
         self._path = path
         self._is_closed = False
+        count = disk.handles[path] = disk.handles.get(path, 0) + 1
+        if count > disk.most_opened[1]:
+            disk.most_opened = path, count
 
     @property
     def size(self) -> int:
@@ -357,4 +364,6 @@ class SimFile:
 
     def close(self) -> None:
         """Give the handle back; it refuses everything afterwards."""
+        if not self._is_closed:
+            self._disk.handles[self._path] -= 1
         self._is_closed = True

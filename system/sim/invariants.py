@@ -210,6 +210,19 @@ class Invariants:
                 shadow.state = HardState(write.term, write.voted_for)
             elif isinstance(write, Install):
                 shadow.durable_index = write.snapshot.end.index
+            elif isinstance(write, Compact):
+                self._check_gone(shadow, write.snapshot.end.index)
+
+    def _check_gone(self, shadow: Shadow, index: int) -> None:
+        """What a snapshot stands for is taken out of the log, or the disk fills up with it."""
+        log = shadow.log
+        if log is not None and log.begin.index < index:
+            raise Violated(
+                "compacted-is-gone",
+                f"a snapshot stands for entries up to {index}, the log begins behind"
+                f" {log.begin.index}",
+                shadow.name,
+            )
 
     # ---- elections --------------------------------------------------------------------
 

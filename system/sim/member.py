@@ -29,7 +29,7 @@ from system.raft.protocol import (
 )
 from system.remoting.command import Command
 from system.remoting.requests import SendRequest
-from system.sim.bounds import check_answered, check_bounds, check_transfer
+from system.sim.bounds import check_answered, check_bounds, check_handles, check_transfer
 from system.sim.disk import SimDisk
 from system.sim.durable_words import check_campaign, check_said, check_stalled
 from system.sim.electable import check_nobody_has_a_lease
@@ -337,6 +337,7 @@ class SimMember:
         self._pumps += 1
         if self._pumps % LOOK_EVERY == 0:
             check_bounds(self.name, self.broker, self.core)
+            check_handles(self.name, self.disk)
         if effects.role_changes:
             self._note_roles(effects.role_changes)
         send = world.network.send

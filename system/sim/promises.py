@@ -61,6 +61,10 @@ PROMISES: dict[str, Promise] = {
         "A file of the log is kept for its reserved time, unless the disk gets too full.",
         "Messages that consumers may still ask for would be gone.",
     ),
+    "compacted-is-gone": Promise(
+        "What a snapshot stands for is taken out of the log.",
+        "Old entries would fill the disk, however long they had expired.",
+    ),
     "commit-never-falls": Promise(
         "What a member calls committed never becomes less.",
         "What was readable a moment ago would be gone.",
