@@ -18,8 +18,9 @@ import os
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -28,10 +29,11 @@ from tests.mutation import children, reach
 from tests.mutation.journal import Journal
 from tests.mutation.mutants import Mutant, mutants_of, sample
 from tests.mutation.reach import PACKAGES, say
-from tests.mutation.stages import JUDGES, Limits, Outcome, judge
+from tests.mutation.stages import JUDGES, SHAKING, UNIT, Limits, Outcome, judge
 from tests.mutation.summary import summarise
-from tests.mutation.trees import ROOT, SIMULATED, copy_of_tree, digest_of
+from tests.mutation.trees import OF_CAMPAIGNS, ROOT, SIMULATED, copy_of_tree, digest_of
 
+PARTS = {"core": SIMULATED, "node": SIMULATED, "campaigns": OF_CAMPAIGNS}
 FOUND = ("killed", "timeout", "not-started")
 
 
@@ -42,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     work.mkdir(parents=True, exist_ok=True)
     mutants = draw(asked.packages.split(","), asked.per_package, asked.seed)
     if asked.command == "summary":
-        return summarise(mutants, Journal(work / "journal.jsonl"))
+        return summarise(mutants, Journal(Path(asked.journal)))
     if asked.command == "show":
         chosen = [one for one in mutants if one.id in asked.ids]
         for mutant in chosen:
@@ -50,9 +52,14 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.write(mutant.diff(ROOT) + "\n")
         return 0 if chosen else 254
     os.nice(asked.nice)
-    limits = Limits(asked.core_seeds, asked.node_seeds, asked.virtual_s, asked.campaign_s)
-    run(mutants, asked.judges.split(","), limits, work, asked.jobs, asked.survivors_only)
-    return summarise(mutants, Journal(work / "journal.jsonl"))
+    limits = Limits(
+        *(asked.core_seeds, asked.node_seeds, asked.virtual_s, asked.campaigns, asked.process_s)
+    )
+    journal = Journal(Path(asked.journal))
+    judges = asked.judges.split(",")
+    run(mutants, judges, limits, journal, work, asked.jobs, asked.survivors_only)
+    journal.compact()
+    return summarise(mutants, journal)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,10 +78,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--core-seeds", type=int, default=Limits().core_seeds)
     parser.add_argument("--node-seeds", type=int, default=Limits().node_seeds)
     parser.add_argument("--virtual-s", type=float, default=Limits().virtual_s, help="of each seed")
-    parser.add_argument("--campaign-s", type=float, default=Limits().campaign_s, help="of clients")
+    parser.add_argument(
+        "--campaigns", type=int, default=Limits().campaigns, help="in the simulated world"
+    )
+    parser.add_argument("--process-s", type=float, default=Limits().process_s, help="of clients")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--nice", type=int, default=10, help="how far it steps back for others")
-    parser.add_argument("--work", default=str(ROOT / "store" / "mutation"))
+    parser.add_argument("--journal", default=str(Path(__file__).with_name("journal.jsonl")))
+    parser.add_argument(
+        "--work", default=str(ROOT / "store" / "mutation"), help="for what is measured"
+    )
     return parser
 
 
@@ -88,16 +101,17 @@ def run(
     mutants: list[Mutant],
     judges: list[str],
     limits: Limits,
+    journal: Journal,
     work: Path,
     jobs: int,
     survivors_only: bool,
 ) -> None:
     """Ask the judges about the mutants, and keep what they say."""
-    journal, tree = Journal(work / "journal.jsonl"), digest_of(ROOT)
+    tree = digest_of(ROOT)
     reaches = {name: _reach(name, work, limits) for name in judges}
     with compiled_copy("unit" in judges) as base:
-        waiting = _waiting(mutants, judges, limits, journal, survivors_only)
-        _ask_all(waiting, base, reaches, limits, journal, tree, jobs)
+        pairs = waiting(mutants, judges, limits, journal, survivors_only)
+        _ask_all(pairs, base, reaches, limits, journal, tree, jobs)
 
 
 @contextmanager
@@ -115,7 +129,7 @@ def compiled_copy(has_tests: bool) -> Iterator[Path]:
 
 
 def _ask_all(
-    waiting: Iterable[tuple[str, Mutant]],
+    pairs: Iterable[tuple[str, Mutant]],
     base: Path,
     reaches: Mapping[str, reach.Reach | None],
     limits: Limits,
@@ -139,7 +153,7 @@ def _ask_all(
         if reached is not None and not reached.of(mutant.path, mutant.line, mutant.last_line):
             journal.note(mutant.id, name, Outcome("not-reached"), tree)
             return
-        parts = SIMULATED if name in reach.WORLDS else (".",)
+        parts = PARTS.get(name, (".",))
         with copy_of_tree(base, {mutant.path: mutant.text(base)}, parts) as copy:
             outcome = judge(name, mutant, copy, reached, limits, tried)
         if stopped.is_set():
@@ -151,36 +165,48 @@ def _ask_all(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     with ThreadPoolExecutor(jobs) as pool:
-        for _ in pool.map(ask, waiting):
-            pass
+        asked = deque[Future[None]]()
+        for pair in pairs:  # not all at once: who is found meanwhile is not asked about again
+            asked.append(pool.submit(ask, pair))
+            if len(asked) >= jobs:
+                asked.popleft().result()
+        for one in asked:
+            one.result()
 
 
-def _waiting(
+def waiting(
     mutants: list[Mutant],
     judges: list[str],
     limits: Limits,
     journal: Journal,
     survivors_only: bool,
 ) -> Iterator[tuple[str, Mutant]]:
+    """Yield who is to be asked about which mutant, as far as that is known then."""
     for name in judges:
         for mutant in mutants:
             known = journal.of(mutant.id, name)
             if known is not None and not _goes_deeper(name, known.outcome, known.tried, limits):
                 continue
-            of_others = (journal.of(mutant.id, other) for other in JUDGES[1:])
-            if survivors_only and any(one and one.outcome in FOUND for one in of_others):
+            if survivors_only and _is_found(mutant, journal):
                 continue
             yield name, mutant
 
 
+def _is_found(mutant: Mutant, journal: Journal) -> bool:
+    asked = (journal.of(mutant.id, name) for name in SHAKING)
+    return any(one is not None and one.outcome in FOUND for one in asked)
+
+
 def _goes_deeper(name: str, outcome: str, tried: list[str], limits: Limits) -> bool:
     """Say whether a judge that found nothing would now look at more."""
-    seeds = {"core": limits.core_seeds, "node": limits.node_seeds}.get(name, 0)
-    return outcome == "survived" and 0 < len(tried) < seeds
+    most = {"core": limits.core_seeds, "node": limits.node_seeds, "campaigns": limits.campaigns}
+    return outcome == "survived" and 0 < len(tried) < most.get(name, 0)
 
 
 def _reach(name: str, work: Path, limits: Limits) -> reach.Reach | None:
-    if name == "unit":
+    if name == reach.CAMPAIGNS:
+        return reach.load_campaigns(work)
+    if name == UNIT:
         return reach.load(work, name)
     seeds = reach.WORLDS.get(name)
     return reach.load(work, name, seeds, limits.virtual_s) if seeds else None

@@ -66,9 +66,14 @@ def run(command: Sequence[str], tree: Path, cpu_s: float, wall_s: float | None =
             process.wait()
         output.seek(max(0, output.seek(0, os.SEEK_END) - OUTPUT_BYTES_MAX))
         text = output.read().decode(errors="replace")
-    if code in (-signal.SIGXCPU, -signal.SIGKILL):
+    if code in (-signal.SIGXCPU, -signal.SIGPROF, -signal.SIGKILL):
         code = None
     return Ended(code, text, time.monotonic() - began)
+
+
+def limit_part(cpu_s: float) -> None:
+    """End this program if what comes next takes more processor time, until the next limit."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
 
 
 def end_all() -> None:

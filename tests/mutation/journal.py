@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tests.mutation.stages import Outcome
+
+BY_MAX = 120
 
 
 class Journal:
@@ -32,10 +34,26 @@ class Journal:
     def note(self, mutant: str, judge: str, outcome: Outcome, tree: str) -> None:
         """Append a judgement. `tree` names the state of the system that was judged."""
         self.known[mutant, judge] = outcome
-        entry = {"mutant": mutant, "judge": judge, "tree": tree, **asdict(outcome)}
+        entry = {"mutant": mutant, "judge": judge, "tree": tree, **_said(outcome)}
         with self._path.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+            file.write(json.dumps(entry, separators=(",", ":")) + "\n")
 
     def of(self, mutant: str, judge: str) -> Outcome | None:
         """Return what a judge found, if it was asked."""
         return self.known.get((mutant, judge))
+
+    def compact(self) -> None:
+        """Leave out what was superseded. The file is kept with the project: it is read often."""
+        latest = {}
+        for line in self._path.read_text().splitlines():
+            entry = json.loads(line)
+            latest[entry["mutant"], entry["judge"]] = line
+        partial = self._path.with_suffix(".partial")
+        partial.write_text("".join(f"{latest[key]}\n" for key in sorted(latest)))
+        partial.rename(self._path)
+
+
+def _said(outcome: Outcome) -> dict[str, object]:
+    """Return what a line says of an outcome: nothing of what is as it would be anyway."""
+    said = asdict(replace(outcome, by=outcome.by[:BY_MAX], seconds=round(outcome.seconds, 1)))
+    return {name: value for name, value in said.items() if value}

@@ -12,12 +12,21 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import coverage
 
-from tests.mutation.trees import ROOT, copy_of_tree, digest_of, environment_of
+from tests.mutation import campaigns
+from tests.mutation.trees import (
+    MEASURED_BY_CAMPAIGNS,
+    ROOT,
+    copy_of_tree,
+    digest_of,
+    environment_of,
+)
 
 PACKAGES = ("raft", "store", "broker", "client", "native")
 TEST_FOLDERS = (
@@ -33,6 +42,8 @@ TEST_FOLDERS = (
 
 WORLDS = {"core": 40, "node": 8}
 """How many seeds of each world are measured: more than are run, for what is rarely reached."""
+CAMPAIGNS = "campaigns"
+VALID = "valid-campaigns.json"
 PYTEST_OPTIONS = ("-q", "-n", "0", "--fast", "-p", "no:cacheprovider", "--timeout", "0")
 """Without the limit on each test: it is of time that passes, which a busy machine stretches."""
 
@@ -46,7 +57,8 @@ class Reach:
 
     Attributes:
         everybody: The tests that pass on the healthy tree, as pytest names them, with the seconds
-            that each took; or the seeds, with 0.
+            that each took; or the seeds, with 0; or the campaigns that are VALID on the healthy
+            tree, with their place in the list.
     """
 
     lines: Lines
@@ -76,18 +88,65 @@ def load(work: Path, kind: str, seeds: int = 0, virtual_s: float = 0.0) -> Reach
     """
     key = {"tree": digest_of(ROOT), "seeds": seeds, "virtual_s": virtual_s}
     path = work / f"reach-{kind}.json"
-    if path.exists():
-        kept = json.loads(path.read_text())
-        if kept["key"] == key:
-            return Reach(kept["lines"], kept["everybody"])
+    kept = _kept(path)
+    if kept.get("key") == key:
+        return Reach(kept["lines"], kept["everybody"])
     say(f"measuring which lines are executed: {kind}")
     with copy_of_tree() as tree:
         reach = of_tests(tree) if kind == "unit" else of_seeds(tree, kind, seeds, virtual_s)
+    _keep(path, key, reach)
+    return reach
+
+
+def load_campaigns(work: Path) -> Reach:
+    """Return what was measured of this tree's simulated campaigns, measuring those that are new."""
+    asked = {name: list(one.arguments) for name, one in campaigns.CAMPAIGNS.items()}
+    key = {"tree": digest_of(ROOT, MEASURED_BY_CAMPAIGNS), "asked": asked}
+    path = work / f"reach-{CAMPAIGNS}.json"
+    kept = _kept(path)
+    old: dict[str, list[str]] = {}
+    if kept and kept["key"]["tree"] == key["tree"]:
+        old = kept["key"]["asked"]
+    same = {name for name in asked if old.get(name) == asked[name]}
+    lines, valid = _only(kept["lines"], same) if same else {}, same & set(kept.get("everybody", ()))
+    new = [name for name in asked if name not in same]
+    if new:
+        say(f"measuring which lines are executed: {CAMPAIGNS}")
+        with copy_of_tree() as tree:
+            found, new_valid = of_campaigns(tree, new)
+        lines, valid = _joined(lines, found), valid | new_valid
+    places = {name: float(at) for at, name in enumerate(asked) if name in valid}
+    reach = Reach(lines, places)
+    _keep(path, key, reach)
+    return reach
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _keep(path: Path, key: dict[str, Any], reach: Reach) -> None:
     partial = path.with_suffix(".partial")
     new = {"key": key, "lines": reach.lines, "everybody": reach.everybody}
     partial.write_text(json.dumps(new))
     partial.rename(path)
-    return reach
+
+
+def _only(lines: Lines, names: set[str]) -> Lines:
+    return {
+        path: {line: [who for who in some if who in names] for line, some in of_file.items()}
+        for path, of_file in lines.items()
+    }
+
+
+def _joined(before: Lines, found: Lines) -> Lines:
+    joined: Lines = {}
+    for path in (*before, *found):
+        one, other = before.get(path, {}), found.get(path, {})
+        joined[path] = {
+            line: sorted({*one.get(line, ()), *other.get(line, ())}) for line in (*one, *other)
+        }
+    return joined
 
 
 def of_tests(tree: Path) -> Reach:
@@ -111,11 +170,27 @@ def of_tests(tree: Path) -> Reach:
     return Reach(_lines(tree, data, set(seconds)), seconds)
 
 
+def of_campaigns(tree: Path, names: Sequence[str]) -> tuple[Lines, set[str]]:
+    """Run simulated campaigns of the healthy tree under coverage; return also which are VALID."""
+    data = _measured(tree, CAMPAIGNS, *names)
+    valid = set(json.loads((tree / VALID).read_text()))
+    for name in names:
+        if name not in valid:
+            say(f"is not valid on the healthy tree, is not used: {name}")
+    return _lines(tree, data, valid), valid
+
+
+def _measured(tree: Path, *what: str) -> Path:
+    """Measure in a process of its own; return the file with what was found."""
+    data = tree / ".coverage"
+    program = [sys.executable, "-m", "tests.mutation.reach", str(data), *what]
+    subprocess.run(program, cwd=tree, env=environment_of(tree), check=True)
+    return data
+
+
 def of_seeds(tree: Path, world: str, count: int, virtual_s: float) -> Reach:
     """Run seeds of the healthy tree under coverage."""
-    data = tree / ".coverage"
-    program = [sys.executable, "-m", "tests.mutation.reach", world, str(count), str(virtual_s)]
-    subprocess.run([*program, str(data)], cwd=tree, env=environment_of(tree), check=True)
+    data = _measured(tree, world, str(count), str(virtual_s))
     seeds = {str(seed): 0.0 for seed in range(1, count + 1)}
     return Reach(_lines(tree, data, set(seeds)), seeds)
 
@@ -149,10 +224,9 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def measure_seeds(world: str, count: int, virtual_s: float, data_file: str) -> None:
+def measure_seeds(data_file: str, world: str, count: int, virtual_s: float) -> None:
     """Run seeds of one world of this tree under coverage."""
-    sources = [f"system.{package}" for package in PACKAGES]
-    measured = coverage.Coverage(data_file=data_file, source_pkgs=sources)
+    measured = _coverage(data_file)
     measured.start()
     seeds = importlib.import_module("tests.mutation.seeds")  # under measurement, so not before
     run_seed = importlib.import_module(seeds.MODULES[world]).run_seed
@@ -165,5 +239,32 @@ def measure_seeds(world: str, count: int, virtual_s: float, data_file: str) -> N
     measured.save()
 
 
+def measure_campaigns(data_file: str, names: Sequence[str]) -> None:
+    """Run simulated campaigns of this tree under coverage, and note which are VALID."""
+    measured = _coverage(data_file)
+    measured.start()
+    valid = []
+    for name in names:
+        measured.switch_context(name)
+        code, output = campaigns.run(campaigns.CAMPAIGNS[name])
+        if code == 0:
+            valid.append(name)
+        else:
+            say(f"{name}: {campaigns.verdict_line(output)}")
+        if code == 1:
+            raise SystemExit("the healthy tree is accused")
+    measured.stop()
+    measured.save()
+    Path(VALID).write_text(json.dumps(valid))
+
+
+def _coverage(data_file: str) -> coverage.Coverage:
+    sources = [f"system.{package}" for package in PACKAGES]
+    return coverage.Coverage(data_file=data_file, source_pkgs=sources)
+
+
 if __name__ == "__main__":
-    measure_seeds(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4])
+    if sys.argv[2] == CAMPAIGNS:
+        measure_campaigns(sys.argv[1], sys.argv[3:])
+    else:
+        measure_seeds(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))

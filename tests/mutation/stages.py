@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.mutation import children
+from tests.mutation.campaigns import last_line, verdict_line
 from tests.mutation.mutants import Mutant
 from tests.mutation.reach import PYTEST_OPTIONS, Reach
 
@@ -17,11 +18,10 @@ UNIT_TESTS_S_MAX = 60.0
 """Of all tests that execute the line, those that are fastest, as many as take this long."""
 UNIT_TESTS_MAX = 150
 UNIT_CPU_S = 90.0
-SEED_CPU_S = {"core": 8.0, "node": 20.0}
-"""Ten times what a seed of 20 virtual seconds takes: a mutant that needs more turns in circles."""
-START_CPU_S = 20.0
-CAMPAIGN_CPU_S = 150.0
-CAMPAIGN_S_MAX = 600.0
+SIMULATED_CPU_S = 600.0
+"""For all seeds or campaigns; each has a limit of its own, in the program that runs it."""
+PROCESS_CPU_S = 150.0
+PROCESS_S_MAX = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +49,19 @@ class Limits:
     core_seeds: int = 25
     node_seeds: int = 6
     virtual_s: float = 20.0
-    campaign_s: float = 10.0
+    campaigns: int = 12
+    process_s: float = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Campaign:
-    """A campaign that hunts the mutants of some packages."""
-
-    name: str
-    packages: frozenset[str]
-    arguments: tuple[str, ...]
-
-
-GROUP = frozenset({"raft", "store", "broker", "client"})
-NATIVE = frozenset({"store", "broker", "client", "native"})
-
-CAMPAIGNS = (
-    Campaign("sim-log", GROUP, ("--world", "sim", "--workload", "log")),
-    Campaign("process-log", GROUP, ("--workload", "log")),
-    Campaign("process-queue", GROUP | NATIVE, ("--workload", "queue")),
-    *(
-        Campaign(mode, NATIVE, ("--target", mode, "--workload", "queue"))
+PROCESS_CAMPAIGNS = {
+    "process-log": ("--workload", "log"),
+    "process-queue": ("--workload", "queue"),
+    **{
+        mode: ("--target", mode, "--workload", "queue")
         for mode in ("multi_master", "async_replication", "sync_double_write")
-    ),
-)
+    },
+}
+NATIVE = frozenset({"multi_master", "async_replication", "sync_double_write"})
 
 
 def unit_tests(mutant: Mutant, tree: Path, reach: Reach) -> Outcome:
@@ -91,13 +80,13 @@ def unit_tests(mutant: Mutant, tree: Path, reach: Reach) -> Outcome:
     ended = children.run([sys.executable, "-m", "pytest", *options, *chosen], tree, UNIT_CPU_S)
     tried = [f"{len(chosen)} of {len(tests)} tests"]
     if ended.code is None:
-        return Outcome("timeout", _last_line(ended.output), tried, ended.seconds)
+        return Outcome("timeout", last_line(ended.output), tried, ended.seconds)
     if ended.code == 0:
         return Outcome("survived", "", tried, ended.seconds)
     failed = re.search(r"^FAILED (\S+)|^ERROR (\S+::\S+)", ended.output, re.MULTILINE)
     if ended.code == 1 and failed:
         return Outcome("killed", failed.group(1) or failed.group(2), tried, ended.seconds)
-    return Outcome("not-started", _last_line(ended.output), tried, ended.seconds)
+    return Outcome("not-started", last_line(ended.output), tried, ended.seconds)
 
 
 def simulation(
@@ -112,7 +101,7 @@ def simulation(
     if not seeds:
         return Outcome("survived", "", list(tried))
     program = [sys.executable, "-m", "tests.mutation.seeds", world, str(limits.virtual_s)]
-    ended = children.run([*program, *seeds], tree, START_CPU_S + SEED_CPU_S[world] * len(seeds))
+    ended = children.run([*program, *seeds], tree, SIMULATED_CPU_S)
     lines = [line for line in ended.output.splitlines() if line.startswith('{"seed"')]
     ran = [*tried, *(str(json.loads(line)["seed"]) for line in lines)]
     if ended.code == 0:
@@ -123,54 +112,72 @@ def simulation(
         return Outcome("killed", broken[:200], ran, ended.seconds)
     is_started = any(line == "started" for line in ended.output.splitlines())
     what = "killed" if is_started else "not-started"
-    return Outcome(what, f"crash: {_last_line(ended.output)}", ran, ended.seconds)
+    return Outcome(what, f"crash: {last_line(ended.output)}", ran, ended.seconds)
 
 
-def campaigns(mutant: Mutant, tree: Path, limits: Limits, tried: Sequence[str]) -> Outcome:
-    """Run the campaigns of the package, but those that were tried, until one is invalid."""
+def campaigns(
+    mutant: Mutant, tree: Path, reach: Reach, limits: Limits, tried: Sequence[str]
+) -> Outcome:
+    """Run the simulated campaigns that execute the line, but those that were tried."""
+    reached = reach.of(mutant.path, mutant.line, mutant.last_line)
+    if not reached:
+        return Outcome("not-reached")
+    names = [name for name in reached if name not in tried][: max(0, limits.campaigns - len(tried))]
+    if not names:
+        return Outcome("survived", "", list(tried))
+    program = [sys.executable, "-m", "tests.mutation.campaigns", *names]
+    ended = children.run(program, tree, SIMULATED_CPU_S)
+    lines = [json.loads(one) for one in ended.output.splitlines() if one.startswith('{"campaign"')]
+    ran = [*tried, *(line["campaign"] for line in lines)]
+    if ended.code is None:
+        return Outcome("timeout", f"in the campaign after {len(lines)}", ran, ended.seconds)
+    said = [f"{line['campaign']}: {line['verdict']}" for line in lines if line["code"]]
+    if ended.code == 1 and lines and lines[-1]["code"] == 1:
+        return Outcome("killed", said[-1], ran, ended.seconds)
+    if ended.code != 0:
+        return Outcome("not-started", last_line(ended.output), ran, ended.seconds)
+    return Outcome("noticed" if said else "survived", "; ".join(said)[:300], ran, ended.seconds)
+
+
+def processes(mutant: Mutant, tree: Path, limits: Limits, tried: Sequence[str]) -> Outcome:
+    """Run campaigns on real processes, but those that were tried, until one is invalid."""
     ran, seconds, noticed = list(tried), 0.0, ""
-    for campaign in CAMPAIGNS:
-        if mutant.package not in campaign.packages or campaign.name in tried:
+    for name, arguments in PROCESS_CAMPAIGNS.items():
+        unlike = "raft" if name in NATIVE else "native"
+        if mutant.package == unlike or name in tried:
             continue
         command = [
-            *(sys.executable, "-P", "-m", "harness.cli", "run", *campaign.arguments),
-            *("--seed", "1", "--time-limit", f"{limits.campaign_s:g}", "--steady", "2"),
-            *("--store", "runs", "--name", campaign.name),
+            *(sys.executable, "-P", "-m", "harness.cli", "run", *arguments, "--engine", "local"),
+            *("--seed", "1", "--time-limit", f"{limits.process_s:g}", "--steady", "2"),
+            *("--store", "runs", "--name", name),
         ]
-        ended = children.run(command, tree, CAMPAIGN_CPU_S, CAMPAIGN_S_MAX)
-        ran.append(campaign.name)
+        ended = children.run(command, tree, PROCESS_CPU_S, PROCESS_S_MAX)
+        ran.append(name)
         seconds += ended.seconds
         if ended.code is None:
-            return Outcome("timeout", campaign.name, ran, seconds)
+            return Outcome("timeout", name, ran, seconds)
         if ended.code == 1:
-            by = f"{campaign.name}: {verdict_line(ended.output)}"
-            return Outcome("killed", by, ran, seconds)
+            return Outcome("killed", f"{name}: {verdict_line(ended.output)}", ran, seconds)
         if ended.code != 0:
-            noticed = noticed or f"{campaign.name}, exit {ended.code}: {verdict_line(ended.output)}"
+            noticed = noticed or f"{name}, exit {ended.code}: {verdict_line(ended.output)}"
     return Outcome("noticed" if noticed else "survived", noticed, ran, seconds)
 
 
-JUDGES: tuple[str, ...] = ("unit", "core", "node", "campaigns")
+UNIT = "unit"
+SHAKING = ("core", "node", "campaigns", "processes")
+"""Judges that know nothing of the code, the cheapest first."""
+JUDGES: tuple[str, ...] = (*SHAKING, UNIT)
 
 
 def judge(
     name: str, mutant: Mutant, tree: Path, reach: Reach | None, limits: Limits, tried: Sequence[str]
 ) -> Outcome:
-    """Ask one judge about a mutant, whose tree it is. Campaigns need no `reach`."""
-    if name == "campaigns":
-        return campaigns(mutant, tree, limits, tried)
+    """Ask one judge about a mutant, whose tree it is. Processes need no `reach`."""
+    if name == "processes":
+        return processes(mutant, tree, limits, tried)
     assert reach is not None
-    if name == "unit":
+    if name == UNIT:
         return unit_tests(mutant, tree, reach)
+    if name == "campaigns":
+        return campaigns(mutant, tree, reach, limits, tried)
     return simulation(name, mutant, tree, reach, limits, tried)
-
-
-def verdict_line(output: str) -> str:
-    """Return what a campaign printed as its verdict, in one line."""
-    found = re.search(r"^\s*((?:IN)?VALID|UNKNOWN)\b.*", output, re.MULTILINE)
-    return " ".join((found.group(0) if found else _last_line(output)).split())[:200]
-
-
-def _last_line(output: str) -> str:
-    lines = [line for line in output.splitlines() if line.strip()]
-    return lines[-1].strip()[:200] if lines else ""

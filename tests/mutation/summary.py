@@ -15,14 +15,29 @@ from tests.mutation.trees import ROOT
 REASONS = Path(__file__).with_name("survivors.toml")
 FOUND = frozenset({"killed", "timeout"})
 SIMULATED = ("core", "node")
-HEADS = ("mutants", "unit", "sim", "campaign", "sim+camp", "nothing", "open", "equivalent", "found")
+CAMPAIGNS = ("campaigns", "processes")
+HEADS = (
+    "mutants",
+    "core",
+    "node",
+    "campaign",
+    "sim+camp",
+    "noticed",
+    "unit",
+    "nothing",
+    "open",
+    "equal",
+    "found",
+)
+"""What follows "sim+camp" is counted of what these did not find; "found" is their share of what is
+not equivalent."""
 
 
 def summarise(mutants: list[Mutant], journal: Journal) -> int:
     """Print the scores by package and by operator, and what was found by no shaking.
 
     Returns 1 where a survivor that all judges were asked about has no reason, or one that has
-    was found after all; else 0.
+    was found after all; else 0. What was noticed needs none.
     """
     reasons: dict[str, str] = tomllib.loads(REASONS.read_text())
     _table("package", mutants, lambda one: one.package, journal, reasons)
@@ -44,6 +59,11 @@ def summarise(mutants: list[Mutant], journal: Journal) -> int:
             if reason:
                 _say(f"{mutant.id} has a reason, and is found: take it out of {REASONS.name}")
                 code = 1
+            continue
+        noticed = _noticed(mutant, journal)
+        if noticed is not None:
+            _say(f"\n{mutant.id} {mutant.path}:{mutant.line} is noticed by {noticed}")
+            _say(mutant.diff(ROOT))
             continue
         unit = "unit tests find it" if _by(mutant, journal, "unit") else "NOTHING finds it"
         _say(f"\n{mutant.id} {mutant.path}:{mutant.line} {mutant.operator}: {unit}")
@@ -70,7 +90,8 @@ def _row(mutants: list[Mutant], journal: Journal, reasons: dict[str, str]) -> li
     """Count. "found" is a lower bound as long as some are open, which count as not found."""
     judged = [one for one in mutants if _is_judged(one, journal)]
     shaken_out = [one for one in judged if _is_shaken_out(one, journal)]
-    missed = [one for one in judged if one not in shaken_out]
+    noticed = [one for one in judged if one not in shaken_out and _noticed(one, journal)]
+    missed = [one for one in judged if one not in shaken_out and one not in noticed]
     equal = [
         one
         for one in mutants
@@ -79,10 +100,10 @@ def _row(mutants: list[Mutant], journal: Journal, reasons: dict[str, str]) -> li
     relevant = len(mutants) - len(equal)
     return [
         str(len(mutants)),
-        _share(mutants, journal, ("unit",)),
-        _share(mutants, journal, SIMULATED),
-        _share(mutants, journal, ("campaigns",)),
+        *(_share(mutants, journal, judges) for judges in (("core",), ("node",), CAMPAIGNS)),
         str(len(shaken_out)),
+        str(len(noticed)),
+        _share(mutants, journal, ("unit",)),
         str(sum(not _by(one, journal, "unit") for one in missed)),
         str(len(mutants) - len(judged)),
         str(len(equal)),
@@ -101,7 +122,13 @@ def _by(mutant: Mutant, journal: Journal, judge: str) -> bool:
 
 
 def _is_shaken_out(mutant: Mutant, journal: Journal) -> bool:
-    return any(_by(mutant, journal, judge) for judge in (*SIMULATED, "campaigns"))
+    return any(_by(mutant, journal, judge) for judge in (*SIMULATED, *CAMPAIGNS))
+
+
+def _noticed(mutant: Mutant, journal: Journal) -> str | None:
+    """Return what a campaign said that knew that something was wrong, and not that it was false."""
+    outcomes = (journal.of(mutant.id, judge) for judge in CAMPAIGNS)
+    return next((one.by for one in outcomes if one and one.outcome == "noticed"), None)
 
 
 def _is_judged(mutant: Mutant, journal: Journal) -> bool:

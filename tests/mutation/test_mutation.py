@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.mutation import children
-from tests.mutation.__main__ import draw
+from tests.mutation.__main__ import draw, waiting
 from tests.mutation.journal import Journal
 from tests.mutation.mutants import Mutant, mutants_in, mutants_of, sample
 from tests.mutation.operators import OPERATORS, Source
 from tests.mutation.reach import Reach
-from tests.mutation.stages import Limits, Outcome, simulation, unit_tests
+from tests.mutation.stages import JUDGES, Limits, Outcome, campaigns, simulation, unit_tests
 from tests.mutation.summary import summarise
 from tests.mutation.trees import ROOT, copy_of_tree
 
@@ -144,11 +144,22 @@ def test_a_unit_test_finds_a_crc_that_is_not_looked_at() -> None:
     assert found.by.startswith("tests/store/test_store_entries.py::")
 
 
+def test_a_simulated_campaign_finds_commits_that_nobody_sends() -> None:
+    mutant = known("system/client/offsets.py", "skip-call", "RequestCode.UPDATE_CONSUMER_OFFSET")
+    reach = reached_by(mutant, ["group-offsets.1"])
+    with copy_of_tree(ROOT, {mutant.path: mutant.text(ROOT)}) as tree:
+        found = campaigns(mutant, tree, reach, Limits(), [])
+    assert found.outcome == "killed"
+    assert found.tried == ["group-offsets.1"]
+    assert found.by.startswith("group-offsets.1: INVALID")
+
+
 def test_what_nobody_executes_is_not_run() -> None:
     mutant = mutants_of(ROOT, "native")[0]
     nobody = Reach({}, {})
     assert unit_tests(mutant, ROOT, nobody).outcome == "not-reached"
     assert simulation("core", mutant, ROOT, nobody, Limits(), []).outcome == "not-reached"
+    assert campaigns(mutant, ROOT, nobody, Limits(), []).outcome == "not-reached"
 
 
 def test_programs_that_turn_in_circles_are_ended_and_named() -> None:
@@ -168,21 +179,47 @@ def test_a_journal_that_was_cut_goes_on(tmp_path: Path) -> None:
     assert journal.of("m2", "core") is None
 
 
+def test_a_compact_journal_says_the_same_in_fewer_lines(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    journal.note("m2", "node", Outcome("survived", "", ["1"], 1.0), "tree")
+    journal.note("m1", "core", Outcome("not-reached"), "tree")
+    journal.note("m2", "node", Outcome("killed", "an invariant", ["1", "2"], 2.0), "tree")
+    journal.compact()
+    assert len(path.read_text().splitlines()) == 2
+    assert Journal(path).known == journal.known
+
+
+def test_who_is_found_meanwhile_is_not_asked_about_again(tmp_path: Path) -> None:
+    mutants = sample(mutants_of(ROOT, "native"), 2, seed=1)
+    journal = Journal(tmp_path / "journal.jsonl")
+    asked = []
+    for name, mutant in waiting(mutants, ["core", "node"], Limits(), journal, True):
+        asked.append((name, mutant.id))
+        outcome = Outcome("killed" if mutant is mutants[0] else "survived")
+        journal.note(mutant.id, name, outcome, "tree")
+    first, second = (one.id for one in mutants)
+    assert asked == [("core", first), ("core", second), ("node", second)]
+
+
 def test_the_summary_names_survivors_without_a_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mutants = sample(mutants_of(ROOT, "native"), 3, seed=1)
     journal = Journal(tmp_path / "journal.jsonl")
     for mutant, outcome in zip(mutants, ("killed", "survived", "timeout"), strict=True):
-        for judge in ("unit", "core", "node", "campaigns"):
+        for judge in JUDGES:
             journal.note(mutant.id, judge, Outcome(outcome), "tree")
     assert summarise(mutants, journal) == 1
     printed = capsys.readouterr().out
     row = next(line.split() for line in printed.splitlines() if line.startswith("all"))
-    assert row[1:] == ["3", "2/3", "2/3", "2/3", "2", "1", "0", "0", "67%"]
+    assert row[1:] == ["3", "2/3", "2/3", "2/3", "2", "0", "2/3", "1", "0", "0", "67%"]
     journal.known.pop((mutants[1].id, "campaigns"))  # not asked yet: open, and not found
     summarise(mutants, journal)
     row = next(line.split() for line in capsys.readouterr().out.splitlines() if "all" in line[:3])
-    assert row[1:] == ["3", "2/3", "2/3", "2/2", "2", "0", "1", "0", "67%"]
+    assert row[1:] == ["3", "2/3", "2/3", "2/2", "2", "0", "2/3", "0", "1", "0", "67%"]
     assert f"{mutants[1].id} {mutants[1].path}:{mutants[1].line}" in printed
     assert "NO REASON GIVEN" in printed
+    journal.note(mutants[1].id, "campaigns", Outcome("noticed", "log.1: UNKNOWN"), "tree")
+    assert summarise(mutants, journal) == 0
+    assert "is noticed by log.1: UNKNOWN" in capsys.readouterr().out

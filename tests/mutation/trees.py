@@ -17,11 +17,14 @@ LEFT_OUT = shutil.ignore_patterns(".*", "*.egg-info", "samples", "*.svg")
 LEFT_BY_RUNS = frozenset({"store", "spark-warehouse", "metastore_db", "derby.log"})
 """What runs leave in the root of the tree."""
 MEASURED = ("system", "tests")
-"""What decides which code a test or a seed reaches."""
-
+"""What decides which code a test or a seed reaches..."""
+MEASURED_BY_CAMPAIGNS = ("system", "harness", "workloads")
+"""... and which a campaign reaches."""
 
 SIMULATED = ("system", "tests/mutation")
-"""All that a simulated world needs of the tree."""
+"""All that a simulated world needs of the tree..."""
+OF_CAMPAIGNS = (*SIMULATED, "checkers", "harness", "reports", "workloads")
+"""... and all that campaigns need."""
 
 
 @contextmanager
@@ -63,10 +66,10 @@ def environment_of(tree: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "COLUMNS": "200"}
 
 
-def digest_of(root: Path) -> str:
+def digest_of(root: Path, folders: Sequence[str] = MEASURED) -> str:
     """Name the state of everything that decides which code tests and seeds reach."""
     digest = blake2b(digest_size=8)
-    for package in MEASURED:
+    for package in folders:
         for path in sorted((root / package).rglob("*.py")):
             if "mutation" in path.parts:
                 continue  # this tool
