@@ -410,9 +410,9 @@ def fault_options(campaign: Campaign) -> dict[str, Any]:
 
 def needs_name_server(campaign: Campaign) -> bool:
     """Whether the clients of a campaign find its nodes by a name server."""
-    if isinstance(discovery.get("workloads", campaign.workload), GroupWorkload):
-        return True
     target = discovery.get("targets", campaign.target)
+    if isinstance(discovery.get("workloads", workload_of(campaign, target)), GroupWorkload):
+        return True
     return isinstance(target, NamesBrokers) and target.needs_name_server
 
 

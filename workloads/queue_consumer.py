@@ -127,7 +127,7 @@ class Consumer:
             case "reset":
                 return self._reset(aim)
             case "delete-topic":
-                return Operation(DELETE, f"{TOPIC}-{aim * 1e9:.0f}")
+                return Operation(DELETE, self._topic, value=int(aim * 1e9))
         return None
 
     def _select(self, aim: float) -> Operation:
@@ -321,7 +321,7 @@ class Consumer:
                 return Answer()
             case "delete-topic":
                 assert isinstance(client, OperatingClient), OPENED
-                return Answer(output=int(await client.delete_topic(key)))
+                return Answer(output=int(await client.delete_topic(f"{key}-{operation.value}")))
             case "commit-oneway":
                 assert isinstance(client, OnewayClient), OPENED
                 assert operation.value is not None, "a commit of nothing"
