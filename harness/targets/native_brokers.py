@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
     from harness.simulation import SimulatedGroup
 
-KEPT_BY_THE_MACHINE = frozenset({"kill", "pause"}) | FAULTS_OF_PROCESSES | FAULTS_OF_LINKS
+KEPT_BY_THE_MACHINE = (
+    frozenset({"kill", "pause", "disk-full", "disk-slow", "disk-stall"})
+    | FAULTS_OF_PROCESSES
+    | FAULTS_OF_LINKS
+)
 """Faults that leave what a process wrote on its machine."""
 OFFSETS_MAY_GO = frozenset(
     {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from system.broker.broker import Broker
 from system.broker.delay_delivery import DelayDelivery
-from system.mutants import Hunt, Mutant
+from system.mutants import GROUP, MASTERS, Hunt, Mutant
 
 
 class _GoesOn(DelayDelivery):
@@ -29,5 +29,6 @@ class DelaySkippedWhenRefused(Broker):
 PLUGIN = Mutant(
     "delay-skipped-when-refused",
     broker=DelaySkippedWhenRefused,
-    hunt=Hunt("queue-delays", ("disk-full", "partition")),
+    targets=(*MASTERS, *GROUP),
+    hunt=Hunt("queue-delays", ("disk-full", "kill")),
 )
