@@ -227,6 +227,16 @@ def _transfer_to_the_stale(rng: Random, setting: Setting) -> list[Step]:
     ]
 
 
+def _reset_while_unflushed(rng: Random, setting: Setting) -> list[Step]:
+    stalled_s = _long(rng, 1.0, 2.0)
+    harm = {"op": "sync", "stall": True}
+    shape = {"reset_every_ms": 150.0}
+    return [
+        _step("disk-stall", 0, stalled_s, "@follower-1", harm=harm),
+        _step("reset", rng.uniform(0.1, 0.4), 0.3, "@follower-1", link_shape=shape),
+    ]
+
+
 def _lost_while_behind(rng: Random, setting: Setting) -> list[Step]:
     away_s, behind_s = _long(rng, 0.2, 0.5), _long(rng, 0.8, 2.0)
     lost_s = rng.uniform(away_s + 0.2, behind_s)
@@ -335,6 +345,13 @@ SCENARIOS: Final = _named(
         "Leadership is handed to a follower that was cut off until a moment ago.",
         _of("partition", "transfer"),
         _transfer_to_the_stale,
+    ),
+    Scenario(
+        "reset-while-unflushed",
+        "A follower has written what it cannot sync as its connections are reset.",
+        _of("disk-stall", "reset"),
+        _reset_while_unflushed,
+        elects=False,
     ),
     Scenario(
         "lost-while-behind",

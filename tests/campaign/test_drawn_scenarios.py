@@ -19,7 +19,7 @@ from system.sim.scenarios import SCENARIOS as SIMULATED
 
 EVERY_FAULT = tuple(sorted({name for each in SCENARIOS.values() for name in each.faults}))
 CAMPAIGN = Campaign(seed="7", time_limit_s=300.0, faults=EVERY_FAULT, world="sim", workload="queue")
-OF_CAMPAIGNS = {"late-word", "lost-while-behind"}
+OF_CAMPAIGNS = {"late-word", "lost-while-behind", "reset-while-unflushed"}
 """What seeds have no part for: name servers, and masters whose slaves may lack something."""
 
 
@@ -96,7 +96,10 @@ def test_without_scenarios_the_single_faults_are_the_same() -> None:
         ({"victims": ("leader",), "scenarios": ("figure-8",)}, {"figure-8"}),
         ({"nodes": 1}, {"final-power-loss"}),
         ({"nodes": 1, "scenarios": ("figure-8",)}, set()),
-        ({"target": "sync-double-write", "nodes": 4}, {"lost-while-behind"}),
+        (
+            {"target": "sync-double-write", "nodes": 4},
+            {"lost-while-behind", "reset-while-unflushed"},
+        ),
     ],
 )
 def test_they_are_made_of_the_faults_asked_for_where_they_come_to_anything(
