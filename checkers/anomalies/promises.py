@@ -86,9 +86,11 @@ DELIVERED: Final = frozenset(
         "redelivered-committed",
         "out-of-order",
         "missed-tag",
+        "late-delivery",
     )
 )
-"""Anomalies that follow where the end of a queue is lost and its offsets are used again."""
+"""Anomalies that follow where the end of a queue is lost and its offsets are used again; what was
+lost is waited for in vain."""
 
 NEEDS_ALL_EVENTS: Final = frozenset(
     (
