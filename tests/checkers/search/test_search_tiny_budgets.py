@@ -30,6 +30,9 @@ SMALL = (
     (steps, "ALL_KINDS_MAX", (0, 64)),
 )
 BYTES = 1 << 28
+BUDGETS = 6
+LARGE = 1 << 23
+"""A search that needs more bytes takes seconds: it is ended at one random moment only."""
 
 
 @pytest.mark.parametrize("name", OBJECTS)
@@ -47,7 +50,9 @@ def test_a_search_may_be_ended_at_any_moment(monkeypatch, name):
         for module, constant, values in SMALL:
             monkeypatch.setattr(module, constant, rng.choice(values))
         truth = search(problem, is_over=lambda: False, memory_bytes_max=BYTES)
-        for count in {*(rng.randint(1, truth.bytes_max + 100) for _ in range(6)), truth.bytes_max}:
+        budgets = BUDGETS if truth.bytes_max < LARGE else 1
+        counts = {rng.randint(1, truth.bytes_max + 100) for _ in range(budgets)}
+        for count in counts | {truth.bytes_max}:
             found = search(problem, is_over=lambda: False, memory_bytes_max=count)
             assert found.bytes_max <= count
             outcomes.add(_checked(problem, found, truth))
