@@ -17,9 +17,10 @@ ROOT = Path(__file__).parent.parent.parent
 BLOCK = re.compile(r"```(?:toml|yaml)\n# (\S+)\n(.*?)```", re.DOTALL)
 SCHEMA = etree.XMLSchema(etree.parse(ROOT / "tests" / "gating" / "junit.xsd"))
 WORKFLOW, GITLAB = ".github/workflows/shake.yml", ".gitlab-ci.yml"
-# Virtual time and a seed: the same run, and the same numbers, on every machine.
+# Virtual time and a seed: the same run, and the same numbers, on every machine. Judged without
+# Spark, whose start takes longer than all of it, and which says the same.
 IN_A_TEST = {
-    'world = "process"': 'world = "sim"\nseed = "gate"\nspark_master = "local[1]"',
+    'world = "process"': 'world = "sim"\nseed = "gate"\nengine = "local"',
     "time_limit = 60.0": "time_limit = 20.0",
 }
 
