@@ -32,9 +32,10 @@ class DataFiles:
             start = self._start_of(last.index + 1)
             if start + self._file_bytes > end_position:
                 break
-            file_last = self._last_in(start + self._file_bytes, last.index + 1, index)
-            if file_last == index:
+            behind = start + self._file_bytes
+            if self._log.read_entries(index, 1).position < behind:
                 break  # whether more of the file follows is not known yet
+            file_last = self._last_in(behind, last.index + 1, index - 1)
             last = self._log.log_end_at(file_last)
             self._found.append(DataFile(last, self._store_ms(file_last)))
         return list(self._found)

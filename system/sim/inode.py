@@ -34,6 +34,15 @@ class Inode:
         # it may). What was dropped stays in the view: the page cache calls it clean.
         self._dropped: list[tuple[Change, bool]] = []
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Inode:
+        """Return a copy that shares the changes: none of them ever changes itself."""
+        copied = Inode(self.size)
+        copied.view[:] = self.view
+        copied.allotted_bytes = self.allotted_bytes
+        copied._journal[:] = self._journal
+        copied._dropped[:] = self._dropped
+        return copied
+
     def write(self, data: bytes, position: int) -> None:
         """Write; not durable until `sync`."""
         view, size = self.view, self.size
