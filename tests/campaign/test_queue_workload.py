@@ -6,6 +6,7 @@ from itertools import islice
 
 import pytest
 import trio
+import trio.testing
 
 from harness.errors import DefiniteError, HarnessError, UsageError
 from harness.groups import GroupClient, Polled
@@ -103,7 +104,7 @@ class Player:
         return chosen.f, chosen.key, chosen.value if chosen.f == "commit" else told
 
     def drain(self, key: str) -> list[tuple[str, object]]:
-        return trio.run(self._drained, key)
+        return trio.run(self._drained, key, clock=trio.testing.MockClock(autojump_threshold=0))
 
     async def _drained(self, key: str) -> list[tuple[str, object]]:
         steps = []
@@ -218,6 +219,8 @@ class LateTable(Table):
         self.looks += 1
         if self.looks == 3:
             self.queues[key] += [value for _, value, _ in self.waiting]
+        if offset == len(self.queues[key]):
+            await trio.sleep(hold_s)
         return await self.poll(key, offset)
 
 

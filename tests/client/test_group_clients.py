@@ -27,12 +27,12 @@ from system.remoting.frame import FRAME_BYTES_MAX
 Scenario = Callable[[BrokerServers, BrokerGroupClient, trio.Nursery], Awaitable[None]]
 
 
-def run(scenario: Scenario, size: int = 3) -> None:
+def run(scenario: Scenario, size: int = 3, timeout_s: float = 20.0) -> None:
     async def main() -> None:
         group = BrokerGroup(size)
         group.lead()
         async with serving(group) as (servers, nursery):
-            client = BrokerGroupClient(servers.addresses, timeout_s=20.0, rng=Random(1))
+            client = BrokerGroupClient(servers.addresses, timeout_s=timeout_s, rng=Random(1))
             try:
                 await scenario(servers, client, nursery)
             finally:
@@ -155,7 +155,7 @@ def test_a_group_without_a_leader_says_so() -> None:
         with pytest.raises(RefusedError, match="no member says that it leads; heard n0, n1, n2"):
             await admin.membership()
 
-    run(scenario)
+    run(scenario, timeout_s=3.0)
 
 
 def test_a_member_that_is_down_does_not_hide_the_leader() -> None:

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 import trio
+import trio.testing
 from fake_target import FakeTarget
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ def done_to(world: MemoryWorld, **plan: object) -> tuple[Json, Evidence]:
         assert world.log == before, "whoever leads, the group is whole"
         return aimed, evidence
 
-    return trio.run(main)
+    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 @given(seed=st.integers(), turn=st.integers(0, 9), leader=st.sampled_from((None, *NODES)))
