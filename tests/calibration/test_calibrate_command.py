@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from harness import cli
+
 SAMPLE = "ack-before-quorum,ack-before-fsync,double-vote"
 
 pytestmark = pytest.mark.timeout(600)
@@ -54,9 +56,16 @@ def test_a_sample_is_found_and_the_correct_system_stays_clean(tmp_path: Path) ->
         (["--resume", "nowhere"], "--resume nowhere: no calibration: No such file or directory"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, arguments: list[str], said: str) -> None:
-    done = calibrate(tmp_path, *arguments)
-    assert done.returncode == 254
-    assert said in done.stderr.replace('"', "'")
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_bad_input_is_one_line(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["calibrate", *arguments]) == 254
+    told = capsys.readouterr().err
+    assert said in told.replace('"', "'")
+    assert len(told.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())

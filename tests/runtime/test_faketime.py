@@ -96,11 +96,11 @@ def test_offset_and_rate_are_felt_and_healed(program: Program) -> None:
 def test_a_program_that_starts_anew_under_a_rate_goes_on_where_it_stood(
     program: Program, tmp_path: Path, rate: float
 ) -> None:
-    """Else it would stand where the one before stood at its own start: six seconds of rate away."""
-    time.sleep(4.0)
+    """Else it would stand where the one before stood at its start: three seconds of rate away."""
+    time.sleep(2.0)
     changed_s = time.time()
     program.clock.change(offset_ms=60_000.0, rate=rate)
-    time.sleep(2.0)
+    time.sleep(1.0)
     program.end()
     called_s = time.time()
     program.clock.starts()

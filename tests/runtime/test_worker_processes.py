@@ -282,7 +282,7 @@ def test_a_worker_that_does_not_answer_is_killed_in_time(tmp_path: Path) -> None
                 await trio.sleep(0.05)
             os.kill(group.pids()["worker-1"], signal.SIGSTOP)
             assert not await group.finish_main(0.5)
-            return await group.close(10.0)  # time enough for worker-0; the other one takes it all
+            return await group.close(5.0)  # time enough for worker-0; the other one takes it all
         finally:
             await group.kill()
 
