@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,8 @@ SHARED = {
     "Apache's broker": r"\bapache: Apache\b",
 }
 """What tests share beyond their file, and by what in its text a file that does is known."""
+WAITING_PART = 0.9
+"""Over so much of a run tests that wait are spread."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -74,7 +78,31 @@ def shared_by(file: Path) -> str | None:
     return None
 
 
+@cache
+def waits(file: Path) -> bool:
+    """Whether tests of a file mostly wait: for real processes, and for time to pass."""
+    return "mark.e2e" in file.read_text()
+
+
+def mixed(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Spread the tests that wait among those that compute.
+
+    In the order of their folders those of one kind would come together: processors would be idle
+    for some minutes and overloaded later. The longest ones wait, so none is left for the end.
+    """
+    waiting = [item for item in items if waits(item.path)]
+    computing = [item for item in items if not waits(item.path)]
+    places = [
+        (part * number / len(some), item)
+        for some, part in ((waiting, WAITING_PART), (computing, 1.0))
+        for number, item in enumerate(some)
+    ]
+    return [item for _, item in sorted(places, key=itemgetter(0))]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # else what a file's tests share would not stay together
+        items[:] = mixed(items)
     if not config.getoption("--fast"):
         return
     slow = [item for item in items if any(item.get_closest_marker(m) for m in SLOW_MARKERS)]
