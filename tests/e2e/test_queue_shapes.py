@@ -66,7 +66,7 @@ def judged(store: Path, code: int, printed: str) -> tuple[int, dict[str, dict[st
 
 def on_processes(store: Path, workload: str) -> tuple[int, dict[str, dict[str, object]]]:
     done = subprocess.run(
-        [sys.executable, "-m", "harness.cli", *arguments(store, workload)],
+        [sys.executable, "-m", "harness.cli", *arguments(store, workload, "--rate", "100")],
         capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
