@@ -153,6 +153,10 @@ class SimDisk:
 
     # ---- what a world does to it ------------------------------------------------------
 
+    def begin_process(self) -> None:
+        """Forget what is open: a start that failed has ended its process, and closed all."""
+        self.handles, self.most_opened = {}, ("", 0)
+
     def crash(self) -> None:
         """End this incarnation: it and its files refuse everything from now on."""
         self.is_dead = True
@@ -333,6 +337,7 @@ class SimFile:
     def pread(self, size: int, position: int) -> bytes:
         """Read `size` bytes, fewer only at the end of the file."""
         assert not self._is_closed, f"{self._path} is closed"
+        assert size >= 0, f"{size} bytes of {self._path}: no real file would read that"
         disk = self._disk
         disk.reading()
         if disk.platter.on_read is not None:
@@ -364,6 +369,7 @@ class SimFile:
 
     def close(self) -> None:
         """Give the handle back; it refuses everything afterwards."""
-        if not self._is_closed:
-            self._disk.handles[self._path] -= 1
+        handles = self._disk.handles
+        if not self._is_closed and self._path in handles:
+            handles[self._path] -= 1
         self._is_closed = True

@@ -124,6 +124,7 @@ class SimMember:
         world = self.world
         settings, mutant = world.settings, world.mutant
         self.incarnation += 1
+        self.disk.begin_process()
         stopped_at, self._stopped_at = self._stopped_at, None
         self.log = mutant.commit_log.open(
             self.disk,

@@ -10,12 +10,13 @@ from system.broker.broker import Broker
 from system.mutants import Mutant
 from system.raft.batch import Batch, LogEnd
 from system.raft.core import RaftCore
+from system.raft.leadership import Leadership
 from system.raft.membership import Membership
-from system.raft.protocol import Append, Role, RoleChange, SaveState, Snapshot, Truncate
+from system.raft.protocol import Append, Compact, Role, RoleChange, SaveState, Snapshot, Truncate
 from system.raft.protocol import Install as InstallWrite
-from system.sim.bounds import check_answered, check_bounds
+from system.sim.bounds import HANDLES_MAX, check_answered, check_bounds, check_handles
 from system.sim.counts import Counts
-from system.sim.disk import PowerLoss
+from system.sim.disk import PowerLoss, SimDisk
 from system.sim.faults import StallDisk
 from system.sim.history import (
     APPEND,
@@ -37,6 +38,7 @@ from system.store.commit_log import CommitLog
 from system.store.disk import DiskFailed
 from system.store.entry_builder import EntryBuilder
 from system.store.hard_state import HardState
+from system.store.log_writer import LogWriter
 
 THREE = Membership(("n0", "n1", "n2"))
 
@@ -507,3 +509,54 @@ def test_who_hears_a_leader_votes_for_nobody_else():
     violation = run_seed(7, Options(run_ms=20_000), mutant=mutant).violation
     assert violation.invariant == "leader-is-left-alone"
     assert violation.finding.startswith("n4 hears a leader, and would vote for n1")
+
+
+def test_files_that_nobody_closes_are_counted():
+    disk = SimDisk()
+    disk.create("currterm", 8).close()
+    for _ in range(2 * HANDLES_MAX):
+        disk.open("currterm").close()
+    check_handles("n0", disk)
+    for _ in range(HANDLES_MAX + 1):
+        disk.open("currterm")
+    with pytest.raises(Violated, match=f"{HANDLES_MAX + 1} handles of currterm"):
+        check_handles("n0", disk)
+    disk.begin_process()
+    check_handles("n0", disk)
+
+
+def test_starts_that_fail_leave_nothing_open():
+    assert run_seed(109, Options(run_ms=20_000)).violation is None
+
+
+class Unready(Leadership):
+    """Takes every learner for one that has caught up."""
+
+    def _lag_of(self, learner):
+        return 0
+
+
+class Promoter(RaftCore):
+    """A leader of that kind."""
+
+    leadership_type = Unready
+
+
+def test_learners_become_voters_when_they_have_caught_up():
+    violation = run_seed(0, Options(run_ms=20_000), mutant=Mutant("promoter", Promoter)).violation
+    assert violation.invariant == "voters-have-caught-up"
+
+
+class Hoarding(LogWriter):
+    """Never takes compacted entries out of the log."""
+
+    def _write(self, write):
+        if not isinstance(write, Compact):
+            super()._write(write)
+
+
+def test_what_is_compacted_is_taken_out_of_the_log():
+    hoarding = Mutant("hoarding", log_writer=Hoarding)
+    found = (run_seed(seed, Options(run_ms=20_000), mutant=hoarding).violation for seed in range(8))
+    first = next(violation for violation in found if violation is not None)
+    assert first.invariant == "compacted-is-gone"
