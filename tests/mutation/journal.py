@@ -46,7 +46,10 @@ class Journal:
         """Leave out what was superseded. The file is kept with the project: it is read often."""
         latest = {}
         for line in self._path.read_text().splitlines():
-            entry = json.loads(line)
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
             latest[entry["mutant"], entry["judge"]] = line
         partial = self._path.with_suffix(".partial")
         partial.write_text("".join(f"{latest[key]}\n" for key in sorted(latest)))
