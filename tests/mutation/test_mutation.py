@@ -203,8 +203,11 @@ def test_who_is_found_meanwhile_is_not_asked_about_again(tmp_path: Path) -> None
 
 
 def test_the_summary_names_survivors_without_a_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    reasons = tmp_path / "survivors.toml"
+    reasons.write_text("")
+    monkeypatch.setattr("tests.mutation.summary.REASONS", reasons)
     mutants = sample(mutants_of(ROOT, "native"), 3, seed=1)
     journal = Journal(tmp_path / "journal.jsonl")
     for mutant, outcome in zip(mutants, ("killed", "survived", "timeout"), strict=True):
