@@ -162,6 +162,7 @@ def test_only_members_are_in_routes(site: Site) -> None:
         for port in name_servers.ports:
             await site.route(port, first, *others(first), "n3")
 
+        await admin.wait_until_voter("n3", 30)
         # A leader knows of its own removal (a follower is not told).
         await admin.remove_member(first)
         second = await group.leader(*others(first), "n3")
