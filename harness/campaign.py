@@ -114,7 +114,7 @@ class Campaign(
         data_file_bytes, index_file_bytes: sizes of the log's files; small, so that a
             short run crosses many file ends.
         stop_at_first_violation: whether a violation that is seen live ends the shaking
-            (workload log, under faults that the target promises to stand).
+            (of a log, under faults that the target promises to stand).
         seed: what everything is drawn from; None: draw one and print it.
         store: where runs are kept.
         engine: what checks the history: Spark, or the same checks in one process, without Java,

@@ -202,7 +202,11 @@ class _PartClient:
         return await self._raw.end(key)
 
 
-PLUGIN = Combined(
+class EveryClient(Combined):
+    """A log, registers, a message queue and push consumers at once, each on its own topic."""
+
+
+PLUGIN = EveryClient(
     "combined",
     (
         Part("log", LogWorkload(), 6),

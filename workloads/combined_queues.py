@@ -6,7 +6,12 @@ from workloads.combined import Combined, Part
 from workloads.everything_clients import EverythingClients
 from workloads.queue_push import QueuePush
 
-PLUGIN = Combined(
+
+class EveryQueueClient(Combined):
+    """A message queue and push consumers at once, each on its own topic."""
+
+
+PLUGIN = EveryQueueClient(
     "combined-queues",
     (
         Part("queue", EverythingClients(), 6),

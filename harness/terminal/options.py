@@ -71,7 +71,7 @@ class RunOptions:
         promise: Target to whose promises this one is held beside its own, as dledger.
         world: Where the group runs: process, as processes of this machine; netns, each of them in
             a network namespace of its own; sim, simulated.
-        workload: What clients do (`list workloads`).
+        workload: What clients do (`list workloads`); "default": what the target is for.
         queues: Queues that the workload uses.
         key_skew: How hot the first queues are: 0, all alike; 1, the n-th is used 1/n as often.
         clients_per_key: Clients that use a queue: groups share the queues out; 0, all use all.
@@ -82,7 +82,7 @@ class RunOptions:
         op_timeout: After this many seconds without an answer an operation's outcome is unknown.
         seed: What everything is drawn from; printed, so that a run can be repeated.
         test_count: Campaigns to run, each with a seed of its own; stops at the first not valid.
-        stop_at_first_violation: End the shaking at the first violation that is seen live (workload
+        stop_at_first_violation: End the shaking at the first violation that is seen live (of a
             log, under faults that the target promises to stand).
         name: Folder under the store.
         store: Where runs are kept.
