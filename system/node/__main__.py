@@ -1,8 +1,9 @@
 """`python -m system.node -c broker.conf`: one member of a broker group.
 
 Ends with 0 on SIGTERM or SIGINT, 2 for a bad configuration, a port or a store folder in
-use, 65 when the log is damaged, 70 when a rule of its own is broken, 74 when the disk failed
-(`system.node.ends`). Each of these says why in its last line on standard error.
+use, 65 when the log is damaged, 70 when a rule of its own is broken or its code met what nobody
+foresaw, 74 when the disk failed (`system.node.ends`). Each of these says why in its last line on
+standard error.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from system.node.clock import Clock, SystemClock
 from system.node.conf_values import ConfigError
 from system.node.config import NodeConfig, load
 from system.node.disk_threads import DiskThreads
-from system.node.ends import EXIT_USAGE, OWN_RULES, exit_status, reason
+from system.node.ends import EXIT_USAGE, OWN_RULES, exit_status, is_unforeseen, reason
 from system.node.heap import keep_memory
 from system.node.machine import Machine
 from system.node.node import Node
@@ -65,6 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(EXIT_USAGE, error)
     except (StoreError, OSError, InvariantError, AssertionError) as error:
         return _fail(exit_status(error), error)
+    except Exception as error:
+        if not is_unforeseen(error):
+            raise
+        traceback.print_exception(error)
+        return _fail(exit_status(error), error)
     if config.unused:
         log.info("event=keys_without_meaning_yet keys=%s", ",".join(sorted(config.unused)))
     return _serve(node, steering)
@@ -85,6 +91,13 @@ def _serve(node: Node, steering: Steering | None) -> int:
     except* (StoreError, InvariantError, AssertionError) as group:
         # A rule that is broken explains a disk that is given up, and not the other way round.
         first = min(flat(group), key=lambda error: not isinstance(error, OWN_RULES))
+        code = _fail(exit_status(first), first)
+    except* Exception as group:
+        # What Python would print, and then the one line.
+        first = max(flat(group), key=is_unforeseen)
+        if code or not is_unforeseen(first):
+            raise
+        traceback.print_exception(group)
         code = _fail(exit_status(first), first)
     return code
 

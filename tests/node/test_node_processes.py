@@ -286,6 +286,41 @@ def test_a_port_in_use_is_said_in_one_line(single: Nodes, which: str) -> None:
     assert "Traceback" not in single.log("n0")
 
 
+MEETS_A_BUG = """
+import sys
+from system.node import __main__ as program
+
+async def meets_a_bug(*_):
+    raise {error}
+
+program._run = meets_a_bug
+sys.exit(program.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("error", "status", "last"),
+    [
+        ("KeyError('queue')", ends.EXIT_INVARIANT, "<string>:6 raises KeyError: 'queue'"),
+        ("MemoryError", ends.EXIT_OTHER, "MemoryError"),
+    ],
+)
+def test_an_error_that_nobody_foresaw_is_a_broken_rule(
+    single: Nodes, error: str, status: int, last: str
+) -> None:
+    program = MEETS_A_BUG.format(error=error)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "-c", str(single.conf("n0"))],
+        capture_output=True, text=True, timeout=STOP_WAIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    assert "Traceback" in done.stderr
+    lines = done.stderr.splitlines()
+    assert any(line.endswith(last) for line in lines)
+    assert ("event=stopped" in lines[-1]) == (status == ends.EXIT_INVARIANT)
+
+
 @pytest.mark.e2e
 def test_two_nodes_cannot_share_a_store_folder(single: Nodes) -> None:
     first = single.start("n0")

@@ -136,6 +136,9 @@ def test_the_harness_and_the_nodes_mean_the_same_by_an_exit_status() -> None:
     assert ends.exit_status(AssertionError()) == ends.EXIT_INVARIANT
     assert ends.exit_status(LogDamaged("path", "x")) == ends.EXIT_DAMAGED
     assert ends.exit_status(NativeLogDamaged("x")) == ends.EXIT_DAMAGED
+    for bug in (KeyError("x"), TypeError("x"), RuntimeError("x")):
+        assert ends.exit_status(bug) == ends.EXIT_INVARIANT
+    assert not ends.is_unforeseen(MemoryError())
     for other in (DiskFailed("x"), DiskFull("x"), OSError("x")):
         assert ends.exit_status(other) == ends.EXIT_DISK
 
@@ -145,3 +148,10 @@ def test_an_assertion_without_words_says_where_it_stands() -> None:
         raise AssertionError
     assert ends.reason(raised.value).startswith("test_broken_rules.py:")
     assert ends.reason(raised.value).endswith("asserts: raise AssertionError")
+
+
+def test_an_error_that_nobody_foresaw_says_where_it_was_raised() -> None:
+    with pytest.raises(KeyError) as raised:
+        raise KeyError("queue")
+    assert ends.reason(raised.value).startswith("test_broken_rules.py:")
+    assert ends.reason(raised.value).endswith("raises KeyError: 'queue'")

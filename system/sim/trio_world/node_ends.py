@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from system.node.ends import EXIT_OTHER, OWN_RULES, reason
-from system.node.ends import exit_status as of_foreseen
-from system.store.disk import StoreError
+from system.node.ends import EXIT_OTHER, REFUSED, reason
+from system.node.ends import exit_status as of_node
 
 __all__ = ["exit_status", "reason"]
 
 
 def exit_status(error: BaseException) -> int:
     """Return the exit status of a node that raised this error out of its serving."""
-    return of_foreseen(error) if isinstance(error, (StoreError, *OWN_RULES)) else EXIT_OTHER
+    return EXIT_OTHER if isinstance(error, REFUSED) else of_node(error)
