@@ -17,6 +17,7 @@ import trio
 from fake_target import FakeTarget, make_client
 
 from harness import availability, discovery
+from harness import campaign as campaigns
 from harness.campaign import Campaign
 from harness.errors import HarnessError
 from harness.history import run_folder
@@ -71,6 +72,8 @@ class Tape:
 class FakeDiscovery:
     """Discovery that knows the fake target too; the rest is the real one."""
 
+    find, unknown = staticmethod(discovery.find), staticmethod(discovery.unknown)
+
     @staticmethod
     def get(kind: str, name: str) -> Any:
         return FakeTarget() if (kind, name) == ("targets", "fake") else discovery.get(kind, name)
@@ -85,6 +88,7 @@ def patch(setattr_: Any) -> None:
         return [dataclasses.replace(plan, client_factory=make_client) for plan in plans]
 
     setattr_(rig, "discovery", FakeDiscovery)
+    setattr_(campaigns, "discovery", FakeDiscovery)
     setattr_(availability, "discovery", FakeDiscovery)
     setattr_(sites, "discovery", FakeDiscovery)
     setattr_(choice, "discovery", FakeDiscovery)
