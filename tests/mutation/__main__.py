@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -29,12 +29,11 @@ from tests.mutation import children, reach
 from tests.mutation.journal import Journal
 from tests.mutation.mutants import Mutant, mutants_of, sample
 from tests.mutation.reach import PACKAGES, say
-from tests.mutation.stages import JUDGES, SHAKING, UNIT, Limits, Outcome, judge
+from tests.mutation.stages import FOUND, JUDGES, SHAKING, UNIT, Limits, Outcome, judge
 from tests.mutation.summary import summarise
 from tests.mutation.trees import OF_CAMPAIGNS, ROOT, SIMULATED, copy_of_tree, digest_of
 
 PARTS = {"core": SIMULATED, "node": SIMULATED, "campaigns": OF_CAMPAIGNS}
-FOUND = ("killed", "timeout", "not-started")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,9 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
     asked = _parser().parse_intermixed_args(arguments)
     work = Path(asked.work)
     work.mkdir(parents=True, exist_ok=True)
-    mutants = draw(asked.packages.split(","), asked.per_package, asked.seed)
+    journal = Journal(Path(asked.journal))
+    mutants = draw(asked.packages.split(","), asked.per_package, asked.seed, journal.mutants)
     if asked.command == "summary":
-        return summarise(mutants, Journal(Path(asked.journal)))
+        return summarise(mutants, journal)
     if asked.command == "show":
         chosen = [one for one in mutants if one.id in asked.ids]
         for mutant in chosen:
@@ -55,7 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
     limits = Limits(
         *(asked.core_seeds, asked.node_seeds, asked.virtual_s, asked.campaigns, asked.process_s)
     )
-    journal = Journal(Path(asked.journal))
+    if asked.again:
+        journal.forget_missed(digest_of(ROOT))
     judges = asked.judges.split(",")
     run(mutants, judges, limits, journal, work, asked.jobs, asked.survivors_only)
     journal.compact()
@@ -75,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--survivors-only", action="store_true", help="ask about what no judge has found yet"
     )
+    parser.add_argument(
+        "--again", action="store_true", help="ask anew about what was missed on another tree"
+    )
     parser.add_argument("--core-seeds", type=int, default=Limits().core_seeds)
     parser.add_argument("--node-seeds", type=int, default=Limits().node_seeds)
     parser.add_argument("--virtual-s", type=float, default=Limits().virtual_s, help="of each seed")
@@ -91,9 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def draw(packages: list[str], per_package: int, seed: int) -> list[Mutant]:
+def draw(
+    packages: list[str], per_package: int, seed: int, judged: Collection[str] = ()
+) -> list[Mutant]:
     """Return the sample, packages in turn, so that a cut run has seen some of each."""
-    drawn = [sample(mutants_of(ROOT, package), per_package, seed) for package in packages]
+    drawn = [sample(mutants_of(ROOT, one), per_package, seed, judged) for one in packages]
     return [one for some in zip_longest(*drawn) for one in some if one is not None]
 
 

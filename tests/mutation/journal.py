@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from tests.mutation.stages import Outcome
+from tests.mutation.stages import FOUND, Outcome
 
 BY_MAX = 120
 
@@ -17,6 +17,8 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.known: dict[tuple[str, str], Outcome] = {}
+        self.tree_of: dict[tuple[str, str], str] = {}
+        """Which state of the system each outcome is of."""
         if not path.exists():
             return
         text = path.read_text()
@@ -28,12 +30,13 @@ class Journal:
             except ValueError:
                 continue  # the line that was being written when the run was cut
             key = entry.pop("mutant"), entry.pop("judge")
-            entry.pop("tree", None)
+            self.tree_of[key] = entry.pop("tree", "")
             self.known[key] = Outcome(**entry)
 
     def note(self, mutant: str, judge: str, outcome: Outcome, tree: str) -> None:
         """Append a judgement. `tree` names the state of the system that was judged."""
         self.known[mutant, judge] = outcome
+        self.tree_of[mutant, judge] = tree
         entry = {"mutant": mutant, "judge": judge, "tree": tree, **_said(outcome)}
         with self._path.open("a") as file:
             file.write(json.dumps(entry, separators=(",", ":")) + "\n")
@@ -41,6 +44,17 @@ class Journal:
     def of(self, mutant: str, judge: str) -> Outcome | None:
         """Return what a judge found, if it was asked."""
         return self.known.get((mutant, judge))
+
+    @property
+    def mutants(self) -> frozenset[str]:
+        """All of which anything is known."""
+        return frozenset(mutant for mutant, _ in self.known)
+
+    def forget_missed(self, tree: str) -> None:
+        """Forget what was not found on another state of the system: it is asked about again."""
+        for key, outcome in list(self.known.items()):
+            if outcome.outcome not in FOUND and self.tree_of[key] != tree:
+                del self.known[key]
 
     def compact(self) -> None:
         """Leave out what was superseded. The file is kept with the project: it is read often."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -79,13 +79,21 @@ def _only_crashes(operator: str, function: str) -> bool:
     return operator == "skip-assignment" and function.endswith(("__init__", "__post_init__"))
 
 
-def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
-    """Draw `count` mutants, the same ones for the same seed: operators and files in turn."""
+def sample(
+    mutants: list[Mutant], count: int, seed: int, judged: Collection[str] = ()
+) -> list[Mutant]:
+    """Draw `count` mutants, the same ones for the same seed: operators and files in turn.
+
+    Those that are `judged` already, by their ids, come first: a sample that goes on from a journal
+    loses what the source lost, and changes no more than that.
+    """
     by_operator: dict[str, list[Mutant]] = defaultdict(list)
-    for mutant in sorted(mutants, key=lambda one: _drawn(seed, one.id)):
-        by_operator[mutant.operator].append(mutant)
-    chosen: list[Mutant] = []
-    of_file: Counter[str] = Counter()
+    in_order = sorted(mutants, key=lambda one: _drawn(seed, one.id))
+    chosen = [mutant for mutant in in_order if mutant.id in judged][:count]
+    of_file = Counter(mutant.path for mutant in chosen)
+    for mutant in in_order:
+        if mutant.id not in judged:
+            by_operator[mutant.operator].append(mutant)
     while len(chosen) < count and any(by_operator.values()):
         for operator in sorted(by_operator):
             waiting = by_operator[operator]

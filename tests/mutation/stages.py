@@ -42,6 +42,10 @@ class Outcome:
     seconds: float = 0.0
 
 
+FOUND = ("killed", "timeout", "not-started")
+"""Outcomes after which nobody else is asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How far each judge goes."""

@@ -83,6 +83,15 @@ def test_a_sample_takes_all_operators_and_files_in_turn() -> None:
     assert len({one.path for one in drawn}) == len({one.path for one in mutants})
 
 
+def test_a_sample_keeps_what_is_judged_when_the_source_changes() -> None:
+    mutants = mutants_of(ROOT, "native")
+    before = {one.id for one in sample(mutants, 30, seed=1)}
+    changed = [one for one in mutants if one.path != mutants[0].path]
+    after = sample(changed, 30, seed=1, judged=before)
+    assert {one.id for one in after} >= {one.id for one in changed} & before
+    assert len({one.id for one in after}) == 30
+
+
 def test_ids_outlive_edits_elsewhere_in_the_file() -> None:
     moved = "import os\n\n\ndef other(x):\n    return x\n" + EVERY_OPERATOR
     before = {one.id for one in mutants_in(Source("log.py", EVERY_OPERATOR), "raft")}
@@ -188,6 +197,19 @@ def test_a_compact_journal_says_the_same_in_fewer_lines(tmp_path: Path) -> None:
     journal.compact()
     assert len(path.read_text().splitlines()) == 2
     assert Journal(path).known == journal.known
+
+
+def test_what_was_missed_on_another_tree_is_asked_again(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.note("found", "core", Outcome("killed"), "before")
+    journal.note("missed", "core", Outcome("survived", "", ["1"]), "before")
+    journal.note("unreached", "core", Outcome("not-reached"), "before")
+    journal.note("asked", "core", Outcome("survived", "", ["1"]), "now")
+    again = Journal(tmp_path / "journal.jsonl")
+    again.forget_missed("now")
+    assert set(again.known) == {("found", "core"), ("asked", "core")}
+    again.compact()
+    assert Journal(tmp_path / "journal.jsonl").known == journal.known, "not asked yet: still known"
 
 
 def test_who_is_found_meanwhile_is_not_asked_about_again(tmp_path: Path) -> None:
