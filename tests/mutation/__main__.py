@@ -31,7 +31,7 @@ from tests.mutation.mutants import Mutant, mutants_of, sample
 from tests.mutation.reach import PACKAGES, say
 from tests.mutation.stages import FOUND, JUDGES, SHAKING, UNIT, Limits, Outcome, judge
 from tests.mutation.summary import summarise
-from tests.mutation.trees import OF_CAMPAIGNS, ROOT, SIMULATED, copy_of_tree, digest_of
+from tests.mutation.trees import JUDGED, OF_CAMPAIGNS, ROOT, SIMULATED, copy_of_tree, digest_of
 
 PARTS = {"core": SIMULATED, "node": SIMULATED, "campaigns": OF_CAMPAIGNS}
 
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         *(asked.core_seeds, asked.node_seeds, asked.virtual_s, asked.campaigns, asked.process_s)
     )
     if asked.again:
-        journal.forget_missed(digest_of(ROOT))
+        journal.forget_missed(digest_of(ROOT, JUDGED))
     judges = asked.judges.split(",")
     run(mutants, judges, limits, journal, work, asked.jobs, asked.survivors_only)
     journal.compact()
@@ -113,7 +113,7 @@ def run(
     survivors_only: bool,
 ) -> None:
     """Ask the judges about the mutants, and keep what they say."""
-    tree = digest_of(ROOT)
+    tree = digest_of(ROOT, JUDGED)
     reaches = {name: _reach(name, work, limits) for name in judges}
     with compiled_copy("unit" in judges) as base:
         pairs = waiting(mutants, judges, limits, journal, survivors_only)

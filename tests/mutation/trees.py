@@ -21,6 +21,9 @@ MEASURED = ("system", "tests")
 MEASURED_BY_CAMPAIGNS = ("system", "harness", "workloads")
 """... and which a campaign reaches."""
 
+JUDGED = ("system", "harness", "workloads", "checkers")
+"""What decides which mutants are found."""
+
 SIMULATED = ("system", "tests/mutation")
 """All that a simulated world needs of the tree..."""
 OF_CAMPAIGNS = (*SIMULATED, "checkers", "harness", "reports", "workloads")
