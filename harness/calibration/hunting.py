@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from harness import discovery
-from harness.calibration.plan import CLEAN, Effort, Hunt
+from harness.calibration.plan import CLEAN, IN_SIM, OF_DEFAULT, Effort, Hunt
 from harness.campaign import LOG
 from harness.history.run_folder import LATEST, write_atomically
 from harness.runtime import guard
@@ -193,9 +193,9 @@ def _arguments(hunt: Hunt, seed: str) -> list[str]:
     arguments = ["--target", hunt.target, "--name", hunt.id, "--seed", seed, "--engine", "local"]
     if hunt.bug != CLEAN:
         arguments += ["--mutant", hunt.bug]
-    if hunt.method == "sim":
+    if hunt.method in IN_SIM:
         arguments += ["--world", "sim"]
-    if hunt.method != "default":
+    if hunt.method not in OF_DEFAULT:
         if hunt.workload or hunt.bug != CLEAN:
             arguments += ["--workload", hunt.workload or LOG]
         if hunt.faults:
@@ -236,7 +236,7 @@ def _read_found(folder: Path, run: Path, hunt: Hunt, seed: str) -> Found:
     page = run.resolve() / (view.first_page or "report.html")
     return Found(
         by=tuple(checker.name for checker in decisive),
-        world="sim" if hunt.method == "sim" else "process",
+        world="sim" if hunt.method in IN_SIM else "process",
         kinds=tuple(dict.fromkeys(one.kind for one in shown)),
         says=view.why,
         faults=tuple(sorted(faults)),

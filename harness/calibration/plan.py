@@ -15,10 +15,13 @@ import msgspec
 from harness.abilities import CataloguesBugs, PlantedBug
 from harness.plugins import Target
 
-Method = Literal["default", "sim", "family"]
-METHODS: Final[tuple[Method, ...]] = ("default", "sim", "family")
-"""The default campaign on processes; the simulated worlds, seed by seed; the campaign of the bug's
-family, with its workload under its faults."""
+Method = Literal["default", "default-sim", "sim", "family"]
+METHODS: Final[tuple[Method, ...]] = ("default", "default-sim", "sim", "family")
+"""The default campaign on processes; the same in the simulated world; the simulated worlds, seed by
+seed, and the family's campaign there; the campaign of the bug's family, with its workload under its
+faults."""
+OF_DEFAULT: Final[tuple[Method, ...]] = ("default", "default-sim")
+IN_SIM: Final[tuple[Method, ...]] = ("default-sim", "sim")
 CLEAN: Final = ""
 """In place of a bug: the system as it is."""
 SEED_STRIDE: Final = 1_000_000

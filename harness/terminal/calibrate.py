@@ -64,7 +64,7 @@ class CalibrateOptions:
     Attributes:
         mutant: Hunt these planted bugs alone.
         family: Hunt these families alone; see ./shaketable list bugs.
-        by: By these methods: default, sim, family.
+        by: By these methods: default, default-sim, sim, family.
         repeats: How often each bug is hunted by each method.
         runs: Campaigns that a hunt may take.
         virtual_time: Virtual seconds that a hunt may take in each simulated world.
@@ -260,7 +260,7 @@ def _say_heading(plan: Plan, todo: int, jobs: int, folder: str) -> None:
 
 def _outcome_text(outcome: HuntOutcome) -> Text:
     hunt, found = outcome.hunt, outcome.found
-    text = Text(f"{hunt.bug or f'no bug, {hunt.target}':<34} {hunt.method:<8}", "not dim")
+    text = Text(f"{hunt.bug or f'no bug, {hunt.target}':<34} {hunt.method:<12}", "not dim")
     if hunt.bug:
         style, word = ("green", "found") if found else ("yellow", "missed")
     else:

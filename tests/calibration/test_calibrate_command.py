@@ -49,7 +49,7 @@ def test_a_sample_is_found_and_the_correct_system_stays_clean(tmp_path: Path) ->
         (["--mutant", "nope"], "--mutant: unknown planted bug 'nope'"),
         (["--family", "nope"], "--family: unknown family 'nope'"),
         (["--by", "luck"], "--by: unknown method 'luck'"),
-        (["--by", ","], "--by: expected some of default, sim, family"),
+        (["--by", ","], "--by: expected some of default, default-sim, sim, family"),
         (["--repeats", "0"], "--repeats 0: expected 1 to 99"),
         (["--virtual-time", "5"], "--virtual-time 5: expected 30 to 100,000"),
         (["--require", "2"], "--require 2: expected a share, 0 to 1"),

@@ -25,7 +25,8 @@ def test_each_bug_is_hunted_by_each_method_and_the_correct_system_by_all_but_its
     hunted = [(hunt.method, hunt.repeat) for hunt in plan.hunts if hunt.bug]
     assert hunted == [(method, repeat) for method in METHODS for repeat in (1, 2, 3)]
     clean = [(hunt.method, hunt.repeat) for hunt in plan.hunts if hunt.bug == CLEAN]
-    assert clean == [("default", 1), ("default", 2), ("sim", 1), ("sim", 2)]
+    campaigns = [("default", 1), ("default", 2), ("default-sim", 1), ("default-sim", 2)]
+    assert clean == [*campaigns, ("sim", 1), ("sim", 2)]
 
 
 @given(st.integers(0, 2**31), st.integers(1, 4))

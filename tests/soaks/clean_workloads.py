@@ -72,10 +72,14 @@ def _run(seed: int, target: str, workload: str, store: Path, asked: argparse.Nam
     if asked.faults:
         command += ["--faults", asked.faults]
     began = time.monotonic()
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        say(f"  {seed:<8}ended by the soak: no verdict within {RUN_TIMEOUT_S:g} s")
+        return False
     say(
         f"  {seed:<8}{VERDICTS.get(done.returncode, f'exit {done.returncode}'):<9}"
         f"{time.monotonic() - began:>5.0f} s  {_told(store)}"
