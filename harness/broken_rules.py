@@ -13,6 +13,8 @@ BROKE_RULE: Final = "broke-rule"
 """A rule of its own is broken (an invariant of its protocol): it stopped rather than go on."""
 FOUND_DAMAGE: Final = "found-damage"
 """It found what it had stored damaged, and would not start on it."""
+ENDED_UNHARMED: Final = "ended-unharmed"
+"""It ended by itself, and its world knows that nothing had been done to it that ends a node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 A node that ended by itself, a group that did not come back after the heal, a client worker
 that died, an undo that failed: none of these breaks a declared promise, so none is INVALID,
-and none may pass as VALID.
+and none may pass as VALID. Where time is virtual more is known: see `harness.liveness`.
 
 Source: Jepsen's `stats` and log-file-pattern checkers play this part there.
 """
@@ -56,6 +56,9 @@ def _findings(facts: dict[str, Any]) -> list[Finding]:
     early = f"it was ended at the first violation that was seen: {stopped}"
     told = [Finding("ended-early", early)] if stopped else []
     told += [Finding("problem", problem) for problem in facts["problems"][: -len(exits) or None]]
+    if "steady" not in {phase["name"] for phase in facts.get("phases", ())} and facts.get("phases"):
+        began = "clients never began: before that the group did not serve, or the run was ended"
+        return [*exits, *told, Finding("not-begun", began)]
     drained = [
         Finding(
             "not-drained",

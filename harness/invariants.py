@@ -10,12 +10,13 @@ Source: docs/adr/0037; Jepsen's log-file-pattern checker plays this part there, 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from harness import liveness
 from harness.abilities import ExplainsEnds
-from harness.broken_rules import BROKE_RULE, FOUND_DAMAGE
+from harness.broken_rules import BROKE_RULE, ENDED_UNHARMED, FOUND_DAMAGE
 from harness.errors import HarnessError
 from harness.history.run_folder import RunFolder
 from harness.plugins import CheckContext, Target
@@ -25,7 +26,12 @@ NAME: Final = "invariants"
 BROKEN: Final = "invariant-broken"
 OWN: Final = "rule-broken"
 DAMAGED: Final = "damage-found"
-KINDS: Final[Mapping[str, str]] = {BROKE_RULE: OWN, FOUND_DAMAGE: DAMAGED}
+UNHARMED: Final = "ended-unharmed"
+KINDS: Final[Mapping[str, str]] = {
+    BROKE_RULE: OWN,
+    FOUND_DAMAGE: DAMAGED,
+    ENDED_UNHARMED: UNHARMED,
+}
 """What a node's end is, by its cause."""
 NS_PER_S: Final = 1e9
 _SAYS: Final = " error="
@@ -86,7 +92,19 @@ def _found(facts: Mapping[str, Any], context: CheckContext) -> list[_Found]:
         if each.get("cause") in KINDS and not each.get("excuse")
     ]
     found.sort(key=lambda finding: finding.details["at_ns"])
-    return [_Found(each, _why_unpromised(context, each.details["at_ns"])) for each in found]
+    left = tuple(facts.get("left", ()))
+    return [_Found(each, _why_excused(each, context, left)) for each in found]
+
+
+def _why_excused(finding: Finding, context: CheckContext, left: tuple[str, ...]) -> str | None:
+    """Say why a finding breaks no promise; `left` are faults that could not be undone."""
+    invariant = finding.details.get("invariant") if finding.kind == BROKEN else None
+    of_liveness = invariant in liveness.OF_NODES | liveness.OF_CALLS
+    if of_liveness and (stuck := sorted({*left} - {liveness.NEW_DISK})):
+        return f"{', '.join(stuck)} could not be undone"
+    begins_anew = invariant in liveness.OF_NODES or finding.kind == UNHARMED
+    stood = {liveness.NEW_DISK} if begins_anew else frozenset()
+    return _why_unpromised(context, finding.details["at_ns"], stood)
 
 
 def _of_world(broken: Mapping[str, Any]) -> Finding:
@@ -104,21 +122,26 @@ def _of_node(ended: Mapping[str, Any]) -> Finding:
     who = f"Node {ended['node']} (incarnation {ended['incarnation']})"
     said = ended["last_line"]
     said = said.partition(_SAYS)[2] or said or "it did not say which"
-    what = (
-        f"{who} stopped because a rule of its own was broken, {at_s:.3f} s into the run: {said}"
-        if kind == OWN
-        else f"{who} would not go on, {at_s:.3f} s into the run, because what it had stored is"
-        f" damaged, and no fault had touched that: {said}"
-    )
+    what = {
+        OWN: f"{who} stopped because a rule of its own was broken, {at_s:.3f} s into the run:"
+        f" {said}",
+        DAMAGED: f"{who} would not go on, {at_s:.3f} s into the run, because what it had stored is"
+        f" damaged, and no fault had touched that: {said}",
+        UNHARMED: f"{who} ended by itself with status {ended['returncode']}, {at_s:.3f} s into the"
+        f" run, and nothing had been done to it that ends a node: {said}",
+    }[kind]
     details = {name: ended[name] for name in ("node", "incarnation", "at_ns", "last_line")}
     details["exit_status"] = ended["returncode"]
     return Finding(kind, f"{what.rstrip('.')}.", details=details)
 
 
-def _why_unpromised(context: CheckContext, at_ns: int) -> str | None:
-    """Name the faults begun by then that nobody promised to stand; None if there are none."""
+def _why_unpromised(context: CheckContext, at_ns: int, also: Iterable[str] = ()) -> str | None:
+    """Name the faults begun by then that nobody promised to stand; None if there are none.
+
+    `also` are faults that this is promised under besides.
+    """
     begun = tuple(window for window in context.windows if window.from_ns <= at_ns)
-    beyond = replace(context, windows=begun).beyond(context.promises.durable_under)
+    beyond = replace(context, windows=begun).beyond(context.promises.durable_under.union(also))
     return f"the target does not promise to stand {beyond}" if beyond else None
 
 

@@ -19,6 +19,10 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "node found what it had stored damaged by no fault",
         "times a node found what it had stored damaged by no fault",
     ),
+    "ended-unharmed": (
+        "node ended by itself, and nothing had been done to it",
+        "times a node ended by itself, and nothing had been done to it",
+    ),
     # What was promised to be kept is gone.
     "lost-append": ("acknowledged append is lost", "acknowledged appends are lost"),
     "altered": ("acknowledged append was altered", "acknowledged appends were altered"),

@@ -204,7 +204,9 @@ async def _examine(rig: Rig, trials: Trials, notes: Notes) -> None:
             for service in rig.services:
                 await nursery.start(service)
             try:
-                await phases.set_up(rig)
+                if not await phases.set_up(rig):
+                    why = rig.world.standing.why_not_ready()
+                    raise HarnessError(f"the group does not serve: {why}")
                 await rig.workers.generate()
                 await trio.sleep(STEADY_S)
                 await _try_all(rig, trials, notes)

@@ -77,6 +77,7 @@ class Nemesis:
     Attributes:
         tally: what became of the faults so far.
         happenings: told of elections, so that faults of a script can wait for them.
+        left: the names of faults that could not be undone, and may still be in force.
         is_hopeless: whether a node ended by a bug of its own: what cannot be undone then at once
             never will be.
     """
@@ -102,6 +103,7 @@ class Nemesis:
         self._record = record
         self._observer = observer
         self._now_ns = now_ns
+        self.left: list[str] = []
         self._stuck: set[int] = set()
         self._casts: dict[str, Cast] = {}
         self._bitten: set[str] = set()
@@ -315,7 +317,7 @@ class Nemesis:
         if (left := await self._take_back(fault, known)) is None:  # before all that may fail
             self._ledger.failed(number, error)
         else:
-            self._keep_open(number, f"{error}; {left}")
+            self._keep_open(fault, number, f"{error}; {left}")
             what = f"{what}; {left}"
         self._record(fault.name, {**event, "phase": "start"})
         stopped = {"bit": False, "evidence": what, "measures": {}}
@@ -332,8 +334,9 @@ class Nemesis:
             return None  # ours take back what they had begun, and use their world's words alone
         return "it gave no undo ahead, and so it is not known what it did: look after it (heal)"
 
-    def _keep_open(self, number: int, error: str) -> None:
+    def _keep_open(self, fault: Fault, number: int, error: str) -> None:
         self.tally.stuck += 1
+        self.left.append(fault.name)
         self._stuck.add(number)
         self._ledger.stuck(number, error)
 
@@ -352,7 +355,7 @@ class Nemesis:
             self._ledger.undone(number)
             self.happenings.fault_healed(fault.name)
         else:
-            self._keep_open(number, error)
+            self._keep_open(fault, number, error)
             what = f"{what}; could not be undone: {error}"
             self._observer.note(f"fault {number}, {event['description']}: undo failed: {error}")
         self.tally.bit += evidence.bit

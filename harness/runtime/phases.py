@@ -21,6 +21,7 @@ from harness.clients import hold_of
 from harness.errors import HarnessError
 from harness.history import watermark
 from harness.history.run_folder import write_atomically
+from harness.liveness import PATIENCE_S, Standstill, never_served, not_back
 from harness.runtime.questions import wait_until
 from harness.runtime.rig import Rig, is_broken
 
@@ -45,8 +46,10 @@ TEARDOWN_TIMEOUT_S = 30.0
 COUNTS_INTERVAL_S = 0.5
 
 
-async def set_up(rig: Rig) -> None:
-    """Start nodes and clients; wait until all nodes know one leader.
+async def set_up(rig: Rig) -> bool:
+    """Start nodes and clients; wait until all nodes know one leader. Returns whether they do.
+
+    Where time is virtual there is nobody to blame for a group that does not: it is judged as it is.
 
     Raises:
         HarnessError: a node or worker ended, or there is no leader in time.
@@ -54,7 +57,9 @@ async def set_up(rig: Rig) -> None:
     rig.world.start_all()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(rig.workers.start, WORKERS_READY_TIMEOUT_S)
-        nursery.start_soon(_wait_for_the_group, rig)
+        if not rig.is_virtual:
+            nursery.start_soon(_wait_for_the_group, rig)
+    return not rig.is_virtual or await _serves(rig)
 
 
 async def _wait_for_the_group(rig: Rig) -> None:
@@ -68,6 +73,18 @@ async def _wait_for_the_group(rig: Rig) -> None:
     if not await wait_until(is_ready, READY_TIMEOUT_S):
         why = rig.world.standing.why_not_ready()
         raise HarnessError(f"the group has no leader after {READY_TIMEOUT_S:g} s: {why}")
+
+
+async def _serves(rig: Rig) -> bool:
+    """Wait until all nodes know one leader, or one ended by itself; note a group that stays so."""
+    since, standing = trio.current_time(), rig.world.standing
+
+    def is_over() -> bool:
+        return bool(rig.world.exits) or standing.is_ready(since)
+
+    if not await wait_until(is_over, PATIENCE_S):
+        rig.not_back.append(never_served(_standstill(rig, PATIENCE_S)))
+    return not rig.world.exits and not rig.not_back
 
 
 @asynccontextmanager
@@ -132,7 +149,9 @@ async def retry(rig: Rig) -> None:
 
 def patience_s(rig: Rig, longest_s: float) -> float:
     """How long to wait for the group, which may never come back once a node broke a rule."""
-    return min(longest_s, BROKEN_PATIENCE_S) if is_broken(rig.world) else longest_s
+    if is_broken(rig.world):
+        return min(longest_s, BROKEN_PATIENCE_S)
+    return PATIENCE_S if rig.is_virtual else longest_s
 
 
 async def heal(rig: Rig) -> tuple[str, ...]:
@@ -168,6 +187,7 @@ async def drain(rig: Rig) -> bool:
         for node, status in rig.world.standing.statuses().items()
     }
     write_atomically(rig.folder.drain_json, msgspec.json.encode({"nodes": statuses}))
+    _note_not_back(rig, settled=settled, answered=finished and read)
     for is_so, otherwise in (
         (finished, "clients had not finished their operations in time"),
         (read, "clients did not finish their final operations"),
@@ -176,6 +196,35 @@ async def drain(rig: Rig) -> bool:
         if not is_so:
             rig.observer.note(otherwise)
     return finished and read and settled
+
+
+def _note_not_back(rig: Rig, *, settled: bool, answered: bool) -> None:
+    """Keep what did not come back, where nothing but the group can be why.
+
+    Where a node broke a rule of its own, the group was not waited for: that is told, and no more.
+    """
+    if rig.is_virtual and not is_broken(rig.world):
+        still = _standstill(rig, PATIENCE_S)
+        rig.not_back.extend(not_back(still, settled=settled, answered=answered))
+
+
+def _standstill(rig: Rig, waited_s: float) -> Standstill:
+    world = rig.world
+    standing, lost = world.standing, world.awaited()
+    down = {node: f"{node} never got its disk back ({standing.state_of(node)})" for node in lost}
+    down |= {
+        node: standing.state_of(node)
+        for node in world.nodes
+        if node not in down and not world.is_running(node)
+    }
+    return Standstill(
+        at_ns=rig.facts.now_ns(),
+        waited_s=waited_s,
+        down=down,
+        behind=standing.behind(),
+        states=standing.why_not_ready(),
+        waiting=rig.workers.waiting(),
+    )
 
 
 async def tear_down(rig: Rig) -> dict[str, int | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic_ns
 from typing import Protocol
@@ -69,6 +69,10 @@ class RunWorld(World, Protocol):
         """The invariants that it saw broken, in order: such a run is invalid."""
         ...
 
+    def awaited(self) -> frozenset[str]:
+        """Nodes whose disk is gone, and that are not whole again yet."""
+        ...
+
 
 def is_broken(world: RunWorld) -> bool:
     """Whether a node ended because of a bug that it saw itself: it may never come back."""
@@ -102,6 +106,10 @@ class RunWorkers(Protocol):
         """When (from, to, in ns of the run) the clients' own processes came to nothing."""
         ...
 
+    def waiting(self) -> tuple[str, ...]:
+        """What clients wait for, or gave up, a line for each; () where nobody here knows."""
+        ...
+
     def pids(self) -> Mapping[str, int]:
         """Process ids of the clients' own processes, by name."""
         ...
@@ -130,6 +138,8 @@ class Rig:
     `clock_ns` is the clock that everybody in the run goes by: CLOCK_MONOTONIC, or a simulated
     world's. `services` run in the background for as long as the run does, started in this
     order; `collect` brings what the nodes wrote into the run's folder, once they have ended.
+    `is_virtual` says that no time passes but what somebody waits for, so that nothing is slow by
+    itself; `not_back` is then what had not come back in time (`harness.liveness`).
     """
 
     campaign: Campaign
@@ -147,6 +157,8 @@ class Rig:
     ledger: Ledger
     logs: Sequence[Lines]
     let_go: Callable[[], None]
+    is_virtual: bool = False
+    not_back: list[Broken] = field(default_factory=list)
 
     def close(self) -> int:
         """Close the files that the harness writes; return the nemesis's count of events."""

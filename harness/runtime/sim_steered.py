@@ -120,6 +120,16 @@ class SimSteered:
             self._excused.add((node, incarnation))
         return (node, incarnation) in self._excused
 
+    def is_harmed(self, node: str, incarnation: int) -> bool:
+        """Whether a harm of its disk is in force there, or made calls of that incarnation fail.
+
+        A node that ends then may have ended of it, whatever it said.
+        """
+        self._group.effects(node)  # counts them
+        mine = [each for each in self._harms.values() if each.node == node]
+        struck = [each.has_struck(incarnation) for each in mine]  # all have a look
+        return any(struck) or any(each.done is None for each in mine)
+
     def ends(self, node: str) -> None:
         """Note what harms did to a node that is ended by somebody, before it starts again.
 

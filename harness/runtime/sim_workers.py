@@ -29,13 +29,14 @@ class SimulatedWorkers:
         self._to, self._coming = trio.open_memory_channel[tuple[Any, ...]](WORDS_MAX)
         self._said: dict[str, list[Any]] = {}
         self._counts = Counts()
+        self._worker: Worker | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Be the worker until it is told to close; then wait to be cancelled."""
         self._group.be_client()
-        worker = Worker(self._plan, self, self._group.now_ns)
+        self._worker = Worker(self._plan, self, self._group.now_ns)
         task_status.started()
-        await worker.run()
+        await self._worker.run()
         await trio.sleep_forever()
 
     # ---- the worker's end of the talk --------------------------------------------------
@@ -77,6 +78,10 @@ class SimulatedWorkers:
     def stalls(self) -> list[tuple[int, int]]:
         """None: no simulated time goes by while clients compute."""
         return []
+
+    def waiting(self) -> tuple[str, ...]:
+        """What clients wait for, or gave up, a line for each."""
+        return () if self._worker is None else self._worker.waiting()
 
     def pids(self) -> Mapping[str, int]:
         """None: the clients are tasks of this very process."""

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 
 from harness.abilities import ChangesMembers, TransfersLeadership
-from harness.broken_rules import Broken
+from harness.broken_rules import ENDED_UNHARMED, Broken
 from harness.errors import HarnessError
+from harness.liveness import name_server_ended
 from harness.plugins import UNTOUCHED, Json, NodeStatus
 from harness.resources import Resources
 from harness.runtime.disks import Disks
@@ -318,8 +319,13 @@ class SimulatedWorld(ObeyedWords):
         return self._group.problems()
 
     def broken(self) -> tuple[Broken, ...]:
-        """The invariants that were seen broken."""
-        return tuple(self._group.broken)
+        """The invariants that were seen broken, and name servers that ended: no fault ends one."""
+        ended = (name_server_ended(line, self._group.now_ns()) for line in self._group.problems())
+        return (*self._group.broken, *ended)
+
+    def awaited(self) -> frozenset[str]:
+        """Nodes whose disk is gone, and that are not whole again yet."""
+        return frozenset(self._disks.awaited)
 
     def is_running(self, node: str) -> bool:
         """True while the node has a process."""
@@ -349,11 +355,12 @@ class SimulatedWorld(ObeyedWords):
 
     def _tell_end(self, number: int) -> None:
         ended, now_ns = self._group.ended[number], self._group.now_ns()
-        cause = self._causes.get(ended.status, "")
-        one = Exit(ended.node, ended.incarnation, ended.status, False, ended.said, now_ns, cause)
         if self._steered.is_excused(ended.node, ended.incarnation, ended.said):
             self.excused += 1
             return
+        is_harmed = self._steered.is_harmed(ended.node, ended.incarnation)
+        cause = self._causes.get(ended.status, "" if is_harmed else ENDED_UNHARMED)
+        one = Exit(ended.node, ended.incarnation, ended.status, False, ended.said, now_ns, cause)
         self.exits.append(one)
         if not self._group.is_running(ended.node):
             self.standing.learn(ended.node, None)

@@ -137,6 +137,7 @@ def build(
         ledger=records.ledger,
         logs=(records.status_log, records.samples_log),
         let_go=lambda: None,
+        is_virtual=True,
     )
 
 

@@ -194,11 +194,39 @@ class Standing:
         }
         return len(indexes) == len({status.group for status in known})
 
+    def behind(self) -> tuple[str, ...]:
+        """Nodes that run and keep their group from being settled, those that say least first."""
+        leaders, ends = self._leaders(), self._ends()
+        rank: dict[str, int] = {}
+        for node in self.names:
+            if not self._nodes.is_running(node):
+                continue
+            status = self._status[node]
+            if status is None:
+                rank[node] = 0
+                continue
+            leader = leaders.get(status.group)
+            led = None if leader is None else self._status[leader]
+            if led is None or (status.leader, status.term) != (leader, led.term):
+                rank[node] = 1
+            elif {status.committed_index, status.end_index} != {ends[status.group]}:
+                rank[node] = 2
+        return tuple(sorted(rank, key=lambda node: (rank[node], node)))
+
+    def _ends(self) -> dict[str, int]:
+        """How far the log of each group reaches, by what the nodes said last."""
+        ends: dict[str, int] = {}
+        for status in self._status.values():
+            if status is not None:
+                ends[status.group] = max(ends.get(status.group, -1), status.end_index)
+        return ends
+
     def why_not_ready(self) -> str:
         """Say of each node in a few words why the group is not ready."""
-        return "; ".join(self._state_of(node) for node in self.names)
+        return "; ".join(self.state_of(node) for node in self.names)
 
-    def _state_of(self, node: str) -> str:
+    def state_of(self, node: str) -> str:
+        """Say in a few words how a node stands."""
         status = self._status[node]
         if not self._nodes.is_running(node):
             return f"{node} does not run"

@@ -127,7 +127,9 @@ async def _run_phases(rig: Rig, progress: _Progress) -> None:
     look = partial(progress.look, campaign.stop_at_first_violation)
     with progress.shaking:
         with _phase(rig, "setup", None):
-            await phases.set_up(rig)
+            is_served = await phases.set_up(rig)
+        if not is_served:
+            return
         async with phases.telling_counts(rig, look), progress.memory.recorded(campaign.steady_s):
             began = trio.current_time()
             progress.has_clients = True
@@ -184,7 +186,8 @@ def _conclude(rig: Rig, progress: _Progress) -> RunResult:
         leader_changes=result.leader_changes,
         drained=result.is_drained,
         exits=[asdict(ended) for ended in rig.world.exits],
-        broken=[asdict(broken) for broken in rig.world.broken()],
+        broken=[asdict(broken) for broken in (*rig.world.broken(), *rig.not_back)],
+        left=list(rig.nemesis.left),
         problems=list(result.problems),
         seen_live=_seen_live(progress),
         stopped_at=progress.stopped_at,

@@ -46,6 +46,7 @@ BACKOFF_MAX_S: Final = 0.5
 ANSWER_GRACE_S: Final = 1.0
 """How much longer than its own timeout a target's client may take before it is cut off."""
 CLOSE_TIMEOUT_S: Final = 1.0
+WAITING_TOLD_MAX: Final = 3
 FINAL_ATTEMPTS_MAX: Final = 20
 """A final operation may fail so often; each try is an operation of its own."""
 NOTHING: Final = "nothing"
@@ -216,10 +217,17 @@ class Worker:
             output=_output(answer), offset=answer.offset, error=error, node=node,
         )  # fmt: skip
         self._ended[outcome] += 1
+        client.trouble = error or ""
         if outcome == "ok":
             shown = workload.end_shown(operation, answer.output, answer.offset)
             self._ends[key] = max(shown, self._ends.get(key, 0))
         return outcome, answer
+
+    def waiting(self) -> tuple[str, ...]:
+        """What clients do now, or gave up in the end, a line for each of the first."""
+        told = [line for client in self._clients for line in client.waiting()]
+        more = len(told) - WAITING_TOLD_MAX
+        return (*told[:WAITING_TOLD_MAX], *([f"{more} more operations"] if more > 0 else []))
 
     def connect(self) -> TargetClient:
         """Return a new client of the target."""
@@ -319,6 +327,10 @@ class Client:
         self._plan = plan
         self._backoff = draw(plan.seed, "backoff", slot)
         self._failures = 0
+        self._at: Operation | None = None
+        self._given_up: list[str] = []
+        self.trouble = ""
+        """Why its last operation did not succeed; "" if it did."""
         self.connection = worker.connect()
 
     async def generate(self, turns: Turns) -> None:
@@ -341,6 +353,8 @@ class Client:
                 failed += outcome != "ok"
                 if failed >= FINAL_ATTEMPTS_MAX:
                     missed += 1
+                    gave_up = f"client {self.slot} gave up {_in_words(operation)}"
+                    self._given_up.append(f"{gave_up} after {failed} failures: {self.trouble}")
                     break
                 if outcome != "ok":
                     await trio.sleep(self._backoff_s())
@@ -352,13 +366,22 @@ class Client:
         chosen = self._worker.choose(self, operation)
         if chosen is None:
             return NOTHING, NO_ANSWER
+        self._at = chosen
         outcome, answer = await self._worker.perform(self, chosen)
+        self._at = None
         self._failures = 0 if outcome == "ok" else self._failures + 1
         if outcome == "info":
             self.process = next_process(self.process, self._plan.clients)
             await self.aclose()
             self.connection = self._worker.connect()
         return outcome, answer
+
+    def waiting(self) -> list[str]:
+        """What it does now, and what it gave up in the end."""
+        trouble = f" (the one before failed: {self.trouble})" if self.trouble else ""
+        at = self._at
+        now = [] if at is None else [f"client {self.slot} waits for {_in_words(at)}{trouble}"]
+        return [*self._given_up, *now]
 
     async def aclose(self) -> None:
         """Close the connection, whatever its state; never longer than CLOSE_TIMEOUT_S."""
@@ -371,6 +394,10 @@ class Client:
     def _backoff_s(self) -> float:
         longest_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(self._failures, 16))
         return longest_s * self._backoff.uniform(0.5, 1.0)
+
+
+def _in_words(operation: Operation) -> str:
+    return f"{operation.f} of {operation.key}"
 
 
 def _output(answer: Answer) -> int | Sequence[int] | Sequence[tuple[int, int]] | None:

@@ -141,6 +141,10 @@ class WorkerGroup:
         self._listen()
         return sorted(stall for handle in self._handles for stall in handle.stalls)
 
+    def waiting(self) -> tuple[str, ...]:
+        """Nothing: what clients wait for is known in their own processes."""
+        return ()
+
     def pids(self) -> Mapping[str, int]:
         """Process ids of the workers by name."""
         return {handle.plan.name: handle.pid for handle in self._handles}

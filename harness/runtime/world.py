@@ -341,6 +341,10 @@ class ProcessWorld(ObeyedWords):
         """The last line that the node itself wrote; "" if none."""
         return self._members[node].process.last_line()
 
+    def awaited(self) -> frozenset[str]:
+        """Nodes whose disk is gone, and that are not whole again yet."""
+        return frozenset(self._disks.awaited)
+
     def explain(self, ended: Exit) -> str:
         """Say in one line how a node ended by itself, and where to read more."""
         return f"node {ended} (see nodes/{ended.node}/node.log)"

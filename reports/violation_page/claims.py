@@ -36,6 +36,9 @@ PROMISED: Final[Mapping[str, str]] = {
     "damage-found": (
         "What a node has synced it finds again as it was written, unless a fault damages it."
     ),
+    "ended-unharmed": (
+        "A node goes on until somebody ends it, whatever happens to other nodes and to links."
+    ),
     "lost-append": _KEPT,
     "altered": _KEPT,
     "reordered": _KEPT,
@@ -120,7 +123,7 @@ PROMISED: Final[Mapping[str, str]] = {
     "G1c-realtime": _CIRCLE,
 }
 """What is promised, by the kind of a finding that says it was broken."""
-SEEN_LIVE: Final = frozenset({"invariant-broken", "rule-broken", "damage-found"})
+SEEN_LIVE: Final = frozenset({"invariant-broken", "rule-broken", "damage-found", "ended-unharmed"})
 """Kinds that were seen while the run went on, by its world or by a node that ended."""
 UNNAMED: Final = "The checker holds the group to a rule of its own; see what it says."
 DURABLE: Final = frozenset({"lost-append", "altered", "reordered", "missing-on-node"})

@@ -33,6 +33,10 @@ _OF_ENDS: Final[Mapping[str, str]] = {
         "What is synced stays. So either it was never written as the node believed, or something of"
         " the node's own wrote over it, or cut it off."
     ),
+    "ended-unharmed": (
+        "The simulated world knows all that was done to the node: no call of its disk had failed,"
+        " and it was refused nothing. So it ended of what it did itself."
+    ),
 }
 NOT_RECORDED: Final = (
     "Which nodes had the append when it was acknowledged, and who voted for the leader of term"

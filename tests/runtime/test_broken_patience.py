@@ -6,14 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.broken_rules import BROKE_RULE, FOUND_DAMAGE
+from harness.broken_rules import BROKE_RULE, ENDED_UNHARMED, FOUND_DAMAGE
+from harness.liveness import PATIENCE_S
 from harness.runtime.nodes import Exit
 from harness.runtime.phases import BROKEN_PATIENCE_S, HEAL_TIMEOUT_S, patience_s
 from harness.runtime.rig import is_broken
 
 
 def rig_with(*exits: Exit) -> SimpleNamespace:
-    return SimpleNamespace(world=SimpleNamespace(exits=list(exits)))
+    return SimpleNamespace(world=SimpleNamespace(exits=list(exits)), is_virtual=False)
 
 
 def ended(cause: str = "", excuse: str = "") -> Exit:
@@ -35,3 +36,11 @@ def test_any_other_one_is_waited_for(exits: tuple[Exit, ...]) -> None:
     rig = rig_with(*exits)
     assert not is_broken(rig.world)  # type: ignore[arg-type]
     assert patience_s(rig, HEAL_TIMEOUT_S) == HEAL_TIMEOUT_S  # type: ignore[arg-type]
+
+
+def test_virtual_time_costs_nothing_but_the_patience_is_named() -> None:
+    rig = rig_with()
+    rig.is_virtual = True
+    assert patience_s(rig, HEAL_TIMEOUT_S) == PATIENCE_S  # type: ignore[arg-type]
+    rig.world.exits.append(ended(ENDED_UNHARMED))
+    assert patience_s(rig, HEAL_TIMEOUT_S) == BROKEN_PATIENCE_S  # type: ignore[arg-type]

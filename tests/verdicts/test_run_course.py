@@ -33,6 +33,8 @@ def test_a_run_that_took_its_course_is_valid(tmp_path: Path, status: str) -> Non
     [
         ({"status": "running"}, ["cut-short"]),
         ({"drained": False}, ["not-drained"]),
+        ({"drained": False, "phases": [{"name": "setup"}]}, ["not-begun"]),
+        ({"drained": False, "phases": [{"name": "setup"}, {"name": "steady"}]}, ["not-drained"]),
         ({"exits": [ENDED], "problems": ["n0 ended ..."]}, ["node-ended"]),
         ({"problems": ["worker 1 died"]}, ["problem"]),
         (

@@ -1,0 +1,101 @@
+"""Simulated groups that do not serve, or do not come back: violations that name the node first."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import judge
+from harness.campaign import Campaign, resolve
+from harness.history import run_folder
+from harness.history.run_folder import RunFolder
+from harness.runtime.observer import SilentObserver
+from harness.runtime.sim_world import SimulatedWorld
+from harness.runtime.simulated import run_simulated
+from harness.targets.simulated_group import BrokerGroup
+from reports.run_page.view import RunView, build_view
+
+SHORT: dict[str, Any] = {
+    "world": "sim",
+    "seed": "7",
+    "workload": "log",
+    "concurrency": "2n",
+    "steady_s": 1.0,
+    "rate_hz": 60.0,
+    "nemesis_interval_s": 0.5,
+    "fault_duration_min_s": 0.5,
+    "fault_duration_max_s": 0.5,
+}
+
+
+def played(store: Path, **changes: Any) -> tuple[RunFolder, RunView]:
+    """Run a short campaign and judge it."""
+    campaign = resolve(Campaign(**{**SHORT, **changes}))
+    folder = run_folder.create(store, campaign.name, datetime.now(UTC))
+    run_simulated(campaign, folder, SilentObserver())
+    judge.judge(folder, campaign, judge.Engine(judge.LOCAL, "local[*]"), lambda step: None)
+    return folder, build_view(folder.path)
+
+
+def test_a_group_that_never_serves_is_a_violation_and_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_all = SimulatedWorld.start_all
+
+    def start_one(world: SimulatedWorld) -> tuple[str, ...]:
+        started = start_all(world)
+        world._group.pause("n1")
+        world._group.pause("n2")
+        return started
+
+    monkeypatch.setattr(SimulatedWorld, "start_all", start_one)
+    folder, view = played(tmp_path, time_limit_s=3.0)
+    facts = json.loads(folder.run_json.read_bytes())
+    assert [phase["name"] for phase in facts["phases"]] == ["setup", "teardown"]
+    assert view.verdict == "INVALID"
+    assert view.why.startswith("The invariant group-serves was broken at n1, 60")
+    assert "n1 does not answer; n2 does not answer" in view.why
+
+
+def test_a_node_that_does_not_come_back_is_a_violation_with_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = BrokerGroup.start
+
+    def start_once(group: BrokerGroup, node: str) -> None:
+        if node != "n2" or group.incarnation(node) == 0:
+            start(group, node)
+
+    monkeypatch.setattr(BrokerGroup, "start", start_once)
+    folder, view = played(
+        tmp_path, time_limit_s=3.0, faults=("kill",), victims=("n2",), scenarios=()
+    )
+    assert view.verdict == "INVALID"
+    assert view.why.startswith("The invariant everybody-runs was broken at n2")
+    page = (folder.path / "violations" / "001-invariant-broken.html").read_text()
+    assert "Every node is up again once the faults are over." in page
+    assert "n2 does not run" in page
+
+
+def test_a_node_that_ends_by_itself_though_nothing_was_done_to_it_is_a_violation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = BrokerGroup.start
+
+    def start_and_end(group: BrokerGroup, node: str) -> None:
+        start(group, node)
+        host = group._world.members[node]
+        if node == "n1" and host.incarnation == 1:
+            world = group._world
+            at_ms = world.clock.now_ms + 2500
+            world.heap.push(at_ms, world.process_ended, host, OSError("no such file"))
+
+    monkeypatch.setattr(BrokerGroup, "start", start_and_end)
+    folder, view = played(tmp_path, time_limit_s=3.0, faults=())
+    assert view.verdict == "INVALID"
+    found = json.loads(folder.results_json.read_bytes())["checkers"]["invariants"]
+    assert [each["kind"] for each in found["findings"]] == ["ended-unharmed"]
