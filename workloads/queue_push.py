@@ -42,7 +42,7 @@ class QueuePush:
     Operations: send; subscribe (a consumer begins to run), handle (messages that it was handed:
     its handler returns when this is ok, or fails at the next one), unsubscribe (it ends;
     `expected` 1: having committed what was handled, 0: as a process that is killed), fetch (the
-    group's offset, in the end).
+    group's offset, in the end; answered with the queue's end too, as `offset`).
     """
 
     name = "queue-push"
@@ -111,7 +111,7 @@ class QueuePush:
     async def invoke(
         self, operation: Operation, offset: int | None, client: TargetClient
     ) -> Answer:
-        """Do it. `handle` answers with messages, a fetch with the group's offset."""
+        """Do it. `handle` answers with messages, a fetch with the group's offset, and the end."""
         assert isinstance(client, _Consumer), "opened by this workload"
         return await client.do(operation)
 
@@ -247,4 +247,4 @@ class _Consumer:
         self._keys.remove(key)
         if (committed or 0) < end:
             self._keys.append(key)
-        return Answer(output=committed)
+        return Answer(output=committed, offset=end)

@@ -13,6 +13,7 @@ ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService, RebalanceImpl.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -34,7 +35,15 @@ from checkers.anomalies.log_rules import (
     told_send,
 )
 from checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
-from checkers.anomalies.observations import NEVER, NOWHERE, Ints, Log
+from checkers.anomalies.observations import (
+    NEVER,
+    NOWHERE,
+    Bools,
+    Ints,
+    Log,
+    is_valid,
+    whole_numbers,
+)
 from checkers.anomalies.quiet_times import quiet_since
 from checkers.findings import Findings, gather
 from harness.plugins import CheckContext
@@ -45,12 +54,15 @@ BOUND_NS: Final = 15_000_000_000
 """So soon a group that is well has handled and committed what is there, some hand-overs of its
 queues included. A lock that its consumer could not give back is in the way for a minute, though:
 queues that are consumed in order are not judged by time."""
+SHOWN_NS: Final = 2_000_000_000
+"""So soon whoever asks for a queue's end, of a group that is well, is told of what is in it."""
 
 
 class PushDelivery:
     """Everything acknowledged is handled by somebody of the group before the group goes on.
 
-    Judges one queue. Lost: the group has committed an offset behind a message that nobody handled.
+    Judges one queue. Lost: the group has committed an offset behind a message that nobody handled,
+    or the queue ended before such a message for all who asked in the end.
     Late: in the end, while no fault was in force and consumers went on, the group did not come as
     far as a message within 15 s. Out of order: under the queue's lock, with no fault near, a
     message was handled behind a later one.
@@ -108,8 +120,9 @@ def lost_messages(
 ) -> dict[str, int]:
     """Add a finding for each acknowledged message that the group went on behind, unhandled.
 
-    Who asked after its acknowledgement was told an offset behind it. Also counts what was handled,
-    what came again, and how many messages the group did not come to.
+    Who asked after its acknowledgement was told an offset behind it. Or the queue ends before it,
+    for everybody who asked in the end: the group will never come to it. Also counts what was
+    handled, what came again, and how many messages the group did not come to.
     """
     sends = log.sends
     missing = _unhandled(log)
@@ -122,15 +135,22 @@ def lost_messages(
     at = np.searchsorted(fetches.output[told], sends.offset[missing], side="right")
     witness = np.append(latest, NOWHERE)[at]
     asked = np.append(fetches.call, NOWHERE)[witness]
-    is_lost = (witness != NOWHERE) & (asked > sends.end[missing])
+    is_passed = (witness != NOWHERE) & (asked > sends.end[missing])
+    ends, asked_last = _last_ends(fetches, context)
+    is_gone = ~is_passed & _ends_before(ends, sends.offset[missing], sends.end[missing])
+    is_lost = is_passed | is_gone
 
     def describe(n: int) -> Finding:
-        row, fetch = int(missing[n]), int(witness[n])
-        message = (
-            f"{told_send(log, row)} was handled by nobody, although the group went on behind it:"
-            f" process {fetches.process[fetch]} (op {fetches.op[fetch]}), who asked later, was told"
-            f" that it had committed {fetches.output[fetch]}"
+        row = int(missing[n])
+        fetch = int(witness[n]) if is_passed[n] else asked_last
+        how = (
+            f"although the group went on behind it: {_who(fetches, fetch)}, who asked later, was"
+            f" told that it had committed {fetches.output[fetch]}"
+            if is_passed[n]
+            else f"and the queue ends before it: {_who(fetches, fetch)}, who asked in the end, was"
+            f" told that it ends at {ends.offset.max()}"
         )
+        message = f"{told_send(log, row)} was handled by nobody, {how}"
         more = details(context, int(sends.end[row]), value=sends.value[row])
         ids = (sends.op[row], fetches.op[fetch])
         return finding(LOST, log, int(sends.offset[row]), ids, message, more)
@@ -141,6 +161,43 @@ def lost_messages(
         "redelivered": len(log.reads.value) - len(np.unique(log.reads.value)),
         "not_reached": int((~is_lost).sum()),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Where the queue ended for those who asked in the end: when they did, what they were told."""
+
+    call: Ints
+    offset: Ints
+
+
+def _last_ends(fetches: Answers, context: CheckContext) -> tuple[_Ends, int]:
+    """Return what was told of the queue's end after all faults, and the row that told most.
+
+    Whoever asks while a fault is in force may be told of an end that was.
+    """
+    final_ns = NEVER if context.final_from_ns is None else context.final_from_ns
+    since_ns = max([final_ns, *(window.stop_ns for window in context.windows)])
+    has_end = is_valid(fetches.table["offset"]) & fetches.is_ok & (fetches.call >= since_ns)
+    rows = np.flatnonzero(has_end)
+    offsets = whole_numbers(fetches.table["offset"])[rows]
+    best = int(rows[np.argmax(offsets)]) if len(rows) else NOWHERE
+    return _Ends(fetches.call[rows], offsets), best
+
+
+def _ends_before(ends: _Ends, offsets: Ints, acknowledged: Ints) -> Bools:
+    """Return where the queue ended at or before an offset, for all who asked late enough.
+
+    That is `SHOWN_NS` after its acknowledgement; somebody must have.
+    """
+    if not len(ends.call):
+        return np.zeros(len(offsets), dtype=np.bool_)
+    is_short = ends.offset.max() <= offsets
+    return np.asarray(is_short & (ends.call.max() - acknowledged > SHOWN_NS), dtype=np.bool_)
+
+
+def _who(fetches: Answers, row: int) -> str:
+    return f"process {fetches.process[row]} (op {fetches.op[row]})"
 
 
 def late_messages(

@@ -152,7 +152,8 @@ def test_in_the_end_consumers_go_on_until_the_group_has_committed_all():
     async def story(table, step):
         assert (await step(DRAIN))[0].f == "subscribe"
         chosen, answer = await step(DRAIN)
-        assert (chosen.f, chosen.key, answer.output) == ("fetch", FIRST, 3)
+        assert (chosen.f, chosen.key) == ("fetch", FIRST)
+        assert (answer.output, answer.offset) == (3, 3), "where the group is, where the queue ends"
         assert (await step(DRAIN))[0].key == SECOND, "the first is consumed"
         table.batches = [Handed(SECOND, [(0, 4), (1, 5)])]
         assert (await step(DRAIN))[0].f == "handle", "before it is asked again"
