@@ -18,7 +18,7 @@ from harness.generators.keys import KeySpread
 from harness.groups import GroupClient
 from harness.plugins import Answer, Json, Operation, TargetClient
 from workloads.queue_consumer import ORDERED, ORDERED_END, TOPIC, Consumer
-from workloads.queue_shape import PRODUCED, Shape
+from workloads.queue_shape import DELETE, PRODUCED, Shape
 
 __all__ = ["TOPIC", "QueueWorkload"]
 
@@ -27,6 +27,12 @@ COMMIT_SHARE: Final = 0.2
 FETCH_SHARE: Final = 0.05
 LEAVE_SHARE: Final = 0.01
 """Of a consumer's steps; the others poll."""
+AWAIT: Final = "await"
+"""A step of the first consumer: it waits in an empty queue, before anything else is done to it."""
+AWAIT_STEPS: Final = 6
+"""So many of these it has; those that are left when a message has come are none."""
+DELETED_LAST: Final = 10**9
+"""The number of the topic that is deleted in the end: those that are drawn are lower."""
 MARKER_FIRST: Final = -2
 """From here down are the values of messages that end a drain; -1 is nobody's."""
 
@@ -80,6 +86,9 @@ class QueueWorkload:
         """Draw sends of a producer, or steps of a consumer, without end."""
         rng, keys = draw(seed, "client", client), self.spread.of_client(client, clients)
         value = client
+        if self.shape.hold_s and client == min(1, clients - 1):
+            # A short run may have no other poll that is held while no fault is in force.
+            yield from [Operation(AWAIT, self._key(0))] * AWAIT_STEPS
         while True:
             if client % 2 == 0 and (clients > 1 or rng.random() < 0.5):
                 yield self.shape.production(rng, self._key(keys.choose(rng)), value)
@@ -106,6 +115,9 @@ class QueueWorkload:
         """Drain each of the client's queues: go on where the group stands, to the end."""
         for queue in range(client, self.queues, clients):
             yield Operation("drain", self._key(queue))
+        if self.shape.deletes_topics and client == 0:
+            # Of a short run all others may have failed: nobody would know whether it works.
+            yield Operation(DELETE, self.topic, value=DELETED_LAST)
 
     def opened(self, client: GroupClient) -> TargetClient:
         """Return the client with a consumer's memory: what it owns, and where it stands."""
@@ -122,6 +134,10 @@ class QueueWorkload:
             return client.next_of_producer(operation)
         if operation.f == "drain":
             return client.next_of_drain(operation.key, self._marker)
+        if operation.f == AWAIT:
+            return client.next_of_await(operation.key)
+        if operation.value == DELETED_LAST:
+            return client.next_of_delete(operation)
         assert operation.aim is not None, "a step that was not drawn"
         return client.next_step(operation.f, operation.aim)
 

@@ -70,6 +70,8 @@ class Consumer:
         self._turn = 0
         self._drained: str | None = None  # the queue being drained
         self._is_at_end = False
+        self._has_waited = False  # at the begin, until a message came
+        self._is_deleted = False  # in the end, the last topic
         self._is_rewound = True  # the drain need not set the group back any more
         self._markers: list[Operation] = []  # of the drain, to be sent
         self._awaited: set[int] = set()  # markers on their way
@@ -179,6 +181,21 @@ class Consumer:
         self._turn += 1
         return self._poll(self._owned[self._turn % len(self._owned)])
 
+    def next_of_await(self, key: str) -> Operation | None:
+        """Return what is next to wait in a queue that is empty yet; None when a message has come.
+
+        It is nobody's consumer so far: it begins at 0, where the queue does.
+        """
+        if self._has_waited or self._is_in_group:
+            return None
+        if key not in self._position:
+            return Operation("assign", key, offset=0)
+        return self._due.popleft() if self._due else self._poll(key)
+
+    def next_of_delete(self, last: Operation) -> Operation | None:
+        """Return the deletion of a topic; None when one was deleted."""
+        return None if self._is_deleted else last
+
     def next_of_drain(self, key: str, marker: Callable[[str], int]) -> Operation | None:
         """Return what is next to drain a queue as the group; None when nothing is left of it.
 
@@ -276,6 +293,8 @@ class Consumer:
             case "subscribe":
                 brokers = await self.client.subscribe()
                 self._is_in_group = True
+                self._position.clear()  # it may have waited before; now the group says where
+                self._due.clear()
                 return Answer(output=brokers)
             case "unsubscribe":
                 await self.client.unsubscribe()
@@ -321,7 +340,9 @@ class Consumer:
                 return Answer()
             case "delete-topic":
                 assert isinstance(client, OperatingClient), OPENED
-                return Answer(output=int(await client.delete_topic(f"{key}-{operation.value}")))
+                is_gone = await client.delete_topic(f"{key}-{operation.value}")
+                self._is_deleted = True
+                return Answer(output=int(is_gone))
             case "commit-oneway":
                 assert isinstance(client, OnewayClient), OPENED
                 assert operation.value is not None, "a commit of nothing"
@@ -371,6 +392,7 @@ class Consumer:
         else:
             assert isinstance(client, HoldingClient), OPENED
             polled = await client.hold(key, offset, operation.expected / 1_000)
+        self._has_waited |= bool(polled.messages)
         self._awaited.difference_update(value for _, value in polled.messages)
         self._is_at_end = not polled.messages and not polled.is_outside
         if polled.is_outside:

@@ -360,6 +360,40 @@ def test_polls_wait_where_the_shape_says_so_but_not_while_a_queue_is_drained():
     assert table.looks == 1
 
 
+def test_the_first_consumer_waits_in_an_empty_queue_before_anything_else():
+    drawn = [list(islice(QueueHeld(2).operations("seed", client, 4), 8)) for client in range(4)]
+    waits = [sum(each.f == "await" for each in steps) for steps in drawn]
+    assert waits == [0, 6, 0, 0]
+    assert drawn[1][6:] == list(islice(QueueWorkload(2).operations("seed", 1, 4), 2)), "none moved"
+    table = AbleTable()
+    table.mine = (f"{TOPIC}/0",)
+    table.queues[f"{TOPIC}/0"].clear()
+    player = Player(table, QueueHeld(1))
+    wait = drawn[1][0]
+    assert player.do(wait) == ("assign", f"{TOPIC}/0", 0)
+    assert player.do(wait) == ("poll", f"{TOPIC}/0", [])
+    table.queues[f"{TOPIC}/0"].append(7)
+    assert player.do(wait) == ("poll", f"{TOPIC}/0", [(0, 7)])
+    assert table.looks == 2, "both were held"
+    assert player.do(wait) is None, "a message has come"
+    table.offsets[f"{TOPIC}/0"] = 1
+    assert [player.do(POLL)[0] for _ in range(3)] == ["subscribe", "rebalance", "fetch"]
+    assert player.do(POLL) == ("assign", f"{TOPIC}/0", 1), "where the group is"
+    assert player.do(wait) is None
+
+
+def test_a_topic_is_deleted_in_the_end_until_that_was_answered():
+    shape = QueueOffsets(2)
+    last = [each for c in range(3) for each in shape.final_operations(c, 3) if each.f != "drain"]
+    assert [each.f for each in last] == ["delete-topic"]
+    player = Player(AbleTable(), shape)
+    assert player.workload.choose(last[0], player.client) == last[0]
+    assert player.workload.choose(last[0], player.client) == last[0], "it was not answered yet"
+    assert player.do(last[0])[0] == "delete-topic"
+    assert player.do(last[0]) is None
+    assert not [each for each in QueueHeld(2).final_operations(0, 3) if each.f != "drain"]
+
+
 def test_offsets_are_committed_one_way_too_and_set_back_and_all_comes_again_in_the_end():
     drawn = list(islice(QueueOffsets(2).operations("seed", 1, 3), 1000))
     assert 5 < sum(each.f == "reset" for each in drawn) < 50
