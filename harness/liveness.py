@@ -91,7 +91,8 @@ def not_back(still: Standstill, *, settled: bool, answered: bool) -> tuple[Broke
     if still.down:
         what = "; ".join(still.down.values())
         rest = _rest(still, frozenset(still.down))
-        found.append(_broken(RUNS, f"{after}: {what}{rest}{clients}", min(still.down), still))
+        over = "though all faults are over"
+        found.append(_broken(RUNS, f"{what}, {over}{rest}{clients}", min(still.down), still))
     if not settled:
         behind = ", ".join(still.behind) or "the group"
         what = f"{behind} did not come to agree with the others in {after}: {still.states}"

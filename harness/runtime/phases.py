@@ -148,8 +148,11 @@ async def retry(rig: Rig) -> None:
 
 
 def patience_s(rig: Rig, longest_s: float) -> float:
-    """How long to wait for the group, which may never come back once a node broke a rule."""
-    if is_broken(rig.world):
+    """How long to wait for the group, which may never come back once a node broke a rule.
+
+    Nor does one that has had all the virtual time there is, once or for a node's disk.
+    """
+    if is_broken(rig.world) or (rig.is_virtual and (rig.not_back or rig.world.awaited())):
         return min(longest_s, BROKEN_PATIENCE_S)
     return PATIENCE_S if rig.is_virtual else longest_s
 
@@ -166,6 +169,7 @@ async def heal(rig: Rig) -> tuple[str, ...]:
     since, longest_s = trio.current_time(), patience_s(rig, HEAL_TIMEOUT_S)
     if not await wait_until(partial(rig.world.standing.is_ready, since), longest_s):
         rig.observer.note(f"the group did not come back: {rig.world.standing.why_not_ready()}")
+        _note_not_back(rig, settled=False, answered=True)
     return left
 
 
@@ -199,13 +203,18 @@ async def drain(rig: Rig) -> bool:
 
 
 def _note_not_back(rig: Rig, *, settled: bool, answered: bool) -> None:
-    """Keep what did not come back, where nothing but the group can be why.
+    """Keep what did not come back, where nothing but the group can be why: once.
 
     Where a node broke a rule of its own, the group was not waited for: that is told, and no more.
+    Nor was it while a disk is awaited: that alone is told then.
     """
-    if rig.is_virtual and not is_broken(rig.world):
-        still = _standstill(rig, PATIENCE_S)
-        rig.not_back.extend(not_back(still, settled=settled, answered=answered))
+    if not rig.is_virtual or rig.not_back or is_broken(rig.world):
+        return
+    still = _standstill(rig, PATIENCE_S)
+    is_waited = not rig.world.awaited()
+    rig.not_back.extend(
+        not_back(still, settled=settled or not is_waited, answered=answered or not is_waited)
+    )
 
 
 def _standstill(rig: Rig, waited_s: float) -> Standstill:

@@ -14,7 +14,8 @@ from harness.runtime.rig import is_broken
 
 
 def rig_with(*exits: Exit) -> SimpleNamespace:
-    return SimpleNamespace(world=SimpleNamespace(exits=list(exits)), is_virtual=False)
+    world = SimpleNamespace(exits=list(exits), awaited=frozenset)
+    return SimpleNamespace(world=world, is_virtual=False, not_back=[])
 
 
 def ended(cause: str = "", excuse: str = "") -> Exit:
@@ -44,3 +45,15 @@ def test_virtual_time_costs_nothing_but_the_patience_is_named() -> None:
     assert patience_s(rig, HEAL_TIMEOUT_S) == PATIENCE_S  # type: ignore[arg-type]
     rig.world.exits.append(ended(ENDED_UNHARMED))
     assert patience_s(rig, HEAL_TIMEOUT_S) == BROKEN_PATIENCE_S  # type: ignore[arg-type]
+
+
+def test_a_group_that_has_had_its_virtual_time_is_waited_for_no_more() -> None:
+    rig = rig_with()
+    rig.is_virtual = True
+    rig.not_back.append("n1")
+    assert patience_s(rig, HEAL_TIMEOUT_S) == BROKEN_PATIENCE_S  # type: ignore[arg-type]
+    rig.not_back.clear()
+    rig.world.awaited = lambda: frozenset({"n0"})
+    assert patience_s(rig, HEAL_TIMEOUT_S) == BROKEN_PATIENCE_S  # type: ignore[arg-type]
+    rig.is_virtual = False
+    assert patience_s(rig, HEAL_TIMEOUT_S) == HEAL_TIMEOUT_S  # type: ignore[arg-type]

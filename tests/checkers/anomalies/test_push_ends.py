@@ -77,6 +77,16 @@ def test_where_nobody_knows_the_end_it_is_a_doubt_as_before(
     assert "the group did not come as far as 1 acknowledged message" in verdict.summary
 
 
+def test_another_message_in_its_place_is_told_as_that_and_is_no_doubt(tmp_path) -> None:
+    story = STORY.replace("0:7", "0:7 1:9").replace(
+        "60..61", "30..?    p3 send q/0 9 -> info\n60..61"
+    )
+    kept = Promises(durable_under=frozenset({"kill"}), excludes=EVERYTHING.excludes)
+    verdict = judged(tmp_path, asked(2, 2, story=story), WIPE, promises=kept)
+    assert verdict.outcome is Outcome.VALID
+    assert "inconsistent-offsets" in {finding.kind for finding in verdict.observed}
+
+
 def test_an_end_that_was_asked_for_at_once_may_not_show_it_yet(tmp_path) -> None:
     soon = STORY.replace("5000..5010", "1000..1010").replace("6000..6010", "1900..1910")
     verdict = judged(tmp_path, asked(1, 1, story=soon), final_ns=900 * MS)
