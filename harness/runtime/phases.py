@@ -164,6 +164,8 @@ async def heal(rig: Rig) -> tuple[str, ...]:
     Returns what there was to put right, in words.
     """
     left = rig.world.restore()
+    if rig.give_disks_back is not None:
+        left = (*left, *await rig.give_disks_back(0.0 if is_broken(rig.world) else PATIENCE_S))
     for line in left:
         rig.observer.note(f"after the last fault, {line}")
     since, longest_s = trio.current_time(), patience_s(rig, HEAL_TIMEOUT_S)

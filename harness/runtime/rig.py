@@ -139,7 +139,9 @@ class Rig:
     world's. `services` run in the background for as long as the run does, started in this
     order; `collect` brings what the nodes wrote into the run's folder, once they have ended.
     `is_virtual` says that no time passes but what somebody waits for, so that nothing is slow by
-    itself; `not_back` is then what had not come back in time (`harness.liveness`).
+    itself; `not_back` is then what had not come back in time (`harness.liveness`), and
+    `give_disks_back` tries for some seconds to make nodes whole that wait for a disk, and says
+    which are not.
     """
 
     campaign: Campaign
@@ -158,6 +160,7 @@ class Rig:
     logs: Sequence[Lines]
     let_go: Callable[[], None]
     is_virtual: bool = False
+    give_disks_back: Callable[[float], Awaitable[Sequence[str]]] | None = None
     not_back: list[Broken] = field(default_factory=list)
 
     def close(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 
 from harness.abilities import ChangesMembers, TransfersLeadership
+from harness.blame import PlugInError, blamed
 from harness.broken_rules import ENDED_UNHARMED, Broken
 from harness.errors import HarnessError
 from harness.liveness import name_server_ended
@@ -296,8 +297,27 @@ class SimulatedWorld(ObeyedWords):
                 self._group.resume(node)
                 found.append(f"node {node} was still paused")
         found += [f"node {node} was down: started again" for node in self.start_all()]
-        found += [f"node {node} never got its disk back" for node in sorted(self._disks.awaited)]
         return tuple(found)
+
+    async def give_disks_back(self, patience_s: float) -> tuple[str, ...]:
+        """Try for so long to have nodes whole again that wait for a disk; say which are not.
+
+        Until now other faults may have been in the way. Call it when none is in force any more.
+        """
+        for node in sorted(self._disks.awaited):
+            with trio.move_on_after(patience_s):
+                while node in self._disks.awaited:
+                    await self._give_disk_back(node)
+        return tuple(f"node {node} never got its disk back" for node in sorted(self.awaited()))
+
+    async def _give_disk_back(self, node: str) -> None:
+        try:
+            with blamed():
+                if not self._group.is_running(node):
+                    await self._disks.renew(node)
+                await self._disks.readmit(node)
+        except PlugInError:
+            await trio.sleep(STATUS_INTERVAL_S)
 
     async def stop_all(self) -> None:
         """Ask all nodes to end; end those at once that do not. No news from here on."""

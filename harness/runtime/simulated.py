@@ -138,6 +138,7 @@ def build(
         logs=(records.status_log, records.samples_log),
         let_go=lambda: None,
         is_virtual=True,
+        give_disks_back=world.give_disks_back,
     )
 
 

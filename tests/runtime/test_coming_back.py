@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from harness import judge
 from harness.campaign import Campaign, resolve
+from harness.errors import IndefiniteError
 from harness.history import run_folder
 from harness.history.run_folder import RunFolder
+from harness.runtime.disks import Disks
+from harness.runtime.nemesis import UNDO_ATTEMPTS_MAX
 from harness.runtime.observer import SilentObserver
 from harness.runtime.sim_world import SimulatedWorld
 from harness.runtime.simulated import run_simulated
@@ -99,3 +103,33 @@ def test_a_node_that_ends_by_itself_though_nothing_was_done_to_it_is_a_violation
     assert view.verdict == "INVALID"
     found = json.loads(folder.results_json.read_bytes())["checkers"]["invariants"]
     assert [each["kind"] for each in found["findings"]] == ["ended-unharmed"]
+
+
+@pytest.mark.parametrize("is_for_good", [False, True])
+def test_a_disk_that_was_not_given_back_while_faults_went_on_is_given_back_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_for_good: bool
+) -> None:
+    readmit, tries = Disks.readmit, []
+
+    async def readmit_late(disks: Disks, node: str) -> None:
+        tries.append(node)
+        await trio.sleep(0.5)
+        if is_for_good or len(tries) <= UNDO_ATTEMPTS_MAX:
+            raise IndefiniteError("it has not copied what its master has")
+        await readmit(disks, node)
+
+    monkeypatch.setattr(Disks, "readmit", readmit_late)
+    folder, view = played(
+        tmp_path, time_limit_s=2.0, steady_s=0.5, faults=("wipe",), scenarios=(), concurrency="1n"
+    )
+    assert len(tries) > UNDO_ATTEMPTS_MAX
+    facts = json.loads(folder.run_json.read_bytes())
+    assert facts["left"] == ["wipe"] * len(facts["left"])
+    if is_for_good:
+        node = tries[-1]
+        begins = f"The invariant everybody-runs was broken at {node}, "
+        assert view.why.startswith(begins)
+        assert f"{node} never got its disk back" in view.why
+    else:
+        assert facts["problems"] == []
+        assert not facts["broken"]
