@@ -420,6 +420,7 @@ class GroupOperations:
             self._answered_by = self._consumer.asked_address or self._answered_by
         except RefusedError as error:
             self._is_made = False  # a broker that lost its disk lost its topics as well
+            self._consumer.forget(self._topic)  # what it knows may be of before that
             raise DefiniteError(str(error)) from error
         except (DamagedResponseError, OutcomeUnknownError) as error:
             raise IndefiniteError(str(error)) from error

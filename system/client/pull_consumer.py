@@ -111,6 +111,10 @@ class PullConsumer:
         """Return the topic's queues that may be read. Raises RefusedError."""
         return (await self._names.route(topic, self._timeout_s)).readable
 
+    def forget(self, topic: str) -> None:
+        """Ask a name server where the topic is before it is used again."""
+        self._names.forget(topic)
+
     async def brokers(self, topic: str) -> tuple[str, ...]:
         """Return "host:port" of all brokers that have queues of the topic. Raises RefusedError."""
         return (await self._names.route(topic, self._timeout_s)).brokers()

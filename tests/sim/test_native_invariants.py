@@ -116,6 +116,29 @@ def test_sound_brokers_break_nothing(
     assert play(monkeypatch, target, course) == []
 
 
+def test_a_client_that_knew_the_topic_makes_it_again_on_a_master_without_its_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Consumers keep a route for long: what they know may be of before the disk was lost."""
+    sent = []
+
+    async def course(group: BrokerGroup, client: native_brokers.NativeClient) -> None:
+        for value in range(QUEUES):
+            await client.poll(f"t/{value}", await client.send(f"t/{value}", value))
+        group.kill("n1")
+        group.lose_disk("n1")
+        await tried(client, 1)  # producers ask anew where the topic is, and n1 is not there
+        group.start("n1")
+        await trio.sleep(1)
+        since_s = trio.current_time()
+        while not sent and trio.current_time() < since_s + 5:
+            with suppress(DefiniteError, IndefiniteError):
+                sent.append(await client.send("t/1", 101))
+
+    assert play(monkeypatch, MASTERS, course) == []
+    assert sent == [0]
+
+
 def test_a_slave_that_damages_what_it_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     class Damages(NativeCore):
         def copy(self, batch: Batch, now_ms: float) -> None:
