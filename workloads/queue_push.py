@@ -30,6 +30,9 @@ again in their place. (What is not consumed in order would come again by another
 PATIENCE_S: Final = 25.0
 """So long consumers go on in the end until the group has committed all: longer than
 `checkers.anomalies.push_delivery` needs to call a message overdue after the last fault."""
+SHORT_S: Final = 2.5
+"""So long a queue that ends before what was acknowledged is asked for its end after the heal:
+longer than `checkers.anomalies.push_delivery` gives it to show that."""
 LOOK_AFTER_S: Final = 0.2
 """How often it is asked in the end how far the group is."""
 
@@ -64,6 +67,8 @@ class QueuePush:
         self.spread = spread or KeySpread(queues)
         self.queues = self.spread.keys
         self.topic = topic
+        self._reached: dict[str, int] = {}
+        """How far the queues reach at least, by what clients of this worker sent."""
 
     def configured(self, options: Json) -> Self:
         """Return this workload on options["queues"] queues; producers choose as the options say."""
@@ -99,7 +104,7 @@ class QueuePush:
             )
         client.use(self.topic, self.queues)
         keys = [self._key(queue) for queue in range(self.queues)]
-        return _Consumer(client, self.topic, keys, self.is_ordered)
+        return _Consumer(client, self.topic, keys, self.is_ordered, self._reached)
 
     def choose(self, operation: Operation, client: TargetClient) -> Operation | None:
         """Say what comes next for this client, a send or the next step of its consumer."""
@@ -137,12 +142,20 @@ def _consumes(client: int, clients: int) -> bool:
 class _Consumer:
     """One process of the history: whether its consumer runs, and how far the group was seen."""
 
-    def __init__(self, client: GroupClient, topic: str, keys: list[str], is_ordered: bool) -> None:
+    def __init__(
+        self,
+        client: GroupClient,
+        topic: str,
+        keys: list[str],
+        is_ordered: bool,
+        reached: dict[str, int],
+    ) -> None:
         assert isinstance(client, HandlingClient), "looked at when it was opened"
         self._client = client
         self._handling: HandlingClient = client
         self._topic = topic
         self._keys = keys
+        self._reached = reached
         self._is_ordered = is_ordered
         self._ordered = int(is_ordered)
         self._may_fail = is_ordered and isinstance(client, FailingClient)
@@ -208,7 +221,9 @@ class _Consumer:
         match operation.f:
             case "send":
                 assert operation.value is not None, "a send of nothing"
-                return Answer(offset=await self._client.send(operation.key, operation.value))
+                offset = await self._client.send(operation.key, operation.value)
+                self._reached[operation.key] = max(offset + 1, self._reached.get(operation.key, 0))
+                return Answer(offset=offset)
             case "subscribe":
                 await self._handling.start_handling(is_ordered=self._is_ordered)
                 self._runs = True
@@ -245,6 +260,12 @@ class _Consumer:
         await trio.sleep(LOOK_AFTER_S)
         committed, end = await self._handling.fetch_with_end(key)
         self._keys.remove(key)
-        if (committed or 0) < end:
+        if (committed or 0) < end or self._is_short(key, end):
             self._keys.append(key)
         return Answer(output=committed, offset=end)
+
+    def _is_short(self, key: str, end: int) -> bool:
+        """Whether the queue ends before what was acknowledged, and may yet show that."""
+        assert self._drain_until_s is not None, "asked in the end"
+        asked_s = trio.current_time() - (self._drain_until_s - PATIENCE_S)
+        return end < self._reached.get(key, 0) and asked_s < SHORT_S

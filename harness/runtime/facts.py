@@ -6,8 +6,9 @@ faults_unavailable (name -> why, only if there are any), started (UTC), clock ({
 "utc_offset_s"}: what the nodes' wall clock showed when the run's own time was 0, and how far
 their local time is from UTC), command, versions, promises,
 phases ([{"name", "start_ns", "stop_ns"}]), and at the end segments (file name -> events
-written, null if the worker died), faults_done, leader_changes, exits, problems, drained,
-counts, memory (process -> {"first", "last", "most"}, bytes in RAM), machine ({"cpus",
+written, null if the worker died), faults_done, leader_changes, exits, broken (what the nodes'
+world saw, and what did not come back), left (names of faults that could not be undone), problems,
+drained, counts, memory (process -> {"first", "last", "most"}, bytes in RAM), machine ({"cpus",
 "busy_with_others"}, a share of them that other work took).
 """
 

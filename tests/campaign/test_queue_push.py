@@ -12,7 +12,7 @@ from harness.errors import DefiniteError, HarnessError, UsageError
 from harness.groups import Handed
 from harness.plugins import Operation
 from workloads.queue_consumer import TOPIC
-from workloads.queue_push import PATIENCE_S, QueuePush
+from workloads.queue_push import PATIENCE_S, SHORT_S, QueuePush
 from workloads.queue_push_ordered import QueuePushOrdered
 
 STEP = Operation("handle", TOPIC, aim=0.5)
@@ -146,6 +146,22 @@ def test_in_order_everybody_leaves_in_good_order():
         assert (await step(STEP))[0].expected == 1
 
     assert told(story, QueuePushOrdered(2)).log[1:3] == ["start True", "stop True"]
+
+
+def test_a_queue_that_ends_before_what_was_acknowledged_is_asked_for_a_while():
+    async def story(table, step):
+        await step(Operation("send", FIRST, value=8))
+        assert table.log[-1] == f"send {FIRST} 8", "acknowledged at 7, and the queue ends at 3"
+        table.committed[SECOND] = 2
+        await step(DRAIN)
+        began_s, asked_s = trio.current_time(), []
+        while (done := await step(DRAIN))[0] is not None:
+            if done[0].key == FIRST:
+                asked_s.append(trio.current_time() - began_s)
+        assert len(asked_s) > 3
+        assert SHORT_S <= asked_s[-1] < SHORT_S + 1
+
+    told(story)
 
 
 def test_in_the_end_consumers_go_on_until_the_group_has_committed_all():
