@@ -44,6 +44,8 @@ FOLDER = Path(STORE_ROOT).parent
 NAME_SERVER_PORT = 9876
 RUN_MS_MAX = 10**12
 """The world's own end, far behind that of any campaign."""
+CHOPPED = 0.1
+"""Which part of the connections takes and hands over bytes piece by piece."""
 BROKEN_MAX = 20
 """Invariants that are told as broken. Each is told once: what follows is of the same cause."""
 
@@ -168,6 +170,7 @@ class BrokerGroup:
             ack=options["ack"],
             lease_ms=float(options["leases_ms"]),
             clients=0,
+            chopped=CHOPPED,
         )
         schedule = Schedule(seed=_number(options["seed"]), settings=settings, faults=(), calls=())
         self._bug: str | None = options["mutant"]

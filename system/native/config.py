@@ -27,6 +27,7 @@ class NativeConfig:
     sync_flush_timeout_ms: float = 5000.0  # syncFlushTimeout
     slave_timeout_ms: float = 3000.0  # slaveTimeout
     slave_behind_bytes_max: int = 256 << 20  # haSlaveFallbehindMax
+    transfer_bytes_max: int = 32 << 10  # haTransferBatchSize
     unwritten_bytes_max: int = 64 << 20  # appended and not yet in the page cache
     tail_bytes_max: int = 16 << 20  # newest bytes kept in memory
     reads_waiting_max: int = 10_000

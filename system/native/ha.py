@@ -2,8 +2,9 @@
 
 A slave says up to where it has the log, i64, again and again; the first time, that is from where it
 wants it, 0 for the begin of the master's last file. The master sends {i64 position, i32 size,
-bytes}, at most 32 KiB of one file each; size 0 is a heartbeat. There is no term and no handshake: a
-slave that is told of another position than its own drops the connection, and that is all.
+bytes}, at most haTransferBatchSize of one file each; size 0 is a heartbeat. There is no term and
+no handshake: a slave that is told of another position than its own drops the connection, and that
+is all.
 Source: RocketMQ 4.9's HAConnection and HAService.HAClient; DLEDGER.md D.2.
 """
 
@@ -18,8 +19,6 @@ from system.store.segment_files import OutsideLog
 
 REPORT = struct.Struct(">q")
 HEADER = struct.Struct(">qi")
-BODY_BYTES_MAX = 32 * 1024
-"""RocketMQ's haTransferBatchSize."""
 BODY_BYTES_ACCEPTED_MAX = 4 << 20
 """As large as a slave's buffer is in RocketMQ: a master may be set to send more at once."""
 HEARTBEAT_INTERVAL_MS = 5_000.0
@@ -89,7 +88,8 @@ class SlaveConnection:
         file_end = position - position % self._file_bytes + self._file_bytes
         end_position = min(self._core.written_position, file_end)
         try:
-            data = self._core.log.read_upto(position, end_position, BODY_BYTES_MAX)
+            bytes_max = self._core.config.transfer_bytes_max
+            data = self._core.log.read_upto(position, end_position, bytes_max)
         except OutsideLog as error:
             raise HAError(f"the slave needs what has expired here: {error}") from None
         if not data and now_ms < self._sent_ms + HEARTBEAT_INTERVAL_MS:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from system.native.config import BrokerRole, NativeConfig
+from system.native.ha import BODY_BYTES_ACCEPTED_MAX
 from system.node.conf_values import (
     ConfigError,
     Values,
@@ -30,6 +31,7 @@ NATIVE_KEYS = (
     "haListenPort",
     "haMasterAddress",
     "haSlaveFallbehindMax",
+    "haTransferBatchSize",
     "slaveTimeout",
     "syncFlushTimeout",
 )
@@ -65,6 +67,9 @@ def read_native(values: Values, listen_port: int) -> NativeSettings:
         slave_timeout_ms=float(_ms(values, "slaveTimeout", 3000)),
         slave_behind_bytes_max=read_number(
             values, "haSlaveFallbehindMax", 256 << 20, 0, (1 << 63) - 1
+        ),
+        transfer_bytes_max=read_number(
+            values, "haTransferBatchSize", 32 << 10, 1, BODY_BYTES_ACCEPTED_MAX
         ),
     )
     broker_id = read_number(values, "brokerId", 0, 0, BROKER_ID_MAX)

@@ -7,7 +7,8 @@ body. Source: RocketMQ's NettyDecoder and RemotingCommand; DLEDGER.md section A.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 
 import msgspec
@@ -43,6 +44,9 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 _PREFIX = struct.Struct(">iI")
 _BASE_BYTES = 262_144
+OVERWRITTEN = b"\xdb"
+_WATCHERS: list[Callable[[str], None]] = []
+"""Told of what is no frame; see `watched_frames`."""
 _SMALL_READS_MAX = 64
 """After so many a large buffer is given up: large frames often come one behind the other."""
 
@@ -54,7 +58,16 @@ class FrameBuffer:
     claimed costs no memory), and falls back once no such frame has come for some time.
     """
 
-    __slots__ = ("_buffer", "_end", "_frame_max", "_header_max", "_small", "_start", "_view")
+    __slots__ = (
+        "_buffer",
+        "_end",
+        "_frame_max",
+        "_given",
+        "_header_max",
+        "_small",
+        "_start",
+        "_view",
+    )
 
     def __init__(
         self, frame_bytes_max: int = FRAME_BYTES_MAX, header_bytes_max: int = HEADER_BYTES_MAX
@@ -65,6 +78,7 @@ class FrameBuffer:
         self._allocate(min(_BASE_BYTES, frame_bytes_max))
         self._small = 0  # how often in a row a smaller buffer would have done
         self._start = 0  # what lies before was given out as frames
+        self._given = 0  # and since then by the last calls of `frames`
         self._end = 0  # what lies behind is free
 
     def writable(self) -> memoryview:
@@ -72,6 +86,8 @@ class FrameBuffer:
 
         Call `frames` after each `received`: a full buffer that was not cut cannot take more.
         """
+        if _WATCHERS:
+            self._view[self._given : self._start] = OVERWRITTEN * (self._start - self._given)
         base = min(_BASE_BYTES, self._frame_max)
         pending = self._end - self._start
         if len(self._buffer) > base:
@@ -84,6 +100,7 @@ class FrameBuffer:
         if self._end == len(self._buffer):
             assert pending < self._frame_max, "frames() was not called"
             self._move_to(min(2 * len(self._buffer), self._frame_max))
+        self._given = self._start
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
@@ -105,6 +122,8 @@ class FrameBuffer:
             if problem:
                 if found:
                     break
+                for watcher in _WATCHERS:
+                    watcher(problem)
                 raise FrameError(problem)
             behind = start + 4 + length
             if behind > end:
@@ -140,6 +159,20 @@ class FrameBuffer:
             self._allocate(size)
         self._view[: len(old)] = old
         self._start, self._end = 0, len(old)
+
+
+@contextmanager
+def watched_frames(watcher: Callable[[str], None]) -> Iterator[None]:
+    """Watch all buffers of a simulated world: whoever uses them wrongly is to be found out.
+
+    Frames are overwritten at the end of their life: otherwise that is after 128 KiB more, and who
+    reads on in one finds what he expects, nearly always. `watcher` is told of what is no frame.
+    """
+    _WATCHERS.append(watcher)
+    try:
+        yield
+    finally:
+        _WATCHERS.remove(watcher)
 
 
 def encode_frame(

@@ -57,6 +57,14 @@ PROMISES: dict[str, Promise] = {
         "Entries that a member has removed from its log are not found again after a crash.",
         "Its log would be one that no leader ever had, and yet take part in elections.",
     ),
+    "partial-sends-are-continued": Promise(
+        "Where a socket takes only a part, the rest is what is sent next.",
+        "The other side cannot tell where the next frame begins, and everything behind is lost.",
+    ),
+    "streams-are-understood": Promise(
+        "Nobody receives from a sound connection what the protocol does not know.",
+        "Connections are closed and opened again, and what was under way is unknown.",
+    ),
     "reserved-stays": Promise(
         "A file of the log is kept for its reserved time, unless the disk gets too full.",
         "Messages that consumers may still ask for would be gone.",

@@ -26,6 +26,8 @@ CHAINED = 0.9
 """Which part of the seeds has more of them, whatever else happens there."""
 RARE_SIZES = 0.15
 """Which part of the seeds has a group of a size that is seldom run, even ones above all."""
+CHOPPED = (0.0, 0.0, 0.05, 0.2)
+"""Parts of connections that are chopped: a seed has one of them."""
 STORMS = 0.2
 """Which part of the seeds is a storm: leaders fall again and again, faster than they settle."""
 
@@ -77,6 +79,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     native_log: str = ""
     """What stood there before the group (`system.sim.native_messages.SHAPES`); "": nothing."""
     preferred_leaders: tuple[str, ...] = ()
+    chopped: float = 0.0
+    """Which part of the connections of whole nodes takes and hands over bytes piece by piece."""
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -130,6 +134,9 @@ def draw_schedule(seed: int, options: Options | None = None) -> Schedule:
     if options.chains and options.members is None:
         settings = _of_rare_size(draws.stream("rare_size"), settings)
     settings = draw_store_settings(draws.stream("store_settings"), settings)
+    if options.chains:
+        chopped = draws.stream("chopped").choice(CHOPPED)
+        settings = msgspec.structs.replace(settings, chopped=chopped)
     count = how_many.randint(options.faults_min, options.faults_max)
     if is_storm:
         count *= 3

@@ -271,9 +271,13 @@ def test_who_says_nothing_for_long_is_dropped_and_heartbeats_hold_the_rest() -> 
 
 
 @settings(max_examples=60)
-@given(st.lists(st.integers(0, 900), max_size=25), st.integers(0, 99))
-def test_a_slaves_log_is_its_masters_however_the_bytes_come(sizes, seed) -> None:
-    master, slave = NativeBroker(), NativeBroker("SLAVE")
+@given(
+    st.lists(st.integers(0, 900), max_size=25),
+    st.integers(0, 99),
+    st.sampled_from((32 << 10, 500, 50)),
+)
+def test_a_slaves_log_is_its_masters_however_the_bytes_come(sizes, seed, at_once) -> None:
+    master, slave = NativeBroker(transfer_bytes_max=at_once), NativeBroker("SLAVE")
     link = HALink(master, slave, Random(seed))
     for number, size in enumerate(sizes):
         master.ask(send("t", number % 3, bytes([number]) * size))

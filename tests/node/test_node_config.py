@@ -200,6 +200,7 @@ def test_without_a_group_rocketmqs_own_defaults_hold() -> None:
     assert config.native.config.sync_flush_timeout_ms == 5000
     assert config.native.config.slave_timeout_ms == 3000
     assert config.native.config.slave_behind_bytes_max == 256 << 20
+    assert config.native.config.transfer_bytes_max == 32 << 10
     assert (config.native.ha_port, config.native.master) == (10912, None)
     assert str(config.native.log_folder) == "/tmp/store/commitlog"
     slave = parse(MASTER.replace("SYNC_MASTER", "SLAVE") + "haMasterAddress=10.0.0.1:10912\n")

@@ -12,6 +12,7 @@ from system.remoting.frame import (
     FrameError,
     SerializeType,
     encode_frame,
+    watched_frames,
 )
 
 FRAME = st.tuples(
@@ -116,3 +117,29 @@ def test_arbitrary_bytes_raise_nothing_but_frame_error(stream, sizes):
 def test_a_frame_over_the_limit_is_not_sent():
     with pytest.raises(FrameError, match="longer than"):
         encode_frame(b"{}", bytes(16_777_216))
+
+
+def receive(buffer: FrameBuffer, stream: bytes) -> None:
+    buffer.writable()[: len(stream)] = stream
+    buffer.received(len(stream))
+
+
+def test_watched_frames_are_overwritten_when_their_life_ends():
+    buffer = FrameBuffer()
+    with watched_frames(pytest.fail):
+        receive(buffer, encode_frame(b"head", b"first"))
+        (first,) = buffer.frames()
+        assert bytes(first.body) == b"first"
+        receive(buffer, encode_frame(b"head", b"second"))
+        assert b"first" not in bytes(first.body)
+        (second,) = buffer.frames()
+        assert bytes(second.body) == b"second"
+
+
+def test_who_watches_is_told_of_garbage():
+    told, garbage = [], b"\xff" * 8
+    with watched_frames(told.append), suppress(FrameError):
+        cut(garbage, [8], FrameBuffer())
+    with suppress(FrameError):
+        cut(garbage, [8], FrameBuffer())
+    assert len(told) == 1

@@ -35,6 +35,7 @@ class NativeBroker:
         is_sync_flush: bool = False,
         slave_read: bool = True,
         behind_bytes_max: int = 256 << 20,
+        transfer_bytes_max: int = 32 << 10,
         mutant: Mutant = HEALTHY,
     ) -> None:
         self.mutant = mutant
@@ -43,6 +44,7 @@ class NativeBroker:
             BrokerRole(role),
             is_sync_flush=is_sync_flush,
             slave_behind_bytes_max=behind_bytes_max,
+            transfer_bytes_max=transfer_bytes_max,
             tail_bytes_max=2000,
         )
         self.limits = BrokerConfig(

@@ -12,6 +12,7 @@ from system.node.node import Node
 from system.raft.protocol import Write
 from system.sim.bounds import check_answered, check_appends
 from system.sim.native_invariants import NativeInvariants, NativeShadow
+from system.sim.stream_invariants import understanding
 from system.sim.trio_world.config_watch import SavedFiles, watched
 from system.sim.trio_world.watch import Reporter
 from system.sim.violation import Violated
@@ -95,7 +96,8 @@ class NativeWatch:
                 super().synced(write_seq, now_ms)
 
         files = watched(parts.native.config_files, self._saved, self._reporter.violated)
-        native = replace(parts.native, config_files=files)
+        master = understanding(parts.native.master_connection, self._reporter.violated)
+        native = replace(parts.native, config_files=files, master_connection=master)
         return replace(parts, broker=WatchedBroker, native=native)
 
     def ticked(self, broker: Broker, now_ms: float) -> None:

@@ -31,8 +31,12 @@ SMALL_FILES: Mapping[str, int] = {
     "mappedFileSizeConsumeQueue": QUEUE_FILE_BYTES,
     "maxHashSlotNum": 1000,
     "maxIndexNum": 1000,
+    "haTransferBatchSize": 200,
 }
-"""Keys of each node's configuration: a simulated disk holds its files in memory."""
+"""Keys of each node's configuration: a simulated disk holds its files in memory.
+
+And a master sends so little at once that messages, and the blanks between files, come in pieces.
+"""
 
 
 def node_config(files: Mapping[str, str]) -> NodeConfig:

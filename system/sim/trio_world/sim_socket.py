@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from system.sim.stream_invariants import OwedBytes
 from system.sim.trio_world.process import Park, Process
 from system.sim.trio_world.tcp_pipe import SEGMENT_BYTES_MAX, Flag, Pipe, Segment
+from system.sim.violation import Violated
 
 if TYPE_CHECKING:
     from system.sim.trio_world.tcp_network import TcpNetwork
@@ -47,6 +49,7 @@ class SimSocket(trio.socket.SocketType):
         self._is_reset = False
         self._has_ended = False  # the other side sent its FIN
         self._has_shut = False
+        self._owed = OwedBytes()
         self._connect_error: int | None = None  # 0: connected
         self._readable = Park(process)
         self._writable = Park(process)
@@ -130,7 +133,7 @@ class SimSocket(trio.socket.SocketType):
         pipe = self.incoming
         assert pipe is not None
         if pipe.unread:
-            count = min(len(pipe.unread), len(buffer))
+            count = pipe.part(min(len(pipe.unread), len(buffer)))
             buffer[:count] = pipe.unread[:count]
             del pipe.unread[:count]
             self._network.read(self)
@@ -147,7 +150,14 @@ class SimSocket(trio.socket.SocketType):
             raise failure(errno.EPIPE)
         if pipe.room <= 0:
             return 0
-        segment = bytes(memoryview(data)[: min(SEGMENT_BYTES_MAX, pipe.room)])
+        size = pipe.part(min(len(data), SEGMENT_BYTES_MAX, pipe.room))
+        view = memoryview(data)
+        try:
+            self._owed.sent(view, size)
+        except Violated as found:
+            found.node = self.process.host
+            self._network.report(found)
+        segment = bytes(view[:size])
         pipe.send(segment)
         return len(segment)
 

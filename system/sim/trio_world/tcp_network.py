@@ -22,6 +22,7 @@ from system.sim.trio_world.heap_clock import HeapClock
 from system.sim.trio_world.process import CURRENT, Process
 from system.sim.trio_world.sim_socket import BACKLOG_MAX, Address, SimSocket, failure
 from system.sim.trio_world.tcp_pipe import RETRANSMISSION_MS, Flag, Pipe, Segment
+from system.sim.violation import Violated
 
 FIRST_FREE_PORT = 49_152
 
@@ -59,7 +60,10 @@ class TcpLink(Link):
 class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
     """All hosts' sockets and the links among them. A host is named by a node's id.
 
-    `link_times` says how long a link between two hosts takes: delay and jitter in milliseconds.
+    `link_times` says how long a link between two hosts takes: delay and jitter in milliseconds;
+    `chopped`, which part of the connections has sockets that now and then take only the first
+    bytes of what is sent, and hand over only the first of what came, as full buffers do.
+    `report` is told of senders that do not go on from there.
     """
 
     def __init__(
@@ -68,6 +72,8 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         draws: Draws,
         link_times: Callable[[str, str], tuple[float, float]],
         note: Note,
+        report: Callable[[Violated], None],
+        chopped: float = 0.0,
     ) -> None:
         self.sent = 0
         self.lost = 0
@@ -75,6 +81,9 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         self._draws = draws
         self._link_times = link_times
         self._note_segment = note
+        self._chopped = chopped
+        self.report = report
+        """Told of what must hold of connections, and does not."""
         self._links: dict[tuple[str, str], TcpLink] = {}
         self._hosts: dict[str, str] = {}  # by address
         self._without_power: dict[str, None] = {}
@@ -275,8 +284,9 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
             return
         served = self._new_socket(listener.process)
         served.local, served.remote = sock.remote, sock.local
-        there = self._pipe(source, target, served)
-        back_pipe = self._pipe(target, source, sock)
+        chops = self._chops(source, target)
+        there = self._pipe(source, target, served, chops)
+        back_pipe = self._pipe(target, source, sock, chops)
         self._pairs[served.number], self._pairs[sock.number] = sock, served
         served.joined(back_pipe, there)
         self._clock.after(self._delay_ms(target, source), self._on_accepted, sock, there, back_pipe)
@@ -292,7 +302,16 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
         if sock.is_open and sock.outgoing is None:
             sock.refused(errno.ECONNREFUSED)
 
-    def _pipe(self, source: str, target: str, receiver: SimSocket) -> Pipe:
+    def _chops(self, source: str, target: str) -> Callable[[], float] | None:
+        """Return the dice of a new connection's sockets, where it is one that is chopped."""
+        if not self._chopped:
+            return None
+        draws = self._draws.stream(f"chops/{source}/{target}")
+        return draws.random if draws.chance(self._chopped) else None
+
+    def _pipe(
+        self, source: str, target: str, receiver: SimSocket, chops: Callable[[], float] | None
+    ) -> Pipe:
         # One stream a direction of a pair of hosts is enough: what a connection more or less
         # draws shifts only what comes later on the same link.
         draws: Stream = self._draws.stream(f"tcp/{source}/{target}")
@@ -302,6 +321,7 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
             draws.random,
             receiver,
             partial(self._note, source, target),
+            chops,
         )
 
     def _note(self, source: str, target: str, segment: Segment) -> None:

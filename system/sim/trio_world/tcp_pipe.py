@@ -23,6 +23,8 @@ LOSSES_MAX = 4
 """How often one segment is lost at most; no back-off, so that a mended link is well soon."""
 SPLIT_CHANCE = 0.05
 """How often one send arrives in two pieces, so that frames come apart."""
+CHOP_CHANCE = 0.5
+"""How often the sockets of a connection that is chopped take, or hand over, a part only."""
 
 
 class Flag(Enum):
@@ -57,9 +59,14 @@ class Receiver(Protocol):
 
 
 class Pipe:
-    """Bytes from one socket to another. `random` draws for this connection's direction alone."""
+    """Bytes from one socket to another.
+
+    `random` draws for this connection's direction alone; `chops`, where its sockets take and hand
+    over what a full buffer would let them, says where they stop.
+    """
 
     __slots__ = (
+        "_chops",
         "_clock",
         "_last_ms",
         "_random",
@@ -80,7 +87,9 @@ class Pipe:
         random: Callable[[], float],
         receiver: Receiver,
         trace: Callable[[Segment], None],
+        chops: Callable[[], float] | None = None,
     ) -> None:
+        self._chops = chops
         self._clock = clock
         self._random = random
         self._trace = trace
@@ -98,6 +107,13 @@ class Pipe:
     def room(self) -> int:
         """How many bytes may still be sent before somebody reads."""
         return WINDOW_BYTES_MAX - self.in_flight - len(self.unread)
+
+    def part(self, size: int) -> int:
+        """Return how many of so many bytes are taken, or handed over, at once."""
+        chops = self._chops
+        if chops is None or size < 2 or chops() >= CHOP_CHANCE:
+            return size
+        return 1 + int(chops() * (size - 1))
 
     def send(self, segment: Segment) -> None:
         """Put bytes, or the end, on their way."""

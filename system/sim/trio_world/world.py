@@ -19,6 +19,7 @@ from system.broker.expiry import ExpiryConfig
 from system.mutants import HEALTHY, Mutant
 from system.node.config import NodeConfig
 from system.raft.protocol import Message, Role, RoleChange
+from system.remoting.frame import watched_frames
 from system.sim.clients import TOPIC_BYTES
 from system.sim.counts import Counts
 from system.sim.disk import PowerLoss
@@ -33,10 +34,12 @@ from system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
 from system.sim.native_invariants import NativeInvariants
 from system.sim.native_messages import NativeMessages
 from system.sim.run_trace import Trace
+from system.sim.stream_invariants import no_frame
 from system.sim.trio_world.clients import TrioClients
 from system.sim.trio_world.heap_clock import Deadlock, HeapClock
 from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
 from system.sim.trio_world.node_log import Said, node_log_to
+from system.sim.trio_world.process import CURRENT
 from system.sim.trio_world.scheduler import run_seeded
 from system.sim.trio_world.settled import check_end
 from system.sim.trio_world.tcp_network import TcpNetwork
@@ -82,7 +85,14 @@ class TrioWorld:
         self.counts = Counts()
         self.invariants = Invariants(self.counts)
         self.native_invariants = NativeInvariants()
-        self.network = TcpNetwork(self.clock, self.draws, self._link_times, self._note_segment)
+        self.network = TcpNetwork(
+            self.clock,
+            self.draws,
+            self._link_times,
+            self._note_segment,
+            lambda found: self.violated(found, found.node),
+            settings.chopped,
+        )
         self.native = NativeMessages(
             self.draws, settings.native_log, settings.data_file_bytes, TOPIC_BYTES
         )
@@ -129,7 +139,7 @@ class TrioWorld:
         for host in self.members.values():
             self.heap.push(0.0, self.restart, host)
         self.clock.on_failure = self._finish
-        with node_log_to(self.trace, self.clock, self.on_said):
+        with node_log_to(self.trace, self.clock, self.on_said), watched_frames(self._is_no_frame):
             run_seeded(partial(self._main, course), self.clock, self.draws.stream("scheduler"))
         self._raise_failure()
         self._count_up()
@@ -147,6 +157,10 @@ class TrioWorld:
             )
             if self._stops_at_violation:
                 self._finish()
+
+    def _is_no_frame(self, problem: str) -> None:
+        found = no_frame(problem, CURRENT.get().host)
+        self.violated(found, found.node)
 
     async def _main(self, course: Callable[[], Awaitable[None]]) -> None:
         trio.socket.set_custom_socket_factory(self.network)

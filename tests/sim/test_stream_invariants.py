@@ -1,0 +1,69 @@
+"""Bytes of simulated connections: chopped ones lose none, and whoever garbles them is told of."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from system.sim.draws import Draws
+from system.sim.network import Link
+from system.sim.schedule import Options, draw_schedule
+from system.sim.stream_invariants import OwedBytes
+from system.sim.trio_world.heap_clock import HeapClock
+from system.sim.trio_world.run import OPERATIONS_PER_S, run_seed
+from system.sim.trio_world.tcp_pipe import Pipe
+from system.sim.violation import Violated
+
+
+@given(st.lists(st.binary(min_size=1, max_size=30), max_size=6), st.data())
+def test_who_goes_on_where_a_socket_stopped_is_left_alone(messages, data) -> None:
+    owed, waiting = OwedBytes(), b""
+    for message in [*messages, b"", b""]:
+        waiting += message
+        if waiting:
+            taken = data.draw(st.integers(0, len(waiting)))
+            owed.sent(memoryview(waiting), taken)
+            waiting = waiting[taken:]
+    assert owed.at == sum(map(len, messages)) - len(waiting)
+
+
+@pytest.mark.parametrize("behind", [b"cdef", b"bbc", b"next frame"])
+def test_who_does_not_go_on_there_is_found(behind: bytes) -> None:
+    owed = OwedBytes()
+    owed.sent(memoryview(b"abcdef"), 1)
+    with pytest.raises(Violated, match="partial-sends-are-continued"):
+        owed.sent(memoryview(behind), len(behind))
+
+
+def test_who_sends_the_rest_in_parts_of_his_own_is_left_alone() -> None:
+    owed = OwedBytes()
+    owed.sent(memoryview(b"abcdef"), 2)
+    owed.sent(memoryview(b"cd"), 1)
+    owed.sent(memoryview(b"d"), 1)
+    owed.sent(memoryview(b"efghi"), 5)
+    assert owed.at == 9
+
+
+def test_only_chopped_connections_come_in_parts() -> None:
+    draws, clock = Draws(1), HeapClock()
+    link = Link(draws.stream("link").random, 1.0, 1.0)
+
+    def pipe(chops) -> Pipe:
+        return Pipe(clock, link, draws.stream("tcp").random, None, lambda _: None, chops)
+
+    chopped, whole = pipe(draws.stream("chops").random), pipe(None)
+    parts = [chopped.part(100) for _ in range(200)]
+    assert {whole.part(size) for size in (0, 1, 100)} == {0, 1, 100}
+    assert all(1 <= part <= 100 for part in parts)
+    assert 0.3 < parts.count(100) / len(parts) < 0.7
+    assert [chopped.part(size) for size in (0, 1)] == [0, 1]
+
+
+def test_a_whole_node_world_does_well_with_chopped_connections() -> None:
+    options = Options(run_ms=9_000, operations_per_s=OPERATIONS_PER_S)
+    schedules = [draw_schedule(seed, options) for seed in range(1, 20)]
+    chopped = next(each for each in schedules if each.settings.chopped > 0.1)
+    result = run_seed(chopped.seed, schedule=chopped)
+    assert result.violation is None
+    assert result.counts.operations > 0
