@@ -27,7 +27,7 @@ FAULTS_OF_LINKS: Final = frozenset(
 """Faults of the network between nodes, and between them and name servers: who stands a partition
 promises to stand each of them."""
 FAULTS_OF_PROCESSES: Final = frozenset(
-    {"rolling-restart", "crash-loop", "members", "cpu", "memory", "descriptors"}
+    {"rolling-restart", "crash-loop", "members", "name-servers", "cpu", "memory", "descriptors"}
 )
 """Who stands kills and pauses promises to stand these, which are made of them."""
 FAULTS_OF_CLOCKS: Final = frozenset({"clock"})
@@ -46,7 +46,9 @@ OURS: Final = (
 RAISED: Final = "Raised by hand to what"
 """How the note of promises begins that a target does not make itself."""
 FAMILIES: Final[Mapping[str, frozenset[str]]] = {
-    "process": frozenset({"kill", "pause", "transfer", "rolling-restart", "crash-loop"}),
+    "process": frozenset(
+        {"kill", "pause", "transfer", "rolling-restart", "crash-loop", "name-servers"}
+    ),
     "network": FAULTS_OF_LINKS,
     "clock": FAULTS_OF_CLOCKS,
     "disk": FAULTS_OF_DISKS | {"wipe"},

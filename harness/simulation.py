@@ -305,7 +305,12 @@ class SimulatedGroup(Protocol):
         addresses: where clients reach the nodes, and the name servers beside them.
         layouts, machines: where the nodes live, their clocks and disks.
         ended, broken: processes that ended, and invariants seen broken (each once), in order.
+        clients_host: what the clients' host is called as an end of links.
+
+    What is said of a node's life holds of a name server, too: kill, pause, resume, start.
     """
+
+    clients_host: str
 
     addresses: Mapping[str, Address]
     layouts: Mapping[str, NodeLayout]

@@ -41,6 +41,8 @@ class Word(StrEnum):
     CORRUPT = "corrupt"
     # links to name servers (`LinksNameServers`)
     NAME_SERVERS = "name-servers"
+    # name servers themselves (`StrikesNameServers`)
+    NAME_SERVER_PROCESSES = "name-server-processes"
     # clocks (`SkewsClocks`)
     CLOCK = "clock"
     # disks (`HurtsDisks`)
@@ -229,6 +231,38 @@ class LinksNameServers(Protocol):
     @property
     def name_servers(self) -> Sequence[str]:
         """What the name servers are called as ends of links."""
+        ...
+
+
+@runtime_checkable
+class StrikesNameServers(Protocol):
+    """A world whose name servers can be killed, paused and started as nodes are, by their names.
+
+    They are no nodes: nobody asks them for a status, and faults of nodes do not strike them.
+    `ends_of_name_servers` are those who talk to them, as ends of links that can be cut; none where
+    their links are not the world's.
+    """
+
+    @property
+    def name_servers(self) -> Sequence[str]:
+        """What the name servers are called."""
+        ...
+
+    @property
+    def ends_of_name_servers(self) -> Sequence[str]:
+        """Nodes and clients."""
+        ...
+
+    async def kill(self, node: str) -> Json:
+        """See `harness.plugins.World.kill`; so with all others."""
+        ...
+
+    async def pause(self, node: str) -> Json:
+        """See `harness.plugins.World.pause`."""
+        ...
+
+    async def cut(self, links: Sequence[Link]) -> str:
+        """See `harness.plugins.World.cut`."""
         ...
 
 

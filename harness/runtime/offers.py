@@ -95,6 +95,7 @@ PROCESS: Mapping[Word, Offer] = {
     **_RESOURCES,
     **dict.fromkeys((Word.WIPE, Word.DELAY, Word.RATE, Word.RESET, Word.HALF_OPEN)),
     Word.NAME_SERVERS: NOT_ON_THE_WAY,
+    Word.NAME_SERVER_PROCESSES: _name_servers,
     Word.LOSS: STREAM_LOSES_NOTHING,
     Word.DUPLICATE: STREAM_LOSES_NOTHING,
     Word.REORDER: STREAM_LOSES_NOTHING,
@@ -107,6 +108,7 @@ SIM: Mapping[Word, Offer] = {
     **dict.fromkeys((Word.DELAY, Word.LOSS, Word.RATE, Word.RESET, Word.HALF_OPEN)),
     **dict.fromkeys((Word.REORDER, Word.CORRUPT)),
     Word.NAME_SERVERS: _name_servers,
+    Word.NAME_SERVER_PROCESSES: _name_servers,
     Word.DUPLICATE: "its connections are simulated, not their packets: TCP drops what comes twice",
     **dict.fromkeys((Word.CLOCK, Word.DISK_ERRORS, Word.DISK_FULL, Word.DISK_SLOW)),
     **dict.fromkeys((Word.POWER, Word.WIPE)),
@@ -122,6 +124,7 @@ NETNS: Mapping[Word, Offer] = {
     **_CLOCKS_AND_DISKS,
     Word.WIPE: None,
     Word.NAME_SERVERS: NOT_ON_THE_WAY,
+    Word.NAME_SERVER_PROCESSES: _name_servers,
     **{word: _packets(word) for word in probe.WORDS},
 }
 

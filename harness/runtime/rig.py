@@ -31,7 +31,7 @@ from harness.schedule import Planned, encode_schedule, schedule
 from harness.scripts import counted
 from harness.words import STEERED, TAKE_LOGS, Word, needs_of
 
-NAME_SERVERS = ("ns0",)
+NAME_SERVERS = ("ns0", "ns1")
 """Those that run beside the nodes, where clients need one."""
 
 
@@ -202,7 +202,7 @@ def build(
     records = open_records(campaign, target, folder, command, now_ns, start_ns, monotonic_ns)
     records.facts.update(clock=wall_clock(now_ns))
     try:
-        beside = NAME_SERVERS if needs_name_server(campaign) else ()
+        beside = beside_nodes(campaign)
         site = sites.lay_out(campaign, folder, base_port, node_options(campaign), beside)
     except BaseException:
         records.close()
@@ -343,6 +343,13 @@ def node_options(campaign: Campaign) -> Json:
         "data_file_bytes": campaign.data_file_bytes,
         "index_file_bytes": campaign.index_file_bytes,
     }
+
+
+def beside_nodes(campaign: Campaign) -> Sequence[str]:
+    """The name servers that run beside the nodes: two where faults strike one of them."""
+    if not needs_name_server(campaign):
+        return ()
+    return NAME_SERVERS if Word.NAME_SERVER_PROCESSES in words_of(campaign) else NAME_SERVERS[:1]
 
 
 def words_of(campaign: Campaign) -> frozenset[Word]:

@@ -89,6 +89,11 @@ class SimulatedWorld(ObeyedWords):
         """The name servers beside the nodes; see `harness.words.LinksNameServers`."""
         return [name for name in self._group.addresses if name not in self._group.layouts]
 
+    @property
+    def ends_of_name_servers(self) -> Sequence[str]:
+        """Nodes and clients; see `harness.words.StrikesNameServers`."""
+        return (*self.nodes, self._group.clients_host)
+
     async def leader(self, order: Sequence[str] = ()) -> str | None:
         """The node that says it leads the highest term, if any answers; see `World.leader`."""
         return self.standing.leader(order)
@@ -105,8 +110,9 @@ class SimulatedWorld(ObeyedWords):
         if not self._group.is_running(node):
             return {"incarnation": UNTOUCHED}
         end(node)
-        self._steered.ends(node)
-        self.standing.learn(node, None)
+        if node in self.nodes:
+            self._steered.ends(node)
+            self.standing.learn(node, None)
         return {"incarnation": self._group.incarnation(node)}
 
     async def restart(self, node: str, incarnation: int) -> None:
@@ -291,11 +297,15 @@ class SimulatedWorld(ObeyedWords):
             self._unshaped.add(name)
             found.append(f"{name} was still in force")
         found += self._slices.give_up() + self._steered.give_up()
-        for node in self.nodes:
+        for node in (*self.nodes, *self.name_servers):
             if self.is_paused(node):
                 self._held.discard(node)
                 self._group.resume(node)
-                found.append(f"node {node} was still paused")
+                found.append(f"{self._called(node)} was still paused")
+        for name in self.name_servers:
+            if not self._group.is_running(name):
+                self._group.start(name)
+                found.append(f"{self._called(name)} was down: started again")
         found += [f"node {node} was down: started again" for node in self.start_all()]
         return tuple(found)
 
@@ -318,6 +328,9 @@ class SimulatedWorld(ObeyedWords):
                 await self._disks.readmit(node)
         except PlugInError:
             await trio.sleep(STATUS_INTERVAL_S)
+
+    def _called(self, name: str) -> str:
+        return f"node {name}" if name in self.nodes else f"name server {name}"
 
     async def stop_all(self) -> None:
         """Ask all nodes to end; end those at once that do not. No news from here on."""

@@ -14,7 +14,6 @@ from harness.abilities import ExplainsEnds
 from harness.campaign import (
     Campaign,
     clients,
-    needs_name_server,
     node_names,
     workload_options,
 )
@@ -24,8 +23,8 @@ from harness.plugins import Target
 from harness.runtime.facts import SIMULATED_CLOCK
 from harness.runtime.observer import Observer
 from harness.runtime.rig import (
-    NAME_SERVERS,
     Rig,
+    beside_nodes,
     make_nemesis,
     node_options,
     open_records,
@@ -78,7 +77,7 @@ def new_group(campaign: Campaign) -> SimulatedGroup:
         UsageError: its target has no simulated world.
     """
     target: Target = discovery.get("targets", campaign.target)
-    beside = NAME_SERVERS if needs_name_server(campaign) else ()
+    beside = beside_nodes(campaign)
     return groups_of(target).simulated_group(node_names(campaign), node_options(campaign), beside)
 
 

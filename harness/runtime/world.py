@@ -46,7 +46,7 @@ class ProcessWorld(ObeyedWords):
         status_log: where changes of role and term are written.
         observer: who is told.
         start_ns: the run's start on CLOCK_MONOTONIC.
-        helpers: name servers, not started; no fault strikes them.
+        helpers: name servers, not started; faults of nodes do not strike them.
         logs: what counts what nodes have stored, when a fault takes it from them.
     """
 
@@ -99,25 +99,36 @@ class ProcessWorld(ObeyedWords):
         """The node that says it leads the highest term, if any answers; see `World.leader`."""
         return self.standing.leader(order)
 
+    @property
+    def name_servers(self) -> Sequence[str]:
+        """The name servers beside the nodes; see `harness.words.StrikesNameServers`."""
+        return [helper.node for helper in self._helpers]
+
+    @property
+    def ends_of_name_servers(self) -> Sequence[str]:
+        """None: no proxy stands on the way to name servers."""
+        return ()
+
     async def kill(self, node: str) -> Json:
         """End the node's process by SIGKILL; see `World.kill`."""
-        process = self._members[node].process
+        process = self._process(node)
         if not process.is_running:
             return {"incarnation": UNTOUCHED}
         await process.kill()
-        self.standing.learn(node, None)
+        if node in self._members:
+            self.standing.learn(node, None)
         return {"incarnation": process.incarnation}
 
     async def restart(self, node: str, incarnation: int) -> None:
         """Start the node again if its dead incarnation is still `incarnation` (idempotent)."""
-        process = self._members[node].process
+        process = self._process(node)
         is_ours = process.incarnation == incarnation and not process.is_running
         if is_ours and self._nursery is not None:  # a world that has ended starts nothing
             self.start(node)
 
     async def pause(self, node: str) -> Json:
         """Stop the node's process by SIGSTOP; see `World.pause`."""
-        process = self._members[node].process
+        process = self._process(node)
         if not process.is_running or process.is_paused:
             return {"incarnation": UNTOUCHED}
         await process.pause()
@@ -125,17 +136,17 @@ class ProcessWorld(ObeyedWords):
 
     async def resume(self, node: str, incarnation: int) -> None:
         """Let that incarnation go on (SIGCONT); nothing if it is gone (idempotent)."""
-        process = self._members[node].process
+        process = self._process(node)
         if process.incarnation == incarnation:
             process.resume()
 
     def is_paused(self, node: str) -> bool:
         """True if the kernel reports the node's process as stopped."""
-        return self._members[node].process.is_paused
+        return self._process(node).is_paused
 
     def is_alive(self, node: str, incarnation: int) -> bool:
         """True if that incarnation of the node still runs (or is paused)."""
-        process = self._members[node].process
+        process = self._process(node)
         return process.incarnation == incarnation and process.is_running
 
     async def cut(self, links: Sequence[tuple[str, str]]) -> str:
@@ -274,7 +285,7 @@ class ProcessWorld(ObeyedWords):
     def start(self, node: str) -> None:
         """Start a node that does not run, and watch it."""
         assert self._nursery is not None, "the world does not run"
-        process = self._members[node].process
+        process = self._process(node)
         process.start()
         self._nursery.start_soon(self._watch, node, process)
 
@@ -312,6 +323,10 @@ class ProcessWorld(ObeyedWords):
             if self.is_paused(node):
                 self._members[node].process.resume()
                 found.append(f"node {node} was still paused")
+        for helper in self._helpers:
+            if helper.is_paused:
+                helper.resume()
+                found.append(f"name server {helper.node} was still paused")
         found += [f"node {node} was down: started again" for node in self.start_all()]
         found += [f"node {node} never got its disk back" for node in sorted(self._disks.awaited)]
         return tuple(found)
@@ -348,6 +363,12 @@ class ProcessWorld(ObeyedWords):
     def explain(self, ended: Exit) -> str:
         """Say in one line how a node ended by itself, and where to read more."""
         return f"node {ended} (see nodes/{ended.node}/node.log)"
+
+    def _process(self, name: str) -> NodeProcess:
+        """The process of a node, or of a name server."""
+        if name in self._members:
+            return self._members[name].process
+        return next(helper for helper in self._helpers if helper.node == name)
 
     def _layouts(self) -> dict[str, NodeLayout]:
         return {node: member.layout for node, member in self._members.items()}

@@ -96,9 +96,9 @@ class NativeTarget:
     def default_faults(self) -> tuple[str, ...]:
         """What such brokers meet: without slaves no master hears of another."""
         return (
-            ("kill", "pause", "partition", "wipe")
+            ("kill", "pause", "partition", "wipe", "name-servers")
             if self._has_slaves
-            else ("kill", "pause", "wipe")
+            else ("kill", "pause", "wipe", "name-servers")
         )
 
     def why_no_links(self, nodes: Sequence[str]) -> str | None:

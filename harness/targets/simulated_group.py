@@ -180,6 +180,7 @@ class BrokerGroup:
             name: SimulatedNameServer(self._world, name, name_server(at, self._bug).argv)
             for name, at in of_helpers.items()
         }
+        self.clients_host = CLIENTS.host
         self._clients = 0
         self.machines: SteersSimulated = Machines(self._world)
         self.ended = self._world.ended
@@ -215,22 +216,26 @@ class BrokerGroup:
 
     def incarnation(self, node: str) -> int:
         """How often the node was started."""
-        return self._host(node).incarnation
+        return self._machine(node).incarnation
 
     def is_running(self, node: str) -> bool:
         """True while the node has a process, paused or not."""
-        return self._host(node).is_up
+        return self._machine(node).is_up
 
     def is_paused(self, node: str) -> bool:
         """True while its process stands still."""
-        return self._host(node).is_up and self._host(node).is_paused
+        machine = self._machine(node)
+        return machine.is_up and machine.is_paused
 
     def start(self, node: str) -> None:
         """Start a node that does not run."""
         self._world.stopping.discard(node)
         if not self.is_running(node):
             self._logs.mark(node, f"incarnation {self.incarnation(node) + 1} starts")
-        self._world.restart(self._host(node))
+        if node in self._name_servers:
+            self._name_servers[node].start()
+        else:
+            self._world.restart(self._host(node))
 
     def configure(self, node: str, launch: Launch) -> None:
         """Let the node be started in this way from now on."""
@@ -242,6 +247,10 @@ class BrokerGroup:
 
         As in the world of processes the machine stays: its kernel closes the connections.
         """
+        if node in self._name_servers:
+            self._name_servers[node].kill()
+            self._logs.mark(node, f"incarnation {self.incarnation(node)} killed")
+            return
         self._end(node, loses_unsynced=self._host(node).config.disk == "volatile")
 
     def lose_power(self, node: str) -> None:
@@ -263,13 +272,13 @@ class BrokerGroup:
 
     def pause(self, node: str) -> None:
         """Let the node's process stand still."""
-        self._host(node).pause()
+        self._machine(node).pause()
         self._logs.mark(node, "paused")
 
     def resume(self, node: str) -> None:
         """Let it go on."""
         self._logs.mark(node, "resumed")
-        self._host(node).go_on()
+        self._machine(node).go_on()
 
     def lose_disk(self, node: str) -> int:
         """Let a node that does not run have an empty disk; return how many files went."""
@@ -321,6 +330,9 @@ class BrokerGroup:
             for name, server in self._name_servers.items()
             if server.failure is not None
         )
+
+    def _machine(self, name: str) -> Host | SimulatedNameServer:
+        return self._name_servers.get(name) or self._host(name)
 
     def _host(self, node: str) -> Host:
         return self._world.members[node]

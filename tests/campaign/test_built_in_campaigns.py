@@ -53,7 +53,7 @@ def test_everything_has_every_fault_in_rounds_of_equal_turns() -> None:
         campaign = loaded("everything", world)
         choice = availability.look(campaign)
         assert set(choice.unavailable) == (
-            (NETNS_ONLY if world == "process" else set()) | {"name-server-links"}
+            (NETNS_ONLY if world == "process" else set()) | {"name-server-links", "name-servers"}
         )
         planned = schedule(campaign, choice.faults)
         done = Counter(one.fault for one in planned if not one.scenario)

@@ -46,10 +46,11 @@ def node_config(files: Mapping[str, str]) -> NodeConfig:
 
 
 class SimulatedNameServer:
-    """A name server on a machine of its own. Nothing strikes it; it may end by itself.
+    """A name server on a machine of its own, incarnation after incarnation.
 
     Attributes:
-        failure: what it ended of.
+        incarnation: how often it was started.
+        failure: what it ended of, if it ended by itself.
     """
 
     def __init__(self, world: TrioWorld, name: str, argv: Sequence[str]) -> None:
@@ -60,33 +61,64 @@ class SimulatedNameServer:
         self.host, self.port = given["--host"], int(given["--port"])
         registry = planted(given.get("--mutant", "")).registry
         self._registry_type = watched(registry, lambda found: world.violated(found, name))
+        self.incarnation = 0
         self.failure: BaseException | None = None
+        self._scope = trio.CancelScope()
         self._world = world
         self._clock = HostClock(world.clock)
         self._process: Process | None = None
         world.network.add_host(name, self.host)
 
     @property
-    def is_running(self) -> bool:
+    def is_up(self) -> bool:
         """Whether it was started, and has not ended."""
         return self._process is not None and self._process.is_alive
 
-    def start(self) -> None:
-        """Start it. It ends with the world at the latest."""
-        assert not self.is_running
-        self._process = Process(self.name, self.host, 1)
-        self._world.spawn(self._run, self._process)
+    @property
+    def is_paused(self) -> bool:
+        """Whether its process stands still."""
+        return self._process is not None and self._process.is_paused
 
-    async def _run(self, process: Process) -> None:
+    def start(self) -> None:
+        """Start it, if it does not run, without anything that it knew. It ends with the world."""
+        if self.is_up:
+            return
+        self.incarnation += 1
+        process = self._process = Process(self.name, self.host, self.incarnation)
+        scope = self._scope = trio.CancelScope()
+        self._world.spawn(self._run, process, scope)
+
+    def kill(self) -> None:
+        """End its process at once; its machine stays, and closes the connections."""
+        assert self._process is not None
+        self._world.network.end_process(self._process, loses_power=False)
+        self._process.end()
+        self._scope.cancel()
+
+    def pause(self) -> None:
+        """Let its process stand still (SIGSTOP)."""
+        if self._process is not None:
+            self._process.is_paused = True
+
+    def go_on(self) -> None:
+        """Let it go on with all that came meanwhile (SIGCONT)."""
+        if self.is_paused and self._process is not None:
+            self._process.resume()
+
+    async def _run(self, process: Process, scope: trio.CancelScope) -> None:
         CURRENT.set(process)
         clock: Clock = ProcessClock(self._clock, process)
+        error: BaseException | None = None
         try:
-            async with trio.open_nursery() as nursery:
+            with scope:  # within the try: it takes its own cancellation out of a group
                 server = NameServerNode(
                     self.host, self.port, clock, registry_type=self._registry_type
                 )
-                nursery.start_soon(server.run)
+                await server.run()
         except* Exception as raised:
-            self.failure = first_of(raised)
-        finally:
+            error = first_of(raised)
+        # What a process that is gone still says concerns nobody.
+        if process.is_alive:
+            self.failure = error
+            self._world.network.end_process(process, loses_power=False)
             process.end()
