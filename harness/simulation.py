@@ -339,6 +339,14 @@ class SimulatedGroup(Protocol):
         """Return a client of the group; its dice are the world's."""
         ...
 
+    def operation_ended(self, what: str, took_s: float, may_s: float) -> None:
+        """An operation of a client took so long, and might take so long."""
+        ...
+
+    def clients_left(self) -> None:
+        """All clients were closed: nothing of theirs should be left."""
+        ...
+
     def incarnation(self, node: str) -> int:
         """How often the node was started."""
         ...

@@ -35,8 +35,10 @@ class SimulatedWorkers:
         """Be the worker until it is told to close; then wait to be cancelled."""
         self._group.be_client()
         self._worker = Worker(self._plan, self, self._group.now_ns)
+        self._worker.on_ended = self._group.operation_ended
         task_status.started()
         await self._worker.run()
+        self._group.clients_left()
         await trio.sleep_forever()
 
     # ---- the worker's end of the talk --------------------------------------------------

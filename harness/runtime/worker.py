@@ -172,6 +172,8 @@ class Worker:
         self._factory = plan.client_factory or _factory(plan)
         self._recorder = Recorder(plan.segment, plan.start_ns, clock_ns)
         self._clients = [Client(self, plan, slot) for slot in plan.slots]
+        self.on_ended: Callable[[str, float, float], None] = _nobody
+        """Told of each operation that ended: what it was, how long it took and might take, in s."""
 
     async def run(self) -> None:
         """Obey the supervisor until it says close."""
@@ -198,7 +200,8 @@ class Worker:
         node: str | None = None
         outcome = "info"
         # Neither `fail_after` nor more scopes than one: this is done for each operation.
-        scope = trio.CancelScope(deadline=trio.current_time() + self._patience_s)
+        begin_s = trio.current_time()
+        scope = trio.CancelScope(deadline=begin_s + self._patience_s)
         try:
             with scope:
                 answer = await workload.invoke(operation, offset, client.connection)
@@ -218,6 +221,8 @@ class Worker:
         )  # fmt: skip
         self._ended[outcome] += 1
         client.trouble = error or ""
+        took_s, may_s = trio.current_time() - begin_s, self._patience_s - ANSWER_GRACE_S
+        self.on_ended(operation.f, took_s, may_s)
         if outcome == "ok":
             shown = workload.end_shown(operation, answer.output, answer.offset)
             self._ends[key] = max(shown, self._ends.get(key, 0))
@@ -413,6 +418,10 @@ def _factory(plan: WorkerPlan) -> Callable[[Mapping[str, Address], float], Targe
     if plan.mutant is not None and isinstance(target, PlantsBugsBeside):
         return partial(target.client_of, bug=plan.mutant)
     return target.client
+
+
+def _nobody(_what: str, _took_s: float, _may_s: float) -> None:
+    """Nobody wants to know."""
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -24,6 +24,7 @@ from harness.targets.dledger_machines import Machines
 from harness.targets.programs import name_server
 from harness.targets.simulated_logs import SimulatedLogs
 from harness.words import Link, LinkShape
+from system.sim.client_invariants import check_in_time, check_left
 from system.sim.disk import PowerLoss
 from system.sim.faults import Cut
 from system.sim.planted_bugs import HEALTHY, Mutant, planted_bug
@@ -213,6 +214,20 @@ class BrokerGroup:
         rng = self._world.draws.stream(f"campaign-client/{self._clients}")
         own_id = f"{CLIENTS.address}@{self._clients}"
         return self._target.client_of(addresses, timeout_s, self._bug, rng, own_id)
+
+    def operation_ended(self, what: str, took_s: float, may_s: float) -> None:
+        """An operation of a client took so long, and might take so long."""
+        self._expect(check_in_time, what, took_s * 1000, may_s * 1000)
+
+    def clients_left(self) -> None:
+        """All clients were closed: none of their sockets should be open."""
+        self._expect(check_left, CLIENTS.host, self._world.network.open_of(CLIENTS.host))
+
+    def _expect(self, check: Callable[..., None], *args: Any) -> None:
+        try:
+            check(*args)
+        except Violated as found:
+            self._world.violated(found, CLIENTS.host)
 
     def incarnation(self, node: str) -> int:
         """How often the node was started."""

@@ -57,6 +57,14 @@ PROMISES: dict[str, Promise] = {
         "Entries that a member has removed from its log are not found again after a crash.",
         "Its log would be one that no leader ever had, and yet take part in elections.",
     ),
+    "calls-end-in-time": Promise(
+        "A client's call ends within its own timeout, whatever became of it.",
+        "Who calls plans with the timeout: what waits behind the call waits for longer than that.",
+    ),
+    "clients-leave-nothing-open": Promise(
+        "A client that is closed leaves no connection open.",
+        "Programs that make clients again and again run out of descriptors, and so do brokers.",
+    ),
     "partial-sends-are-continued": Promise(
         "Where a socket takes only a part, the rest is what is sent next.",
         "The other side cannot tell where the next frame begins, and everything behind is lost.",

@@ -16,6 +16,7 @@ from system.client import (
     PullResult,
     RefusedError,
 )
+from system.sim.client_invariants import check_in_time, check_left
 from system.sim.clients import TOPIC, TOPIC_BYTES, body_bytes_of
 from system.sim.history import APPEND, FAIL, MAX_OFFSET, OK, PULL, UNKNOWN, Operation
 from system.sim.key_queries import properties_of
@@ -76,9 +77,11 @@ class TrioClients:
             client.group.forget(name)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. Raises Violated where one is left then."""
         for client in self._clients:
             client.group.close()
+            host = client.process.host
+            check_left(host, self._world.network.open_of(host))
 
     async def _call(self, client: TrioClient, call: Call) -> None:
         CURRENT.set(client.process)
@@ -197,6 +200,11 @@ class TrioClients:
     def _end(self, operation: Operation, outcome: str) -> None:
         operation.outcome = outcome
         operation.end_ms = self._world.clock.now_ms
+        try:
+            took_ms = operation.end_ms - operation.invoke_ms
+            check_in_time(repr(operation), took_ms, self._world.settings.client_timeout_ms)
+        except Violated as found:
+            self._world.violated(found, f"c{operation.client}")
         if outcome == FAIL:
             self._world.counts.refused += 1
         elif outcome == UNKNOWN:

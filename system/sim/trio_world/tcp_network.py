@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import socket
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -147,6 +148,15 @@ class TcpNetwork(trio.abc.SocketFactory, trio.abc.HostnameResolver):
             and far.is_whole
             and (near.process.host, far.process.host) == (source, target)
         ]
+
+    def open_of(self, host: str) -> dict[str, int]:
+        """Return how many sockets a host's processes have open, by what they lead to."""
+        remotes = [sock.remote for sock in self._sockets.values() if sock.process.host == host]
+        names = [
+            "nowhere" if remote is None else f"{self._hosts.get(remote[0], remote[0])}:{remote[1]}"
+            for remote in remotes
+        ]
+        return dict(Counter(names))
 
     def held(self, source: str, target: str) -> tuple[int, int]:
         """Return (bytes, connections) that a link holds now."""

@@ -12,6 +12,7 @@ import trio
 
 from system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
 from system.client.admin import AdminClient
+from system.sim.client_invariants import check_in_time, check_left
 from system.sim.group_operator import ASK_AGAIN_MS, NOBODY, VOTERS_MIN
 from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, Host
 from system.sim.trio_world.process import CURRENT, Process
@@ -90,8 +91,9 @@ class TrioOperator:
         self._client.forget(name)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. Raises Violated where one is left then."""
         self._client.close()
+        check_left(NAME, self._world.network.open_of(NAME))
 
     # ---- how it is done ---------------------------------------------------------------
 
@@ -133,7 +135,7 @@ class TrioOperator:
         while self._jobs:
             goals = self._jobs[0][1]
             with suppress(RefusedError, OutcomeUnknownError):
-                group = await self._admin.membership()
+                group = await self._membership()
                 if await self._step(group, *goals[0]):
                     self._world.counts.membership_changes += 1
                     goals.pop(0)
@@ -141,6 +143,18 @@ class TrioOperator:
                 self._jobs.pop(0)
             await trio.sleep(ASK_AGAIN_MS / 1000)
         self._is_at_work = False
+
+    async def _membership(self) -> Metadata:
+        """Ask for the group's members; the last question may be asked at the deadline."""
+        begin_ms = self._world.clock.now_ms
+        try:
+            return await self._admin.membership()
+        finally:
+            took_ms = self._world.clock.now_ms - begin_ms
+            try:
+                check_in_time("to ask for the members", took_ms, 2 * TIMEOUT_S * 1000)
+            except Violated as found:
+                self._world.violated(found, NAME)
 
     async def _step(self, group: Metadata, wants_vote: bool, member: str) -> bool:
         """Take one step towards a goal; True once it is reached."""

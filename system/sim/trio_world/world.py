@@ -169,8 +169,11 @@ class TrioWorld:
             self._nursery = nursery
             await course()
             self._finish()
-        self.clients.close()
-        self.operator.close()
+        for party in (self.clients, self.operator):
+            try:
+                party.close()
+            except Violated as found:
+                self.violated(found, found.node)
 
     def _finish(self) -> None:
         """End the run here: nobody does anything more."""

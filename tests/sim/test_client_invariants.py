@@ -1,0 +1,65 @@
+"""Calls end in time, and clients that have left have no socket open: who breaks that is told of."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from harness.campaign import Campaign
+from harness.plugins import Address
+from harness.runtime.simulated import new_group
+from harness.targets.simulated_group import BrokerGroup
+from system.client.channels import Channels
+from system.client.connection import RefusedError
+from system.sim.client_invariants import LATE_MAX_MS, check_in_time, check_left
+from system.sim.violation import Violated
+
+
+def test_a_call_may_take_its_timeout_and_a_step_more() -> None:
+    check_in_time("a pull", 1000 + LATE_MAX_MS, 1000)
+    with pytest.raises(Violated, match="a pull took 1251 ms, its timeout is 1000 ms"):
+        check_in_time("a pull", 1001 + LATE_MAX_MS, 1000)
+
+
+def test_who_left_and_has_nothing_open_is_left_alone() -> None:
+    check_left("clients", {})
+    with pytest.raises(Violated, match="1 to n0:10911, 2 to ns0:9876"):
+        check_left("clients", {"ns0:9876": 2, "n0:10911": 1})
+
+
+def in_world(group: BrokerGroup, leaves: bool) -> None:
+    """Connect a client of a simulated group, and have it leave, or only go away."""
+
+    async def main() -> None:
+        await trio.sleep(0.5)
+        group.be_client()
+        channels, at = Channels(), group.addresses["ns0"]
+        assert isinstance(at, Address)
+        await channels._connection(str(at), 1.0)
+        with pytest.raises(RefusedError):  # nobody listens there
+            await channels._connection(f"{at.host}:1", 0.1)
+        if leaves:
+            channels.close()
+        group.clients_left()
+
+    group.run(main)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_connection_that_a_client_forgot_is_counted(leaves: bool) -> None:
+    group = new_group(Campaign(world="sim", target="multi-master", workload="queue"))
+    assert isinstance(group, BrokerGroup)
+    in_world(group, leaves)
+    found = [(each.invariant, each.finding) for each in group.broken]
+    forgotten = [("clients-leave-nothing-open", "sockets that nobody closed: 1 to ns0:9876")]
+    assert found == ([] if leaves else forgotten)
+
+
+def test_an_operation_that_outlasts_its_timeout_is_told_of_once() -> None:
+    group = new_group(Campaign(world="sim", target="multi-master", workload="queue"))
+    assert isinstance(group, BrokerGroup)
+    group.operation_ended("send", 5.0, 5.0)
+    assert group.broken == []
+    group.operation_ended("send", 6.0, 5.0)
+    group.operation_ended("send", 7.0, 5.0)
+    assert [each.invariant for each in group.broken] == ["calls-end-in-time"]
