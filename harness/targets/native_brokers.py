@@ -33,7 +33,7 @@ from system.client import BrokerGroupClient, ClientParts, OutcomeUnknownError, R
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from harness.simulation import SimulatedGroup
+    from harness.simulation import SimulatedGroup, Simulator
 
 KEPT_BY_THE_MACHINE = (
     frozenset({"kill", "pause", "disk-full", "disk-slow", "disk-stall"})
@@ -155,6 +155,13 @@ class NativeTarget:
         nodes = sum(not is_name_server(node) for node in addresses)
         parts = client_parts_of(bug)
         return NativeClient(addresses, self._count(nodes), timeout_s, parts, rng, client_id)
+
+    @property
+    def simulator(self) -> Simulator:
+        """The simulated world of a master and its slaves."""
+        from harness.targets.native_simulation import NativeSimulator  # noqa: PLC0415 - see below
+
+        return NativeSimulator(self.name, self._role, has_slaves=self._has_slaves)
 
     def simulated_group(
         self, nodes: Sequence[str], options: Json, name_servers: Sequence[str]

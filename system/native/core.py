@@ -59,7 +59,6 @@ class NativeCore:
         """Up to where the log is on the disk, whatever power does."""
         self._log = log
         self._is_full = False
-        self._now_ms = now_ms
         self._tick_due_ms = now_ms
         self._effects = Effects()
         self._slaves: dict[int, int] = {}
@@ -105,7 +104,6 @@ class NativeCore:
 
     def tick(self, now_ms: float) -> None:
         """Let time pass."""
-        self._now_ms = now_ms
         self._tick_due_ms = now_ms + TICK_INTERVAL_MS
 
     def receive(self, message: Message, now_ms: float) -> None:
@@ -117,6 +115,7 @@ class NativeCore:
         Raises NotLeaderError at a slave, DiskFullError, PendingFullError past
         `unwritten_bytes_max`; then nothing has changed.
         """
+        del now_ms  # nothing here is late
         if self.role is not Role.LEADER:
             raise NotLeaderError(self.leader)
         if self._is_full:
@@ -125,13 +124,12 @@ class NativeCore:
         if unwritten > self.config.unwritten_bytes_max:
             limit = self.config.unwritten_bytes_max
             raise PendingFullError(f"{limit} bytes wait to be written already")
-        self._now_ms = now_ms
         for batch in batches:
             self.ledger.append(batch)
 
     def read(self, token: Token, now_ms: float) -> None:
         """Master: let a read see all that is written. Raises NotLeaderError at a slave."""
-        self._now_ms = now_ms
+        del now_ms
         if self.role is not Role.LEADER:
             raise NotLeaderError(self.leader)
         self._effects.reads_ready.append(token)
@@ -153,13 +151,12 @@ class NativeCore:
 
     def disk_full(self, is_full: bool, now_ms: float) -> None:
         """The disk has no room for messages, or has it again."""
-        self._now_ms = now_ms
+        del now_ms
         self._is_full = is_full
 
     def synced(self, write_seq: int, now_ms: float | None = None) -> None:
         """The operating system has all writes up to `write_seq`: they are served from now on."""
-        if now_ms is not None:
-            self._now_ms = now_ms
+        del now_ms
         if self.ledger.synced(write_seq):
             self.ledger.commit(max(self.ledger.commit_index, self.ledger.durable_index))
 
@@ -231,8 +228,8 @@ class NativeCore:
 
     def copy(self, batch: Batch, now_ms: float) -> None:
         """Slave: take verified bytes that follow the log."""
+        del now_ms
         assert self.role is Role.FOLLOWER, "a master has no master"
-        self._now_ms = now_ms
         self.ledger.append(batch)
 
     def begin_at(self, position: int) -> None:

@@ -33,6 +33,8 @@ class NativeShadow:
         written: up to where the operating system was said to have it.
         durable: up to where a flush ended.
         content: the bytes from `begin` to `end`.
+        file_bytes: how large its files are.
+        begins_from: of a slave that has nothing: its log begins there or later.
         agrees: of a slave that has more than its master came back with: up to where they are one.
     """
 
@@ -42,6 +44,8 @@ class NativeShadow:
         self.config = config
         self.begin = self.end = self.written = self.durable = 0
         self.content = bytearray()
+        self.file_bytes = 1 << 30
+        self.begins_from = 0
         self.agrees: int | None = None
         self.lost_disk = False
         self.lost_power = False
@@ -79,12 +83,13 @@ class NativeInvariants:
             shadow.begin_at(log.begin.position)
         else:
             self._check_recovered(shadow, log)
-        shadow.config = config
+        shadow.config, shadow.file_bytes = config, log.file_bytes
         del shadow.content[log.end.position - shadow.begin :]
         shadow.end = shadow.written = log.end.position
         shadow.durable = min(shadow.durable, shadow.end)
         shadow.recovered = log.synced.position
         shadow.lost_power = False
+        shadow.begins_from = 0 if log.end.position else self._last_file(group)
         if config.is_master:
             if self._masters.get(group) is not shadow:
                 self._masters[group], self._copied[group] = shadow, 0
@@ -95,7 +100,10 @@ class NativeInvariants:
         """A master is back, with less than it had perhaps: what slaves have more is no copy."""
         self._copied[master.group] = min(self._copied[master.group], master.end)
         for slave in self.shadows.values():
-            if slave.group == master.group and slave is not master and slave.end > master.end:
+            if slave.group != master.group or slave is master:
+                continue
+            slave.begins_from = min(slave.begins_from, master.end)
+            if slave.end > master.end:
                 slave.agrees = min(master.end, slave.end if slave.agrees is None else slave.agrees)
 
     def lost_disk(self, name: str) -> None:
@@ -138,14 +146,30 @@ class NativeInvariants:
                     )
                 if not shadow.config.is_master:
                     self._check_copy(shadow, batch.position, bytes(batch.data))
+                self._check_begins(shadow, batch.position)
                 shadow.content += batch.data
                 shadow.end = batch.end_position
             elif isinstance(write, Install):
+                self._check_begins(shadow, write.snapshot.end.position)
                 shadow.begin_at(write.snapshot.end.position)
             elif isinstance(write, Compact):
                 begin = write.snapshot.end.position
                 del shadow.content[: begin - shadow.begin]
                 shadow.begin = begin
+
+    def _last_file(self, group: str) -> int:
+        """Return where the last file begins that the group's master has written."""
+        master = self._masters.get(group)
+        return master.written - master.written % master.file_bytes if master is not None else 0
+
+    def _check_begins(self, shadow: NativeShadow, position: int) -> None:
+        """A slave that has nothing begins with its master's last file, and copies no older ones."""
+        begins_from, shadow.begins_from = shadow.begins_from, 0
+        if position < begins_from:
+            raise Violated(
+                "slave-begins-late",
+                f"its log begins at {position}, its master's last file began at {begins_from}",
+            )
 
     def _check_copy(self, shadow: NativeShadow, position: int, data: bytes) -> None:
         master = self._masters.get(shadow.group)

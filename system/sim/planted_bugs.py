@@ -11,6 +11,7 @@ __all__ = [
     "PlantedBug",
     "catalogue",
     "client_parts",
+    "native_bugs",
     "planted_bug",
     "simulated_bugs",
 ]
@@ -24,6 +25,15 @@ def planted_bug(name: str | None) -> Mutant | None:
 def simulated_bugs() -> dict[str, str]:
     """Return the bugs that the simulated worlds of a group can have, and what each breaks."""
     return {bug.name: bug.breaks for bug in catalogue() if bug.is_simulated}
+
+
+def native_bugs(target: str) -> dict[str, str]:
+    """Return the bugs of masters and slaves that a target can have, and what each breaks."""
+    return {
+        bug.name: bug.breaks
+        for bug in catalogue()
+        if bug.family == "master-slave" and target in bug.targets
+    }
 
 
 def client_parts(name: str | None) -> ClientParts:

@@ -213,6 +213,34 @@ PROMISES: dict[str, Promise] = {
         "A slave has its master's bytes, and no others.",
         "Who takes over from it reads messages that nobody sent.",
     ),
+    "slave-begins-late": Promise(
+        "A slave without messages begins with its master's last file.",
+        "It would copy all that its master ever kept, and be of no use for as long.",
+    ),
+    "slave-has-tables": Promise(
+        "A slave has its master's topics, offsets and progress of deliveries after a while.",
+        "Who makes it master consumes much once more, or passes over what nobody has consumed.",
+    ),
+    "slave-knows-master": Promise(
+        "A slave tells clients where its master is.",
+        "They would ask it again and again for what only its master does.",
+    ),
+    "slaves-are-counted": Promise(
+        "A master tells how many slaves copy it.",
+        "An operator takes a message for kept twice that stands at the master alone.",
+    ),
+    "queues-are-the-log": Promise(
+        "A broker's queues lead to all messages that its log holds, and to nothing else.",
+        "Consumers would not be given what is stored, or be led to what is gone.",
+    ),
+    "reads-go-on": Promise(
+        "Who reads outside a queue is told to go on at its begin, or at its end.",
+        "It would pass over messages that are kept, or ask for ever for those that have expired.",
+    ),
+    "expired-is-gone": Promise(
+        "A full file of the log is removed soon after its time is over.",
+        "The disk fills with what nobody wants any more.",
+    ),
     "slave-behind-master": Promise(
         "A slave has nothing that its master has not written.",
         "The master may yet store something else there, and the two logs part for ever.",

@@ -94,6 +94,11 @@ class NativeCommitLog:
         return self._begin
 
     @property
+    def file_bytes(self) -> int:
+        """How large its files are (mappedFileSizeCommitLog)."""
+        return self._files.file_bytes
+
+    @property
     def committed_index(self) -> int:
         """What is durable: nobody else has to agree."""
         return self.synced.index

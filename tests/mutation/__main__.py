@@ -33,7 +33,7 @@ from tests.mutation.stages import FOUND, JUDGES, SHAKING, UNIT, Limits, Outcome,
 from tests.mutation.summary import summarise
 from tests.mutation.trees import JUDGED, OF_CAMPAIGNS, ROOT, SIMULATED, copy_of_tree, digest_of
 
-PARTS = {"core": SIMULATED, "node": SIMULATED, "campaigns": OF_CAMPAIGNS}
+PARTS = {"core": SIMULATED, "node": SIMULATED, "native": SIMULATED, "campaigns": OF_CAMPAIGNS}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -53,7 +53,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 0 if chosen else 254
     os.nice(asked.nice)
     limits = Limits(
-        *(asked.core_seeds, asked.node_seeds, asked.virtual_s, asked.campaigns, asked.process_s)
+        core_seeds=asked.core_seeds,
+        node_seeds=asked.node_seeds,
+        native_seeds=asked.native_seeds,
+        virtual_s=asked.virtual_s,
+        campaigns=asked.campaigns,
+        process_s=asked.process_s,
     )
     if asked.again:
         journal.forget_missed(digest_of(ROOT, JUDGED))
@@ -81,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--core-seeds", type=int, default=Limits().core_seeds)
     parser.add_argument("--node-seeds", type=int, default=Limits().node_seeds)
+    parser.add_argument("--native-seeds", type=int, default=Limits().native_seeds)
     parser.add_argument("--virtual-s", type=float, default=Limits().virtual_s, help="of each seed")
     parser.add_argument(
         "--campaigns", type=int, default=Limits().campaigns, help="in the simulated world"
@@ -205,7 +211,8 @@ def _is_found(mutant: Mutant, journal: Journal) -> bool:
 
 def _goes_deeper(name: str, outcome: str, tried: list[str], limits: Limits) -> bool:
     """Say whether a judge that found nothing would now look at more."""
-    most = {"core": limits.core_seeds, "node": limits.node_seeds, "campaigns": limits.campaigns}
+    most = {world: limits.seeds_of(world) for world in reach.WORLDS}
+    most["campaigns"] = limits.campaigns
     return outcome == "survived" and 0 < len(tried) < most.get(name, 0)
 
 

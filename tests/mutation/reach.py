@@ -40,7 +40,7 @@ TEST_FOLDERS = (
 """Unit tests. tests/sim is left out: it runs the simulation, which is scored by itself."""
 
 
-WORLDS = {"core": 40, "node": 8}
+WORLDS = {"core": 40, "node": 8, "native": 24}
 """How many seeds of each world are measured: more than are run, for what is rarely reached."""
 CAMPAIGNS = "campaigns"
 VALID = "valid-campaigns.json"
@@ -229,12 +229,12 @@ def measure_seeds(data_file: str, world: str, count: int, virtual_s: float) -> N
     measured = _coverage(data_file)
     measured.start()
     seeds = importlib.import_module("tests.mutation.seeds")  # under measurement, so not before
-    run_seed = importlib.import_module(seeds.MODULES[world]).run_seed
+    run = seeds.runner_of(world, virtual_s)
     for seed in range(1, count + 1):
         measured.switch_context(str(seed))
-        result = run_seed(seed, seeds.options_of(world, virtual_s))
-        if result.violation is not None:
-            raise SystemExit(f"{world} seed {seed} of the healthy tree: {result.violation}")
+        violation = run(seed)
+        if violation is not None:
+            raise SystemExit(f"{world} seed {seed} of the healthy tree: {violation}")
     measured.stop()
     measured.save()
 

@@ -9,32 +9,52 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections.abc import Callable
 
 from system.sim.schedule import Options
 from tests.mutation import children
 
 MODULES = {"core": "system.sim.run", "node": "system.sim.trio_world.run"}
+NATIVE = "native"
+"""Masters and slaves: seeds take turns in the three modes."""
+NATIVE_VIRTUAL_S = 10.0
+"""At most, of faults: half a minute follows in which all settles."""
 
 SEED_CPU_S = 6.0
 """Ten times what a seed of 20 virtual seconds takes: a mutant that needs more turns in circles."""
 
+NATIVE_CPU_S = 20.0
 
-def options_of(world: str, virtual_s: float) -> Options:
-    """Return the options that `simulate --time-limit` hands to the world."""
+
+def runner_of(world: str, virtual_s: float) -> Callable[[int], object]:
+    """Return what runs a seed as `simulate --time-limit` does, and returns what it violated."""
     run_ms = int(virtual_s * 1e3)
+    if world == NATIVE:
+        return _native_runner(int(min(virtual_s, NATIVE_VIRTUAL_S) * 1e3))
+    module = importlib.import_module(MODULES[world])
+    options = Options(run_ms=run_ms)
     if world == "node":
-        trio_world = importlib.import_module(MODULES[world])
-        return Options(run_ms=run_ms, operations_per_s=trio_world.OPERATIONS_PER_S)
-    return Options(run_ms=run_ms)
+        options = Options(run_ms=run_ms, operations_per_s=module.OPERATIONS_PER_S)
+    return lambda seed: module.run_seed(seed, options).violation
+
+
+def _native_runner(run_ms: int) -> Callable[[int], object]:
+    module = importlib.import_module("system.sim.native_world.run")
+
+    def run(seed: int) -> object:
+        role = "SYNC_MASTER" if seed % 2 else "ASYNC_MASTER"
+        return module.run_seed(seed, run_ms, role, has_slaves=seed % 4 > 0).violation
+
+    return run
 
 
 def main(world: str, virtual_s: float, seeds: list[int]) -> int:
     """Run the seeds; return 1 at the first violation."""
-    run_seed = importlib.import_module(MODULES[world]).run_seed
+    run = runner_of(world, virtual_s)
     sys.stdout.write("started\n")
     for seed in seeds:
-        children.limit_part(SEED_CPU_S)
-        broken = run_seed(seed, options_of(world, virtual_s)).violation
+        children.limit_part(NATIVE_CPU_S if world == NATIVE else SEED_CPU_S)
+        broken = run(seed)
         line = {"seed": seed, "violation": None if broken is None else str(broken)}
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()

@@ -52,9 +52,15 @@ class Limits:
 
     core_seeds: int = 25
     node_seeds: int = 6
+    native_seeds: int = 16
     virtual_s: float = 20.0
     campaigns: int = 12
     process_s: float = 10.0
+
+    def seeds_of(self, world: str) -> int:
+        """How many seeds of a simulated world are run."""
+        of = {"core": self.core_seeds, "node": self.node_seeds, "native": self.native_seeds}
+        return of[world]
 
 
 PROCESS_CAMPAIGNS = {
@@ -100,7 +106,7 @@ def simulation(
     reached = reach.of(mutant.path, mutant.line, mutant.last_line)
     if not reached:
         return Outcome("not-reached")
-    limit = limits.core_seeds if world == "core" else limits.node_seeds
+    limit = limits.seeds_of(world)
     seeds = [seed for seed in reached if seed not in tried][: max(0, limit - len(tried))]
     if not seeds:
         return Outcome("survived", "", list(tried))
@@ -168,7 +174,7 @@ def processes(mutant: Mutant, tree: Path, limits: Limits, tried: Sequence[str]) 
 
 
 UNIT = "unit"
-SHAKING = ("core", "node", "campaigns", "processes")
+SHAKING = ("core", "node", "native", "campaigns", "processes")
 """Judges that know nothing of the code, the cheapest first."""
 JUDGES: tuple[str, ...] = (*SHAKING, UNIT)
 

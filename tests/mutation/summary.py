@@ -15,6 +15,8 @@ from tests.mutation.trees import ROOT
 REASONS = Path(__file__).with_name("survivors.toml")
 FOUND = frozenset({"killed", "timeout"})
 SIMULATED = ("core", "node")
+NATIVE = ("native",)
+"""Asked about what masters and slaves execute; not all mutants wait for it."""
 CAMPAIGNS = ("campaigns", "processes")
 HEADS = (
     "mutants",
@@ -100,7 +102,7 @@ def _row(mutants: list[Mutant], journal: Journal, reasons: dict[str, str]) -> li
     relevant = len(mutants) - len(equal)
     return [
         str(len(mutants)),
-        *(_share(mutants, journal, judges) for judges in (("core",), ("node",), CAMPAIGNS)),
+        *(_share(mutants, journal, judges) for judges in (("core",), ("node", *NATIVE), CAMPAIGNS)),
         str(len(shaken_out)),
         str(len(noticed)),
         _share(mutants, journal, ("unit",)),
@@ -122,7 +124,7 @@ def _by(mutant: Mutant, journal: Journal, judge: str) -> bool:
 
 
 def _is_shaken_out(mutant: Mutant, journal: Journal) -> bool:
-    return any(_by(mutant, journal, judge) for judge in (*SIMULATED, *CAMPAIGNS))
+    return any(_by(mutant, journal, judge) for judge in (*SIMULATED, *NATIVE, *CAMPAIGNS))
 
 
 def _noticed(mutant: Mutant, journal: Journal) -> str | None:

@@ -1,0 +1,52 @@
+"""How the brokers of such a run are configured: as a broker.conf says it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from system.node.config import NodeConfig
+from system.sim.native_world.setup import MASTER, Setup
+from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT
+from system.sim.trio_world.programs import CONF, node_config
+from system.sim.trio_world.world import address_of
+
+NAME_SERVER = "names"
+NAME_SERVER_ADDRESS = "10.0.8.1"
+NAME_SERVER_PORT = 9876
+BROKER = "broker-0"
+DELAYS = ("1s", "1s", "1s", "1s")
+
+
+def configs_of(setup: Setup) -> dict[str, NodeConfig]:
+    """Return each node's configuration, by the node."""
+    return {node: _config(setup, node) for node in setup.nodes}
+
+
+def _config(setup: Setup, node: str) -> NodeConfig:
+    number = int(node[1:])
+    lines: dict[str, object] = {
+        "brokerName": BROKER,
+        "brokerId": number,
+        "brokerRole": "SLAVE" if number else setup.role,
+        "brokerIP1": address_of(node),
+        "listenPort": CLIENT_PORT,
+        "haListenPort": PEER_PORT,
+        "namesrvAddr": f"{NAME_SERVER_ADDRESS}:{NAME_SERVER_PORT}",
+        "registerNameServerPeriod": 10_000,
+        "storePathRootDir": STORE_ROOT,
+        "flushDiskType": "SYNC_FLUSH" if setup.is_sync_flush else "ASYNC_FLUSH",
+        "syncFlushTimeout": setup.sync_flush_timeout_ms,
+        "slaveTimeout": setup.slave_timeout_ms,
+        "mappedFileSizeCommitLog": setup.file_bytes,
+        "haTransferBatchSize": setup.transfer_bytes_max,
+        "shaketableReservedMs": setup.reserved_ms,
+        "messageDelayLevel": " ".join(DELAYS),
+        "slaveReadEnable": "true",
+    }
+    if number:
+        lines["haMasterAddress"] = f"{address_of(MASTER)}:{PEER_PORT}"
+    config = node_config({CONF: "".join(f"{key}={value}\n" for key, value in lines.items())})
+    native = config.native
+    assert native is not None, "it is no member of a group"
+    own = replace(native.config, tail_bytes_max=setup.tail_bytes_max)
+    return replace(config, native=replace(native, config=own))

@@ -1,0 +1,250 @@
+"""Clients of a master and its slaves: they send, read anywhere in a queue, and commit offsets.
+
+What they are told is checked at once. No place of a queue ever holds two messages, since the master
+keeps what it wrote; what it let expire a reader is led past, to the first message that is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from system.client import (
+    DamagedResponseError,
+    MessageQueue,
+    OutcomeUnknownError,
+    Producer,
+    PullConsumer,
+    Pulled,
+    RefusedError,
+)
+from system.sim.history import APPEND, FAIL, OK, PULL, UNKNOWN, Operation
+from system.sim.native_world.brokers import BROKER, DELAYS, NAME_SERVER_ADDRESS, NAME_SERVER_PORT
+from system.sim.trio_world.process import CURRENT, Process
+from system.sim.violation import Violated
+
+if TYPE_CHECKING:
+    from system.sim.native_world.world import NativeWorld
+
+TOPIC = "simulated"
+QUEUES = 2
+GROUP = "readers"
+TIMEOUT_S = 1.5
+PRODUCERS, READERS = 2, 2
+DELAYED = 0.1
+BATCHED = 0.3
+AT_ANY = 0.7
+FAR_BACK = 0.3
+COMMITS = 0.15
+READ_EVERY_MS = 120.0
+
+
+class NativeClients:
+    """All clients of a world, and the history of what they did."""
+
+    def __init__(self, world: NativeWorld) -> None:
+        self.history: list[Operation] = []
+        self._world = world
+        self._setup = world.setup
+        self._stored: dict[tuple[int, int], bytes] = {}
+        """By queue and offset: what some client knows to stand there."""
+        self._ends = dict.fromkeys(range(QUEUES), 0)
+        self._producer: Producer | None = None
+        self._consumer: PullConsumer | None = None
+
+    def start(self) -> None:
+        """Let all begin, each a process of its own."""
+        for number in range(PRODUCERS + READERS):
+            process = Process(f"c{number}", f"10.0.1.{number + 1}", 0)
+            self._world.network.add_host(process.host, process.address)
+            work = self._produce if number < PRODUCERS else self._read
+            self._world.spawn(self._run, process, work)
+
+    async def _run(self, process: Process, work: Callable[[int], Awaitable[None]]) -> None:
+        CURRENT.set(process)
+        await work(int(process.host[1:]))
+
+    # ---- producers --------------------------------------------------------------------
+
+    async def _produce(self, number: int) -> None:
+        world, setup = self._world, self._setup
+        draw = world.draws.stream(f"native_world/producer/{number}")
+        pause_s = PRODUCERS / setup.sends_per_s
+        async with Producer(
+            f"{NAME_SERVER_ADDRESS}:{NAME_SERVER_PORT}", timeout_s=TIMEOUT_S, rng=draw
+        ) as producer:
+            await self._make_topic(producer)
+            while world.clock.now_ms < setup.healed_ms:
+                queue = draw.randrange(QUEUES)
+                size = draw.randint(1, setup.body_bytes_max)
+                if draw.chance(BATCHED):
+                    await self._send_batch(producer, number, queue, [size // 4 or 1] * 4)
+                else:
+                    delay = {"DELAY": str(self._level())} if draw.chance(DELAYED) else {}
+                    await self._send(producer, number, queue, size, delay)
+                await trio.sleep(draw.exponential(pause_s, 10 * pause_s))
+
+    def _level(self) -> int:
+        """Return the level of delayed messages: one after the other, so that old files hold some.
+
+        How far deliveries of the first levels are, a slave then learns from no file that it copies.
+        """
+        part = self._world.clock.now_ms / self._setup.healed_ms
+        return 1 + min(int(part * len(DELAYS)), len(DELAYS) - 1)
+
+    async def _make_topic(self, producer: Producer) -> None:
+        while True:
+            try:
+                await producer.create_topic(TOPIC, QUEUES)
+            except (RefusedError, OutcomeUnknownError):
+                await trio.sleep(0.2)
+            else:
+                return
+
+    async def _send(
+        self, producer: Producer, number: int, queue: int, size: int, properties: dict[str, str]
+    ) -> None:
+        operation = self._operation(number, APPEND, queue, size)
+        try:
+            sent = await producer.send(
+                TOPIC, operation.body, properties=properties, queue=_queue(queue)
+            )
+        except RefusedError:
+            self._end(operation, FAIL)
+        except OutcomeUnknownError as error:
+            self._unknown(operation, error)
+        else:
+            if not properties:  # else this is its place in the schedule
+                self._stands(queue, sent.offset, operation.body)
+            self._end(operation, OK)
+
+    async def _send_batch(
+        self, producer: Producer, number: int, queue: int, sizes: list[int]
+    ) -> None:
+        operations = [self._operation(number, APPEND, queue, size) for size in sizes]
+        bodies = [operation.body for operation in operations]
+        try:
+            sent = await producer.send_batch(TOPIC, bodies, queue=_queue(queue))
+        except RefusedError:
+            outcome = FAIL
+        except OutcomeUnknownError as error:
+            outcome = UNKNOWN
+            self._check_whole(error)
+        else:
+            outcome = OK
+            for place, body in enumerate(bodies, sent.offset):
+                self._stands(queue, place, body)
+        for operation in operations:
+            self._end(operation, outcome)
+
+    # ---- readers ----------------------------------------------------------------------
+
+    async def _read(self, number: int) -> None:
+        world, setup = self._world, self._setup
+        draw = world.draws.stream(f"native_world/reader/{number}")
+        names = f"{NAME_SERVER_ADDRESS}:{NAME_SERVER_PORT}"
+        async with PullConsumer(names, group=GROUP, timeout_s=TIMEOUT_S) as consumer:
+            while world.clock.now_ms < setup.healed_ms:
+                await trio.sleep(draw.exponential(READ_EVERY_MS, 1_000.0) / 1_000)
+                queue = draw.randrange(QUEUES)
+                end = self._ends[queue]
+                back = draw.randint(0, end) if draw.chance(FAR_BACK) else draw.randint(0, 20)
+                broker_id = draw.randint(0, setup.slaves) if draw.chance(AT_ANY) else 0
+                if draw.chance(COMMITS):
+                    await self._commit(consumer, queue, max(0, end - back))
+                else:
+                    await self._pull(consumer, number, queue, max(0, end - back), broker_id)
+
+    async def _pull(
+        self, consumer: PullConsumer, number: int, queue: int, offset: int, broker_id: int
+    ) -> None:
+        operation = self._operation(number, PULL, queue, 0)
+        operation.offset = offset
+        try:
+            pulled = await consumer.pull(_queue(queue), offset, broker_id=broker_id)
+        except RefusedError:
+            self._end(operation, FAIL)
+        except OutcomeUnknownError as error:
+            self._unknown(operation, error)
+        else:
+            operation.end, operation.count = pulled.max_offset, len(pulled.messages)
+            self._end(operation, OK)
+            self._check_pulled(operation, pulled)
+
+    async def _commit(self, consumer: PullConsumer, queue: int, offset: int) -> None:
+        try:
+            await consumer.commit(_queue(queue), offset)
+        except (RefusedError, OutcomeUnknownError) as error:
+            self._check_whole(error)
+
+    # ---- what they know ---------------------------------------------------------------
+
+    def _check_pulled(self, operation: Operation, pulled: Pulled) -> None:
+        offset, queue = operation.offset, operation.queue
+        for place, message in enumerate(pulled.messages, offset):
+            if message.queue_offset != place:
+                self._violated(Violated("reads-agree", f"{operation!r} has gaps"))
+                return
+            self._stands(queue, place, message.body)
+        behind = offset + len(pulled.messages)
+        if pulled.messages and pulled.next_offset != behind:
+            told = f"{operation!r} is told to go on at {pulled.next_offset}"
+            self._violated(Violated("reads-go-on", told))
+        if pulled.status == "OFFSET_ILLEGAL":
+            is_expired = offset < pulled.min_offset
+            right = pulled.min_offset if is_expired else pulled.max_offset
+            if pulled.next_offset != right or pulled.min_offset <= offset < pulled.max_offset:
+                found = Violated(
+                    "reads-go-on",
+                    f"{operation!r} is led to {pulled.next_offset},"
+                    f" the queue is {pulled.min_offset}..{pulled.max_offset}",
+                )
+                self._violated(found)
+
+    def _stands(self, queue: int, offset: int, body: bytes) -> None:
+        """Note what stands at a place; nothing else may ever have."""
+        self._ends[queue] = max(self._ends[queue], offset + 1)
+        if self._stored.setdefault((queue, offset), body) != body:
+            self._violated(
+                Violated("reads-agree", f"two messages at offset {offset} of queue {queue}")
+            )
+
+    def _operation(self, client: int, kind: str, queue: int, size: int) -> Operation:
+        number = len(self.history) + 1
+        operation = Operation(number, client, kind, queue, -1, self._world.clock.now_ms)
+        if kind == APPEND:
+            operation.body = b"%d." % number + bytes(max(0, size - 8))
+        self._world.counts.operations += 1
+        self.history.append(operation)
+        return operation
+
+    def _unknown(self, operation: Operation, error: OutcomeUnknownError) -> None:
+        self._check_whole(error)
+        self._end(operation, UNKNOWN)
+
+    def _check_whole(self, error: Exception) -> None:
+        if isinstance(error, DamagedResponseError):
+            self._violated(Violated("answers-are-whole", str(error)))
+
+    def _end(self, operation: Operation, outcome: str) -> None:
+        operation.outcome = outcome
+        operation.end_ms = self._world.clock.now_ms
+        counts = self._world.counts
+        if outcome == FAIL:
+            counts.refused += 1
+        elif outcome == UNKNOWN:
+            counts.unknown += 1
+        elif operation.kind == APPEND:
+            counts.acknowledged += 1
+        else:
+            counts.reads += 1
+        self._world.note_operation(operation)
+
+    def _violated(self, found: Violated) -> None:
+        self._world.violated(found, "")
+
+
+def _queue(number: int) -> MessageQueue:
+    return MessageQueue(TOPIC, BROKER, number)

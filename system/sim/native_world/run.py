@@ -1,0 +1,54 @@
+"""Runs one seed of masters and slaves."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from system.mutants import HEALTHY, Mutant
+from system.sim.counts import Counts
+from system.sim.history import Operation
+from system.sim.native_world.setup import draw_setup
+from system.sim.native_world.world import NativeWorld
+from system.sim.run_trace import Trace
+from system.sim.violation import Violation
+
+
+@dataclass(frozen=True, slots=True)
+class NativeResult:
+    """What became of one seed. `digest` is the same whenever and wherever the run is repeated."""
+
+    seed: int
+    violation: Violation | None
+    ended_ms: float
+    counts: Counts
+    digest: str
+    history: tuple[Operation, ...]
+
+
+def run_seed(
+    seed: int,
+    run_ms: int,
+    role: str,
+    *,
+    has_slaves: bool = True,
+    mutant: Mutant | None = None,
+    trace: Callable[[str], None] | None = None,
+) -> NativeResult:
+    """Run a seed with `run_ms` of faults until its end or the first violation.
+
+    `role` is the master's; `mutant` plants a bug; `trace` is called with each line of what happens.
+    """
+    setup = draw_setup(seed, role, run_ms, has_slaves=has_slaves)
+    recorder = Trace(trace)
+    world = NativeWorld(setup, mutant=mutant or HEALTHY, trace=recorder)
+    violation = world.run()
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(recorder.hex.encode())
+    for name, shadow in world.native_invariants.shadows.items():
+        digest.update(f"{name} {shadow.begin} {shadow.end} {shadow.durable}".encode())
+    digest.update(str(violation).encode())
+    history = tuple(world.native_clients.history)
+    ended_ms = setup.run_ms if violation is None else violation.at_ms
+    return NativeResult(seed, violation, ended_ms, world.counts, digest.hexdigest(), history)

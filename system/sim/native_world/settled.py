@@ -1,0 +1,150 @@
+"""What must hold of a master and its slaves when the faults are over and nobody sends any more.
+
+All of it is asked once, `SETTLE_MS` behind the last fault: by then a slave has all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from system.broker.broker import Broker
+from system.native.core import NativeCore
+from system.node.node import Node
+from system.sim.native_invariants import NativeShadow
+from system.sim.native_world.setup import KEPT_MS, MASTER, SETTLE_MS
+from system.sim.trio_world.host import Host
+from system.sim.trio_world.host_clock import WALL_MS_AT_START
+from system.sim.violation import Violated
+from system.store.native_batch import iter_native_dispatches
+
+if TYPE_CHECKING:
+    from system.sim.native_world.world import NativeWorld
+
+EXPIRED_AFTER_MS = 10_000
+"""How long a file may stay once its time is over: a node looks each second, at what is saved."""
+Queue = tuple[bytes, int]
+
+
+def check_settled(world: NativeWorld) -> None:
+    """The slaves are like their master, and each broker's queues are its log. Raises Violated."""
+    nodes = {name: _running(host) for name, host in world.members.items()}
+    shadows = world.native_invariants.shadows
+    master = nodes[MASTER]
+    wall_ms = WALL_MS_AT_START + int(world.clock.now_ms)
+    for name, node in nodes.items():
+        _check_queues(name, node.broker, shadows[name])
+        if world.setup.reserved_ms < KEPT_MS:
+            _check_expired(name, shadows[name], wall_ms, world.setup.reserved_ms)
+        if name != MASTER:
+            _check_log(name, shadows[name], shadows[MASTER])
+            _check_tables(name, node.broker, master.broker)
+            _check_known_master(name, node, world.members[MASTER])
+    connected = _core(master).status().get("slaveCount")
+    if connected != str(world.setup.slaves):
+        raise Violated(
+            "slaves-are-counted", f"it tells of {connected} of {world.setup.slaves}", MASTER
+        )
+
+
+def _running(host: Host) -> Node:
+    if host.node is None:
+        raise Violated("everybody-runs", "still down at the end", host.name)
+    return host.node
+
+
+def _core(node: Node) -> NativeCore:
+    core = node.broker.core
+    assert isinstance(core, NativeCore), "this is no member of a group"
+    return core
+
+
+def _check_log(name: str, slave: NativeShadow, master: NativeShadow) -> None:
+    """It has all that its master has; where both have something it is the same."""
+    if slave.end != master.end:
+        raise Violated(
+            "everybody-catches-up",
+            f"its log ends at {slave.end}, its master's at {master.end},"
+            f" {SETTLE_MS} ms after the last fault",
+            name,
+        )
+    begin = max(slave.begin, master.begin)
+    if slave.bytes_at(begin, slave.end) != master.bytes_at(begin, slave.end):
+        raise Violated("slave-copies-master", f"they differ behind {begin}", name)
+
+
+def _check_queues(name: str, broker: Broker, shadow: NativeShadow) -> None:
+    """Each queue is what the log holds of it, from the first message kept to the last."""
+    if broker.applied_index != shadow.end - 1:
+        raise Violated(
+            "everybody-catches-up",
+            f"its queues stand at {broker.applied_index + 1}, its log at {shadow.end}",
+            name,
+        )
+    found: dict[Queue, list[tuple[int, int, int]]] = {}
+    for queue, offset, position, size in _messages(shadow):
+        found.setdefault(queue, []).append((offset, position, size))
+    for queue, messages in found.items():
+        begin, end = broker.queues.begin(queue), broker.queues.end(queue)
+        first, last = messages[0][0], messages[-1][0]
+        if (begin, end) != (first, last + 1):
+            raise Violated(
+                "queues-are-the-log",
+                f"{queue} is {begin}..{end}, the log holds {first}..{last + 1} of it",
+                name,
+            )
+        places = broker.queues.find(queue, begin, end - begin, 1 << 30)
+        if places != [(position, size) for _, position, size in messages]:
+            raise Violated("queues-are-the-log", f"{queue} leads to other places", name)
+
+
+def _messages(shadow: NativeShadow) -> Iterator[tuple[Queue, int, int, int]]:
+    """Yield (queue, offset, position, size) of all messages that a broker's log holds."""
+    for begin, data in _files(shadow):
+        for queue, offset, position, size, *_ in iter_native_dispatches(data, begin):
+            yield queue, offset, position, size
+
+
+def _files(shadow: NativeShadow) -> Iterator[tuple[int, bytes]]:
+    """Yield begin and bytes of each file of a log, as far as it is written."""
+    at, file_bytes = shadow.begin, shadow.file_bytes
+    while at < shadow.end:
+        behind = min(at - at % file_bytes + file_bytes, shadow.end)
+        yield at, shadow.bytes_at(at, behind)
+        at = behind
+
+
+def _check_expired(name: str, shadow: NativeShadow, wall_ms: int, reserved_ms: int) -> None:
+    """A full file is gone when its time is over: it is as old as the message behind it."""
+    files = list(_files(shadow))
+    for (begin, _), (_, behind) in pairwise(files):
+        dispatch = next(iter_native_dispatches(behind, 0), None)
+        if dispatch is None:
+            continue
+        age_ms = wall_ms - dispatch[5]
+        if age_ms > reserved_ms + EXPIRED_AFTER_MS:
+            raise Violated(
+                "expired-is-gone",
+                f"the file at {begin} is kept for {age_ms} ms, {reserved_ms} were asked for",
+                name,
+            )
+
+
+def _check_tables(name: str, slave: Broker, master: Broker) -> None:
+    """Topics, groups' offsets and how far deliveries are: a slave has its master's."""
+    for what, has, wanted in (
+        ("topics", slave.tables.topics.state(), master.tables.topics.state()),
+        ("offsets", slave.tables.offsets.state(), master.tables.offsets.state()),
+    ):
+        if has != wanted:
+            raise Violated("slave-has-tables", f"{what}: {has} and not {wanted}", name)
+
+
+def _check_known_master(name: str, node: Node, master: Host) -> None:
+    """Clients that come to a slave are told where its master is."""
+    wanted = f"{master.address}:{master.config.listen_port}"
+    if node.broker.core.leader != wanted:
+        raise Violated(
+            "slave-knows-master", f"it names {node.broker.core.leader}, that is {wanted}", name
+        )

@@ -1,0 +1,142 @@
+"""What one seed of a master and its slaves decides: sizes, how long messages are kept, faults.
+
+Files hold a few messages and are kept for seconds, a slave is sent little at once, so that slaves
+that are cut off need what is in older files, or has expired. The master never loses its disk, nor
+what the kernel has: RocketMQ's replication cannot go on behind that (DLEDGER.md D.2).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from system.sim.draws import Draws, Stream
+from system.sim.faults import AnyFault, Crash, Cut, FullDisk, Pause, SlowDisk, StallDisk, Stop
+
+MASTER = "n0"
+CALM_MS = 1_500
+"""So long nothing happens to them at first."""
+SETTLE_MS = 30_000
+"""Behind the last fault: a slave registers every 10 s, and every 10 s it takes its master's tables.
+
+Within that it has all that its master has: log, queues, topics, offsets, progress of deliveries.
+"""
+KEPT_MS = 3_600_000
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. Times in virtual milliseconds, sizes in bytes.
+
+    Attributes:
+        slaves: how many there are, 0 in multi-master mode.
+        reserved_ms: how long a file is kept behind its last message.
+        healed_ms: when the last fault is over at the latest; clients stop then.
+        sends_per_s: how many messages are sent.
+        faults: what happens to the machines and between them.
+        wiped: when a slave loses its disk, and which.
+    """
+
+    seed: int
+    role: str
+    slaves: int
+    is_sync_flush: bool
+    file_bytes: int
+    transfer_bytes_max: int
+    tail_bytes_max: int
+    reserved_ms: int
+    sync_flush_timeout_ms: int
+    slave_timeout_ms: int
+    body_bytes_max: int
+    sends_per_s: int
+    healed_ms: int
+    faults: tuple[AnyFault, ...]
+    wiped: tuple[tuple[int, str], ...]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The master and its slaves."""
+        return tuple(f"n{number}" for number in range(1 + self.slaves))
+
+    @property
+    def run_ms(self) -> int:
+        """When the run is over."""
+        return self.healed_ms + SETTLE_MS
+
+
+def draw_setup(seed: int, role: str, run_ms: int, *, has_slaves: bool = True) -> Setup:
+    """Draw what a seed is, with faults for `run_ms`."""
+    draws = Draws(seed)
+    draw = draws.stream("native_world/setup")
+    file_bytes = draw.choice((4_096, 8_192, 16_384, 65_536))
+    slaves = draw.choice((1, 1, 2)) if has_slaves else 0
+    faults = draw_faults(draws.stream("native_world/faults"), slaves, run_ms)
+    return Setup(
+        seed=seed,
+        role=role,
+        slaves=slaves,
+        is_sync_flush=draw.chance(0.5),
+        file_bytes=file_bytes,
+        transfer_bytes_max=draw.choice((50, 300, 2_000, 32_768)),
+        tail_bytes_max=draw.choice((1, 1_000, 10_000, 1 << 20)),
+        reserved_ms=draw.choice((2_000, 4_000, 8_000, KEPT_MS)),
+        sync_flush_timeout_ms=draw.choice((200, 1_000, 5_000)),
+        slave_timeout_ms=draw.choice((200, 1_000, 3_000)),
+        body_bytes_max=min(file_bytes // 2, draw.choice((100, 1_000, 3_000))),
+        sends_per_s=draw.choice((5, 15, 40)),
+        healed_ms=run_ms,
+        faults=faults,
+        wiped=_draw_wiped(draws.stream("native_world/wiped"), slaves, run_ms),
+    )
+
+
+def draw_faults(draw: Stream, slaves: int, run_ms: int) -> tuple[AnyFault, ...]:
+    """Draw the faults of a run, all over by `run_ms`."""
+    kinds = draw.sample(("cut", "crash", "pause", "stall", "slow", "stop", "full"), 4)
+    if slaves and "cut" not in kinds:
+        kinds[0] = "cut"
+    faults = [_draw_fault(draw, draw.choice(kinds), slaves, run_ms) for _ in range(10)]
+    return tuple(sorted(faults, key=lambda fault: fault.start_ms))
+
+
+def _draw_fault(draw: Stream, kind: str, slaves: int, run_ms: int) -> AnyFault:
+    start_ms = draw.randrange(CALM_MS, max(CALM_MS + 1, run_ms - 500))
+    longest = 12_000 if kind == "cut" else 6_000 if kind == "stall" else 2_500
+    duration_ms = max(50, min(int(draw.uniform(0.03, 1.0) ** 2 * longest), run_ms - start_ms))
+    node = f"n{draw.randint(0, slaves)}"
+    if kind == "cut" and slaves:
+        slave = f"n{draw.randint(1, slaves)}"
+        ways = draw.choice((((MASTER, slave), (slave, MASTER)), ((MASTER, slave),)))
+        return Cut(start_ms=start_ms, duration_ms=duration_ms, links=ways)
+    if kind == "crash":
+        # Without slaves there is nobody who has more than a master that lost its power.
+        may_lose = node != MASTER or not slaves
+        return Crash(
+            start_ms=start_ms,
+            duration_ms=duration_ms,
+            node=node,
+            loses_unsynced=may_lose and draw.chance(0.5),
+        )
+    if kind == "stall":
+        return StallDisk(start_ms=start_ms, duration_ms=duration_ms, node=node)
+    if kind == "slow":
+        return SlowDisk(
+            start_ms=start_ms, duration_ms=duration_ms, node=node, factor=draw.choice((5.0, 50.0))
+        )
+    if kind == "stop":
+        return Stop(start_ms=start_ms, duration_ms=duration_ms, node=node)
+    if kind == "full":
+        return FullDisk(
+            start_ms=start_ms,
+            duration_ms=duration_ms,
+            node=node,
+            spare_bytes=draw.choice((0, 1_000, 20_000)),
+        )
+    return Pause(start_ms=start_ms, duration_ms=duration_ms, node=node)
+
+
+def _draw_wiped(draw: Stream, slaves: int, run_ms: int) -> tuple[tuple[int, str], ...]:
+    """Draw which slaves lose their disks, and when."""
+    if not slaves:
+        return ()
+    times = draw.choice((0, 1, 2))
+    found = [(draw.randrange(CALM_MS, run_ms), f"n{draw.randint(1, slaves)}") for _ in range(times)]
+    return tuple(sorted(found))

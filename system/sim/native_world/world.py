@@ -1,0 +1,101 @@
+"""A master and its slaves in the whole-node world, with a name server and an operator."""
+
+from __future__ import annotations
+
+from system.mutants import HEALTHY, Mutant
+from system.sim.native_world.brokers import (
+    NAME_SERVER,
+    NAME_SERVER_ADDRESS,
+    NAME_SERVER_PORT,
+    configs_of,
+)
+from system.sim.native_world.clients import NativeClients
+from system.sim.native_world.settled import check_settled
+from system.sim.native_world.setup import MASTER, Setup
+from system.sim.run_trace import Trace
+from system.sim.schedule import Schedule, Settings
+from system.sim.trio_world.host import Host
+from system.sim.trio_world.programs import SimulatedNameServer
+from system.sim.trio_world.world import TrioWorld
+from system.sim.violation import Violated, Violation
+
+LOOK_EVERY_MS = 500.0
+LOST_LOOKS = 4
+"""So often in a row a slave is seen to need what its master has let expire; then it is wiped."""
+REPLACED_AFTER_MS = 300.0
+
+
+class NativeWorld(TrioWorld):
+    """One run of masters and slaves. `run` returns the first broken invariant, or None."""
+
+    def __init__(
+        self, setup: Setup, *, mutant: Mutant = HEALTHY, trace: Trace | None = None
+    ) -> None:
+        settings = Settings(
+            members=len(setup.nodes),
+            run_ms=setup.run_ms,
+            data_file_bytes=setup.file_bytes,
+            clients=0,
+        )
+        schedule = Schedule(seed=setup.seed, settings=settings, faults=setup.faults, calls=())
+        super().__init__(schedule, mutant=mutant, trace=trace, configs=configs_of(setup))
+        self.setup = setup
+        self.native_clients = NativeClients(self)
+        self.healed_ms = float(setup.healed_ms)
+        at = ("--host", NAME_SERVER_ADDRESS, "--port", str(NAME_SERVER_PORT))
+        self._names = SimulatedNameServer(self, NAME_SERVER, ("-m", "system.node.name_server", *at))
+        self._lost: dict[str, int] = {}
+
+    def run(self) -> Violation | None:
+        """Run to the end, or to the first broken invariant."""
+        self.heap.push(0.0, self._names.start)
+        self.heap.push(0.0, self.native_clients.start)
+        for at_ms, slave in self.setup.wiped:
+            self.heap.push(float(at_ms), self._wipe, slave)
+        self.heap.push(LOOK_EVERY_MS, self._look)
+        self.heap.push(self.setup.run_ms - 1.0, self._check_settled)
+        return super().run()
+
+    def _wipe(self, name: str) -> None:
+        """Let a slave lose its disk; it comes back as one without messages."""
+        host = self.members[name]
+        if host.is_up:
+            self.crash(host, loses_unsynced=True)
+            self.heap.push(self.clock.now_ms + REPLACED_AFTER_MS, self.restart, host)
+        host.lose_disk()
+        self.counts.fault("wipe")
+
+    def _look(self) -> None:
+        """What operators do: have slaves copy anew that need what has expired.
+
+        RocketMQ's slave never gets on by itself there.
+        """
+        master = self.members[MASTER]
+        for host in self.members.values():
+            if host is not master:
+                looks = self._lost.get(host.name, 0) + 1 if _is_lost(host, master) else 0
+                self._lost[host.name] = looks
+                if looks >= LOST_LOOKS:
+                    self._lost[host.name] = 0
+                    self.counts.fault("slave_behind_expired")
+                    self._wipe(host.name)
+        if self.clock.now_ms < self.setup.run_ms:
+            self.heap.push(self.clock.now_ms + LOOK_EVERY_MS, self._look)
+
+    def _check_settled(self) -> None:
+        """At last all is at the slaves that is at their master; their connections still stand."""
+        try:
+            check_settled(self)
+        except Violated as found:
+            self.violated(found, found.node)
+
+    def _check_end(self) -> None:
+        """All was looked at while the brokers still ran."""
+
+
+def _is_lost(slave: Host, master: Host) -> bool:
+    """Whether a slave's log ends in front of where its master's begins."""
+    if slave.node is None or master.node is None:
+        return False
+    end = slave.node.commit_log.end.position
+    return 0 < end < master.node.commit_log.begin.position

@@ -1,0 +1,126 @@
+"""Seeds of masters and slaves: clean seeds are clean, the same everywhere, and bugs are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.errors import UsageError
+from harness.simulation import Ask, Step
+from harness.targets.native_simulation import NODE, SLAVE_BEHIND_EXPIRED, NativeSimulator
+from harness.targets.sync_double_write import PLUGIN as SYNC
+from system.mutants import Mutant
+from system.native.ha import MasterConnection, SlaveConnection
+from system.node.native_parts import NativeParts
+from system.sim.faults import Crash, Cut
+from system.sim.native_world.run import run_seed
+from system.sim.native_world.setup import KEPT_MS, MASTER, Setup, draw_setup
+from system.sim.native_world.world import NativeWorld
+
+CUT_MS = 5_000
+SETUP = Setup(
+    seed=7,
+    role="ASYNC_MASTER",
+    slaves=1,
+    is_sync_flush=False,
+    file_bytes=4_096,
+    transfer_bytes_max=300,
+    tail_bytes_max=1_000,
+    reserved_ms=2_000,
+    sync_flush_timeout_ms=5_000,
+    slave_timeout_ms=3_000,
+    body_bytes_max=1_000,
+    sends_per_s=15,
+    healed_ms=2_500 + CUT_MS,
+    faults=(Cut(start_ms=2_000, duration_ms=CUT_MS, links=((MASTER, "n1"), ("n1", MASTER))),),
+    wiped=(),
+)
+"""A slave is cut off for longer than its master keeps what it then needs."""
+
+
+@pytest.mark.parametrize("seed", [5, 8])
+@pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
+def test_drawn_seeds_are_clean_and_the_same_each_time(role: str, seed: int) -> None:
+    first = run_seed(seed, 6_000, role)
+    assert first.violation is None
+    assert first.counts.acknowledged > 20
+    assert first.counts.faults
+    if seed == 8:
+        assert run_seed(seed, 6_000, role, trace=lambda _: None).digest == first.digest
+
+
+def test_a_master_without_slaves_has_none() -> None:
+    setup = draw_setup(1, "ASYNC_MASTER", 6_000, has_slaves=False)
+    assert (setup.nodes, setup.wiped) == ((MASTER,), ())
+    assert run_seed(1, 6_000, "ASYNC_MASTER", has_slaves=False).violation is None
+
+
+def test_a_slave_that_needs_what_has_expired_copies_anew() -> None:
+    world = NativeWorld(SETUP)
+    assert world.run() is None
+    assert world.counts.faults == {"cut": 1, "slave_behind_expired": 1, "wipe": 1}
+    begin = world.native_invariants.shadows["n1"].begin
+    assert begin > 0
+    assert begin % SETUP.file_bytes == 0
+
+
+def test_a_slave_that_is_far_behind_copies_what_is_in_older_files() -> None:
+    world = NativeWorld(msgspec.structs.replace(SETUP, reserved_ms=KEPT_MS))
+    assert world.run() is None
+    assert world.counts.faults == {"cut": 1}
+    assert world.native_invariants.shadows["n1"].begin == 0
+    assert world.native_invariants.shadows["n1"].end > 4 * SETUP.file_bytes
+
+
+DOWN = msgspec.structs.replace(
+    SETUP,
+    reserved_ms=KEPT_MS,
+    faults=(Crash(start_ms=2_000, duration_ms=CUT_MS, node="n1", loses_unsynced=False),),
+)
+
+
+class SendsAllItHas(SlaveConnection):
+    """A slave without messages is sent the whole log."""
+
+    def _begin(self, position: int) -> int:
+        return position or self._core.log.begin.position
+
+
+class TakesOneFile(MasterConnection):
+    """A slave takes nothing that stands in another file than the first."""
+
+    def _whole(self) -> int:
+        return 0 if self._core.log.end_position >= self._file_bytes else super()._whole()
+
+
+@pytest.mark.parametrize(
+    ("setup", "parts", "invariant"),
+    [
+        (SETUP, NativeParts(slave_connection=SendsAllItHas), "slave-begins-late"),
+        (DOWN, NativeParts(master_connection=TakesOneFile), "everybody-catches-up"),
+    ],
+)
+def test_copying_wrongly_is_found(setup: Setup, parts: NativeParts, invariant: str) -> None:
+    bug = Mutant("planted", native=parts)
+    found = NativeWorld(setup, mutant=bug).run()
+    assert found is not None
+    assert found.invariant == invariant
+
+
+def test_a_planted_bug_is_found_by_a_seed_and_replayed(tmp_path: Path) -> None:
+    simulator = SYNC.simulator
+    assert isinstance(simulator, NativeSimulator)
+    ask = Ask(seed=402, world=NODE, mutant="flush-stands-for-slave", virtual_s=8.0)
+    assert ask.mutant in simulator.mutants
+    steps: list[Step] = []
+    found = simulator.run(ask)
+    assert found.violation is not None
+    assert found.violation.invariant == "acknowledged-is-copied"
+    assert simulator.replay(ask, steps.append) == found.violation
+    assert steps[-1].at_ms == pytest.approx(found.violation.at_ms, abs=1.0)
+    assert {"wipe", SLAVE_BEHIND_EXPIRED} == set(found.saw) == set(simulator.occurrences)
+    assert simulator.states(NODE) == frozenset()
+    with pytest.raises(UsageError, match="by their seeds"):
+        simulator.replay_file(tmp_path / "run.json", steps.append)
