@@ -85,8 +85,8 @@ def load_tables(name: str, data: bytes | memoryview, tables: BrokerTables) -> No
             if 0 < level <= LEVELS_MAX:
                 tables.offsets.advance(DELIVERY_GROUP, topic, level - 1, offset)
     queue_id = TOPIC_QUEUE if name == TOPICS else OFFSET_QUEUE
-    if tables.state({}) != before:
-        tables.versions[queue_id] = max(tables.versions[queue_id] + 1, _counter(body))
+    version = tables.versions[queue_id] + (tables.state({}) != before)
+    tables.versions[queue_id] = max(version, _counter(body))
 
 
 def _load_topics(table: dict[str, Any], tables: BrokerTables) -> None:

@@ -50,12 +50,12 @@ class ConfigFiles:
     def load(self) -> None:
         """Take what the files say, or where one cannot be read, what it said before.
 
-        Raises StoreError where neither can.
+        All are written anew when they are due: a checkpoint may have known more than they say.
+        Raises StoreError where neither can be read.
         """
         self._disk.make_dirs(self._folder)
         for name in INTERVALS_MS:
             self._load(name)
-            self._saved[name] = self._state(name)
 
     async def run(self) -> None:
         """Write what has changed, when it is due, until cancelled. Raises DiskFailed."""

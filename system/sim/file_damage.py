@@ -19,6 +19,8 @@ MUST_BE_NOTICED = ("currterm", "snapshot", "syncedto", "syncedto_slot", "data")
 """A start may be refused; of a damaged `data` file and of one slot it need not be."""
 ALWAYS_NOTICED = ("currterm", "snapshot", "syncedto")
 REBUILT = ("checkpoint", "appliedto", "log_index", "consumequeue", "key_index")
+OF_A_BROKER = ("checkpoint", "appliedto", "consumequeue", "key_index")
+"""What a broker without a group builds anew."""
 _ALL_WAYS = ("bit", "zeros", "short", "gone")
 WAYS: Mapping[str, tuple[str, ...]] = {
     "currterm": _ALL_WAYS,
@@ -39,7 +41,17 @@ _SLOT_USED_BYTES = 60
 
 def damage_file(platter: Platter, root: str, node: str, file: str, way: str, place: float) -> bool:
     """Damage one file of a node whose process has ended; False where there is no such file."""
-    path = _path_of(platter, root, node, file, place)
+    return _damage(
+        platter, _path_of(platter, root, f"{root}/dledger-{node}", file, place), file, way, place
+    )
+
+
+def damage_broker_file(platter: Platter, root: str, file: str, way: str, place: float) -> bool:
+    """Damage one of OF_A_BROKER at a broker without a group; False where there is none."""
+    return _damage(platter, _path_of(platter, root, root, file, place), file, way, place)
+
+
+def _damage(platter: Platter, path: str | None, file: str, way: str, place: float) -> bool:
     if path is None or platter.written_size(path) < 2:
         return False
     size = platter.written_size(path)
@@ -62,8 +74,7 @@ def damage_file(platter: Platter, root: str, node: str, file: str, way: str, pla
     return True
 
 
-def _path_of(platter: Platter, root: str, node: str, file: str, place: float) -> str | None:
-    folder = f"{root}/dledger-{node}"
+def _path_of(platter: Platter, root: str, folder: str, file: str, place: float) -> str | None:
     fixed = {
         "currterm": f"{folder}/currterm",
         "snapshot": f"{folder}/snapshot",

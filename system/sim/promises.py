@@ -221,6 +221,10 @@ PROMISES: dict[str, Promise] = {
         "A slave has its master's topics, offsets and progress of deliveries after a while.",
         "Who makes it master consumes much once more, or passes over what nobody has consumed.",
     ),
+    "what-was-there-is-kept": Promise(
+        "What a broker had for half a minute is there again behind a loss of power.",
+        "Whoever takes over has messages, but not what their consumers have done.",
+    ),
     "slave-knows-master": Promise(
         "A slave tells clients where its master is.",
         "They would ask it again and again for what only its master does.",

@@ -9,9 +9,14 @@ from harness.targets import native_brokers
 from harness.targets.multi_master import PLUGIN as MASTERS
 from harness.targets.simulated_group import BrokerGroup
 from system import mutants
+from system.broker.broker_state import BrokerState
+from system.broker.broker_tables import BrokerTables
+from system.broker.limits import BrokerConfig
+from system.native.config_files import TOPICS, encode_tables, load_tables
 from system.sim.trio_world.config_watch import SavedFiles, _behind
 from system.sim.violation import Violated
 from system.store.disk import DiskFailed, StoreError
+from system.store.group_events import TOPIC_QUEUE
 from tests.sim.test_native_invariants import play, send, tried
 
 SAVE_S = 11.0
@@ -73,3 +78,19 @@ def test_a_file_that_cannot_be_read_is_told_unless_the_disk_fails() -> None:
 )
 def test_the_offset_that_is_older_is_named(saved: object, loaded: object, said: str) -> None:
     assert _behind(loaded, saved) == (f"{said} been saved" if said else "")
+
+
+def test_a_count_of_changes_that_falls_is_told() -> None:
+    tables = BrokerTables(BrokerConfig(), BrokerState({}, {}, {}))
+    tables.versions[TOPIC_QUEUE] = 3
+    saved = SavedFiles()
+    data = encode_tables(TOPICS, tables, 0)
+    saved.begins(TOPICS, data)
+    saved.check(BrokerTables(BrokerConfig(), BrokerState({}, {}, {})))  # nobody knows yet
+    saved.done(TOPICS)
+    saved.check(tables)
+    begun = BrokerTables(BrokerConfig(), BrokerState({}, {}, {}))
+    with pytest.raises(Violated, match="begins at change 0, change 3 had been saved"):
+        saved.check(begun)
+    load_tables(TOPICS, data, begun)  # which says nothing new, but how often it was changed
+    saved.check(begun)

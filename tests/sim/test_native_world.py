@@ -12,11 +12,14 @@ from harness.simulation import Ask, Step
 from harness.targets.native_simulation import NODE, SLAVE_BEHIND_EXPIRED, NativeSimulator
 from harness.targets.sync_double_write import PLUGIN as SYNC
 from system.mutants import Mutant
+from system.native.config_files import DELAYS
 from system.native.ha import MasterConnection, SlaveConnection
+from system.node.config_files import ConfigFiles
 from system.node.native_parts import NativeParts
 from system.sim.faults import Crash, Cut
+from system.sim.file_damage import OF_A_BROKER
 from system.sim.native_world.run import run_seed
-from system.sim.native_world.setup import KEPT_MS, MASTER, Setup, draw_setup
+from system.sim.native_world.setup import KEPT_MS, MASTER, FileDamage, Setup, draw_setup
 from system.sim.native_world.world import NativeWorld
 
 CUT_MS = 5_000
@@ -124,3 +127,33 @@ def test_a_planted_bug_is_found_by_a_seed_and_replayed(tmp_path: Path) -> None:
     assert simulator.states(NODE) == frozenset()
     with pytest.raises(UsageError, match="by their seeds"):
         simulator.replay_file(tmp_path / "run.json", steps.append)
+
+
+@pytest.mark.parametrize("file", OF_A_BROKER)
+@pytest.mark.parametrize("node", [MASTER, "n1"])
+def test_what_is_lost_beside_a_whole_log_is_built_anew(file: str, node: str) -> None:
+    one = FileDamage(at_ms=3_000, node=node, file=file, way="short", place=0.5)
+    setup = msgspec.structs.replace(
+        SETUP, reserved_ms=KEPT_MS, healed_ms=4_000, faults=(), damages=(one,), last_damage=one
+    )
+    world = NativeWorld(setup)
+    assert world.run() is None
+    assert world.counts.files_damaged >= 2
+
+
+class NoDelays(ConfigFiles):
+    """How far deliveries are stands in the checkpoint alone."""
+
+    async def _save(self, name: str) -> None:
+        if name != DELAYS:
+            await super()._save(name)
+
+
+def test_a_slave_that_takes_over_without_the_progress_of_deliveries_is_found() -> None:
+    lost = FileDamage(at_ms=0, node="", file="appliedto", way="gone", place=0.0)
+    setup = msgspec.structs.replace(SETUP, last_damage=lost)
+    assert NativeWorld(setup).run() is None
+    bug = Mutant("planted", native=NativeParts(config_files=NoDelays))
+    found = NativeWorld(setup, mutant=bug).run()
+    assert found is not None
+    assert found.invariant == "what-was-there-is-kept"

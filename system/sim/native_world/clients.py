@@ -109,7 +109,11 @@ class NativeClients:
         operation = self._operation(number, APPEND, queue, size)
         try:
             sent = await producer.send(
-                TOPIC, operation.body, properties=properties, queue=_queue(queue)
+                TOPIC,
+                operation.body,
+                keys=f"k{operation.number}",
+                properties=properties,
+                queue=_queue(queue),
             )
         except RefusedError:
             self._end(operation, FAIL)

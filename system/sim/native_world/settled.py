@@ -10,6 +10,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from system.broker.broker import Broker
+from system.broker.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
+from system.broker.group_offsets import key_of
 from system.native.core import NativeCore
 from system.node.node import Node
 from system.sim.native_invariants import NativeShadow
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 EXPIRED_AFTER_MS = 10_000
 """How long a file may stay once its time is over: a node looks each second, at what is saved."""
 Queue = tuple[bytes, int]
+Offsets = dict[str, dict[int, int]]
+_DELIVERY_KEY = key_of(DELIVERY_GROUP, SCHEDULE_TOPIC.decode())
 
 
 def check_settled(world: NativeWorld) -> None:
@@ -46,6 +50,48 @@ def check_settled(world: NativeWorld) -> None:
         raise Violated(
             "slaves-are-counted", f"it tells of {connected} of {world.setup.slaves}", MASTER
         )
+
+
+class Settled:
+    """What a master had when all was settled: log, topics, offsets and progress of deliveries."""
+
+    def __init__(self, end: int, topics: object, offsets: Offsets) -> None:
+        self._end = end
+        self._topics = topics
+        self._offsets = offsets
+
+    @classmethod
+    def of(cls, world: NativeWorld) -> Settled:
+        """Look at a master that runs."""
+        node = _running(world.members[MASTER])
+        tables = node.broker.tables
+        return cls(node.commit_log.end.position, tables.topics.state(), tables.offsets.state())
+
+    def check_kept(self, world: NativeWorld) -> None:
+        """Whoever is left has all of it, behind a loss of power. Raises Violated."""
+        for name, host in world.present.items():
+            broker = _running(host).broker
+            for what, has, wanted in (
+                ("log", world.native_invariants.shadows[name].end, self._end),
+                ("topics", broker.tables.topics.state(), self._topics),
+                ("offsets", broker.tables.offsets.state(), self._offsets_at(broker)),
+            ):
+                if has != wanted:
+                    raise Violated("what-was-there-is-kept", f"{what}: {has}, not {wanted}", name)
+            _check_queues(name, broker, world.native_invariants.shadows[name])
+
+    def _offsets_at(self, broker: Broker) -> Offsets:
+        """Return what a broker is to have of them.
+
+        A master takes progress back to the end of a queue that begins anew (`delay_delivery`).
+        """
+        if not broker.core.is_ready or _DELIVERY_KEY not in self._offsets:
+            return self._offsets
+        done = {
+            level: min(offset, broker.queues.end((SCHEDULE_TOPIC, level)))
+            for level, offset in self._offsets[_DELIVERY_KEY].items()
+        }
+        return {**self._offsets, _DELIVERY_KEY: done}
 
 
 def _running(host: Host) -> Node:
@@ -139,6 +185,11 @@ def _check_tables(name: str, slave: Broker, master: Broker) -> None:
     ):
         if has != wanted:
             raise Violated("slave-has-tables", f"{what}: {has} and not {wanted}", name)
+    for queue_id, changes in master.tables.versions.items():
+        counted = slave.tables.versions[queue_id]
+        if counted < changes:
+            why = f"it counts {counted} changes, its master {changes}"
+            raise Violated("slave-has-tables", why, name)
 
 
 def _check_known_master(name: str, node: Node, master: Host) -> None:

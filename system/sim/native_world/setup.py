@@ -11,6 +11,7 @@ import msgspec
 
 from system.sim.draws import Draws, Stream
 from system.sim.faults import AnyFault, Crash, Cut, FullDisk, Pause, SlowDisk, StallDisk, Stop
+from system.sim.file_damage import OF_A_BROKER, WAYS
 
 MASTER = "n0"
 CALM_MS = 1_500
@@ -20,7 +21,24 @@ SETTLE_MS = 30_000
 
 Within that it has all that its master has: log, queues, topics, offsets, progress of deliveries.
 """
+TAKE_OVER_MS = 3_000
+"""Behind that the master is gone for good, and its slaves lose their power and start again."""
 KEPT_MS = 3_600_000
+_LONGEST_MS = {"cut": 12_000, "away": 12_000, "stall": 6_000}
+_LONGEST_OF_OTHERS_MS = 2_500
+
+
+class FileDamage(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that is lost or damaged beside a log that is whole.
+
+    `file` and `way` are those of `system.sim.file_damage`; `place` (0.0 to 1.0) is where.
+    """
+
+    at_ms: int
+    node: str
+    file: str
+    way: str
+    place: float
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +51,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         sends_per_s: how many messages are sent.
         faults: what happens to the machines and between them.
         wiped: when a slave loses its disk, and which.
+        damages: when a file of a node is damaged that can be built anew, its process killed.
+        last_damage: the same of each node that is left, as its power goes in the end.
     """
 
     seed: int
@@ -50,6 +70,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     healed_ms: int
     faults: tuple[AnyFault, ...]
     wiped: tuple[tuple[int, str], ...]
+    damages: tuple[FileDamage, ...] = ()
+    last_damage: FileDamage | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -59,6 +81,11 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def run_ms(self) -> int:
         """When the run is over."""
+        return self.settled_ms + TAKE_OVER_MS
+
+    @property
+    def settled_ms(self) -> int:
+        """When slaves have all that their master has."""
         return self.healed_ms + SETTLE_MS
 
 
@@ -69,6 +96,10 @@ def draw_setup(seed: int, role: str, run_ms: int, *, has_slaves: bool = True) ->
     file_bytes = draw.choice((4_096, 8_192, 16_384, 65_536))
     slaves = draw.choice((1, 1, 2)) if has_slaves else 0
     faults = draw_faults(draws.stream("native_world/faults"), slaves, run_ms)
+    reserved_ms = draw.choice((2_000, 4_000, 8_000, KEPT_MS))
+    damage = draws.stream("native_world/damage")
+    # A queue whose messages have all expired begins at 0 when it is built anew, as RocketMQ's does.
+    damages = _draw_damages(damage, slaves, run_ms) if reserved_ms == KEPT_MS else ()
     return Setup(
         seed=seed,
         role=role,
@@ -77,7 +108,7 @@ def draw_setup(seed: int, role: str, run_ms: int, *, has_slaves: bool = True) ->
         file_bytes=file_bytes,
         transfer_bytes_max=draw.choice((50, 300, 2_000, 32_768)),
         tail_bytes_max=draw.choice((1, 1_000, 10_000, 1 << 20)),
-        reserved_ms=draw.choice((2_000, 4_000, 8_000, KEPT_MS)),
+        reserved_ms=reserved_ms,
         sync_flush_timeout_ms=draw.choice((200, 1_000, 5_000)),
         slave_timeout_ms=draw.choice((200, 1_000, 3_000)),
         body_bytes_max=min(file_bytes // 2, draw.choice((100, 1_000, 3_000))),
@@ -85,35 +116,39 @@ def draw_setup(seed: int, role: str, run_ms: int, *, has_slaves: bool = True) ->
         healed_ms=run_ms,
         faults=faults,
         wiped=_draw_wiped(draws.stream("native_world/wiped"), slaves, run_ms),
+        damages=damages,
+        last_damage=_draw_damage(damage, "", run_ms) if damage.chance(0.6) else None,
     )
 
 
 def draw_faults(draw: Stream, slaves: int, run_ms: int) -> tuple[AnyFault, ...]:
     """Draw the faults of a run, all over by `run_ms`."""
     kinds = draw.sample(("cut", "crash", "pause", "stall", "slow", "stop", "full"), 4)
-    if slaves and "cut" not in kinds:
-        kinds[0] = "cut"
+    if slaves:
+        kinds[:2] = ["cut", "away"]
     faults = [_draw_fault(draw, draw.choice(kinds), slaves, run_ms) for _ in range(10)]
     return tuple(sorted(faults, key=lambda fault: fault.start_ms))
 
 
 def _draw_fault(draw: Stream, kind: str, slaves: int, run_ms: int) -> AnyFault:
     start_ms = draw.randrange(CALM_MS, max(CALM_MS + 1, run_ms - 500))
-    longest = 12_000 if kind == "cut" else 6_000 if kind == "stall" else 2_500
+    longest = _LONGEST_MS.get(kind, _LONGEST_OF_OTHERS_MS)
     duration_ms = max(50, min(int(draw.uniform(0.03, 1.0) ** 2 * longest), run_ms - start_ms))
     node = f"n{draw.randint(0, slaves)}"
     if kind == "cut" and slaves:
         slave = f"n{draw.randint(1, slaves)}"
         ways = draw.choice((((MASTER, slave), (slave, MASTER)), ((MASTER, slave),)))
         return Cut(start_ms=start_ms, duration_ms=duration_ms, links=ways)
+    if kind == "away":
+        # What it is sent meanwhile waits in no connection: it must ask for it, if it is still kept.
+        slave = f"n{draw.randint(1, slaves)}"
+        return Crash(start_ms=start_ms, duration_ms=duration_ms, node=slave, loses_unsynced=False)
     if kind == "crash":
-        # Without slaves there is nobody who has more than a master that lost its power.
-        may_lose = node != MASTER or not slaves
         return Crash(
             start_ms=start_ms,
             duration_ms=duration_ms,
             node=node,
-            loses_unsynced=may_lose and draw.chance(0.5),
+            loses_unsynced=draw.chance(0.5) and node != MASTER,
         )
     if kind == "stall":
         return StallDisk(start_ms=start_ms, duration_ms=duration_ms, node=node)
@@ -131,6 +166,20 @@ def _draw_fault(draw: Stream, kind: str, slaves: int, run_ms: int) -> AnyFault:
             spare_bytes=draw.choice((0, 1_000, 20_000)),
         )
     return Pause(start_ms=start_ms, duration_ms=duration_ms, node=node)
+
+
+def _draw_damages(draw: Stream, slaves: int, run_ms: int) -> tuple[FileDamage, ...]:
+    found = [
+        _draw_damage(draw, f"n{draw.randint(0, slaves)}", draw.randrange(CALM_MS, run_ms))
+        for _ in range(draw.randint(0, 3))
+    ]
+    return tuple(sorted(found, key=lambda damage: damage.at_ms))
+
+
+def _draw_damage(draw: Stream, node: str, at_ms: int) -> FileDamage:
+    file = draw.choice(OF_A_BROKER)
+    way = draw.choice(WAYS[file])
+    return FileDamage(at_ms=at_ms, node=node, file=file, way=way, place=draw.random())
 
 
 def _draw_wiped(draw: Stream, slaves: int, run_ms: int) -> tuple[tuple[int, str], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from system.mutants import HEALTHY, Mutant
+from system.sim.file_damage import damage_broker_file
 from system.sim.native_world.brokers import (
     NAME_SERVER,
     NAME_SERVER_ADDRESS,
@@ -10,11 +11,11 @@ from system.sim.native_world.brokers import (
     configs_of,
 )
 from system.sim.native_world.clients import NativeClients
-from system.sim.native_world.settled import check_settled
-from system.sim.native_world.setup import MASTER, Setup
+from system.sim.native_world.settled import Settled, check_settled
+from system.sim.native_world.setup import MASTER, FileDamage, Setup
 from system.sim.run_trace import Trace
 from system.sim.schedule import Schedule, Settings
-from system.sim.trio_world.host import Host
+from system.sim.trio_world.host import STORE_ROOT, Host
 from system.sim.trio_world.programs import SimulatedNameServer
 from system.sim.trio_world.world import TrioWorld
 from system.sim.violation import Violated, Violation
@@ -45,6 +46,7 @@ class NativeWorld(TrioWorld):
         at = ("--host", NAME_SERVER_ADDRESS, "--port", str(NAME_SERVER_PORT))
         self._names = SimulatedNameServer(self, NAME_SERVER, ("-m", "system.node.name_server", *at))
         self._lost: dict[str, int] = {}
+        self._settled: Settled | None = None
 
     def run(self) -> Violation | None:
         """Run to the end, or to the first broken invariant."""
@@ -52,8 +54,11 @@ class NativeWorld(TrioWorld):
         self.heap.push(0.0, self.native_clients.start)
         for at_ms, slave in self.setup.wiped:
             self.heap.push(float(at_ms), self._wipe, slave)
+        for damage in self.setup.damages:
+            self.heap.push(float(damage.at_ms), self._kill_and_damage, damage)
         self.heap.push(LOOK_EVERY_MS, self._look)
-        self.heap.push(self.setup.run_ms - 1.0, self._check_settled)
+        self.heap.push(self.setup.settled_ms - 1.0, self._check_settled)
+        self.heap.push(self.setup.run_ms - 1.0, self._check_taken_over)
         return super().run()
 
     def _wipe(self, name: str) -> None:
@@ -65,11 +70,27 @@ class NativeWorld(TrioWorld):
         host.lose_disk()
         self.counts.fault("wipe")
 
+    def _kill_and_damage(self, damage: FileDamage) -> None:
+        """Kill a broker that runs; when it starts again one of its files is damaged."""
+        host = self.members[damage.node]
+        if host.is_up and not host.is_paused:
+            self.crash(host, loses_unsynced=False)
+            self.heap.push(self.clock.now_ms + REPLACED_AFTER_MS, self.restart, host)
+            self._damage(host, damage)
+
+    def _damage(self, host: Host, damage: FileDamage) -> None:
+        platter = host.disk.platter
+        if damage_broker_file(platter, STORE_ROOT, damage.file, damage.way, damage.place):
+            self.counts.files_damaged += 1
+            self.counts.fault(f"damage_{damage.file}")
+
     def _look(self) -> None:
         """What operators do: have slaves copy anew that need what has expired.
 
         RocketMQ's slave never gets on by itself there.
         """
+        if self.clock.now_ms > self.setup.settled_ms - LOOK_EVERY_MS:
+            return
         master = self.members[MASTER]
         for host in self.members.values():
             if host is not master:
@@ -79,13 +100,28 @@ class NativeWorld(TrioWorld):
                     self._lost[host.name] = 0
                     self.counts.fault("slave_behind_expired")
                     self._wipe(host.name)
-        if self.clock.now_ms < self.setup.run_ms:
-            self.heap.push(self.clock.now_ms + LOOK_EVERY_MS, self._look)
+        self.heap.push(self.clock.now_ms + LOOK_EVERY_MS, self._look)
 
     def _check_settled(self) -> None:
         """At last all is at the slaves that is at their master; their connections still stand."""
         try:
             check_settled(self)
+        except Violated as found:
+            self.violated(found, found.node)
+            return
+        self._settled = Settled.of(self)
+        for host in self.members.values():
+            self.crash(host, loses_unsynced=True)
+            if self.setup.last_damage is not None:
+                self._damage(host, self.setup.last_damage)
+            host.is_gone = host.name == MASTER and self.setup.slaves > 0
+            self.heap.push(self.clock.now_ms + REPLACED_AFTER_MS, self.restart, host)
+
+    def _check_taken_over(self) -> None:
+        """Who is left has kept all that there was for long before the power went."""
+        assert self._settled is not None, "the run went on"
+        try:
+            self._settled.check_kept(self)
         except Violated as found:
             self.violated(found, found.node)
 

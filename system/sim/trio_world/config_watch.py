@@ -11,14 +11,17 @@ from functools import partial
 from typing import Any, Final
 
 from system.broker.broker_tables import BrokerTables
-from system.native.config_files import DELAYS, OFFSETS, encode_tables
+from system.native.config_files import DELAYS, OFFSETS, TOPICS, encode_tables
 from system.node.config_files import ConfigFiles
 from system.remoting.fastjson import loads
 from system.sim.violation import Violated
 from system.store.disk import DiskFailed, DiskFull, StoreError
+from system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 
 WATCHED: Final = (OFFSETS, DELAYS)
 TABLE: Final = "offsetTable"
+COUNTED: Final = {TOPICS: TOPIC_QUEUE, OFFSETS: OFFSET_QUEUE}
+"""Files that say how often a table was changed, and which table that is."""
 Report = Callable[[Violated], None]
 
 
@@ -28,16 +31,22 @@ class SavedFiles:
     def __init__(self) -> None:
         self._saved: dict[str, Any] = {}
         self._begun: dict[str, list[Any]] = {}
+        self._counted: dict[str, int] = {}
+        self._counts_begun: dict[str, int] = {}
 
     def begins(self, name: str, data: bytes) -> None:
         """A file is about to be replaced: from now on either may be found."""
         if name in WATCHED:
             self._begun.setdefault(name, []).append(_table(data))
+        if name in COUNTED:
+            self._counts_begun[name] = loads(data).get("dataVersion", {}).get("counter", 0)
 
     def done(self, name: str) -> None:
         """It has been."""
         if begun := self._begun.pop(name, None):
             self._saved[name] = begun[-1]
+        if name in self._counts_begun:
+            self._counted[name] = self._counts_begun.pop(name)
 
     def check(self, tables: BrokerTables) -> None:
         """Compare with what a process has loaded. Raises Violated."""
@@ -46,6 +55,11 @@ class SavedFiles:
             behind = [_behind(loaded, one) for one in (saved, *self._begun.get(name, ()))]
             if all(behind):
                 raise Violated("saved-is-loaded", f"{name}: {behind[0]}")
+        for name, counted in self._counted.items():
+            begins = tables.versions[COUNTED[name]]
+            if begins < counted:
+                why = f"{name}: it begins at change {begins}, change {counted} had been saved"
+                raise Violated("saved-is-loaded", why)
 
     def unreadable(self, error: StoreError) -> None:
         """A process could not load. Raises Violated where it had saved, and its disk is well."""
