@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
+from system.raft.batch import LogEnd
 from system.sim.disk import SimDisk
 from system.store.commit_log import CommitLog
 
@@ -42,6 +43,11 @@ class Folder:
             self.settings.index_file_bytes,
             self.native,
         )
+
+    def end_on(self, disk: SimDisk) -> LogEnd:
+        """Open the log as it stands on a disk; return its end. Raises StoreError."""
+        self.disk = disk
+        return self.open().end
 
     def start(self) -> None:
         """Read all that a start without a checkpoint reads. Raises StoreError."""

@@ -221,6 +221,10 @@ PROMISES: dict[str, Promise] = {
         "A slave has its master's topics, offsets and progress of deliveries after a while.",
         "Who makes it master consumes much once more, or passes over what nobody has consumed.",
     ),
+    "cut-is-for-good": Promise(
+        "What a start finds is durable, and a torn tail that it cuts off never comes back.",
+        "Behind the next loss of power the log is another than the one it went on with.",
+    ),
     "what-was-there-is-kept": Promise(
         "What a broker had for half a minute is there again behind a loss of power.",
         "Whoever takes over has messages, but not what their consumers have done.",

@@ -11,6 +11,7 @@ from system.mutants import HEALTHY, Mutant
 from system.raft.protocol import InvariantError, Message, Role
 from system.sim.broken_folders import check_broken, check_flips, check_outside
 from system.sim.broken_hints import check_hints
+from system.sim.broken_recovery import check_recovery
 from system.sim.clients import TOPIC_BYTES, Clients, stored_numbers
 from system.sim.counts import Counts
 from system.sim.disk import PowerLoss
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 BROKEN = 0.4
 """After which part of the seeds starts on broken folders are tried."""
+RECOVERIES = 2
+"""How many copies of a disk are started on with a torn tail."""
 HINTS = 2
 """On so many copies then what a start may go by is broken."""
 SETTLE_MS_MAX = 4000.0
@@ -278,6 +281,7 @@ class World:
         check_refusals(history, stored_numbers(self.native.newer(self.invariants.queues)))
         self._check_live()
         self._check_broken()
+        self._check_recoveries()
 
     def _check_broken(self) -> None:
         """Have copies of one node's disk broken, and see that no start passes it over."""
@@ -296,6 +300,24 @@ class World:
             self.counts.broken += check_broken(*args, is_upgraded=is_upgraded)
             for _ in range(HINTS):
                 self.counts.broken += check_hints(Folder(*args), QUEUE_FILE_BYTES, key)
+
+    def _check_recoveries(self) -> None:
+        """Start on copies of one node's disk, with a torn tail, again and again."""
+        draw = self.draws.stream("broken_recovery")
+        up = [member for member in self.members.values() if member.is_up]
+        if not up or not draw.chance(BROKEN):
+            return
+        member, settings = draw.choice(up), self.settings
+        folder = Folder(member.disk, ROOT, member.name, NATIVE_FOLDER, settings, draw)
+        for _ in range(RECOVERIES):
+            self.counts.broken += check_recovery(
+                member.disk,
+                folder.end_on,
+                f"{folder.path}/data",
+                settings.data_file_bytes,
+                draw,
+                member.name,
+            )
 
     def _check_live(self) -> None:
         """After the last fault is mended the group acknowledges, and everybody catches up."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from system.mutants import HEALTHY, Mutant
+from system.raft.batch import LogEnd
+from system.sim.broken_recovery import check_recovery
+from system.sim.disk import SimDisk
 from system.sim.file_damage import damage_broker_file
 from system.sim.native_world.brokers import (
     NAME_SERVER,
@@ -19,6 +22,7 @@ from system.sim.trio_world.host import STORE_ROOT, Host
 from system.sim.trio_world.programs import SimulatedNameServer
 from system.sim.trio_world.world import TrioWorld
 from system.sim.violation import Violated, Violation
+from system.store.native_commit_log import NativeCommitLog
 
 LOOK_EVERY_MS = 500.0
 LOST_LOOKS = 4
@@ -122,8 +126,20 @@ class NativeWorld(TrioWorld):
         assert self._settled is not None, "the run went on"
         try:
             self._settled.check_kept(self)
+            self._check_recoveries()
         except Violated as found:
             self.violated(found, found.node)
+
+    def _check_recoveries(self) -> None:
+        """Start on copies of each broker's disk, with a torn tail, again and again."""
+        draw = self.draws.stream("native_world/recovery")
+        folder, file_bytes = f"{STORE_ROOT}/commitlog", self.setup.file_bytes
+
+        def end_on(disk: SimDisk) -> LogEnd:
+            return NativeCommitLog.open(disk, STORE_ROOT, folder, file_bytes).end
+
+        for name, host in self.present.items():
+            self.counts.broken += check_recovery(host.disk, end_on, folder, file_bytes, draw, name)
 
     def _check_end(self) -> None:
         """All was looked at while the brokers still ran."""
