@@ -88,7 +88,7 @@ class ForeignLog:
         """
         assert log.end == LogEnd()
         state, committed_index = self._state(), self._committed_index()
-        for batch in self._batches():
+        for batch in self._batches(committed_index):
             log.append(batch)
         if log.end.index < committed_index:
             raise ForeignLogRefused(
@@ -101,12 +101,18 @@ class ForeignLog:
         log.save_checkpoint(committed_index)
         return Imported(log.end, committed_index, state)
 
-    def _batches(self) -> Iterator[Batch]:
-        """Yield the entries with their CRCs computed, by term and file, a part at a time."""
+    def _batches(self, committed_index: int) -> Iterator[Batch]:
+        """Yield the entries with their CRCs computed, by term and file, a part at a time.
+
+        A follower that removed entries left their bytes there: behind what was committed an entry
+        of an older term, or of another index, is none of the log (DLedgerMmapFileStore.recover).
+        """
         end = LogEnd()
         first, parts, size = 0, list[bytes](), 0
         for position, entry in self._entries():
             _, _, index, term, *_ = HEADER.unpack_from(entry)
+            if end.index >= committed_index and (index != end.index + 1 or term < end.term):
+                break
             is_other = term != end.term or position != end.position or size >= BATCH_BYTES
             if parts and is_other:
                 yield Batch(first, len(parts), end.term, end.position - size, b"".join(parts))

@@ -100,6 +100,18 @@ def test_what_was_torn_behind_the_committed_is_left_out(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_what_a_follower_removed_is_left_out(tmp_path: Path, skipped: int) -> None:
+    """DLedger moves its end back and writes no zeros: an older entry stands behind the last."""
+    written = foreign_log(tmp_path, committed=COUNT - 2)
+    at = written.places[-1]
+    poke(tmp_path, at + 8, struct.pack(">qq", COUNT - 1 + skipped, 1 + skipped))
+    assert run_import(tmp_path) == 0
+    log = imported(tmp_path)
+    assert (log.end.index, log.end.term) == (COUNT - 2, 2)
+    log.close()
+
+
 def poke(folder: Path, position: int, data: bytes) -> None:
     start = position // FILE_BYTES * FILE_BYTES
     path = folder / "store" / "dledger-n0" / "data" / f"{start:020d}"
