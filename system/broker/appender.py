@@ -14,6 +14,7 @@ from system.broker.core import Core
 from system.broker.limits import BrokerConfig
 from system.broker.log_format import DLEDGER_FORMAT, Builder, LogFormat
 from system.broker.reput import Reput
+from system.raft.batch import Batch
 from system.raft.membership import Membership
 from system.raft.protocol import (
     DiskFullError,
@@ -23,7 +24,7 @@ from system.raft.protocol import (
     TransferError,
 )
 from system.remoting.codes import ResponseCode
-from system.store.entry import EntryTooLarge
+from system.store.entry import EntryTooLarge, iter_messages
 from system.store.group_events import (
     EVENT_TOPIC,
     MEMBERSHIP_QUEUE,
@@ -133,13 +134,20 @@ class Appender:
         self.builder.add(
             EVENT_TOPIC,
             TERM_START_QUEUE,
-            offset + core.log.term_starts_after(self._reput.applied_index),
+            offset + self._term_starts_after(self._reput.applied_index),
             f"{core.member} leads term {core.term}".encode(),
             TERM_START_PROPERTIES,
             store_ms=wall_ms,
             born_ms=wall_ms,
         )
         self.append(now_ms)  # where it is refused, the core asks again
+
+    def _term_starts_after(self, index: int) -> int:
+        """How many entries behind `index` say that a term starts: none of an imported log does."""
+        log = self._core.log
+        return sum(
+            _is_term_start(log.batches_from(first, 1)[0]) for first in log.term_starts_after(index)
+        )
 
     def take_over(self, now_ms: float, wall_ms: int) -> None:
         """Append what is to be taken over from before the group, once in a term."""
@@ -232,3 +240,9 @@ class Appender:
     def _void(self, stands_to: int) -> None:
         for forget in self.voided:
             forget(stands_to)
+
+
+def _is_term_start(batch: Batch) -> bool:
+    """Whether a batch begins with the entry that a new leader writes."""
+    *_, topic, queue_id, _ = next(iter_messages(batch.data, batch.position))
+    return (topic, queue_id) == (EVENT_TOPIC, TERM_START_QUEUE)

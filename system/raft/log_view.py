@@ -52,9 +52,9 @@ class LogView:
         """Term of the last entry; the begin's (-1 for a new log) where none is kept."""
         return self._terms[-1]
 
-    def term_starts_after(self, index: int) -> int:
-        """How many terms begin behind entry `index`, which is at or behind the begin."""
-        return len(self._firsts) - bisect_right(self._firsts, index)
+    def term_starts_after(self, index: int) -> list[int]:
+        """First entries of the terms that begin behind `index`, which is at or behind the begin."""
+        return self._firsts[bisect_right(self._firsts, index) :]
 
     def end(self) -> LogEnd:
         """Return the log's end with its chain CRC, for whoever encodes what follows."""
