@@ -8,11 +8,13 @@ is durable (group commit); messages and replies leave at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from system.broker.broker import Broker
 from system.broker.broker_state import ranges_of
 from system.broker.log_format import Dispatch
+from system.broker.mode import DLEDGER
 from system.broker.native import native_dispatches, upgraded_snapshot
 from system.node.data_files import DataFiles
 from system.raft.batch import LogEnd
@@ -125,6 +127,8 @@ class SimMember:
         settings, mutant = world.settings, world.mutant
         self.incarnation += 1
         self.disk.begin_process()
+        if self.incarnation == 1:
+            world.older.bring(self.disk, ROOT, self.name)
         stopped_at, self._stopped_at = self._stopped_at, None
         self.log = mutant.commit_log.open(
             self.disk,
@@ -160,6 +164,7 @@ class SimMember:
             reader=files.queues,
             key_reader=files.keys if settings.key_items_max else None,
             native=native,
+            mode=replace(DLEDGER, to_take_over=world.older.to_take_over(self.name)),
         )
         self._data_files = DataFiles(self.log, settings.data_file_bytes)
         self.shadow = world.invariants.started(self.name, self.core, self.log)
@@ -338,6 +343,7 @@ class SimMember:
         self._pumps += 1
         if self._pumps % LOOK_EVERY == 0:
             check_bounds(self.name, self.broker, self.core)
+            world.older.check_serving(self.broker, self.name)
             check_handles(self.name, self.disk)
         if effects.role_changes:
             self._note_roles(effects.role_changes)

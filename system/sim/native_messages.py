@@ -70,15 +70,6 @@ class NativeMessages:
             file.close()
         disk.sync_dir(folder)
 
-    def newer(self, queues: Queues) -> list[bytes]:
-        """Return the messages of the run's topic in `queues` that stand behind the native ones."""
-        return [
-            message
-            for queue, messages in queues.items()
-            if queue[0] == self._topic
-            for message in messages[len(self.queues.get(queue, ())) :]
-        ]
-
     def _fill(self, shape: str) -> None:
         start = 0
         if shape == "expired_front":

@@ -89,6 +89,14 @@ PROMISES: dict[str, Promise] = {
         "Term and vote that were made durable are found again after any crash.",
         "A member that forgets its vote votes twice in a term, and two leaders are elected.",
     ),
+    "older-log-stays": Promise(
+        "What a broker or a group had stored before it became this group is there afterwards.",
+        "An upgrade would cost messages that were acknowledged years ago.",
+    ),
+    "older-config-stays": Promise(
+        "A member serves once the group has the topics and offsets of before, and keeps them.",
+        "Consumer groups would begin anew, or skip what they have not seen.",
+    ),
     "acknowledged-is-durable": Promise(
         "A follower acknowledges an entry only once the entry is on its own disk.",
         "The leader counts copies that a crash takes away: a majority that is none.",

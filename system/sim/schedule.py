@@ -78,6 +78,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Each so-manieth message nearly fills a data file, or is just too large; 0: none."""
     native_log: str = ""
     """What stood there before the group (`system.sim.native_messages.SHAPES`); "": nothing."""
+    apache_log: str = ""
+    """Which logs of a group of Apache's were imported (`system.sim.before.apache_log.SHAPES`)."""
+    older_config: bool = False
+    """Whether topics and group offsets from before the group stand in config/."""
     preferred_leaders: tuple[str, ...] = ()
     chopped: float = 0.0
     """Which part of the connections of whole nodes takes and hands over bytes piece by piece."""

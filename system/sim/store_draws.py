@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from system.sim.before.apache_log import SHAPES as APACHE_SHAPES
 from system.sim.fault_draws import GRID_MS, LOSES_A_DISK
 from system.sim.faults import AnyFault, DamageFile, RefusedChange, Stop
 from system.sim.file_damage import MUST_BE_NOTICED, REBUILT, WAYS
@@ -26,6 +27,8 @@ _KEYED = 0.4
 _BIG = 0.2
 _NATIVE = 0.25
 _PREFERRED = 0.25
+_APACHE = 0.2
+_CONFIG = 0.3
 
 
 def draw_store_settings(draw: Stream, settings: Settings) -> Settings:
@@ -48,7 +51,14 @@ def draw_store_settings(draw: Stream, settings: Settings) -> Settings:
         draw.shuffle(names)
         preferred = tuple(names[: draw.randint(1, 2)])
         settings = msgspec.structs.replace(settings, preferred_leaders=preferred)
-    return settings
+    return _of_older(draw, settings)
+
+
+def _of_older(draw: Stream, settings: Settings) -> Settings:
+    """Return the settings with what stood on the disks before the group."""
+    if draw.chance(_APACHE) and not settings.native_log:
+        settings = msgspec.structs.replace(settings, apache_log=draw.choice(APACHE_SHAPES))
+    return msgspec.structs.replace(settings, older_config=draw.chance(_CONFIG))
 
 
 def draw_store_faults(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from system.mutants import HEALTHY, Mutant
 from system.raft.protocol import InvariantError, Message, Role
+from system.sim.before.older_stores import OlderStores
 from system.sim.broken_folders import check_broken, check_flips, check_outside
 from system.sim.broken_hints import check_hints
 from system.sim.broken_recovery import check_recovery
@@ -70,12 +71,14 @@ class World:
         self.native = NativeMessages(
             self.draws, settings.native_log, settings.data_file_bytes, TOPIC_BYTES
         )
+        self.bootstrap = tuple(f"n{number}" for number in range(settings.members))
+        self.older = OlderStores(self.draws, settings, self.bootstrap, self.native, TOPIC_BYTES)
+        self.invariants.older_index = self.older.committed_index
         queues = self.invariants.queues
         queues.update({queue: [*held] for queue, held in self.native.queues.items()})
         self.key_queries = None
         if settings.key_items_max:
             self.key_queries = KeyQueries(self.draws, TOPIC_BYTES, queues)
-        self.bootstrap = tuple(f"n{number}" for number in range(settings.members))
         self.members = {name: SimMember(self, name) for name in self.bootstrap}
         self.client_targets: list[str] = list(self.bootstrap)
         self.clients = Clients(self, settings.clients)
@@ -278,7 +281,7 @@ class World:
         self.acting = None
         history = self.clients.history
         check_history(history)
-        check_refusals(history, stored_numbers(self.native.newer(self.invariants.queues)))
+        check_refusals(history, stored_numbers(self.older.newer(self.invariants.queues)))
         self._check_live()
         self._check_broken()
         self._check_recoveries()
@@ -354,6 +357,8 @@ class World:
                     f"applied {index} of {committed} committed entries at the end",
                     member.name,
                 )
+            self.older.config.check(member.broker, member.name)
+        self.older.check_kept(self.invariants.queues)
 
     def _count_up(self) -> None:
         counts = self.counts

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from system.broker.broker import Broker
 from system.node.assembly import assemble
 from system.node.config import NodeConfig
 from system.node.machine import Machine
@@ -182,6 +183,8 @@ class Host:
     ) -> None:
         clock, dice = ProcessClock(self.clock, process), self.world.node_dice(self)
         machine = Machine(disk, clock, dice, work, partial(SimPoll, process))
+        if self.incarnation == 1:
+            self.world.older.bring(disk, STORE_ROOT, self.name)
         node = assemble(self.config, machine, watch.watched(self.world.mutant))
         self.node = node
         watch.started(node)
@@ -226,6 +229,10 @@ class Host:
     def violated(self, found: Violated) -> None:
         """An invariant broke."""
         self.world.violated(found, self.name)
+
+    def served(self, broker: Broker) -> None:
+        """Time has passed for the node's broker. Raises Violated."""
+        self.world.older.check_serving(broker, self.name)
 
     def changed_role(self, change: RoleChange) -> None:
         """The node's role, term or leader changed."""

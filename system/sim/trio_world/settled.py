@@ -17,7 +17,7 @@ def check_end(world: TrioWorld) -> None:
     """What clients saw is right, and the group came back. Raises Violated."""
     history = world.clients.history
     check_history(history)
-    check_refusals(history, stored_numbers(world.native.newer(world.invariants.queues)))
+    check_refusals(history, stored_numbers(world.older.newer(world.invariants.queues)))
     _check_live(world)
 
 
@@ -41,6 +41,8 @@ def _check_live(world: TrioWorld) -> None:
                 f"applied {index} of {committed} committed entries at the end",
                 host.name,
             )
+        world.older.config.check(host.node.broker, host.name)
+    world.older.check_kept(world.invariants.queues)
 
 
 def _check_acknowledged(world: TrioWorld, due_ms: float) -> None:

@@ -30,6 +30,10 @@ class Reporter(Protocol):
         """An invariant broke: the run ends."""
         ...
 
+    def served(self, broker: Broker) -> None:
+        """Time has passed for the node's broker. Raises Violated."""
+        ...
+
     def changed_role(self, change: RoleChange) -> None:
         """The node's role, term or leader changed."""
         ...
@@ -106,6 +110,7 @@ class Watch:
         try:
             check_answered(self._name, broker, now_ms)
             check_bounds(self._name, broker, core)
+            self._reporter.served(broker)
         except Violated as found:
             self._reporter.violated(found)
 

@@ -20,6 +20,7 @@ from system.mutants import HEALTHY, Mutant
 from system.node.config import NodeConfig
 from system.raft.protocol import Message, Role, RoleChange
 from system.remoting.frame import watched_frames
+from system.sim.before.older_stores import OlderStores
 from system.sim.clients import TOPIC_BYTES
 from system.sim.counts import Counts
 from system.sim.disk import PowerLoss
@@ -101,6 +102,8 @@ class TrioWorld:
         self._configs = configs or {}
         self.bootstrap = tuple(configs or (f"n{number}" for number in range(settings.members)))
         self.members: dict[str, Host] = {}
+        self.older = OlderStores(self.draws, settings, self.bootstrap, self.native, TOPIC_BYTES)
+        self.invariants.older_index = self.older.committed_index
         for name in self.bootstrap:
             self._add_host(name)
         self.clients = TrioClients(self, settings.clients)
