@@ -31,6 +31,8 @@ LONG_TOPIC = b"native-with-a-name-of-two-length-bytes-" + b"x" * 100
 _FIRST_OFFSET_KEPT = 7
 _TORN_BODY_BYTES = 60
 """A tear within the properties could not be told: BODYCRC covers the body alone."""
+_NOTHING = 0.3
+"""Below that part a crash left nothing of the torn message."""
 _PREPARED = 4
 _BORN_MS = 1_600_000_000_000
 
@@ -63,7 +65,7 @@ class NativeMessages:
             kept = bytes(data)
             if start <= self._torn_at < start + self._file_bytes:
                 torn_at = self._torn_at - start
-                kept = kept[: torn_at + 1 + int(tear * _TORN_BODY_BYTES)]
+                kept = kept[: torn_at + _torn_bytes(tear)]
             if kept:
                 file.pwrite([kept], 0)
             file.sync()
@@ -153,3 +155,8 @@ class NativeMessages:
             store_host=store_host,
         )
         return message, not is_half
+
+
+def _torn_bytes(tear: float) -> int:
+    """How many bytes of a torn message are on a member's disk."""
+    return 0 if tear < _NOTHING else 1 + int(tear * _TORN_BODY_BYTES)
