@@ -43,6 +43,8 @@ LOCK_TRUST_S: Final = 20.0
 """So long after a queue was locked it is consumed: RocketMQ's clients trust a lock for 30 s."""
 RESET_STEPS_MAX: Final = 50
 """How far a group's offset is set back or forward at most."""
+LOOK_AFTER_S: Final = 0.3
+"""So many seconds behind a one-way commit its consumer looks whether it took effect."""
 OPENED: Final = "looked at when it was opened"
 
 
@@ -66,6 +68,7 @@ class Consumer:
         self._fetched: dict[str, int | None] = {}  # asked for, not begun there yet
         self._position: dict[str, int] = {}
         self._committed: dict[str, int] = {}  # what it knows to be committed
+        self._unseen: dict[str, float] = {}  # committed one-way: from when that is looked at
         self._due: deque[Operation] = deque()
         self._turn = 0
         self._drained: str | None = None  # the queue being drained
@@ -171,9 +174,11 @@ class Consumer:
         for key in self._owned:
             if key not in self._position:
                 return self._start(key)
+        if (seen := self._next_look()) is not None:
+            return Operation("fetch", seen)
         if f == "fetch":
             return Operation("fetch", self._owned[int(aim * len(self._owned))])
-        news = [key for key in self._owned if self._has_news(key)]
+        news = [key for key in self._owned if self._has_news(key) and key not in self._unseen]
         if f == "commit" and news:
             commit = self._commit(news[int(aim * len(news))])
             is_oneway = self._shape.is_oneway and aim * 997 % 1 < ONEWAY_SHARE
@@ -195,6 +200,15 @@ class Consumer:
     def next_of_delete(self, last: Operation) -> Operation | None:
         """Return the deletion of a topic; None when one was deleted."""
         return None if self._is_deleted else last
+
+    def _next_look(self) -> str | None:
+        """Return a queue whose one-way commit is to be looked at now: what else it has waits."""
+        self._unseen = {key: at_s for key, at_s in self._unseen.items() if key in self._owned}
+        now_s = trio.current_time() if self._unseen else 0.0
+        due = next((key for key, at_s in self._unseen.items() if at_s <= now_s), None)
+        if due is not None:
+            del self._unseen[due]
+        return due
 
     def next_of_drain(self, key: str, marker: Callable[[str], int]) -> Operation | None:
         """Return what is next to drain a queue as the group; None when nothing is left of it.
@@ -347,6 +361,7 @@ class Consumer:
                 assert isinstance(client, OnewayClient), OPENED
                 assert operation.value is not None, "a commit of nothing"
                 await client.commit_oneway(key, operation.value)
+                self._unseen[key] = trio.current_time() + LOOK_AFTER_S
                 return Answer()
             case "reset":
                 assert operation.value is not None, "a reset to nowhere"

@@ -15,6 +15,7 @@ import pyarrow as pa
 from checkers.anomalies.answers import COMMITTING, Answers
 from checkers.anomalies.log_rules import conclude, details
 from checkers.anomalies.observations import NEVER, NOWHERE, Ints
+from checkers.anomalies.oneway_commits import Fates, fates_of
 from checkers.findings import Findings, gather
 from harness.plugins import CheckContext
 from harness.verdict import Finding, Verdict
@@ -30,7 +31,7 @@ class ConsumerOffsets:
     Judges each group and queue (the key) by itself. A group may commit an older offset on
     purpose; that is no anomaly. What is one: a fetch that returns what a later acknowledged
     commit had certainly replaced: behind it, messages are delivered again, ahead of it, messages
-    are skipped.
+    are skipped. One-way commits may be lost, but not all of those with which nothing interfered.
     """
 
     name = NAME
@@ -92,7 +93,11 @@ class ConsumerOffsets:
             (NEVER_COMMITTED, is_never),
         ):
             findings.add(kind, np.flatnonzero(mask).tolist(), describe)
+        fates = fates_of(rows, commits, fetches, context)
+        if fates.are_all_lost:
+            findings.add(LOST, [0], lambda _: _never_arrive(rows, fates, context))
         counts = {"groups": 1, "commits": len(commits), "fetches": len(fetches)}
+        counts["oneway"] = len(fates.arrived)
         return findings.table(counts)
 
     def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
@@ -103,6 +108,20 @@ class ConsumerOffsets:
 
 
 PLUGIN = ConsumerOffsets()
+
+
+def _never_arrive(rows: Answers, fates: Fates, context: CheckContext) -> Finding:
+    """Tell of one-way commits none of which took effect."""
+    commit, fetch = int(fates.lost[0]), int(fates.missed_by[0])
+    what = rows.output[fetch] if rows.has_output[fetch] else "nothing"
+    message = (
+        f"{rows.key}: the fetch by process {rows.process[fetch]} (op {rows.op[fetch]}) returned"
+        f" {what}, although the one-way commit of {rows.input[commit]} by process"
+        f" {rows.process[commit]} (op {rows.op[commit]}) had been sent before, and no fault was"
+        f" near; so it was with all {len(fates.lost)} of these."
+    )
+    ops = (int(rows.op[fetch]), int(rows.op[commit]))
+    return Finding(LOST, message, rows.key, None, ops, details(context, int(rows.call[fetch])))
 
 
 def _closed(rows: Answers, commits: Ints, fetches: Ints) -> Ints:

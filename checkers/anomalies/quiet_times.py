@@ -23,12 +23,12 @@ ELECTION_NS: Final = 1_500_000_000
 second, and a busy one answers late."""
 
 
-def quiet_since(context: CheckContext, times: Ints) -> Ints:
+def quiet_since(context: CheckContext, times: Ints, *, recovery_ns: int = RECOVERY_NS) -> Ints:
     """Return for each time (ns) since when it had been quiet, NEVER where it was not."""
     since = np.zeros(len(times), dtype=np.int64)
     for from_ns, stop_ns in disturbances(context):
         is_begun = from_ns <= times
-        over_ns = stop_ns + RECOVERY_NS
+        over_ns = stop_ns + recovery_ns
         since = np.where(is_begun & (over_ns > times), NEVER, since)
         since = np.where(is_begun & (over_ns <= times), np.maximum(since, over_ns), since)
     return np.asarray(since, dtype=np.int64)

@@ -42,9 +42,10 @@ class Campaign:
 def _campaigns() -> Iterator[Campaign]:
     for seed in ("1", "2"):
         for name, options in _KINDS.items():
-            is_long = name.endswith(("everything", "clients", "late"))
+            is_long = name.endswith(("everything", "clients", "late")) or name in STEADY
             seconds = SECONDS_OF_ALL if is_long else SECONDS
             steady, rate = ("4", "100") if name in QUIET else ("1", "300")
+            steady = "6" if name in STEADY else steady
             times = ("--time-limit", str(seconds), "--steady", steady, "--rate", rate)
             given = (*times, *options.split())
             yield Campaign(f"{name}.{seed}", (*given, "--seed", seed))
@@ -52,6 +53,8 @@ def _campaigns() -> Iterator[Campaign]:
 
 QUIET = ("everything-clients", "held")
 """Where polls are to find nothing, and to wait while no fault is in force."""
+STEADY = ("offsets",)
+"""Where commits that nobody answers are judged: beside no fault."""
 LATE = "--faults partition,disk-stall --fault-duration-min 6 --fault-duration-max 7 --op-timeout 8"
 """A broker's own patience, five seconds, ends before the fault and the client's do."""
 DISKS = "disk-full,disk-errors,wipe,kill"
