@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from system.sim.before.broken_confs import check_refused
 from system.sim.clients import stored_numbers
 from system.sim.history import APPEND, OK, UNKNOWN, check_history, check_refusals
 from system.sim.violation import Violated
@@ -19,6 +20,7 @@ def check_end(world: TrioWorld) -> None:
     check_history(history)
     check_refusals(history, stored_numbers(world.older.newer(world.invariants.queues)))
     _check_live(world)
+    world.counts.broken += check_refused(world.bootstrap[0])
 
 
 def _check_live(world: TrioWorld) -> None:
