@@ -106,6 +106,8 @@ def _check(start: Callable[[], None], what: str, node: str) -> None:
         if "\n" in str(error):
             raise Violated("broken-is-refused", f"{error!r} is no clear line", node) from error
         return
+    except Exception as error:
+        raise Violated("broken-is-refused", f"{what}: {error!r} is no clear line", node) from error
     raise Violated("broken-is-refused", f"a node starts with {what}", node)
 
 
