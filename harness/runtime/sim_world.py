@@ -18,6 +18,7 @@ from harness.liveness import name_server_ended
 from harness.plugins import UNTOUCHED, Json, NodeStatus
 from harness.resources import Resources
 from harness.runtime.disks import Disks
+from harness.runtime.leaving import Leaving
 from harness.runtime.ledger import Lines
 from harness.runtime.nodes import Exit
 from harness.runtime.obeyed_words import ObeyedWords
@@ -70,6 +71,7 @@ class SimulatedWorld(ObeyedWords):
         self._shapes: dict[str, SimulatedShape] = {}
         self._unshaped: set[str] = set()
         self._disks = Disks(group.target, SimulatedMachines(group))
+        self._leaving = Leaving()
         self._clocks = self._harms = self._steered = SimSteered(group.machines, self, nodes)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -186,12 +188,13 @@ class SimulatedWorld(ObeyedWords):
 
     def why_not_wiped(self, node: str) -> str | None:
         """Say why the node's disk must not be lost now; see `World.why_not_wiped`."""
-        return self._disks.why_not_wiped(node)
+        return self._leaving.why_not_wiped() or self._disks.why_not_wiped(node)
 
     async def wipe(self, node: str) -> Json:
         """End the node's process, and empty its disk; see `World.wipe`."""
-        if not self.is_running(node):
-            return {"incarnation": UNTOUCHED, "files": 0, "bytes": 0, "messages": 0}
+        why = self.why_not_wiped(node)  # asked before, but it was silent for a while since
+        if why is not None:
+            return {"incarnation": UNTOUCHED, "why": why, "files": 0, "bytes": 0, "messages": 0}
         killed = await self.kill(node)
         return {**killed, **await self._disks.lose(node)}
 
@@ -231,11 +234,17 @@ class SimulatedWorld(ObeyedWords):
 
     async def remove_member(self, node: str) -> Json:
         """Have the group do without the node; see `MovesMembers.remove_member`."""
-        return await remove_member(self._operator(), self._group.layouts, node)
+        if self._disks.awaited:  # two of three that are left may not be a quorum of them
+            why = f"{', '.join(sorted(self._disks.awaited))} is not back yet"
+            return {"took_ms": None, "members": [], "error": why}
+        with self._leaving.asked(node):
+            return await remove_member(self._operator(), self._group.layouts, node)
 
     async def add_member(self, node: str) -> Json:
         """Have the node in its group again; see `MovesMembers.add_member`."""
-        return await add_member(self._operator(), self._group.layouts, node)
+        answer = await add_member(self._operator(), self._group.layouts, node)
+        self._leaving.is_back(node)
+        return answer
 
     def _operator(self) -> ChangesMembers:
         target = self._group.target

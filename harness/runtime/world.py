@@ -21,6 +21,7 @@ from harness.resources import Resources
 from harness.runtime import ports, questions
 from harness.runtime.damages import Damages
 from harness.runtime.disks import Disks, Member, ProcessMachines
+from harness.runtime.leaving import Leaving
 from harness.runtime.ledger import Lines
 from harness.runtime.nodes import Exit, NodeProcess
 from harness.runtime.obeyed_words import ObeyedWords
@@ -73,7 +74,7 @@ class ProcessWorld(ObeyedWords):
         self._disks = Disks(target, ProcessMachines(self._members, self, self._logs))
         self._clocks = self._harms = self._steered = SteeredNodes(target, self._members, self)
         self._taking = Taking(self._members, self, self._answers)
-        self._leaving: set[str] = set()  # asked to leave the group, and not for certain in it again
+        self._leaving = Leaving()
         self._damages = Damages(target, self._members, self._answers, self._logs)
         self._network = network
         self._observer = observer
@@ -177,9 +178,7 @@ class ProcessWorld(ObeyedWords):
 
     def why_not_wiped(self, node: str) -> str | None:
         """Say why the node's disk must not be lost now; see `World.why_not_wiped`."""
-        if self._leaving:
-            return f"{', '.join(sorted(self._leaving))} may be out of the group"
-        return self._disks.why_not_wiped(node)
+        return self._leaving.why_not_wiped() or self._disks.why_not_wiped(node)
 
     async def wipe(self, node: str) -> Json:
         """End the node's process, and delete what it stored; see `World.wipe`."""
@@ -257,14 +256,14 @@ class ProcessWorld(ObeyedWords):
         if self._disks.awaited:  # two of three that are left may not be a quorum of them
             why = f"{', '.join(sorted(self._disks.awaited))} is not back yet"
             return {"took_ms": None, "members": [], "error": why}
-        self._leaving.add(node)
-        return await questions.remove_member(self._target, self._layouts(), node)
+        with self._leaving.asked(node):
+            return await questions.remove_member(self._target, self._layouts(), node)
 
     async def add_member(self, node: str) -> Json:
         """Have the node in its group again; see `MovesMembers.add_member`."""
         assert isinstance(self._target, ChangesMembers), "the fault was not available"
         answer = await questions.add_member(self._target, self._layouts(), node)
-        self._leaving.discard(node)
+        self._leaving.is_back(node)
         return answer
 
     async def take(self, node: str, resources: Resources) -> str:
