@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from system.sim.violation import Violated
 
-LATE_MAX_MS = 250.0
+LATE_MAX_MS = 50.0
 """How much longer than its timeout a call may take: a step or two that were under way."""
 
 

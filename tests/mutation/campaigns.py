@@ -85,6 +85,8 @@ _KINDS = {
     "group-offsets": "--workload offsets",
     "set": "--workload set",
     "sync-late": f"--target sync-double-write --workload queue {LATE}",
+    "names": "--workload queue --faults kill,pause,name-servers",
+    "masters-names": "--target multi-master --workload queue --faults kill,pause,name-servers",
     "masters-late": f"--target multi-master --workload queue {LATE}",
 }
 

@@ -17,7 +17,7 @@ from system.sim.violation import Violated
 
 def test_a_call_may_take_its_timeout_and_a_step_more() -> None:
     check_in_time("a pull", 1000 + LATE_MAX_MS, 1000)
-    with pytest.raises(Violated, match="a pull took 1251 ms, its timeout is 1000 ms"):
+    with pytest.raises(Violated, match="a pull took 1051 ms, its timeout is 1000 ms"):
         check_in_time("a pull", 1001 + LATE_MAX_MS, 1000)
 
 
@@ -59,6 +59,7 @@ def test_an_operation_that_outlasts_its_timeout_is_told_of_once() -> None:
     group = new_group(Campaign(world="sim", target="multi-master", workload="queue"))
     assert isinstance(group, BrokerGroup)
     group.operation_ended("send", 5.0, 5.0)
+    group.operation_ended("unsubscribe", 6.0, 5.0)  # it asks one broker after the other
     assert group.broken == []
     group.operation_ended("send", 6.0, 5.0)
     group.operation_ended("send", 7.0, 5.0)
