@@ -32,11 +32,20 @@ Open = Callable[[SimDisk], LogEnd]
 
 
 def check_recovery(
-    disk: SimDisk, open_log: Open, folder: str, file_bytes: int, draw: Stream, name: str
+    disk: SimDisk,
+    open_log: Open,
+    folder: str,
+    file_bytes: int,
+    draw: Stream,
+    name: str,
+    *,
+    remembers_cuts: bool = True,
 ) -> bool:
     """Start on a copy of a disk whose log has a torn tail; False where none does as it is.
 
-    `folder` holds the log's data files of `file_bytes` each. Raises Violated.
+    `folder` holds the log's data files of `file_bytes` each. No fsync fails where the log does not
+    remember that it was to cut (`remembers_cuts`): what is dropped looks as if it were cut.
+    Raises Violated.
     """
     copy = _copy(disk)
     try:
@@ -48,7 +57,7 @@ def check_recovery(
     copy = copy.restart(loses_unsynced=False, rng=draw)
     _tear(copy, folder, file_bytes, wanted.position, draw)
     for _ in range(draw.randint(1, STARTS_MAX)):
-        copy = _interrupted(copy, open_log, draw)
+        copy = _interrupted(copy, open_log, draw, _FAILS if remembers_cuts else 0.0)
     _check_end(copy, open_log, wanted, "was interrupted as it cut a torn tail", name)
     copy = copy.restart(loses_unsynced=True, rng=draw)
     if left := _behind(copy.platter, folder, wanted.position):
@@ -74,11 +83,11 @@ def _check_end(disk: SimDisk, open_log: Open, wanted: LogEnd, what: str, name: s
         raise Violated("cut-is-for-good", f"it {what}: its log ends at {end}, not {wanted}", name)
 
 
-def _interrupted(disk: SimDisk, open_log: Open, draw: Stream) -> SimDisk:
+def _interrupted(disk: SimDisk, open_log: Open, draw: Stream, fails: float) -> SimDisk:
     """Start, and let that end in the middle if it takes as long; return the disk behind it."""
     platter = disk.platter
     loses_power = draw.chance(_LOSES_POWER)
-    if draw.chance(_FAILS):
+    if draw.chance(fails):
         # What is dropped then is still seen by the next start, and is not on the disk.
         platter.on_operation = _failing(platter, draw.randint(1, SYNCS_MAX))
         loses_power = False

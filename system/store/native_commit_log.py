@@ -269,7 +269,8 @@ class NativeCommitLog:
         # What is behind may stand in the page cache alone; none of it is to go later.
         self._files.rewrite(max(start, flushed), end)
         if end < behind:
-            self._files.cut(end, self._files.data_end(end))
+            # A start before may have been killed as it cut: its zeros, too, are made durable.
+            self._files.cut(end, max(self._files.data_end(end), end + 1))
         else:
             self._files.sync()
         return native_end(end)
