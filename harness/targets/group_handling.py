@@ -23,6 +23,7 @@ REBALANCE_S: Final = 2.0
 COMMIT_S: Final = 0.5
 LOCK_S: Final = 2.0
 WAIT_S: Final = 1.0
+ROUTES_S: Final = 2.0
 """How often what is done: RocketMQ's defaults would leave a run of 40 s two rebalances."""
 _LOG = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ def intervals(timeout_s: float) -> Intervals:
         lock_s=LOCK_S,
         wait_s=WAIT_S,
         call_s=timeout_s,
+        routes_s=ROUTES_S,
     )
 
 

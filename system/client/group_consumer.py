@@ -33,7 +33,8 @@ LOCK_VALID_S: Final = 30.0
 class Intervals:
     """How often what is done, in seconds: RocketMQ's defaults.
 
-    `wait_s` is how long a broker may hold a pull, `call_s` how long any other call may take.
+    `wait_s` is how long a broker may hold a pull, `call_s` how long any other call may take;
+    `routes_s` after which time name servers are asked again where topics are, at the latest.
     """
 
     heartbeat_s: float = 30.0
@@ -42,6 +43,7 @@ class Intervals:
     lock_s: float = 20.0
     wait_s: float = 15.0
     call_s: float = 3.0
+    routes_s: float = 30.0
 
 
 Assigned = Callable[[tuple[MessageQueue, ...]], None]
@@ -138,6 +140,7 @@ class GroupConsumer:
         intervals = self._intervals
         nursery.start_soon(self._every, intervals.heartbeat_s, self._heartbeat)
         nursery.start_soon(self._every, intervals.commit_s, self._commit_all)
+        nursery.start_soon(self._every, intervals.routes_s, self._forget_routes)
         if self._is_ordered:
             nursery.start_soon(self._every, intervals.lock_s, self._renew_locks)
         await self._heartbeat()
@@ -151,6 +154,12 @@ class GroupConsumer:
         while True:
             await trio.sleep(interval_s)
             await step()
+
+    async def _forget_routes(self) -> None:
+        """Have the next division ask name servers where the topics are."""
+        for topic in self._subscriptions:
+            self._source.forget(topic)
+        await trio.lowlevel.checkpoint()
 
     async def _heartbeat(self) -> None:
         await self._membership.heartbeat()

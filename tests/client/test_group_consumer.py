@@ -46,6 +46,9 @@ class PlayedBroker:
         self.commit_s: dict[MessageQueue, float] = {}
         self.answer_s = 0.0
 
+    def forget(self, topic: str) -> None:
+        """It keeps no routes."""
+
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         if topic != TOPIC:
             raise RefusedError(17, "no such topic")

@@ -139,6 +139,33 @@ def test_a_client_that_knew_the_topic_makes_it_again_on_a_master_without_its_dis
     assert sent == [0]
 
 
+def test_consumers_of_a_campaign_soon_have_the_queues_of_a_master_that_came_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited_s = []
+
+    async def course(group: BrokerGroup, client: native_brokers.NativeClient) -> None:
+        await send(group, client, QUEUES)
+        group.kill("n1")
+        await trio.sleep(3)
+        await client.start_handling(is_ordered=False)  # it hears of n0 alone
+        await trio.sleep(3)
+        group.start("n1")
+        since_s = trio.current_time()
+        keys: set[str] = set()
+        while "t/1" not in keys and trio.current_time() < since_s + 40:
+            await tried(client, 1)  # a new group begins at the end
+            if (handed := client.handed()) is not None:
+                keys.add(handed.key)
+                await client.handle(handed)
+            await trio.sleep(0.1)
+        waited_s.append(trio.current_time() - since_s)
+        await client.stop_handling(is_tidy=True)
+
+    assert play(monkeypatch, MASTERS, course) == []
+    assert waited_s[0] < 8, "and not after the 30 s that RocketMQ's consumers keep a route"
+
+
 def test_a_slave_that_damages_what_it_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     class Damages(NativeCore):
         def copy(self, batch: Batch, now_ms: float) -> None:
