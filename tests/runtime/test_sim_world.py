@@ -207,3 +207,25 @@ def test_errors_of_an_incarnation_that_was_ended_excuse_no_later_one(
         assert [one.node for one in world.exits] == ["n1"]
 
     play(tmp_path, scenario)
+
+
+def test_no_member_goes_while_a_disk_is_awaited_and_no_disk_while_a_member_may_be_out(
+    tmp_path: Path,
+) -> None:
+    """Two of three that are left are no quorum where one of these lost its disk."""
+
+    async def scenario(world: SimulatedWorld, group: BrokerGroup) -> None:
+        wiped = await world.wipe("n2")
+        refused = await world.remove_member("n0")
+        assert (refused["members"], refused["error"]) == ([], "n2 is not back yet")
+        await world.replace("n2", wiped["incarnation"])
+        await ready(world)
+        assert (await world.remove_member("n0"))["error"] is None
+        assert world.why_not_wiped("n1") == "n0 may be out of the group"
+        kept = await world.wipe("n1")
+        assert (kept["incarnation"], kept["files"]) == (UNTOUCHED, 0)
+        assert (await world.add_member("n0"))["error"] is None
+        await ready(world)
+        assert world.why_not_wiped("n1") is None
+
+    play(tmp_path, scenario)
