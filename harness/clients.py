@@ -246,3 +246,38 @@ class FailingClient(HandlingClient, Protocol):
         False if all was taken away before.
         """
         ...
+
+
+@runtime_checkable
+class RetryingClient(FailingClient, Protocol):
+    """One whose consumers, where they take no locks, send back what failed.
+
+    It comes again by a queue of its own (`harness.groups.retry_key`) when its delay is over, so
+    often at most, and then lies among the dead letters (`dead_key`).
+    """
+
+    def retry_later(self, times_max: int) -> None:
+        """Have a message of the consumers that start from now on come again so often at most.
+
+        -1: as often as the brokers say.
+        """
+        ...
+
+    def retry_keys(self) -> Sequence[str]:
+        """Return the keys by which messages of the topic come again."""
+        ...
+
+    async def send_back(self, handed: Handed, consumed: int, delay_level: int) -> bool:
+        """Say that the first `consumed` messages were handled, and that the others failed.
+
+        `delay_level`: 0 leaves the delay to the broker, below 0 they are dead at once, else they
+        come after the delay of that level. False if all was taken away before.
+        """
+        ...
+
+    async def look(self, key: str, offset: int) -> Handed:
+        """Return what lies in a queue of these keys from an offset on, up to its end at least.
+
+        Of dead letters: all, whatever the offset.
+        """
+        ...

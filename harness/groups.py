@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from harness.plugins import Operation, TargetClient, Workload
 
@@ -29,10 +29,28 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """Messages of queue `key` that a consumer was handed: (offset, value) in their order."""
+    """Messages of queue `key` that a consumer was handed: (offset, value) in their order.
+
+    `attempts`: how often each of them had been sent back before; empty where nobody says.
+    """
 
     key: str
     messages: Sequence[tuple[int, int]]
+    attempts: Sequence[int] = ()
+
+
+RETRY: Final = "%RETRY%"
+DEAD: Final = "%DLQ%"
+
+
+def retry_key(topic: str, number: int) -> str:
+    """Return the key of the queue by which messages of a topic come again, on broker name n."""
+    return f"{topic}/{RETRY}/{number}"
+
+
+def dead_key(topic: str) -> str:
+    """Return the key of all queues in which a topic's dead letters lie."""
+    return f"{topic}/{DEAD}"
 
 
 @runtime_checkable

@@ -355,12 +355,14 @@ class Answer(NamedTuple):
 
     `messages`: (offset, value) in the order of delivery, of an operation that may bring several.
     `elements`: the values that a read of a whole set returned, none perhaps.
+    `attempts`: of each message how often it had come before, where it may have come again.
     """
 
     output: int | None = None
     offset: int | None = None
     messages: Sequence[tuple[int, int]] | None = None
     elements: Sequence[int] | None = None
+    attempts: Sequence[int] | None = None
 
 
 class Workload(Protocol):

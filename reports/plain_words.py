@@ -148,6 +148,10 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "delayed message came before its time",
         "delayed messages came before their time",
     ),
+    "wrong-attempt": (
+        "message came again, or was given up, though no handler had failed at it before",
+        "messages came again, or were given up, though no handler had failed at them before",
+    ),
     "duplicate-delivery": (
         "delayed message was delivered twice",
         "delayed messages were delivered twice",

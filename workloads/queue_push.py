@@ -10,13 +10,14 @@ from typing import Final, Self
 
 import trio
 
-from harness.clients import FailingClient, HandlingClient
+from harness.clients import FailingClient, HandlingClient, RetryingClient
 from harness.draw import draw
 from harness.errors import DefiniteError, HarnessError
 from harness.generators.keys import KeySpread
 from harness.groups import GroupClient, Handed
 from harness.plugins import Answer, Json, Operation, TargetClient
 from workloads.queue_consumer import TOPIC
+from workloads.queue_retries import Retries, Returning
 
 QUEUES_DEFAULT: Final = 5
 """So many that few numbers of consumers divide them evenly."""
@@ -25,8 +26,8 @@ LEAVE_SHARE: Final = 0.02
 TIDY_SHARE: Final = 0.5
 """Of the consumers that leave; the others are gone as a process that is killed."""
 FAIL_SHARE: Final = 0.1
-"""Of what consumers of locked queues handle: the handler fails at one of the messages, which come
-again in their place. (What is not consumed in order would come again by another topic.)"""
+"""Of what consumers handle: the handler fails at one of the messages. It and those behind it come
+again, under the queue's lock in their place, else by the retry topic."""
 PATIENCE_S: Final = 25.0
 """So long consumers go on in the end until the group has committed all: longer than
 `checkers.anomalies.push_delivery` needs to call a message overdue after the last fault."""
@@ -45,13 +46,15 @@ class QueuePush:
     Operations: send; subscribe (a consumer begins to run), handle (messages that it was handed:
     its handler returns when this is ok, or fails at the next one), unsubscribe (it ends;
     `expected` 1: having committed what was handled, 0: as a process that is killed), fetch (the
-    group's offset, in the end; answered with the queue's end too, as `offset`).
+    group's offset, in the end; answered with the queue's end too, as `offset`). Without locks what
+    fails is sent back: `workloads.queue_retries`.
     """
 
     name = "queue-push"
     is_ordered = False
     checkers: tuple[str, ...] = (
         "push-delivery",
+        "retried-messages",
         "durability",
         "committed-prefix",
         "vacuity",
@@ -69,6 +72,7 @@ class QueuePush:
         self.topic = topic
         self._reached: dict[str, int] = {}
         """How far the queues reach at least, by what clients of this worker sent."""
+        self._returning = Returning()
 
     def configured(self, options: Json) -> Self:
         """Return this workload on options["queues"] queues; producers choose as the options say."""
@@ -104,7 +108,9 @@ class QueuePush:
             )
         client.use(self.topic, self.queues)
         keys = [self._key(queue) for queue in range(self.queues)]
-        return _Consumer(client, self.topic, keys, self.is_ordered, self._reached)
+        return _Consumer(
+            client, self.topic, keys, self.is_ordered, self._reached, self._returning
+        )
 
     def choose(self, operation: Operation, client: TargetClient) -> Operation | None:
         """Say what comes next for this client, a send or the next step of its consumer."""
@@ -149,6 +155,7 @@ class _Consumer:
         keys: list[str],
         is_ordered: bool,
         reached: dict[str, int],
+        returning: Returning,
     ) -> None:
         assert isinstance(client, HandlingClient), "looked at when it was opened"
         self._client = client
@@ -159,7 +166,13 @@ class _Consumer:
         self._is_ordered = is_ordered
         self._ordered = int(is_ordered)
         self._may_fail = is_ordered and isinstance(client, FailingClient)
+        self._retries: Retries | None = None
+        if not is_ordered and isinstance(client, RetryingClient):
+            self._retries = Retries(client, topic, returning)
+            self._keys += client.retry_keys()
         self._runs = False
+        self._begin_aim: float | None = None
+        self._is_done = False
         self._at_hand: Handed | None = None
         self._fails_at: float | None = None
         self._drain_until_s: float | None = None
@@ -190,6 +203,7 @@ class _Consumer:
     def next_step(self, operation: Operation) -> Operation | None:
         """Begin to run, end, or handle what waits longest; None where nothing does."""
         if not self._runs:
+            self._begin_aim = operation.aim
             return Operation("subscribe", self._topic, expected=self._ordered)
         if operation.f == "unsubscribe":
             assert operation.aim is not None, "a step that was not drawn"
@@ -197,23 +211,35 @@ class _Consumer:
             is_tidy = self._is_ordered or operation.aim < TIDY_SHARE
             return Operation("unsubscribe", self._topic, expected=int(is_tidy))
         aim = 1.0 if operation.aim is None else operation.aim
-        return self._handle(aim / FAIL_SHARE if self._may_fail and aim < FAIL_SHARE else None)
+        return self._handle(aim)
 
     def next_of_drain(self) -> Operation | None:
         """Handle what comes until the group has committed all; None then, or when time is over."""
         now_s = trio.current_time()
         if self._drain_until_s is None:
             self._drain_until_s = now_s + PATIENCE_S
-        if not self._keys or now_s > self._drain_until_s:
-            return None
+        look = None if self._retries is None else self._retries.next_look()
+        self._is_done |= now_s > self._drain_until_s or not (self._keys or look)
+        if self._is_done:
+            # What is sent back to others may come yet: it must come to who still handles.
+            is_late = self._retries is not None and self._runs
+            return Operation("unsubscribe", self._topic, expected=1) if is_late else None
         if not self._runs:
             return Operation("subscribe", self._topic, expected=self._ordered)
-        return self._handle() or Operation("fetch", self._keys[0], expected=self._ordered)
+        if (handle := self._handle(1.0)) is not None:
+            return handle
+        if self._keys:
+            return Operation("fetch", self._keys[0], expected=self._ordered)
+        return look
 
-    def _handle(self, fails_at: float | None = None) -> Operation | None:
-        self._at_hand, self._fails_at = self._handling.handed(), fails_at
+    def _handle(self, aim: float) -> Operation | None:
+        """Choose what comes of the messages that wait longest; a small aim lets them fail."""
+        self._at_hand = self._handling.handed()
         if self._at_hand is None:
             return None
+        if self._retries is not None:
+            return self._retries.choose(self._at_hand, aim)
+        self._fails_at = aim / FAIL_SHARE if self._may_fail and aim < FAIL_SHARE else None
         return Operation("handle", self._at_hand.key, expected=self._ordered)
 
     async def do(self, operation: Operation) -> Answer:
@@ -225,6 +251,8 @@ class _Consumer:
                 self._reached[operation.key] = max(offset + 1, self._reached.get(operation.key, 0))
                 return Answer(offset=offset)
             case "subscribe":
+                if self._retries is not None:
+                    self._retries.begin(self._begin_aim)
                 await self._handling.start_handling(is_ordered=self._is_ordered)
                 self._runs = True
                 return Answer()
@@ -232,14 +260,18 @@ class _Consumer:
                 self._runs = False
                 await self._handling.stop_handling(is_tidy=bool(operation.expected))
                 return Answer()
-            case "handle":
-                return await self._handled()
+            case "handle" | "retry" | "handle-failed" | "retry-failed":
+                return await self._handled(operation)
+            case "look":
+                return await self._looked(operation.key)
         assert operation.f == "fetch", f"the queue has no operation {operation.f!r}"
         return await self._look(operation.key)
 
-    async def _handled(self) -> Answer:
+    async def _handled(self, operation: Operation) -> Answer:
         handed = self._at_hand
         assert handed is not None, "chosen because something waited"
+        if self._retries is not None:
+            return await self._retries.do(operation, handed)
         if self._fails_at is not None:
             return await self._failed(handed, int(self._fails_at * len(handed.messages)))
         if not await self._handling.handle(handed):
@@ -254,6 +286,14 @@ class _Consumer:
         if not consumed:
             raise DefiniteError("the handler failed")
         return Answer(messages=handed.messages[:consumed])
+
+    async def _looked(self, key: str) -> Answer:
+        """Look for what was sent back; where more has come the group has to go on."""
+        assert self._retries is not None, "chosen by it"
+        answer = await self._retries.look(key)
+        if answer.messages and key in self._retries.keys and key not in self._keys:
+            self._keys.append(key)
+        return answer
 
     async def _look(self, key: str) -> Answer:
         """See how far the group is in the first queue that it is not known to have consumed."""

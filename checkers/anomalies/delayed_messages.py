@@ -115,7 +115,7 @@ def _early(log: Log, delays: _Delays, findings: Findings, context: CheckContext)
     early = np.flatnonzero(is_early)
     # A message is early once, however often it is read.
     early = early[np.unique(row[early], return_index=True)[1]]
-    is_spared = _under_clock_faults(context, sends.call[row[early]], reads.end[early])
+    is_spared = under_clock_faults(context, sends.call[row[early]], reads.end[early])
 
     def describe(read: int) -> Finding:
         send = int(row[read])
@@ -131,7 +131,7 @@ def _early(log: Log, delays: _Delays, findings: Findings, context: CheckContext)
     return {"early_under_clock_faults": int(is_spared.sum())}
 
 
-def _under_clock_faults(context: CheckContext, begin: Ints, end: Ints) -> Bools:
+def under_clock_faults(context: CheckContext, begin: Ints, end: Ints) -> Bools:
     """Return where a fault of clocks was in force at some time from `begin` to `end`."""
     is_under = np.zeros(len(begin), dtype=np.bool_)
     for window in context.windows:

@@ -46,6 +46,7 @@ EXCLUDED_BY: Final[Mapping[str, tuple[Group, ...]]] = {
     "early-delivery": (NOTHING,),
     "duplicate-delivery": (NOTHING,),
     "late-delivery": (NOTHING,),
+    "wrong-attempt": (NOTHING,),
     "unwanted-tag": (NOTHING,),
     "missed-tag": (NOTHING,),
     "lock-overlap": (NOTHING,),
@@ -87,6 +88,7 @@ DELIVERED: Final = frozenset(
         "out-of-order",
         "missed-tag",
         "late-delivery",
+        "wrong-attempt",
     )
 )
 """Anomalies that follow where the end of a queue is lost and its offsets are used again; what was
@@ -100,6 +102,7 @@ NEEDS_ALL_EVENTS: Final = frozenset(
         "poll-skip",
         "lost-message",
         "late-delivery",
+        "wrong-attempt",
         "unwanted-tag",
         "redelivered-committed",
         "lost-element",

@@ -2,9 +2,10 @@
 
 A consumer pulls and commits by itself; `handle` is ok when its handler has returned, and only then
 may the group go on behind those messages. At least once: what was handed over, and not committed,
-comes again. A queue that is consumed under its lock (`expected` 1 of handle and fetch) is handled
-in order, whoever has it: that a message comes again behind a later one takes a consumer, a broker
-or a link that failed.
+comes again. What a handler failed at was handed over, and is another checker's from there on
+(`checkers.anomalies.retried_messages`). A queue that is consumed under its lock (`expected` 1 of
+handle and fetch) is handled in order, whoever has it: that a message comes again behind a later one
+takes a consumer, a broker or a link that failed.
 
 Source: RocketMQ's documentation of at-least-once delivery and of ordered messages;
 ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService, RebalanceImpl.
@@ -36,6 +37,7 @@ from checkers.anomalies.log_rules import (
 )
 from checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
 from checkers.anomalies.observations import (
+    HANDLES,
     NEVER,
     NOWHERE,
     Bools,
@@ -75,7 +77,8 @@ class PushDelivery:
     def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
         """Judge one queue."""
         operations = tables["operations"]
-        fetches, handles = Answers(operations, ("fetch",)), Answers(operations, ("handle",))
+        fetches, handles = Answers(operations, ("fetch",)), Answers(operations, HANDLES)
+        in_order = Answers(operations, ("handle",))
 
         def lost(log: Log, findings: Findings, told: CheckContext) -> dict[str, int]:
             return lost_messages(log, fetches, findings, told)
@@ -84,7 +87,7 @@ class PushDelivery:
             return late_messages(log, fetches, handles, findings, told)
 
         def order(log: Log, findings: Findings, told: CheckContext) -> dict[str, int]:
-            return out_of_order(log, handles, findings, told)
+            return out_of_order(log, in_order, findings, told)
 
         rules = (
             lost,

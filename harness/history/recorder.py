@@ -71,7 +71,7 @@ class Recorder:
             )
         )
 
-    def complete(
+    def complete(  # noqa: PLR0913 - an event has that many columns
         self,
         process: int,
         type: str,  # noqa: A002 - the event's column is named so
@@ -82,15 +82,20 @@ class Recorder:
         offset: int | None = None,
         error: str | None = None,
         node: str | None = None,
+        attempts: Sequence[int] | None = None,
     ) -> None:
         """Record how it ended: type ok, fail or info.
 
-        `output` may be many: messages, (offset, value), or the elements of a set.
+        `output` may be many: messages, (offset, value), or the elements of a set. `attempts`: of
+        each of the messages, how often it had come before.
         """
         text = None if error is None else _storable(error)
         extra = None
         if output is not None and not isinstance(output, int):
-            extra = msgspec.json.encode({"output": output}).decode()
+            told: dict[str, Any] = {"output": output}
+            if attempts is not None:
+                told["attempts"] = attempts
+            extra = msgspec.json.encode(told).decode()
             output = None
         self._writer.write_one(
             Event(self._now_ns(), process, type, f, key, None, output, offset, text, node, extra)

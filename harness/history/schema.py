@@ -50,7 +50,8 @@ OPERATIONS = pa.schema(
 )
 """What is no int64 stands in `extra`, a JSON object: its "input" and "output" take the place of
 the columns of those names, which are null then (texts of a key-value store, the list that a set's
-read returns, the micro-operations of a transaction)."""
+read returns, the micro-operations of a transaction). Beside an "output" of messages, (offset,
+value), may stand "attempts": of each of them, how often it had come before."""
 
 OPERATIONS_CODED = pa.schema(
     [

@@ -218,6 +218,7 @@ class Worker:
         self._recorder.complete(
             client.process, outcome, operation.f, key,
             output=_output(answer), offset=answer.offset, error=error, node=node,
+            attempts=answer.attempts,
         )  # fmt: skip
         self._ended[outcome] += 1
         client.trouble = error or ""

@@ -72,6 +72,7 @@ GROUP_PROMISES = frozenset(
         "early-delivery",
         "duplicate-delivery",
         "late-delivery",
+        "wrong-attempt",
         "unwanted-tag",
         "missed-tag",
         "lock-overlap",

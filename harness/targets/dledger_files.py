@@ -19,7 +19,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 from zlib import crc32
 
 import numpy as np
@@ -32,7 +32,9 @@ from harness.targets.dledger_rows import Keys, Row, Rows
 BATCH_ROWS = 65_536
 """Entries in a batch: what bounds the reader's memory."""
 
-INTERNAL_TOPIC = "RMQ_SYS_DLEDGER_EVENT"
+RESERVED_TOPICS: Final = ("RMQ_SYS_", "SCHEDULE_TOPIC_XXXX", "%RETRY%", "%DLQ%")
+"""Topics begin so to which no client sends: brokers write there what they know, and copies of
+messages that come later or again."""
 """Topic of the entries that are not user messages (term starts and the like)."""
 
 _HEADER = struct.Struct(">iiqqqiiii")
@@ -333,9 +335,9 @@ def _message(body: bytes, position: int, keys: Keys) -> _User:
 
 
 def _key(topic: bytes, queue_id: int, keys: Keys) -> str | None:
-    """Return "<topic>/<queueId>", or None for the internal topic; `keys` remembers them."""
+    """Return "<topic>/<queueId>", or None for topics of the brokers'; `keys` remembers them."""
     text = topic.decode("utf-8", "backslashreplace")
-    name = None if text == INTERNAL_TOPIC else f"{text}/{queue_id}"
+    name = None if text.startswith(RESERVED_TOPICS) else f"{text}/{queue_id}"
     keys.add(topic, queue_id, name)
     return name
 

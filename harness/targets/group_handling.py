@@ -47,11 +47,11 @@ def intervals(timeout_s: float) -> Intervals:
 class _Waiting:
     """A batch in its handler, until `let_go`; `over`: that has ended, or was cancelled.
 
-    It fails behind the first `consumed` messages; None: it does not.
+    It fails with `error`; None: it does not.
     """
 
     handed: Handed
-    consumed: int | None = None
+    error: ConsumeError | None = None
     let_go: trio.Event = field(default_factory=trio.Event)
     over: trio.Event = field(default_factory=trio.Event)
     is_handled: bool = False
@@ -83,12 +83,12 @@ class Handling:
         """Return what has waited longest, if anything does."""
         return next((waiting.handed for waiting in self._waiting.values()), None)
 
-    async def handle(self, handed: Handed, consumed: int | None = None) -> bool:
-        """Let its handler return, or fail behind some; False if the consumer has taken it away."""
+    async def handle(self, handed: Handed, error: ConsumeError | None = None) -> bool:
+        """Let its handler return, or fail so; False if the consumer has taken it away."""
         waiting = self._waiting.get(id(handed))
         if waiting is None:
             return False
-        waiting.consumed = consumed
+        waiting.error = error
         waiting.let_go.set()
         # Its handler may have been cancelled just before, and not know it yet: it will in its next
         # turn. Whoever asks must hear which, however late it is: a message that was handled and
@@ -123,8 +123,8 @@ class Handling:
         try:
             await waiting.let_go.wait()
             waiting.is_handled = True
-            if waiting.consumed is not None:
-                raise ConsumeError(waiting.consumed)
+            if waiting.error is not None:
+                raise waiting.error
         finally:
             del self._waiting[id(handed)]
             waiting.over.set()

@@ -17,11 +17,12 @@ from random import Random
 import trio
 
 from harness.errors import DefiniteError, IndefiniteError
-from harness.groups import Handed, Polled
+from harness.groups import DEAD, RETRY, Handed, Polled, dead_key, retry_key
 from harness.plugins import Address
 from harness.targets.group_handling import Handling, intervals
 from system.client import (
     ClientParts,
+    ConsumeError,
     DamagedResponseError,
     GroupMembership,
     Message,
@@ -91,6 +92,7 @@ class GroupOperations:
         self._rebalance_due_s = 0.0
         self._topic, self._queues = "", 0
         self._subscription = "*"
+        self._reconsume_times_max = -1
         self._lives = count(1)
         """Numbers the consumers that were handed messages, one after the other."""
         self._batch_ids: dict[tuple[str, int], str] = {}
@@ -306,6 +308,7 @@ class GroupOperations:
                 client_id=f"{self._client_id}#{next(self._lives)}",
                 subscriptions={self._topic: "*"},
                 is_ordered=is_ordered,
+                reconsume_times_max=self._reconsume_times_max,
                 intervals=intervals(self._timeout_s),
             )
             self._handling = Handling(make, self._handed)
@@ -321,7 +324,49 @@ class GroupOperations:
 
     async def fail(self, handed: Handed, consumed: int) -> bool:
         """Let its handler fail behind the first messages."""
-        return self._handling is not None and await self._handling.handle(handed, consumed)
+        error = ConsumeError(consumed)
+        return self._handling is not None and await self._handling.handle(handed, error)
+
+    def retry_later(self, times_max: int) -> None:
+        """Bound how often messages come again."""
+        self._reconsume_times_max = times_max
+
+    def retry_keys(self) -> tuple[str, ...]:
+        """Return a key for each broker name: each has a retry queue of the group."""
+        return tuple(retry_key(self._topic, number) for number in range(len(self._brokers)))
+
+    async def send_back(self, handed: Handed, consumed: int, delay_level: int) -> bool:
+        """Let its handler fail behind the first messages; the consumer sends the others back."""
+        error = ConsumeError(consumed, delay_level)
+        return self._handling is not None and await self._handling.handle(handed, error)
+
+    async def look(self, key: str, offset: int) -> Handed:
+        """Read a retry queue from an offset on, or all dead letters."""
+        async with self._definite_or_not():
+            if key != dead_key(self._topic):
+                return _handed(key, await self._rest_of(self._queue(key), offset))
+            found: list[Message] = []
+            dead = f"{DEAD}{self._group}"
+            is_any = await self._producer.has_route(dead)
+            for queue in await self._consumer.queues(dead) if is_any else ():
+                found += await self._rest_of(queue, await self._consumer.min_offset(queue))
+            return _handed(key, found)
+
+    async def _rest_of(self, queue: MessageQueue, offset: int) -> list[Message]:
+        """Return a queue's messages from an offset on, up to where it ends now.
+
+        Raises RefusedError, OutcomeUnknownError.
+        """
+        end = await self._consumer.max_offset(queue)
+        found: list[Message] = []
+        offset = max(offset, await self._consumer.min_offset(queue))
+        while offset < end:
+            pulled = await self._consumer.pull(queue, offset, count_max=POLL_MAX)
+            if pulled.next_offset <= offset:
+                raise RefusedError(-1, f"nothing of {queue} is to be had from {offset} on")
+            found += pulled.messages
+            offset = pulled.next_offset
+        return found
 
     async def stop_handling(self, *, is_tidy: bool) -> None:
         """End the push consumer.
@@ -342,9 +387,9 @@ class GroupOperations:
 
     def _handed(self, queue: MessageQueue, messages: Sequence[Message]) -> Handed | None:
         key = self._key(queue)
-        if key is None or queue.topic != self._topic:
+        if key is None or not key.startswith(f"{self._topic}/"):
             return None
-        return Handed(key, [(each.queue_offset, value_of(each.body)) for each in messages])
+        return _handed(key, messages)
 
     async def close_groups(self) -> None:
         """Leave the group, and close connections."""
@@ -380,12 +425,16 @@ class GroupOperations:
 
     def _queue(self, key: str) -> MessageQueue:
         topic, _, number = key.rpartition("/")
+        if topic.endswith(f"/{RETRY}"):
+            return MessageQueue(f"{RETRY}{self._group}", self._brokers[int(number)], 0)
         each, name = divmod(int(number), len(self._brokers))
         return MessageQueue(topic, self._brokers[name], each)
 
     def _key(self, queue: MessageQueue) -> str | None:
         if queue.broker_name not in self._brokers:
             return None
+        if queue.topic == f"{RETRY}{self._group}":
+            return retry_key(self._topic, self._brokers.index(queue.broker_name))
         number = queue.queue_id * len(self._brokers) + self._brokers.index(queue.broker_name)
         return f"{queue.topic}/{number}"
 
@@ -424,6 +473,12 @@ class GroupOperations:
             raise DefiniteError(str(error)) from error
         except (DamagedResponseError, OutcomeUnknownError) as error:
             raise IndefiniteError(str(error)) from error
+
+
+def _handed(key: str, messages: Sequence[Message]) -> Handed:
+    """Return what a history says of these messages."""
+    pairs = [(each.queue_offset, value_of(each.body)) for each in messages]
+    return Handed(key, pairs, [each.reconsume_times for each in messages])
 
 
 def is_name_server(node: str) -> bool:

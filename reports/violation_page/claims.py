@@ -84,7 +84,13 @@ PROMISED: Final[Mapping[str, str]] = {
         "While nothing is wrong with the group, a message that is there, or whose delay is over,"
         " is delivered within a few seconds (docs/anomalies.md says how many)."
     ),
-    "early-delivery": "A delayed message comes when its delay is over, and not before.",
+    "early-delivery": (
+        "A message that was delayed, or sent back, comes when its delay is over, and not before."
+    ),
+    "wrong-attempt": (
+        "A message at which a handler failed comes again with one attempt more, so often at most as"
+        " was asked for; then it lies among the dead letters, and so does no other."
+    ),
     "duplicate-delivery": "A delayed message is put into its queue once.",
     "missed-tag": "Who asks a queue for tags is given every message that bears one of them.",
     "unwanted-tag": "Who asks a queue for tags is given only messages that bear one of them.",

@@ -44,6 +44,7 @@ _MUST_SHOW: Final[Mapping[str, str]] = {
     "duplicate-delivery": "{value} at one offset alone",
     "early-delivery": "nothing with {value} yet",
     "late-delivery": "{value}, some seconds earlier",
+    "wrong-attempt": "nothing with {value} at that attempt",
     "lock-overlap": "0: another consumer holds it",
     "missed-tag": "{value} among what it brought",
     "unwanted-tag": "no message without such a tag",

@@ -60,6 +60,8 @@ class GroupConsumer:
         handler: takes a queue's messages in their order; they count as consumed when it
             returns. Raising ConsumeError brings a message again: later by the retry topic, in
             its place if `is_ordered`.
+        reconsume_times_max: how often a message comes again by the retry topic before it is put
+            to the dead letters; -1: as often as the broker says (16 times).
         is_ordered: consume a queue under its lock, so that no two consumers overlap while its
             broker's leader stays the same. A new leader knows no locks (RocketMQ's neither): who
             loses a queue to another by it stops at the next renewal, after `lock_s` at most.
@@ -69,7 +71,7 @@ class GroupConsumer:
     membership_type: ClassVar[type[GroupMembership]] = GroupMembership
     reader_type: ClassVar[type[QueueReader]] = QueueReader
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a push consumer is told, each given by name
         self,
         name_servers: str | Sequence[str],
         *,
@@ -78,6 +80,7 @@ class GroupConsumer:
         subscriptions: Mapping[str, str],
         handler: Handler,
         is_ordered: bool = False,
+        reconsume_times_max: int = -1,
         on_assigned: Assigned | None = None,
         intervals: Intervals | None = None,
     ) -> None:
@@ -94,6 +97,7 @@ class GroupConsumer:
         )
         self._handler = handler
         self._is_ordered = is_ordered
+        self._reconsume_times_max = reconsume_times_max
         self._on_assigned = on_assigned
         self._readers: dict[MessageQueue, QueueReader] = {}
         self._releasing: set[MessageQueue] = set()
@@ -193,6 +197,7 @@ class GroupConsumer:
                 self._handler,
                 is_ordered=self._is_ordered,
                 wait_s=self._intervals.wait_s,
+                reconsume_times_max=self._reconsume_times_max,
             )
             reader.locked(self._lock_end_s())
             nursery.start_soon(reader.run)

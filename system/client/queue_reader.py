@@ -31,11 +31,16 @@ and the broker, which keeps locks twice as long as they are trusted, gives it to
 
 
 class ConsumeError(Exception):
-    """A handler could not consume: the first `consumed` messages count, the others come again."""
+    """A handler could not consume: the first `consumed` messages count, the others come again.
 
-    def __init__(self, consumed: int = 0) -> None:
+    `delay_level` says after which delay, where they come by the retry topic (RocketMQ's
+    delayLevelWhenNextConsume): 0 leaves it to the broker, -1 puts them to the dead letters at once.
+    """
+
+    def __init__(self, consumed: int = 0, delay_level: int = 0) -> None:
         super().__init__(f"{consumed} messages were consumed, the next was not")
         self.consumed = consumed
+        self.delay_level = delay_level
 
 
 Handler = Callable[[MessageQueue, Sequence[Message]], Awaitable[None]]
@@ -57,6 +62,7 @@ class QueueReader:
         *,
         is_ordered: bool,
         wait_s: float,
+        reconsume_times_max: int = -1,
     ) -> None:
         self._source = source
         self._queue = queue
@@ -66,6 +72,7 @@ class QueueReader:
         self._handler = handler
         self._is_ordered = is_ordered
         self._wait_s = wait_s
+        self._reconsume_times_max = reconsume_times_max
         self._offset: int | None = None  # what is in front of it is consumed
         self._committed: int | None = None
         self._scope = trio.CancelScope()
@@ -155,7 +162,7 @@ class QueueReader:
                 return False
         except ConsumeError as error:
             left = messages[error.consumed :]
-            if not self._is_ordered and await self._send_back(left):
+            if not self._is_ordered and await self._send_back(left, error.delay_level):
                 return True
             if left:
                 self._offset = left[0].queue_offset
@@ -163,10 +170,15 @@ class QueueReader:
                 return False
         return True
 
-    async def _send_back(self, messages: Sequence[Message]) -> bool:
+    async def _send_back(self, messages: Sequence[Message], delay_level: int) -> bool:
         """Have messages brought again later; False where the broker did not take one of them."""
         for message in messages:
-            fields = SendMessageBack(message.physical_offset, self._source.group, 0)
+            fields = SendMessageBack(
+                message.physical_offset,
+                self._source.group,
+                delay_level,
+                max_reconsume_times=self._reconsume_times_max,
+            )
             command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, ext=fields.to_ext())
             try:
                 answer = await self._source.ask_master(self._queue, command)

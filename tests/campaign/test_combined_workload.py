@@ -12,6 +12,7 @@ from harness.clients import topics_of
 from harness.generators import play
 from harness.generators.workload import final_generator_of, generator_of
 from harness.plugins import Answer
+from tests.support.anomaly_histories import ROOT, judge, parse
 from workloads.combined import GENERAL_CHECKERS, topic_of
 
 COMBINED = [discovery.get("workloads", name) for name in ("combined", "combined-queues")]
@@ -82,6 +83,10 @@ def test_finals_are_those_of_the_parts(workload):
         } == {"register/0"}
 
 
+LOOK_THEMSELVES = {"retried-messages": "retried-late"}
+"""With a history that each of them finds fault with, on the topic "q"."""
+
+
 @pytest.mark.parametrize("workload", COMBINED, ids=lambda w: w.name)
 def test_each_checker_judges_the_topics_of_its_parts(workload):
     topics = topics_of(workload)
@@ -89,9 +94,18 @@ def test_each_checker_judges_the_topics_of_its_parts(workload):
     assert len(workload.checkers) == len(set(workload.checkers))
     assert topics["push-delivery"] == {"push"}
     assert topics["group-delivery"] == {"queue"}
-    for name in topics:  # these are split by key alone
+    for name in topics:  # these are split by key alone, or look for their topics themselves
         checker = discovery.get("checkers", name)
-        assert (checker.partition, tuple(checker.tables)) == ("key", ("operations",))
+        partition = "history" if name in LOOK_THEMSELVES else "key"
+        assert (checker.partition, tuple(checker.tables)) == (partition, ("operations",))
+
+
+@pytest.mark.parametrize("name", LOOK_THEMSELVES)
+def test_who_sees_the_whole_history_judges_its_topics_alone(tmp_path, name):
+    text = LOOK_THEMSELVES[name]
+    rows = parse((ROOT / f"{text}.txt").read_text())
+    assert judge(tmp_path, rows, name, topics={name: frozenset({"q"})}).findings
+    assert not judge(tmp_path, rows, name, topics={name: frozenset({"r"})}).findings
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ import trio
 import trio.testing
 
 from harness.errors import DefiniteError, HarnessError, UsageError
-from harness.groups import Handed
+from harness.groups import Handed, dead_key, retry_key
 from harness.plugins import Operation
 from workloads.queue_consumer import TOPIC
 from workloads.queue_push import PATIENCE_S, SHORT_S, QueuePush
 from workloads.queue_push_ordered import QueuePushOrdered
+from workloads.queue_retries import TIMES_MAX
 
 STEP = Operation("handle", TOPIC, aim=0.5)
 LEAVE, LEAVE_AT_ONCE = (Operation("unsubscribe", TOPIC, aim=aim) for aim in (0.1, 0.9))
@@ -125,6 +126,67 @@ def test_in_order_a_handler_fails_now_and_then():
     for workload, table in ((QueuePush(2), Failing()), (QueuePushOrdered(2), Table())):
         trio.run(story, workload, table)
         assert not any(line.startswith("fail") for line in table.log)
+
+
+class SendingBack(Failing):
+    """One that sends back what failed."""
+
+    def __init__(self):
+        super().__init__()
+        self.lying = {}
+
+    def retry_later(self, times_max):
+        self.log.append(f"times {times_max}")
+
+    def retry_keys(self):
+        return (AGAIN,)
+
+    async def send_back(self, handed, consumed, delay_level):
+        self.log.append(f"back {consumed} {delay_level}")
+        return await self.handle(handed)
+
+    async def look(self, key, offset):
+        return self.lying.get(key, Handed(key, []))
+
+
+AGAIN, DEAD = retry_key(TOPIC, 0), dead_key(TOPIC)
+
+
+def test_without_order_what_failed_is_sent_back_and_looked_for_in_the_end():
+    workload, table = QueuePush(2), SendingBack()
+    table.committed |= {SECOND: 2, AGAIN: 0}
+    table.ends |= {AGAIN: 0}
+    client, other = workload.opened(table), workload.opened(table)
+
+    async def step(drawn=DRAIN, of=client):
+        chosen = workload.choose(drawn, of)
+        return chosen, None if chosen is None else await workload.invoke(chosen, None, of)
+
+    async def main():
+        await step(Operation("handle", TOPIC, aim=0.9))
+        table.batches = [Handed(FIRST, [(0, 4), (1, 6)], [0, 0]), Handed(AGAIN, [(0, 8)], [2])]
+        chosen, answer = await step(Operation("handle", TOPIC, aim=0.05))
+        assert (chosen.f, chosen.value, chosen.expected) == ("handle-failed", TIMES_MAX, 0)
+        assert (answer.offset, answer.messages) == (1, [(0, 4), (1, 6)])
+        chosen, answer = await step(Operation("handle", TOPIC, aim=0.3))
+        assert (chosen.f, chosen.expected, answer.attempts) == ("retry-failed", 1, [2])
+        for _ in range(3):
+            assert (await step())[0].f == "fetch", "the group is at the end of all queues"
+        assert (await step())[0].key == AGAIN
+        assert (await step())[0].key == DEAD, "8 came for the last time"
+        table.lying = {AGAIN: Handed(AGAIN, [(1, 6)], [1]), DEAD: Handed(DEAD, [(0, 8)], [3])}
+        assert (await step())[0].key == AGAIN
+        assert (await step())[0].f == "fetch", "what has come there is to be handled first"
+        assert (await step())[0].key == DEAD
+        assert (await step())[0].f == "unsubscribe", "others may wait for what comes yet"
+        assert await step() == (None, None)
+        await step(Operation("handle", TOPIC, aim=0.1), other)
+        table.batches = [Handed(AGAIN, [(1, 6)], [1])]
+        assert (await step(STEP, other))[0].f == "retry"
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    backs = [line for line in table.log if line.startswith(("times", "back"))]
+    assert backs == [f"times {TIMES_MAX}", "back 1 0", "back 0 1", "times -1"]
 
 
 def test_what_was_taken_away_is_not_handled():

@@ -14,9 +14,11 @@ from system.client import ConsumeError, group_consumer
 from system.client.connection import OutcomeUnknownError, RefusedError
 from system.client.group_consumer import GroupConsumer, Intervals
 from system.client.pull_consumer import Pulled
+from system.client.queue_reader import QueueReader
 from system.client.routes import MessageQueue
 from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command
+from system.remoting.message_requests import SendMessageBack
 from system.store.message import Message
 
 TOPIC = "t"
@@ -290,6 +292,48 @@ def test_what_could_not_be_consumed_comes_again_in_its_place(
 
     run(monkeypatch, story, handler)
     assert seen[:6] == [0, 1, 1, 1, 2, 3]
+
+
+class Backwards(PlayedBroker):
+    """Takes note of what is sent back; refuses the first time."""
+
+    def __init__(self, first: ResponseCode | None) -> None:
+        super().__init__()
+        self.first = first
+        self.back: list[SendMessageBack] = []
+
+    async def ask_master(self, _: MessageQueue, command: Command) -> Command:
+        await trio.sleep(0.01)
+        self.back.append(SendMessageBack.from_ext(command.ext))
+        if len(self.back) > 1:
+            return Command(ResponseCode.SUCCESS)
+        if self.first is None:
+            raise OutcomeUnknownError("nobody answers")
+        return Command(self.first)
+
+
+@pytest.mark.parametrize("first", [ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR, None])
+def test_without_order_it_is_sent_back_until_the_broker_has_it(
+    first: ResponseCode | None,
+) -> None:
+    broker, seen = Backwards(first), []
+
+    async def handler(_: MessageQueue, messages: Sequence[Message]) -> None:
+        seen.append(messages[0].queue_offset)
+        if seen[-1] == 1:
+            raise ConsumeError(delay_level=2)
+
+    async def main() -> None:
+        reader = QueueReader(
+            broker, FIRST, "*", handler, is_ordered=False, wait_s=1.0, reconsume_times_max=5
+        )
+        with trio.move_on_after(4.0):
+            await reader.run()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    again = [] if first is ResponseCode.SUCCESS else [1]
+    assert seen[: 3 + len(again)] == [0, 1, *again, 2]
+    assert broker.back == [SendMessageBack(100, "g", 2, max_reconsume_times=5)] * (1 + len(again))
 
 
 @pytest.mark.parametrize("late_s", [0.0, 0.005, 0.015, 0.03, 0.1, 0.4])

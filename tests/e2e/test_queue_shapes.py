@@ -36,6 +36,7 @@ BUGS = [
     ("queue-push", "committed-before-handled", "push-delivery", "lost-message"),
     ("queue-push", "own-division-of-queues", "push-delivery", "late-delivery"),
     ("queue-push", "gone-consumers-stay", "push-delivery", "late-delivery"),
+    ("queue-push", "sent-back-to-nobody", "retried-messages", "late-delivery"),
     ("queue-push-ordered", "unlocks-before-commit", "push-delivery", "out-of-order"),
 ]
 """Workload, planted bug, checker that finds it, kind that it finds."""

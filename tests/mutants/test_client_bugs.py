@@ -10,7 +10,13 @@ import pytest
 import trio
 from planted import HEALTHY, Mutant, with_and_without
 
-from system.client import GroupMembership, OutcomeUnknownError, PullConsumer, RefusedError
+from system.client import (
+    ConsumeError,
+    GroupMembership,
+    OutcomeUnknownError,
+    PullConsumer,
+    RefusedError,
+)
 from system.client.connection import Connection
 from system.client.pull_consumer import Pulled
 from system.client.routes import MessageQueue, Route
@@ -327,3 +333,18 @@ def test_a_lock_is_given_back_behind_the_last_commit(mutant: Mutant) -> None:
     trio.run(main)
     first = source.log[0]
     assert first == ("commit 7" if mutant is HEALTHY else "UNLOCK_BATCH_MQ")
+
+
+@with_and_without("sent-back-to-nobody")
+def test_what_a_handler_failed_at_is_sent_back(mutant: Mutant) -> None:
+    source = Source()
+
+    async def fails(_queue: MessageQueue, _messages: Sequence[Message]) -> None:
+        await trio.lowlevel.checkpoint()
+        raise ConsumeError
+
+    reader = mutant.client.group_consumer.reader_type(
+        source, QUEUE, "*", fails, is_ordered=False, wait_s=1.0
+    )
+    assert trio.run(reader._consume, [Message(b"t", 0, 0, 0, b"x")]), "it goes on"
+    assert source.log == (["CONSUMER_SEND_MSG_BACK"] if mutant is HEALTHY else [])

@@ -4,6 +4,8 @@
 # times in ms                                  such a line; without it they are ns
 0..10  p0 send q/0 7 -> ok 3                   call..return, process, function, key, argument
 11..20 p1 poll q/0 -> ok 3:7 4:8               offset:value, a message each
+11..20 p1 retry q/%RETRY%/0 -> ok 3:7^1        ^: how often it had come before
+11..20 p1 handle-failed q/0 1>-1 -> ok @4 3:7 4:8   failed at offset 4; level>times at most
 &      p1 send q/1 9 -> ok 0                   the same invocation as the line before
 21..?  p2 add s 4 -> info                      `?`: it never returned
 22..30 p3 read s -> ok [1 2 4]                 a list
@@ -82,6 +84,13 @@ def _answer(row: Op, f: str, result: str | None) -> dict[str, Any]:
         return {"output": [[int(n) for n in pair.split(":")] for pair in pairs]}
     if result in (None, "nothing"):
         return {"output": []} if f == "poll" and result else {}
+    if f.endswith("-failed"):
+        failed_at, _, result = result.partition(" ")
+        row["offset"] = int(failed_at.removeprefix("@"))
+    if "^" in result:
+        parts = [re.split("[:^]", each) for each in result.split()]
+        output = [[int(offset), int(value)] for offset, value, _ in parts]
+        return {"output": output, "attempts": [int(attempt) for _, _, attempt in parts]}
     if ":" in result:
         return {"output": [[int(n) for n in pair.split(":")] for pair in result.split()]}
     if result.startswith("["):

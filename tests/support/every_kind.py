@@ -49,6 +49,7 @@ GROUPS: Final = (
     "held-polls",
     "push-delivery",
     "queue-locks",
+    "retried-messages",
     "tag-selection",
 )
 OBJECTS: Final = ("set-full", "total-queue", "counter", "unique-ids", "linearizable-register")
@@ -67,6 +68,7 @@ PROMISED_APART: Final[dict[tuple[str, ...], frozenset[str]]] = {
         {
             "early-delivery",
             "late-delivery",
+            "wrong-attempt",
             "duplicate-delivery",
             "unwanted-tag",
             "missed-tag",
