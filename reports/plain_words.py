@@ -152,6 +152,14 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "message came again, or was given up, though no handler had failed at it before",
         "messages came again, or were given up, though no handler had failed at them before",
     ),
+    "two-owners": (
+        "queue was consumed by two consumers at once",
+        "queues were consumed by two consumers at once",
+    ),
+    "needless-redelivery": (
+        "handled message came again for no reason",
+        "handled messages came again for no reason",
+    ),
     "duplicate-delivery": (
         "delayed message was delivered twice",
         "delayed messages were delivered twice",

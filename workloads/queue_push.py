@@ -6,6 +6,7 @@ Source: RocketMQ's DefaultMQPushConsumer with a concurrent or an orderly message
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final, Self
 
 import trio
@@ -21,8 +22,14 @@ from workloads.queue_retries import Retries, Returning
 
 QUEUES_DEFAULT: Final = 5
 """So many that few numbers of consumers divide them evenly."""
-LEAVE_SHARE: Final = 0.02
-"""Of a consumer's steps; at the others it handles what waits longest."""
+LEAVE_SHARE: Final = 0.065
+"""Of a consumer's steps, while they leave; at the others it handles what waits longest."""
+LEAVING_S: Final = 3.0
+LEAVING_EVERY_S: Final = 10.0
+"""Consumers leave for so long, and then stay: what must not happen to a group to which nothing
+happens is seen in between (`checkers.anomalies.queue_owners`)."""
+TIDY_FIRST_S: Final = 0.5
+"""Those that leave first then do so in good order: what they had handled must not come again."""
 TIDY_SHARE: Final = 0.5
 """Of the consumers that leave; the others are gone as a process that is killed."""
 FAIL_SHARE: Final = 0.1
@@ -55,6 +62,7 @@ class QueuePush:
     checkers: tuple[str, ...] = (
         "push-delivery",
         "retried-messages",
+        "queue-owners",
         "durability",
         "committed-prefix",
         "vacuity",
@@ -73,6 +81,7 @@ class QueuePush:
         self._reached: dict[str, int] = {}
         """How far the queues reach at least, by what clients of this worker sent."""
         self._returning = Returning()
+        self._began_s: float | None = None
 
     def configured(self, options: Json) -> Self:
         """Return this workload on options["queues"] queues; producers choose as the options say."""
@@ -115,8 +124,12 @@ class QueuePush:
     def choose(self, operation: Operation, client: TargetClient) -> Operation | None:
         """Say what comes next for this client, a send or the next step of its consumer."""
         assert isinstance(client, _Consumer), "opened by this workload"
+        if self._began_s is None:
+            self._began_s = trio.current_time()
         if operation.f == "send":
             return operation
+        if operation.f == "unsubscribe":
+            operation = self._leaving(operation)
         return client.next_of_drain() if operation.f == "drain" else client.next_step(operation)
 
     async def invoke(
@@ -133,6 +146,17 @@ class QueuePush:
     def end_shown(self, operation: Operation, output: int | None, offset: int | None) -> int:
         """Nothing: no operation looks for a queue's end as this worker knows it."""
         return 0
+
+    def _leaving(self, operation: Operation) -> Operation:
+        """Turn a step that leaves into one that stays, or leaves in good order, where it is time.
+
+        The clients of a worker begin together.
+        """
+        assert self._began_s is not None, "set with the first choice"
+        turn, since_s = divmod(trio.current_time() - self._began_s, LEAVING_EVERY_S)
+        if since_s >= LEAVING_S:
+            return replace(operation, f="handle")
+        return replace(operation, aim=0.0) if turn and since_s < TIDY_FIRST_S else operation
 
     def _key(self, queue: int) -> str:
         return f"{self.topic}/{queue}"

@@ -13,6 +13,8 @@ class QueuePushOrdered(QueuePush):
 
     name = "queue-push-ordered"
     is_ordered = True
+    checkers = tuple(name for name in QueuePush.checkers if name != "retried-messages")
+    """What a handler failed at comes again in its place, and is not sent back."""
 
 
 PLUGIN = QueuePushOrdered()

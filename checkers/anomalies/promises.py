@@ -47,6 +47,8 @@ EXCLUDED_BY: Final[Mapping[str, tuple[Group, ...]]] = {
     "duplicate-delivery": (NOTHING,),
     "late-delivery": (NOTHING,),
     "wrong-attempt": (NOTHING,),
+    "two-owners": (NOTHING,),
+    "needless-redelivery": (NOTHING,),
     "unwanted-tag": (NOTHING,),
     "missed-tag": (NOTHING,),
     "lock-overlap": (NOTHING,),
@@ -89,6 +91,7 @@ DELIVERED: Final = frozenset(
         "missed-tag",
         "late-delivery",
         "wrong-attempt",
+        "needless-redelivery",
     )
 )
 """Anomalies that follow where the end of a queue is lost and its offsets are used again; what was
@@ -103,6 +106,8 @@ NEEDS_ALL_EVENTS: Final = frozenset(
         "lost-message",
         "late-delivery",
         "wrong-attempt",
+        "two-owners",
+        "needless-redelivery",
         "unwanted-tag",
         "redelivered-committed",
         "lost-element",

@@ -73,6 +73,8 @@ GROUP_PROMISES = frozenset(
         "duplicate-delivery",
         "late-delivery",
         "wrong-attempt",
+        "two-owners",
+        "needless-redelivery",
         "unwanted-tag",
         "missed-tag",
         "lock-overlap",

@@ -91,6 +91,14 @@ PROMISED: Final[Mapping[str, str]] = {
         "A message at which a handler failed comes again with one attempt more, so often at most as"
         " was asked for; then it lies among the dead letters, and so does no other."
     ),
+    "two-owners": (
+        "While nobody comes into a consumer group or leaves it, and nothing is wrong, a queue's"
+        " messages go to one consumer alone."
+    ),
+    "needless-redelivery": (
+        "While nobody comes into a consumer group or leaves it, and nothing is wrong, what was"
+        " handled does not come again; nor behind a consumer that leaves in good order then."
+    ),
     "duplicate-delivery": "A delayed message is put into its queue once.",
     "missed-tag": "Who asks a queue for tags is given every message that bears one of them.",
     "unwanted-tag": "Who asks a queue for tags is given only messages that bear one of them.",

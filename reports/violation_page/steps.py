@@ -44,6 +44,8 @@ _MUST_SHOW: Final[Mapping[str, str]] = {
     "duplicate-delivery": "{value} at one offset alone",
     "early-delivery": "nothing with {value} yet",
     "late-delivery": "{value}, some seconds earlier",
+    "two-owners": "a message of another queue",
+    "needless-redelivery": "{value} no more",
     "wrong-attempt": "nothing with {value} at that attempt",
     "lock-overlap": "0: another consumer holds it",
     "missed-tag": "{value} among what it brought",

@@ -83,7 +83,7 @@ def test_finals_are_those_of_the_parts(workload):
         } == {"register/0"}
 
 
-LOOK_THEMSELVES = {"retried-messages": "retried-late"}
+LOOK_THEMSELVES = {"queue-owners": "owners-two", "retried-messages": "retried-late"}
 """With a history that each of them finds fault with, on the topic "q"."""
 
 

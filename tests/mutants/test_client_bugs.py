@@ -236,6 +236,7 @@ class Source(PullConsumer):
     def __init__(self) -> None:
         super().__init__("127.0.0.1:9", group="g")
         self.log: list[str] = []
+        self.pulled: list[int] = []
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         await trio.lowlevel.checkpoint()
@@ -264,6 +265,7 @@ class Source(PullConsumer):
 
     async def pull(self, _queue: MessageQueue, offset: int, **_: object) -> Pulled:
         await trio.lowlevel.checkpoint()
+        self.pulled.append(offset)
         message = Message(b"t", 0, offset, 0, b"x")
         return Pulled((message,), "FOUND", offset + 1, 0, offset + 1)
 
@@ -348,3 +350,36 @@ def test_what_a_handler_failed_at_is_sent_back(mutant: Mutant) -> None:
     )
     assert trio.run(reader._consume, [Message(b"t", 0, 0, 0, b"x")]), "it goes on"
     assert source.log == (["CONSUMER_SEND_MSG_BACK"] if mutant is HEALTHY else [])
+
+
+@with_and_without("overlapping-shares")
+def test_no_queue_belongs_to_two(mutant: Mutant) -> None:
+    async def main() -> list[int]:
+        found: list[int] = []
+        for client_id in ("a", "b"):
+            membership = mutant.client.membership(Source(), client_id, {"t": "*"}, 1.0)
+            found += [queue.queue_id for queue in await membership.division("t") or ()]
+        return found
+
+    assert trio.run(main) == ([0, 1, 2] if mutant is HEALTHY else [0, 1, 2, 2])
+
+
+@with_and_without("left-without-a-commit")
+def test_who_leaves_commits_before(mutant: Mutant) -> None:
+    source = Source()
+
+    async def main() -> None:
+        consumer = mutant.client.group_consumer(
+            "127.0.0.1:9", group="g", client_id="a", subscriptions={"t": "*"}, handler=nothing
+        )
+        consumer._source = source
+        consumer._membership = mutant.client.membership(source, "a", {"t": "*"}, 1.0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.run)
+            while len(source.pulled) < 3:
+                await trio.sleep(0.001)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    commits = [line for line in source.log if line.startswith("commit")]
+    assert bool(commits) == (mutant is HEALTHY)

@@ -42,7 +42,8 @@ class Campaign:
 def _campaigns() -> Iterator[Campaign]:
     for seed in ("1", "2"):
         for name, options in _KINDS.items():
-            is_long = name.endswith(("everything", "clients", "late")) or name in STEADY
+            long = ("everything", "clients", "late", "settled")
+            is_long = name.endswith(long) or name in STEADY
             seconds = SECONDS_OF_ALL if is_long else SECONDS
             steady, rate = ("4", "100") if name in QUIET else ("1", "300")
             steady = "6" if name in STEADY else steady
@@ -51,8 +52,9 @@ def _campaigns() -> Iterator[Campaign]:
             yield Campaign(f"{name}.{seed}", (*given, "--seed", seed))
 
 
-QUIET = ("everything-clients", "held")
-"""Where polls are to find nothing, and to wait while no fault is in force."""
+QUIET = ("everything-clients", "held", "push-settled")
+"""Where polls are to find nothing, and to wait while no fault is in force, and where a group is to
+be settled."""
 STEADY = ("offsets",)
 """Where commits that nobody answers are judged: beside no fault."""
 LATE = "--faults partition,disk-stall --fault-duration-min 6 --fault-duration-max 7 --op-timeout 8"
@@ -63,6 +65,7 @@ _KINDS = {
     "log": "--workload log",
     "everything-clients": "--workload everything-clients",
     "push": "--workload queue-push",
+    "push-settled": "--workload queue-push --faults none",
     "sync-everything": "--target sync-double-write --workload everything-clients",
     "async-everything": "--target async-replication --workload everything-clients",
     "masters-everything": "--target multi-master --workload everything-clients",
