@@ -106,7 +106,9 @@ class Retries:
         if aim >= share:
             return Operation(kind, handed.key, expected=0)
         part = aim / share
-        level, self._level = self._level, LEVEL
+        level = LEVEL
+        if not is_again:  # what came again would wait for half a minute and more
+            level, self._level = self._level, LEVEL
         if level == LEVEL and part * 100 % 1 < DEAD_SHARE:
             level = DEAD_LEVEL
         failed = f"{kind}-failed"
