@@ -9,10 +9,15 @@ Source: jepsen.client; jepsen.tests.linearizable-register for the register.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from harness.groups import Handed, Polled
 from harness.plugins import TargetClient, Workload
+
+FOUND_MAX: Final = 16
+"""So many messages are asked for by a key at most."""
+ALL_SPAN: Final = 1 << 62
+"""Of the key that all messages of a queue bear that bear any."""
 
 
 @runtime_checkable
@@ -144,6 +149,49 @@ class BatchingClient(Protocol):
 
         The id is the one that the batch's answer named for it.
         """
+        ...
+
+
+@runtime_checkable
+class KeyedClient(Protocol):
+    """A group's client that names messages by keys, and asks for them by key or by id.
+
+    A message bears the key of each range of values that its own lies in, of `span` values and of
+    `ALL_SPAN`, in its queue; and a unique one.
+    """
+
+    async def send_keyed(self, key: str, value: int, span: int) -> int:
+        """Produce `value` with its keys; return its offset."""
+        ...
+
+    async def find(
+        self, key: str, first: int, span: int, offset: int | None
+    ) -> Sequence[tuple[int, int]]:
+        """Return messages by the key of a range of values: the newest, at most `FOUND_MAX`.
+
+        With `offset` those alone that were stored at the same time as the message there, which
+        this client has seen. What comes but should not is nobody's.
+        """
+        ...
+
+    async def find_unique(self, key: str, value: int) -> Sequence[tuple[int, int]]:
+        """Return the messages by the unique key of a value."""
+        ...
+
+    async def peek(self, key: str, shift: int) -> Sequence[tuple[int, int]]:
+        """Ask by id for what stands behind the last message that this client saw of the queue.
+
+        Return it if there is a message, and it is of this queue. With a `shift` of more than 0 ask
+        for what stands so many bytes behind that message's begin: no message does.
+        """
+        ...
+
+    def seen(self, key: str) -> tuple[int, int] | None:
+        """Return offset and value of the last message that this client saw of the queue."""
+        ...
+
+    async def view(self, key: str, offset: int) -> int:
+        """As `BatchingClient.view`, and for a message that was sent with keys."""
         ...
 
 

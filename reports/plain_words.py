@@ -172,6 +172,14 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "message came to who had asked for another tag",
         "messages came to who had asked for another tag",
     ),
+    "missed-key": (
+        "message was left out for who had asked for it by key",
+        "messages were left out for who had asked for them by key",
+    ),
+    "unwanted-key": (
+        "message came to who had asked for another key, or for none so often",
+        "messages came to who had asked for another key, or for none so often",
+    ),
     "lock-overlap": (
         "time two consumers held the lock of one queue",
         "times two consumers held the lock of one queue",

@@ -10,7 +10,7 @@ from workloads.queue_shape import BATCH_MAX, DELAYS_MS, HOLD_S, TAGS, Shape
 
 
 class EverythingClients(QueueWorkload):
-    """Delays, batches, tags, held polls, locks, one-way commits and resets, all at once."""
+    """Delays, batches, tags, held polls, locks, one-way commits, resets and keys, all at once."""
 
     name = "everything-clients"
     shape = Shape(
@@ -22,6 +22,7 @@ class EverythingClients(QueueWorkload):
         is_oneway=True,
         is_reset=True,
         deletes_topics=True,
+        has_keys=True,
     )
 
 

@@ -17,8 +17,9 @@ from harness.errors import HarnessError
 from harness.generators.keys import KeySpread
 from harness.groups import GroupClient
 from harness.plugins import Answer, Json, Operation, TargetClient
+from workloads.key_questions import Greatest
 from workloads.queue_consumer import ORDERED, ORDERED_END, TOPIC, Consumer
-from workloads.queue_shape import DELETE, PRODUCED, Shape
+from workloads.queue_shape import DELETE, FOUND, PRODUCED, Shape
 
 __all__ = ["TOPIC", "QueueWorkload"]
 
@@ -59,6 +60,7 @@ class QueueWorkload:
         self.queues = self.spread.keys
         self.topic = topic
         self._markers = count()
+        self._greatest = Greatest()
 
     @property
     def checkers(self) -> tuple[str, ...]:
@@ -125,7 +127,7 @@ class QueueWorkload:
             raise HarnessError(f"workload {self.name}: this target's clients {why}")
         client.use(self.topic, self.queues)
         keys = [self._key(queue) for queue in range(self.queues)]
-        return Consumer(client, self.shape, self.topic, keys)
+        return Consumer(client, self.shape, self.topic, keys, self._greatest)
 
     def choose(self, operation: Operation, client: TargetClient) -> Operation | None:
         """Say what comes next for this client, a send or the next step of its consumer."""
@@ -148,6 +150,8 @@ class QueueWorkload:
         assert isinstance(client, Consumer), "opened by this workload"
         if operation.f == "view":
             return await client.view(operation)
+        if operation.f in FOUND:
+            return await client.ask(operation)
         if operation.f in PRODUCED:
             return await client.produce(operation)
         return await client.step(operation)

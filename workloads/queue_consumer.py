@@ -16,6 +16,7 @@ from harness.clients import (
     BatchingClient,
     DelayingClient,
     HoldingClient,
+    KeyedClient,
     LockingClient,
     OnewayClient,
     OperatingClient,
@@ -24,6 +25,7 @@ from harness.clients import (
 from harness.errors import DefiniteError
 from harness.groups import GroupClient
 from harness.plugins import Answer, Operation
+from workloads.key_questions import Greatest, KeyQuestions
 from workloads.queue_shape import (
     DELETE,
     DRAIN_HOLD_S,
@@ -54,13 +56,24 @@ class Consumer:
     After an operation of unknown outcome the process is another, and so is this.
     """
 
-    def __init__(self, client: GroupClient, shape: Shape, topic: str, keys: Sequence[str]) -> None:
+    def __init__(
+        self,
+        client: GroupClient,
+        shape: Shape,
+        topic: str,
+        keys: Sequence[str],
+        greatest: Greatest | None = None,
+    ) -> None:
         self.client = client
         self._shape = shape
         self._topic = topic
         self._keys = keys
         self._selected: dict[tuple[str, int], int] = {}  # by queue and tags: where to go on
-        self._unviewed: Operation | None = None  # of its last batch, to be looked up
+        self._unviewed: Operation | None = None  # of its last send, to be looked up
+        self._questions: KeyQuestions | None = None
+        if shape.has_keys:
+            assert isinstance(client, KeyedClient), OPENED
+            self._questions = KeyQuestions(client, shape, keys, greatest or Greatest())
         self._locked: str | None = None
         self._locked_until_s = 0.0
         self._is_in_group = False
@@ -133,6 +146,9 @@ class Consumer:
                 return self._reset(aim)
             case "delete-topic":
                 return Operation(DELETE, self._topic, value=int(aim * 1e9))
+            case "find":
+                assert self._questions is not None, OPENED
+                return self._questions.drawn(aim)
         return None
 
     def _select(self, aim: float) -> Operation:
@@ -237,7 +253,9 @@ class Consumer:
             return self._start(key)
         if self._awaits_markers() or not self._is_at_end:
             return self._poll(key)
-        return self._commit(key) if self._has_news(key) else None
+        if self._has_news(key):
+            return self._commit(key)
+        return None if self._questions is None else self._questions.next_final(key)
 
     def _awaits_markers(self) -> bool:
         return bool(self._awaited) and trio.current_time() < self._awaited_until_s
@@ -267,6 +285,9 @@ class Consumer:
         key, value = operation.key, operation.value
         assert value is not None, f"a {operation.f} of nothing"
         client, number = self.client, operation.expected
+        if operation.f == "send" and number is None and self._questions is not None:
+            offset, self._unviewed = await self._questions.send(operation)
+            return Answer(offset=offset)
         if operation.f == "send" and number is None:
             return Answer(offset=await client.send(key, value))
         assert number is not None, f"a {operation.f} of no number"
@@ -289,16 +310,21 @@ class Consumer:
         return Answer()
 
     def next_of_producer(self, drawn: Operation) -> Operation:
-        """Return what a producer does: look a message of its last batch up, or what was drawn."""
+        """Return what a producer does: look a message of its last send up, or what was drawn."""
         viewed, self._unviewed = self._unviewed, None
         return viewed or drawn
 
     async def view(self, operation: Operation) -> Answer:
         """Look a message up by its id."""
         key, offset = operation.key, operation.offset
-        assert isinstance(self.client, BatchingClient), OPENED
+        assert isinstance(self.client, BatchingClient | KeyedClient), OPENED
         assert offset is not None, "nothing to look up"
         return Answer(messages=[(offset, await self.client.view(key, offset))])
+
+    async def ask(self, operation: Operation) -> Answer:
+        """Ask for messages by key, or by an id."""
+        assert self._questions is not None, OPENED
+        return await self._questions.ask(operation)
 
     async def step(self, operation: Operation) -> Answer:
         """Do a consumer's operation, and keep in mind what came of it."""

@@ -15,6 +15,7 @@ from harness.clients import (
     BatchingClient,
     DelayingClient,
     HoldingClient,
+    KeyedClient,
     LockingClient,
     OnewayClient,
     OperatingClient,
@@ -23,6 +24,8 @@ from harness.clients import (
 from harness.plugins import Operation
 
 DELETE: Final = "delete-topic"
+FOUND: Final = frozenset(("find", "find-unique", "peek"))
+"""What asks for messages by key or by id, of any queue."""
 PRODUCED: Final = frozenset(("send", "delay", "batch"))
 """What producers do."""
 DELAYS_MS: Final = (1_000, 5_000)
@@ -36,6 +39,10 @@ HOLD_S: Final = 3.0
 WAY_SHARE: Final = 0.25
 """Of a producer's steps, for each way of sending that is not the plain one."""
 SELECT_SHARE: Final = 0.3
+FIND_SHARE: Final = 0.1
+"""Of a consumer's steps: it asks for messages by key, or by id."""
+KEY_NUMBERS: Final = 32
+"""Messages that are numbered one behind the other, by all producers, and have a key in common."""
 SELECT_ANEW_SHARE: Final = 0.05
 """Of those who ask for tags: they begin at the queue's first message, with pages to go through."""
 ONEWAY_SHARE: Final = 0.5
@@ -63,6 +70,7 @@ class Shape:
         is_oneway: half of the commits are one-way.
         is_reset: consumers' offsets are set back and forward while they run.
         deletes_topics: topics that nobody uses are made and deleted.
+        has_keys: plain messages bear keys, and are asked for by key and by id.
     """
 
     delays_ms: tuple[int, ...] = ()
@@ -74,6 +82,7 @@ class Shape:
     is_oneway: bool = False
     is_reset: bool = False
     deletes_topics: bool = False
+    has_keys: bool = False
 
     def why_not(self, client: type) -> str | None:
         """Say what clients of that type lack ("cannot ..."); None if nothing."""
@@ -85,6 +94,7 @@ class Shape:
             (self.is_ordered, LockingClient, "cannot lock queues"),
             (self.is_oneway, OnewayClient, "cannot commit one-way"),
             (self.deletes_topics, OperatingClient, "cannot delete topics"),
+            (self.has_keys, KeyedClient, "cannot find messages by key"),
         )
         lacks = (why for is_on, ability, why in needed if is_on and not issubclass(client, ability))
         return next(lacks, None)
@@ -97,6 +107,7 @@ class Shape:
             (self.tags > 0, "tag-selection"),
             (self.hold_s > 0, "held-polls"),
             (self.is_ordered, "queue-locks"),
+            (self.has_keys, "found-by-key"),
         )
         return tuple(name for is_on, name in named if is_on)
 
@@ -127,6 +138,11 @@ class Shape:
         return Operation("send", key, value=value, expected=tag)
 
     @property
+    def key_span(self) -> int:
+        """How many values have a key in common."""
+        return KEY_NUMBERS * self.batch_max
+
+    @property
     def selections(self) -> tuple[int, ...]:
         """What is asked for: one tag or two, tag n as the bit n."""
         ones = [1 << tag for tag in range(self.tags)]
@@ -140,4 +156,6 @@ class Shape:
             return "reset"
         if self.deletes_topics and rng.random() < DELETE_SHARE:
             return DELETE
+        if self.has_keys and rng.random() < FIND_SHARE:
+            return "find"
         return None

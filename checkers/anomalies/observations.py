@@ -28,9 +28,9 @@ NOWHERE: Final = -1
 
 PUTS: Final = SENDS | DELAYS | BATCHES
 STARTS: Final = frozenset(("assign", "subscribe", "seek"))
-SELECTS: Final = frozenset(("select", "view"))
-"""Reads of some messages of a log, by their tags or by an id: what they brought was seen, what not
-need not be missing."""
+SELECTS: Final = frozenset(("select", "view", "find", "find-unique", "peek"))
+"""Reads of some messages of a log, by their tags, by keys or by an id: what they brought was seen,
+what not need not be missing."""
 HANDLES: Final = frozenset(("handle", "handle-failed"))
 """Reads of messages that a consumer was handed and has handled, or has sent back where its handler
 failed (`checkers.anomalies.retried_messages`); where it begins, it alone knows."""

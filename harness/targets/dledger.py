@@ -77,6 +77,8 @@ GROUP_PROMISES = frozenset(
         "needless-redelivery",
         "unwanted-tag",
         "missed-tag",
+        "unwanted-key",
+        "missed-key",
         "lock-overlap",
     }
 )

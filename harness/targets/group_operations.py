@@ -16,10 +16,19 @@ from random import Random
 
 import trio
 
+from harness.clients import FOUND_MAX
 from harness.errors import DefiniteError, IndefiniteError
 from harness.groups import DEAD, RETRY, Handed, Polled, dead_key, retry_key
 from harness.plugins import Address
 from harness.targets.group_handling import Handling, intervals
+from harness.targets.message_keys import (
+    NOBODYS_VALUE,
+    NOWHERE,
+    in_queue,
+    key_of,
+    keys_of,
+    unique_key_of,
+)
 from system.client import (
     ClientParts,
     ConsumeError,
@@ -31,6 +40,8 @@ from system.client import (
     PullConsumer,
     RefusedError,
     Sent,
+    id_behind,
+    stored_bytes,
     tags_of,
 )
 
@@ -39,9 +50,8 @@ GROUP = "shaketable-consumers"
 group subscribe to the same topics (RocketMQ: consistent subscriptions)."""
 NAME_SERVERS = "ns"
 """What the ids of name servers begin with."""
-NOBODYS_VALUE = -1
-"""What a message is recorded as that holds no value: no client sends it, so that the checkers
-see a message of nobody's."""
+ENTRY_HEAD_BYTES = (0, 48)
+"""What stands between two messages of a log: nothing, or the head of a DLedger entry."""
 POLL_MAX = 64
 TAGS = ("Aa", "BB", "polygenelubricants")
 """Two tags of one hash code, and one whose code is the least int: what filters get wrong."""
@@ -95,7 +105,9 @@ class GroupOperations:
         self._reconsume_times_max = -1
         self._lives = count(1)
         """Numbers the consumers that were handed messages, one after the other."""
-        self._batch_ids: dict[tuple[str, int], str] = {}
+        self._sent_ids: dict[tuple[str, int], str] = {}
+        self._seen: dict[str, Message] = {}
+        """The last message that came of each queue."""
         self._is_made = False
         self._locked: set[str] = set()
         """Queues that may be locked for this client."""
@@ -143,7 +155,7 @@ class GroupOperations:
         async with self._definite_or_not():
             sent = await self._producer.send_batch(queue.topic, bodies, queue=queue)
             first = self._stored(sent)
-        self._batch_ids = {
+        self._sent_ids = {
             (key, first + place): message_id for place, message_id in enumerate(sent.message_ids)
         }
         return first
@@ -152,12 +164,97 @@ class GroupOperations:
         """Ask the broker that the message's id names."""
         async with self._definite_or_not():
             try:
-                message_id = self._batch_ids[key, offset]
+                message_id = self._sent_ids[key, offset]
                 return value_of((await self._consumer.view(message_id)).body)
             except (KeyError, ValueError) as error:
                 raise RefusedError(
-                    -1, f"the batch's answer named no such message: {error}"
+                    -1, f"the send's answer named no such message: {error}"
                 ) from None
+
+    async def send_keyed(self, key: str, value: int, span: int) -> int:
+        """Send a message with its keys; its id is kept until the next one."""
+        queue, number = self._queue(key), int(key.rpartition("/")[2])
+        properties = {"UNIQ_KEY": unique_key_of(value)}
+        async with self._definite_or_not():
+            sent = await self._producer.send(
+                queue.topic,
+                b"%d" % value,
+                queue=queue,
+                keys=keys_of(number, value, span),
+                properties=properties,
+            )
+            offset = self._stored(sent)
+        self._sent_ids = {(key, offset): sent.message_ids[0]}
+        return offset
+
+    async def find(
+        self, key: str, first: int, span: int, offset: int | None
+    ) -> Sequence[tuple[int, int]]:
+        """Query by the key of a range of values."""
+        times_ms = None
+        if offset is not None:
+            seen = self._seen[key]
+            assert seen.queue_offset == offset, "it asks for the time of another message"
+            times_ms = (seen.store_ms, seen.store_ms)
+        text = key_of(int(key.rpartition("/")[2]), first, span)
+        return await self._found(key, text, times_ms)
+
+    async def find_unique(self, key: str, value: int) -> Sequence[tuple[int, int]]:
+        """Query by a unique key."""
+        return await self._found(key, unique_key_of(value), None, is_unique=True)
+
+    async def _found(
+        self, key: str, text: str, times_ms: tuple[int, int] | None, *, is_unique: bool = False
+    ) -> Sequence[tuple[int, int]]:
+        queue = self._queue(key)
+        begin_ms, end_ms = times_ms or (0, 2**63 - 1)
+        async with self._definite_or_not():
+            found = await self._consumer.query(
+                queue,
+                text,
+                count_max=FOUND_MAX,
+                begin_ms=begin_ms,
+                end_ms=end_ms,
+                is_unique=is_unique,
+            )
+        kept = in_queue(found, (queue.topic, queue.queue_id), times_ms)
+        if kept and (newest := kept[0]) is not None:
+            self._seen[key] = newest
+        return [
+            (NOWHERE, NOBODYS_VALUE) if mine is None else (mine.queue_offset, value_of(mine.body))
+            for mine in kept
+        ]
+
+    def seen(self, key: str) -> tuple[int, int] | None:
+        """Return where the last message stands that came of the queue, and its value."""
+        seen = self._seen.get(key)
+        return None if seen is None else (seen.queue_offset, value_of(seen.body))
+
+    async def peek(self, key: str, shift: int) -> Sequence[tuple[int, int]]:
+        """View what may stand behind a message, whose id nobody was told."""
+        seen, queue = self._seen[key], self._queue(key)
+        places = [shift] if shift else [stored_bytes(seen) + head for head in ENTRY_HEAD_BYTES]
+        async with self._definite_or_not():
+            for place in places:
+                message = await self._viewed(id_behind(seen, place))
+                if message is None:
+                    continue
+                is_mine = (message.topic, message.queue_id) == (
+                    queue.topic.encode(),
+                    queue.queue_id,
+                )
+                if is_mine or shift:
+                    return [(message.queue_offset, value_of(message.body))]
+        return ()
+
+    async def _viewed(self, message_id: str) -> Message | None:
+        """View by an id; None where nothing stands there, or nobody says."""
+        try:
+            return await self._consumer.view(message_id)
+        except DamagedResponseError:
+            raise
+        except (RefusedError, OutcomeUnknownError):
+            return None
 
     async def send_tagged(self, key: str, value: int, tag: int) -> int:
         """Send a message with one of TAGS."""
@@ -287,6 +384,8 @@ class GroupOperations:
             pulled = await self._consumer.pull(queue, offset, count_max=POLL_MAX, wait_s=hold_s)
             if not pulled.messages and (master is None or pulled.status == "NO_MATCHED_MSG"):
                 raise RefusedError(-1, "nobody who knows served the pull")
+        if pulled.messages:
+            self._seen[key] = pulled.messages[-1]
         messages = [(each.queue_offset, value_of(each.body)) for each in pulled.messages]
         is_outside = pulled.status == "OFFSET_ILLEGAL" and pulled.next_offset != offset
         return Polled(messages, pulled.next_offset, is_outside)

@@ -102,6 +102,13 @@ PROMISED: Final[Mapping[str, str]] = {
     "duplicate-delivery": "A delayed message is put into its queue once.",
     "missed-tag": "Who asks a queue for tags is given every message that bears one of them.",
     "unwanted-tag": "Who asks a queue for tags is given only messages that bear one of them.",
+    "missed-key": (
+        "Who asks a queue for messages by a key is given the newest that bear it, as many as were"
+        " asked for."
+    ),
+    "unwanted-key": (
+        "Who asks a queue for messages by key or id is given none but these, each once."
+    ),
     "lock-overlap": (
         "While a consumer holds the lock of a queue no other one is given it, as long as the same"
         " node leads in the same term."

@@ -30,6 +30,7 @@ _MUST_APPEND: Final[Mapping[str, str]] = {
     "duplicated": "it stands in the log once",
     "late-delivery": "it is delivered in time",
     "missed-tag": "who asks for its tag is given it",
+    "missed-key": "who asks for its key is given it",
     "lost-message": "it is delivered",
     "lost-write": "whoever comes past it is given it",
     "negative-offset": "an offset from 0 on",
@@ -50,6 +51,8 @@ _MUST_SHOW: Final[Mapping[str, str]] = {
     "lock-overlap": "0: another consumer holds it",
     "missed-tag": "{value} among what it brought",
     "unwanted-tag": "no message without such a tag",
+    "missed-key": "{value} among what it brought",
+    "unwanted-key": "no message without that key, and none twice",
     "phantom-read": "anything but {value}",
     "inconsistent-offsets": "one value at offset {offset} for all",
     "int-nonmonotonic-poll": "only what stands behind what came before",
@@ -74,6 +77,7 @@ _ACCUSED_FIRST: Final = frozenset(
         "phantom-read",
         "unexplained-offset",
         "unwanted-tag",
+        "unwanted-key",
     }
 )
 """Kinds of which a checker names the wrong answer first; of the others it was called last."""

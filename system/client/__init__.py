@@ -13,7 +13,7 @@ from system.client.name_servers import brokers
 from system.client.offsets import commit_offset, committed_offset
 from system.client.parts import ClientParts
 from system.client.producer import Producer, Sent
-from system.client.pull_consumer import PullConsumer, Pulled, tags_of
+from system.client.pull_consumer import PullConsumer, Pulled, id_behind, stored_bytes, tags_of
 from system.client.queue_reader import ConsumeError
 from system.client.results import BatchResult, Metadata, PullResult, SendResult
 from system.client.routes import MessageQueue
@@ -46,5 +46,7 @@ __all__ = [
     "brokers",
     "commit_offset",
     "committed_offset",
+    "id_behind",
+    "stored_bytes",
     "tags_of",
 ]

@@ -18,7 +18,12 @@ from system.client.routes import MessageQueue
 from system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from system.remoting.command import Command, CommandError
 from system.remoting.consumer_bodies import QueueName, decode_locked, encode_locks
-from system.remoting.message_requests import SearchOffset, ViewMessage
+from system.remoting.message_requests import (
+    UNIQUE_KEY_QUERY,
+    QueryMessage,
+    SearchOffset,
+    ViewMessage,
+)
 from system.remoting.requests import (
     Fields,
     PullMessage,
@@ -28,7 +33,14 @@ from system.remoting.requests import (
     QueueOffsetResponse,
     UpdateConsumerOffset,
 )
-from system.store.message import DamagedMessage, Message, place_of_message_id, walk_messages
+from system.store.message import (
+    DamagedMessage,
+    Message,
+    encode_message,
+    offset_message_id,
+    place_of_message_id,
+    walk_messages,
+)
 from system.store.message_properties import TAGS, find_property
 
 SUSPEND_FLAG = 2
@@ -197,6 +209,35 @@ class PullConsumer:
             raise DamagedResponseError(f"a broker sent a bad answer to a view: {error}") from None
         return message
 
+    async def query(
+        self,
+        queue: MessageQueue,
+        key: str,
+        *,
+        count_max: int = 32,
+        begin_ms: int = 0,
+        end_ms: int = 2**63 - 1,
+        is_unique: bool = False,
+    ) -> tuple[Message, ...]:
+        """Return messages of the queue's topic and broker that bear a key, the newest first.
+
+        They are stored from `begin_ms` to `end_ms`, both included; `is_unique` asks for a UNIQ_KEY.
+        Raises as `pull` does.
+        """
+        fields = QueryMessage(queue.topic, key, count_max, begin_ms, end_ms)
+        ext = fields.to_ext()
+        if is_unique:
+            ext[UNIQUE_KEY_QUERY] = "true"
+        answer = await self.ask_master(queue, Command(RequestCode.QUERY_MESSAGE, ext=ext))
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return ()
+        if answer.code != ResponseCode.SUCCESS:
+            raise _unanswered(answer)
+        try:
+            return tuple(walk_messages(answer.body))
+        except DamagedMessage as error:
+            raise DamagedResponseError(f"a broker sent a bad answer to a query: {error}") from None
+
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's offset in a queue, None if it has none yet. Raises as `pull`."""
         fields = QueryConsumerOffset(
@@ -298,6 +339,16 @@ class PullConsumer:
 def tags_of(message: Message) -> str:
     """Return a message's tags, "" for none."""
     return find_property(message.properties, TAGS).decode(errors="replace")
+
+
+def stored_bytes(message: Message) -> int:
+    """Return how many bytes a stored message takes, the head of its entry left out."""
+    return len(encode_message(message))
+
+
+def id_behind(message: Message, shift: int) -> str:
+    """Return the message id of what stands `shift` bytes behind a stored message's first one."""
+    return offset_message_id(message.store_host, message.physical_offset + shift).decode()
 
 
 def _name(queue: MessageQueue) -> QueueName:

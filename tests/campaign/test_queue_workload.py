@@ -8,17 +8,20 @@ import pytest
 import trio
 import trio.testing
 
+from harness.clients import ALL_SPAN
 from harness.errors import DefiniteError, HarnessError, UsageError
 from harness.groups import GroupClient, Polled
 from harness.plugins import Answer, Operation
 from workloads.everything_clients import EverythingClients
+from workloads.key_questions import FINAL_RANGES_MAX
 from workloads.message_queue import TOPIC, QueueWorkload
 from workloads.queue_batches import QueueBatches
 from workloads.queue_delays import QueueDelays
 from workloads.queue_held import QueueHeld
+from workloads.queue_keys import QueueKeys
 from workloads.queue_offsets import QueueOffsets
 from workloads.queue_ordered import QueueOrdered
-from workloads.queue_shape import DELAYS_MS, HOLD_S
+from workloads.queue_shape import DELAYS_MS, HOLD_S, KEY_NUMBERS
 
 WORKLOAD = QueueWorkload(2)
 POLL = Operation("poll", TOPIC, aim=0.5)
@@ -260,7 +263,78 @@ def test_clients_that_cannot_delay_are_refused_in_one_line():
     assert WORKLOAD.why_not(Table) is None
 
 
-class AbleTable(LateTable):
+class KeyedTable(Table):
+    """A table whose messages all bear keys; what was asked for is noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[object, ...]] = []
+
+    async def send_keyed(self, key, value, span):
+        return await self.send(key, value)
+
+    async def find(self, key, first, span, offset):
+        self.asked.append(("find", first, span, offset))
+        queue = self.queues[key]
+        return [(n, queue[n]) for n in range(len(queue)) if first <= queue[n] < first + span]
+
+    async def find_unique(self, key, value):
+        self.asked.append(("find-unique", value))
+        return [(self.queues[key].index(value), value)]
+
+    async def peek(self, key, shift):
+        self.asked.append(("peek", shift))
+        return ()
+
+    def seen(self, key):
+        return len(self.queues[key]) - 1, self.queues[key][-1]
+
+    async def view(self, key, offset):
+        return self.queues[key][offset]
+
+
+def test_messages_are_asked_for_by_key_and_by_id():
+    table = KeyedTable()
+    player = Player(table, QueueKeys(1))
+    assert player.do(POLL)[0] == "subscribe"
+    for n in range(400):
+        player.do(Operation("find", TOPIC, aim=n / 400))
+    kinds = set(table.asked)
+    assert {("find", 0, ALL_SPAN, None), ("find", 0, ALL_SPAN, 2), ("find-unique", 2)} <= kinds
+    assert {("find", 0, KEY_NUMBERS, None), ("find", 0, KEY_NUMBERS, 2), ("peek", 0)} <= kinds
+    inside = {shift for f, shift, *_ in table.asked if f == "peek" and shift}
+    assert len(inside) > 10
+    assert max(inside) <= 80, "no message is shorter"
+
+
+def test_some_sends_are_looked_up_by_their_id_and_some_by_their_unique_key():
+    player = Player(KeyedTable(), QueueKeys(1))
+    key, last = f"{TOPIC}/0", -1
+    done = []
+    for value in range(96, 160):
+        f, _, told = player.do(Operation("send", key, value=value))
+        done.append(f)
+        if f == "send":
+            last = value
+        else:
+            assert [each for _, each in told] == [last]
+    assert set(done) == {"send", "view", "find-unique"}
+
+
+def test_in_the_end_ranges_of_all_that_was_sent_are_asked_for():
+    table = KeyedTable()
+    player = Player(table, QueueKeys(1))
+    key = f"{TOPIC}/0"
+    player.do(Operation("send", key, value=KEY_NUMBERS * 1000))
+    steps = [f for f, _ in player.drain(key)]
+    assert steps[-1] == "find-unique"
+    ranges = [first for f, first, *_ in table.asked if f == "find"]
+    assert len(ranges) == FINAL_RANGES_MAX + 2
+    assert 0 in ranges
+    assert max(ranges) == KEY_NUMBERS * 1000
+
+
+class AbleTable(LateTable, KeyedTable):
     """A table whose clients can do everything."""
 
     def __init__(self) -> None:
@@ -436,6 +510,7 @@ def test_what_a_shape_needs_of_clients_is_said_in_words():
     for workload, lacks in (
         (QueueBatches(), "cannot send batches"), (QueueHeld(), "cannot wait for messages"),
         (QueueOrdered(), "cannot lock queues"), (QueueOffsets(), "cannot commit one-way"),
+        (QueueKeys(), "cannot find messages by key"),
         (EverythingClients(), "cannot delay messages"),
     ):  # fmt: skip
         assert workload.why_not(Table) == lacks

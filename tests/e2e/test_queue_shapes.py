@@ -30,6 +30,7 @@ BUGS = [
     ("queue-batches", "first-tag-only", "tag-selection", "missed-tag"),
     ("queue-batches", "tags-of-the-last-heartbeat", "group-delivery", "poll-skip"),
     ("queue-held", "held-pull-not-woken", "held-polls", "late-delivery"),
+    ("queue-keys", "unique-keys-are-keys", "found-by-key", "unwanted-key"),
     ("queue-ordered", "lock-lease-in-seconds", "queue-locks", "lock-overlap"),
     ("queue-offsets", "offset-reset-ignored", "consumer-offsets", "offset-ran-ahead"),
     ("queue-offsets", "oneway-commit-of-all-queues", "consumer-offsets", "never-committed"),

@@ -7,7 +7,7 @@ from itertools import count
 
 import msgspec
 from broker_group import FILE_BYTES, HOST, WALL_MS, BrokerGroup, Member, max_offset, pull, send
-from consumer_requests import HOLD_MS, pull_of, send_with
+from consumer_requests import HOLD_MS, by_key, pull_of, send_with
 from group_requests import commit, committed, consumer_list, heartbeat, lock, query
 from planted import HEALTHY, Mutant, with_and_without
 
@@ -140,6 +140,16 @@ def test_each_message_of_a_batch_has_its_own_id(mutant: Mutant) -> None:
     (reply,) = leader.answer(batch(b"a", b"b", b"c"))
     assert bodies(leader) == [b"a", b"b", b"c"]
     assert len(set(reply.ext["msgId"].split(","))) == (3 if mutant is HEALTHY else 1)
+
+
+@with_and_without("unique-keys-are-keys")
+def test_a_unique_key_is_looked_for_among_unique_keys_alone(mutant: Mutant) -> None:
+    leader = group_of(mutant, config=replace(CONFIG, key_items_max=100)).lead()
+    leader.answer(send_with("t", 0, b"a", {"UNIQ_KEY": "U1", "KEYS": "k"}, next(_numbers)))
+    leader.answer(send_with("t", 0, b"b", {"UNIQ_KEY": "U2", "KEYS": "k U1"}, next(_numbers)))
+    (reply,) = leader.answer(by_key("t", "U1", is_unique=True))
+    found = [message.body for message in walk_messages(reply.body)]
+    assert found == ([b"a"] if mutant is HEALTHY else [b"b", b"a"])
 
 
 @with_and_without("batch-half-stored")

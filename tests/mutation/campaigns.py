@@ -42,7 +42,7 @@ class Campaign:
 def _campaigns() -> Iterator[Campaign]:
     for seed in ("1", "2"):
         for name, options in _KINDS.items():
-            long = ("everything", "clients", "late", "settled")
+            long = ("everything", "clients", "late", "settled", "keys")
             is_long = name.endswith(long) or name in STEADY
             seconds = SECONDS_OF_ALL if is_long else SECONDS
             steady, rate = ("4", "100") if name in QUIET else ("1", "300")
@@ -91,6 +91,9 @@ _KINDS = {
     "names": "--workload queue --faults kill,pause,name-servers",
     "masters-names": "--target multi-master --workload queue --faults kill,pause,name-servers",
     "masters-late": f"--target multi-master --workload queue {LATE}",
+    "keys": "--workload queue-keys --faults transfer,kill,partition,clock",
+    "sync-keys": "--target sync-double-write --workload queue-keys",
+    "masters-keys": "--target multi-master --workload queue-keys --faults kill,pause,clock",
 }
 
 CAMPAIGNS = {one.name: one for one in _campaigns()}

@@ -9,6 +9,7 @@
 &      p1 send q/1 9 -> ok 0                   the same invocation as the line before
 21..?  p2 add s 4 -> info                      `?`: it never returned
 22..30 p3 read s -> ok [1 2 4]                 a list
+31..40 p4 find q/0 32>64@3 -> ok 3:65          the key of 64 to 95, at the time of offset 3
 31..40 p4 cas r/0 nil>4 -> ok 1                expected>new
 """
 
@@ -31,7 +32,7 @@ EVERYTHING = Promises(excludes=ANOMALIES)
 
 _LINE = re.compile(
     r"(?:(?P<call>\d+)\.\.(?P<end>\d+|\?)|(?P<same>&))\s+p(?P<process>\d+)\s+(?P<f>[a-z-]+)\s+"
-    r"(?P<key>\S+)(?:\s+(?:(?P<expected>nil|-?\d+)>)?(?P<argument>-?\d+))?\s+->\s+(?P<outcome>ok|fail|info)"
+    r"(?P<key>\S+)(?:\s+(?:(?P<expected>nil|-?\d+)>)?(?P<argument>-?\d+)(?:@(?P<at>\d+))?)?\s+->\s+(?P<outcome>ok|fail|info)"
     r"(?:\s+(?P<result>.+))?"
 )
 IN_MS = "# times in ms\n"
@@ -70,6 +71,8 @@ def _row(match: re.Match[str], number: int, rows: list[Op], unit_ns: int) -> Op:
         row["offset" if f in PLACES else "input"] = int(match["argument"])
     if match["expected"] not in (None, "nil"):
         row["expected"] = int(match["expected"])
+    if match["at"] is not None:
+        row["offset"] = int(match["at"])
     extra |= _answer(row, f, match["result"])
     if f == "poll" and row["input"] is not None:  # held, and where it stood
         row["offset"], row["input"] = row["input"], None

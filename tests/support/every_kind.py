@@ -46,6 +46,7 @@ GROUPS: Final = (
     "group-delivery",
     "consumer-offsets",
     "delayed-messages",
+    "found-by-key",
     "held-polls",
     "push-delivery",
     "queue-owners",
@@ -75,6 +76,8 @@ PROMISED_APART: Final[dict[tuple[str, ...], frozenset[str]]] = {
             "duplicate-delivery",
             "unwanted-tag",
             "missed-tag",
+            "unwanted-key",
+            "missed-key",
             "lock-overlap",
         }
     ),

@@ -1,0 +1,40 @@
+"""A query for a unique key is answered as one for any key.
+
+Messages that bear the text among their KEYS come as well: who looks for one is given others.
+
+Source: RocketMQ's IndexService.buildKey, one index for UNIQ_KEY and KEYS, whose hits
+QueryMessageProcessor did not compare with what was asked for
+(https://github.com/apache/rocketmq/issues/3613).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from system.broker.broker import Broker
+from system.broker.effects import Connection
+from system.broker.queries import KeyQuery
+from system.broker.reads import Read, Reads
+from system.mutants import Hunt, Mutant
+from system.remoting.command import Command
+
+
+class _AnyKey(Reads):
+    """Does not heed that a unique key is asked for."""
+
+    def _read(self, connection: Connection, command: Command, now_ms: float) -> Read:
+        read = super()._read(connection, command, now_ms)
+        if isinstance(read.request, KeyQuery):
+            return replace(read, request=replace(read.request, is_unique=False))
+        return read
+
+
+class UniqueKeysAreKeys(Broker):
+    """A broker that answers queries so."""
+
+    reads_type = _AnyKey
+
+
+PLUGIN = Mutant(
+    "unique-keys-are-keys", broker=UniqueKeysAreKeys, hunt=Hunt("queue-keys", ("transfer",))
+)
