@@ -256,6 +256,23 @@ class OperatingClient(Protocol):
 
 
 @runtime_checkable
+class ErringClient(Protocol):
+    """A group's client that asks, as an operator may, for what must be refused."""
+
+    def misrequests(self) -> Sequence[int]:
+        """Return the codes with which the things that it can ask for are to be refused."""
+        ...
+
+    async def misrequest(self, number: int) -> int:
+        """Ask for one of them; return the code of the answer, 0 where it was done.
+
+        Raises:
+            DefiniteError: it was refused for another reason, that will pass.
+        """
+        ...
+
+
+@runtime_checkable
 class HandlingClient(Protocol):
     """A group's client beside which a consumer may run that is handed messages by itself.
 

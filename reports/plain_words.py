@@ -180,6 +180,18 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = {
         "message came to who had asked for another key, or for none so often",
         "messages came to who had asked for another key, or for none so often",
     ),
+    "not-refused": (
+        "request was done that must be refused",
+        "requests were done that must be refused",
+    ),
+    "wrong-refusal": (
+        "request was refused with the wrong code",
+        "requests were refused with the wrong code",
+    ),
+    "no-answer": (
+        "operator was not answered",
+        "operators were not answered",
+    ),
     "lock-overlap": (
         "time two consumers held the lock of one queue",
         "times two consumers held the lock of one queue",

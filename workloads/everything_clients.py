@@ -10,7 +10,7 @@ from workloads.queue_shape import BATCH_MAX, DELAYS_MS, HOLD_S, TAGS, Shape
 
 
 class EverythingClients(QueueWorkload):
-    """Delays, batches, tags, held polls, locks, one-way commits, resets and keys, all at once."""
+    """Delays, batches, tags, held polls, locks, resets, keys, misrequests: all at once."""
 
     name = "everything-clients"
     shape = Shape(
@@ -23,6 +23,7 @@ class EverythingClients(QueueWorkload):
         is_reset=True,
         deletes_topics=True,
         has_keys=True,
+        has_misrequests=True,
     )
 
 

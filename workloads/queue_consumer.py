@@ -15,6 +15,7 @@ import trio
 from harness.clients import (
     BatchingClient,
     DelayingClient,
+    ErringClient,
     HoldingClient,
     KeyedClient,
     LockingClient,
@@ -29,6 +30,7 @@ from workloads.key_questions import Greatest, KeyQuestions
 from workloads.queue_shape import (
     DELETE,
     DRAIN_HOLD_S,
+    MISREQUEST,
     ONEWAY_SHARE,
     OVERDUE_S,
     SELECT_ANEW_SHARE,
@@ -146,6 +148,11 @@ class Consumer:
                 return self._reset(aim)
             case "delete-topic":
                 return Operation(DELETE, self._topic, value=int(aim * 1e9))
+            case "misrequest":
+                assert isinstance(self.client, ErringClient), OPENED
+                codes = self.client.misrequests()
+                number = int(aim * len(codes))
+                return Operation(MISREQUEST, self._topic, value=number, expected=codes[number])
             case "find":
                 assert self._questions is not None, OPENED
                 return self._questions.drawn(aim)
@@ -383,6 +390,10 @@ class Consumer:
                 is_gone = await client.delete_topic(f"{key}-{operation.value}")
                 self._is_deleted = True
                 return Answer(output=int(is_gone))
+            case "misrequest":
+                assert isinstance(client, ErringClient), OPENED
+                assert operation.value is not None, "it asks for nothing"
+                return Answer(output=await client.misrequest(operation.value))
             case "commit-oneway":
                 assert isinstance(client, OnewayClient), OPENED
                 assert operation.value is not None, "a commit of nothing"

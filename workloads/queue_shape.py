@@ -14,6 +14,7 @@ from typing import Final
 from harness.clients import (
     BatchingClient,
     DelayingClient,
+    ErringClient,
     HoldingClient,
     KeyedClient,
     LockingClient,
@@ -24,6 +25,7 @@ from harness.clients import (
 from harness.plugins import Operation
 
 DELETE: Final = "delete-topic"
+MISREQUEST: Final = "misrequest"
 FOUND: Final = frozenset(("find", "find-unique", "peek"))
 """What asks for messages by key or by id, of any queue."""
 PRODUCED: Final = frozenset(("send", "delay", "batch"))
@@ -49,6 +51,8 @@ ONEWAY_SHARE: Final = 0.5
 """Of a consumer's commits."""
 RESET_SHARE: Final = 0.02
 DELETE_SHARE: Final = 0.01
+MISREQUEST_SHARE: Final = 0.1
+"""Of a consumer's steps: it asks for what must be refused."""
 DRAIN_HOLD_S: Final = 0.5
 """How long a poll at the end of a queue that is being drained waits."""
 OVERDUE_S: Final = 20.0
@@ -71,6 +75,7 @@ class Shape:
         is_reset: consumers' offsets are set back and forward while they run.
         deletes_topics: topics that nobody uses are made and deleted.
         has_keys: plain messages bear keys, and are asked for by key and by id.
+        has_misrequests: what must be refused is asked for.
     """
 
     delays_ms: tuple[int, ...] = ()
@@ -83,6 +88,7 @@ class Shape:
     is_reset: bool = False
     deletes_topics: bool = False
     has_keys: bool = False
+    has_misrequests: bool = False
 
     def why_not(self, client: type) -> str | None:
         """Say what clients of that type lack ("cannot ..."); None if nothing."""
@@ -95,6 +101,7 @@ class Shape:
             (self.is_oneway, OnewayClient, "cannot commit one-way"),
             (self.deletes_topics, OperatingClient, "cannot delete topics"),
             (self.has_keys, KeyedClient, "cannot find messages by key"),
+            (self.has_misrequests, ErringClient, "cannot ask for what must be refused"),
         )
         lacks = (why for is_on, ability, why in needed if is_on and not issubclass(client, ability))
         return next(lacks, None)
@@ -108,6 +115,7 @@ class Shape:
             (self.hold_s > 0, "held-polls"),
             (self.is_ordered, "queue-locks"),
             (self.has_keys, "found-by-key"),
+            (self.has_misrequests, "refusals"),
         )
         return tuple(name for is_on, name in named if is_on)
 
@@ -158,4 +166,6 @@ class Shape:
             return DELETE
         if self.has_keys and rng.random() < FIND_SHARE:
             return "find"
+        if self.has_misrequests and rng.random() < MISREQUEST_SHARE:
+            return MISREQUEST
         return None

@@ -52,6 +52,9 @@ EXCLUDED_BY: Final[Mapping[str, tuple[Group, ...]]] = {
     "unwanted-tag": (NOTHING,),
     "missed-tag": (NOTHING,),
     "unwanted-key": (NOTHING,),
+    "not-refused": (NOTHING,),
+    "wrong-refusal": (NOTHING,),
+    "no-answer": (NOTHING,),
     "missed-key": (NOTHING,),
     "lock-overlap": (NOTHING,),
     "G0": (SENDS,),
@@ -95,6 +98,8 @@ DELIVERED: Final = frozenset(
         "late-delivery",
         "wrong-attempt",
         "needless-redelivery",
+        # A broker that lost its disk makes a topic anew that was not to be written.
+        "not-refused",
     )
 )
 """Anomalies that follow where the end of a queue is lost and its offsets are used again; what was

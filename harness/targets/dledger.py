@@ -79,6 +79,9 @@ GROUP_PROMISES = frozenset(
         "missed-tag",
         "unwanted-key",
         "missed-key",
+        "not-refused",
+        "wrong-refusal",
+        "no-answer",
         "lock-overlap",
     }
 )

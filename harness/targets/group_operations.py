@@ -29,7 +29,9 @@ from harness.targets.message_keys import (
     keys_of,
     unique_key_of,
 )
+from harness.targets.refusals import MISREQUESTS, Asker, code_of
 from system.client import (
+    AdminClient,
     ClientParts,
     ConsumeError,
     DamagedResponseError,
@@ -359,6 +361,30 @@ class GroupOperations:
                     return False
                 await trio.sleep(DELETED_AGAIN_S)
             return True
+
+    def misrequests(self) -> Sequence[int]:
+        """Return the codes of `refusals.MISREQUESTS`."""
+        return [each.code for each in MISREQUESTS]
+
+    async def misrequest(self, number: int) -> int:
+        """Ask whoever leads the broker of the topic's first queue."""
+        queue = self._queue(f"{self._topic}/0")
+        async with self._definite_or_not():
+            leader = await self._consumer.master(queue)
+            if leader is None:
+                raise RefusedError(-1, "nobody leads")
+            host, _, port = leader.rpartition(":")
+            client = self._parts.group_client(
+                {"leader": (host, int(port))}, timeout_s=self._timeout_s, rng=Random(0)
+            )
+            try:
+                admin = AdminClient(client)
+                asker = Asker(self._producer, self._consumer, admin, self._topic, queue.broker_name)
+                code = await code_of(MISREQUESTS[number], asker)
+            finally:
+                client.close()
+            self._consumer.asked_address = leader
+        return code
 
     async def begin(self, key: str) -> int:
         """Ask for the queue's min offset."""

@@ -109,6 +109,9 @@ PROMISED: Final[Mapping[str, str]] = {
     "unwanted-key": (
         "Who asks a queue for messages by key or id is given none but these, each once."
     ),
+    "not-refused": "What must be refused is not done, whoever asks for it.",
+    "wrong-refusal": "What must be refused is refused with the code that says why.",
+    "no-answer": "While nothing is wrong with the group, an operator is answered within a second.",
     "lock-overlap": (
         "While a consumer holds the lock of a queue no other one is given it, as long as the same"
         " node leads in the same term."

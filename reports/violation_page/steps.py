@@ -52,6 +52,8 @@ _MUST_SHOW: Final[Mapping[str, str]] = {
     "missed-tag": "{value} among what it brought",
     "unwanted-tag": "no message without such a tag",
     "missed-key": "{value} among what it brought",
+    "not-refused": "the code of a refusal",
+    "wrong-refusal": "the code that says why",
     "unwanted-key": "no message without that key, and none twice",
     "phantom-read": "anything but {value}",
     "inconsistent-offsets": "one value at offset {offset} for all",

@@ -18,6 +18,7 @@ from system.client.queue_reader import ConsumeError
 from system.client.results import BatchResult, Metadata, PullResult, SendResult
 from system.client.routes import MessageQueue
 from system.remoting.batch_body import BatchMessage
+from system.remoting.codes import ResponseCode
 from system.store.message import Message
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "PullResult",
     "Pulled",
     "RefusedError",
+    "ResponseCode",
     "SendResult",
     "Sent",
     "brokers",

@@ -33,6 +33,8 @@ RETRY_AFTER_MAX_S = 0.2
 AUTO_CREATE_TOPIC = "TBW102"
 """The topic whose route stands for one that a broker makes when it is first sent to."""
 AUTO_CREATE_QUEUES = 4
+PERM_DEFAULT = 6
+"""Of topics that are made: they may be read and written."""
 LASTING_REFUSALS = frozenset(
     (
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
@@ -174,13 +176,13 @@ class Producer:
 
         return await self._until_stored(topic, attempt, queue, order_key)
 
-    async def create_topic(self, topic: str, queues: int) -> None:
+    async def create_topic(self, topic: str, queues: int, *, perm: int = PERM_DEFAULT) -> None:
         """Have every master make a topic of so many queues, or change it (MQAdmin.createTopic).
 
-        Raises RefusedError where a master refuses, cannot be reached, or there is none;
-        OutcomeUnknownError.
+        `perm` is the sum of 4, it may be read, and 2, it may be written. Raises RefusedError where
+        a master refuses, cannot be reached, or there is none; OutcomeUnknownError.
         """
-        fields = CreateTopic(topic, read_queue_nums=queues, write_queue_nums=queues)
+        fields = CreateTopic(topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
         await self._ask_masters(RequestCode.UPDATE_AND_CREATE_TOPIC, fields.to_ext())
         self._forget(topic)
 

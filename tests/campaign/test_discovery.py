@@ -59,7 +59,8 @@ def test_built_ins_are_found_by_their_package() -> None:
     assert sorted(built_in) == [
         "combined", "combined-queues", "counter", "everything-clients", "log", "offsets",
         "queue", "queue-batches",
-        "queue-delays", "queue-held", "queue-keys", "queue-offsets", "queue-ordered", "queue-push",
+        "queue-delays", "queue-held", "queue-keys", "queue-offsets",
+        "queue-operators", "queue-ordered", "queue-push",
         "queue-push-ordered", "register", "set",
     ]  # fmt: skip
     assert built_in["queue"] is message_queue.PLUGIN
@@ -76,7 +77,8 @@ def test_external_plug_ins_are_found_by_entry_point(
     assert sorted(discovery.find("workloads")) == [
         "combined", "combined-queues", "counter", "everything-clients", "log", "offsets",
         "other", "queue", "queue-batches",
-        "queue-delays", "queue-held", "queue-keys", "queue-offsets", "queue-ordered", "queue-push",
+        "queue-delays", "queue-held", "queue-keys", "queue-offsets",
+        "queue-operators", "queue-ordered", "queue-push",
         "queue-push-ordered", "register", "set",
     ]  # fmt: skip
     other = discovery.get("workloads", "other")

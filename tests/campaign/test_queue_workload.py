@@ -20,6 +20,7 @@ from workloads.queue_delays import QueueDelays
 from workloads.queue_held import QueueHeld
 from workloads.queue_keys import QueueKeys
 from workloads.queue_offsets import QueueOffsets
+from workloads.queue_operators import QueueOperators
 from workloads.queue_ordered import QueueOrdered
 from workloads.queue_shape import DELAYS_MS, HOLD_S, KEY_NUMBERS
 
@@ -334,7 +335,37 @@ def test_in_the_end_ranges_of_all_that_was_sent_are_asked_for():
     assert max(ranges) == KEY_NUMBERS * 1000
 
 
-class AbleTable(LateTable, KeyedTable):
+class ErringTable(Table):
+    """A table whose operators may ask for two things that are refused."""
+
+    def misrequests(self):
+        return [13, 16]
+
+    async def misrequest(self, number):
+        return self.misrequests()[number]
+
+    async def delete_topic(self, topic):
+        return False
+
+
+def test_what_must_be_refused_is_asked_for_and_the_code_is_the_answer():
+    workload = QueueOperators(1)
+    drawn = list(islice(workload.operations("seed", 1, 3), 1000))
+    share = sum(each.f == "misrequest" for each in drawn) / len(drawn)
+    assert 0.05 < share < 0.15
+    player = Player(ErringTable(), workload)
+    player.do(POLL)
+    asked = [
+        player.workload.choose(each, player.client) for each in drawn if each.f == "misrequest"
+    ]
+    assert {(each.key, each.value, each.expected) for each in asked} == {
+        (TOPIC, 0, 13),
+        (TOPIC, 1, 16),
+    }
+    assert player.do(Operation("misrequest", TOPIC, aim=0.7)) == ("misrequest", TOPIC, 16)
+
+
+class AbleTable(LateTable, KeyedTable, ErringTable):
     """A table whose clients can do everything."""
 
     def __init__(self) -> None:

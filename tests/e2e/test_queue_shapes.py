@@ -31,6 +31,7 @@ BUGS = [
     ("queue-batches", "tags-of-the-last-heartbeat", "group-delivery", "poll-skip"),
     ("queue-held", "held-pull-not-woken", "held-polls", "late-delivery"),
     ("queue-keys", "unique-keys-are-keys", "found-by-key", "unwanted-key"),
+    ("queue-operators", "read-only-topics-written", "refusals", "not-refused"),
     ("queue-ordered", "lock-lease-in-seconds", "queue-locks", "lock-overlap"),
     ("queue-offsets", "offset-reset-ignored", "consumer-offsets", "offset-ran-ahead"),
     ("queue-offsets", "oneway-commit-of-all-queues", "consumer-offsets", "never-committed"),

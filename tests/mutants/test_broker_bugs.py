@@ -14,9 +14,9 @@ from planted import HEALTHY, Mutant, with_and_without
 from system.broker.limits import BrokerConfig
 from system.raft.protocol import RaftConfig
 from system.remoting.batch_body import BatchMessage, encode_batch
-from system.remoting.codes import RequestCode
+from system.remoting.codes import RequestCode, ResponseCode
 from system.remoting.command import Command
-from system.remoting.requests import SendMessageV2
+from system.remoting.requests import CreateTopic, SendMessageV2
 from system.store.message import walk_messages
 
 CONFIG = BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST, delay_levels_ms=(1000, 5000))
@@ -150,6 +150,16 @@ def test_a_unique_key_is_looked_for_among_unique_keys_alone(mutant: Mutant) -> N
     (reply,) = leader.answer(by_key("t", "U1", is_unique=True))
     found = [message.body for message in walk_messages(reply.body)]
     assert found == ([b"a"] if mutant is HEALTHY else [b"b", b"a"])
+
+
+@with_and_without("read-only-topics-written")
+def test_who_may_only_read_a_topic_cannot_write_it(mutant: Mutant) -> None:
+    leader = group_of(mutant).lead()
+    fields = CreateTopic("t", read_queue_nums=1, write_queue_nums=1, perm=4)
+    made = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, next(_numbers), ext=fields.to_ext())
+    assert [reply.code for reply in leader.answer(made)] == [0]
+    (reply,) = leader.answer(send("t", 0, b"a"))
+    assert reply.code == (ResponseCode.NO_PERMISSION if mutant is HEALTHY else 0)
 
 
 @with_and_without("batch-half-stored")

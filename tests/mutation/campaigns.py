@@ -42,7 +42,7 @@ class Campaign:
 def _campaigns() -> Iterator[Campaign]:
     for seed in ("1", "2"):
         for name, options in _KINDS.items():
-            long = ("everything", "clients", "late", "settled", "keys")
+            long = ("everything", "clients", "late", "settled", "keys", "operators")
             is_long = name.endswith(long) or name in STEADY
             seconds = SECONDS_OF_ALL if is_long else SECONDS
             steady, rate = ("4", "100") if name in QUIET else ("1", "300")
@@ -52,9 +52,9 @@ def _campaigns() -> Iterator[Campaign]:
             yield Campaign(f"{name}.{seed}", (*given, "--seed", seed))
 
 
-QUIET = ("everything-clients", "held", "push-settled")
-"""Where polls are to find nothing, and to wait while no fault is in force, and where a group is to
-be settled."""
+QUIET = ("everything-clients", "held", "push-settled", "operators")
+"""Where polls are to find nothing, and to wait while no fault is in force; where a group is to be
+settled, or operators are to be answered."""
 STEADY = ("offsets",)
 """Where commits that nobody answers are judged: beside no fault."""
 LATE = "--faults partition,disk-stall --fault-duration-min 6 --fault-duration-max 7 --op-timeout 8"
@@ -91,6 +91,9 @@ _KINDS = {
     "names": "--workload queue --faults kill,pause,name-servers",
     "masters-names": "--target multi-master --workload queue --faults kill,pause,name-servers",
     "masters-late": f"--target multi-master --workload queue {LATE}",
+    "one-node": "--workload queue-operators --nodes 1 --faults kill,pause",
+    "operators": "--workload queue-operators",
+    "sync-operators": "--target sync-double-write --workload queue-operators",
     "keys": "--workload queue-keys --faults transfer,kill,partition,clock",
     "sync-keys": "--target sync-double-write --workload queue-keys",
     "masters-keys": "--target multi-master --workload queue-keys --faults kill,pause,clock",

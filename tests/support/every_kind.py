@@ -51,6 +51,7 @@ GROUPS: Final = (
     "push-delivery",
     "queue-owners",
     "queue-locks",
+    "refusals",
     "retried-messages",
     "tag-selection",
 )
@@ -78,6 +79,9 @@ PROMISED_APART: Final[dict[tuple[str, ...], frozenset[str]]] = {
             "missed-tag",
             "unwanted-key",
             "missed-key",
+            "not-refused",
+            "wrong-refusal",
+            "no-answer",
             "lock-overlap",
         }
     ),

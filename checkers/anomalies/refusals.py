@@ -1,0 +1,119 @@
+"""What must be refused is refused, with the code that says why, and soon.
+
+A `misrequest` asks for what must be refused: which thing in `input`, with which code in `expected`;
+the code of the answer is its output, 0 where it was done. One that fails was refused for a reason
+that has nothing to do with what was asked for (nobody leads, a disk is full).
+
+Source: RocketMQ's ResponseCode; jepsen's definite and indefinite errors (resources/errors.edn of
+maelstrom).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.anomalies.answers import Answers
+from checkers.anomalies.log_rules import conclude, details
+from checkers.anomalies.observations import NEVER, Bools, Ints, is_valid, whole_numbers
+from checkers.anomalies.quiet_times import quiet_since
+from checkers.findings import Findings, gather
+from harness.plugins import CheckContext
+from harness.verdict import Finding, Verdict
+
+NAME: Final = "refusals"
+DONE, WRONG, SILENT = "not-refused", "wrong-refusal", "no-answer"
+SUCCESS: Final = 0
+BOUND_NS: Final = 1_000_000_000
+"""So soon an operator is answered where nothing is wrong."""
+ASKED: Final = ("misrequest", "delete-topic")
+
+
+class Refusals:
+    """An operator who asks for what must be refused is told so, by the right code, and soon.
+
+    Judges each topic's operators. No such request is done; none is refused with another code. One
+    that nobody answered is a finding where it was quiet from its call for a second on, and others
+    were answered in that time.
+    """
+
+    name = NAME
+    tables: tuple[str, ...] = ("operations",)
+    partition = "key"
+
+    def check(self, tables: Mapping[str, pa.Table], context: CheckContext) -> pa.Table:
+        """Judge one topic's requests."""
+        operations = tables["operations"]
+        asked = Answers(operations, ASKED)
+        findings = Findings()
+        is_misrequest = asked.is_("misrequest")
+        expected = whole_numbers(asked.table["expected"])
+        lacks = (
+            is_misrequest & asked.is_ok & ~(asked.has_output & is_valid(asked.table["expected"]))
+        )
+        if lacks.any():
+            raise ValueError(f"operation {asked.op[np.argmax(lacks)]} lacks its codes")
+        judged = is_misrequest & asked.is_ok
+        is_done = judged & (asked.output == SUCCESS)
+        is_wrong = judged & ~is_done & (asked.output != expected)
+        _add(DONE, is_done, "was done", asked, findings, context)
+        _add(WRONG, is_wrong, "was refused with code {output}", asked, findings, context)
+        is_silent = _unanswered(operations, asked, context)
+        _add(SILENT, is_silent, "was not answered, though others were", asked, findings, context)
+        counts = {"topics": 1, "asked": int(judged.sum()), "not_now": int(asked.is_failed.sum())}
+        return findings.table(counts)
+
+    def conclude(self, findings: pa.Table, context: CheckContext) -> Verdict:
+        """Join the topics' findings."""
+        gathered = gather(findings)
+        asked = gathered.sums().get("asked", 0)
+        clean = f"all {asked} requests that must be refused were, each with its code"
+        return conclude(NAME, gathered, context, clean=clean, what=("asked",))
+
+
+PLUGIN = Refusals()
+
+
+def _add(
+    kind: str, mask: Bools, what: str, asked: Answers, findings: Findings, context: CheckContext
+) -> None:
+    def describe(row: int) -> Finding:
+        code = asked.table["expected"][row].as_py()
+        which = f"the {asked.table['f'][row].as_py()} {asked.input[row]}"
+        wanted = "" if code is None else f", which is to be refused with code {code},"
+        told = what.format(output=asked.output[row])
+        message = (
+            f"{asked.key}: {which} of process {asked.process[row]} (op {asked.op[row]}){wanted}"
+            f" {told}."
+        )
+        more = details(context, int(asked.call[row]))
+        return Finding(kind, message, asked.key, None, (int(asked.op[row]),), more)
+
+    findings.add(kind, np.flatnonzero(mask).tolist(), describe)
+
+
+def _unanswered(operations: pa.Table, asked: Answers, context: CheckContext) -> Bools:
+    """Return who was not answered in quiet times, while somebody else was."""
+    until = asked.call + BOUND_NS
+    quiet = quiet_since(context, until)
+    is_judged = ~asked.is_ok & ~asked.is_failed & (quiet != NEVER) & (quiet <= asked.call)
+    is_ok = pc.and_(pc.equal(operations["outcome"], "ok"), pc.is_valid(operations["return_ns"]))
+    others = operations.filter(is_ok)
+    is_silent: Bools = is_judged & _answered_between(others, asked.call, until)
+    return is_silent
+
+
+def _answered_between(table: pa.Table, begin: Ints, stop: Ints) -> Bools:
+    """Return where an operation was called after `begin` and answered before `stop`."""
+    call, ends = whole_numbers(table["call_ns"]), whole_numbers(table["return_ns"])
+    if not len(call):
+        return np.zeros(len(begin), np.bool_)
+    order = np.argsort(call, kind="stable")
+    earliest = np.minimum.accumulate(ends[order][::-1])[::-1]
+    at = np.searchsorted(call[order], begin, side="right")
+    is_answered: Bools = (at < len(call)) & (earliest[np.minimum(at, len(call) - 1)] <= stop)
+    return is_answered

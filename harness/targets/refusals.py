@@ -1,0 +1,156 @@
+"""What an operator, or a client, asks for that must be refused, and with which code.
+
+Each is asked of whoever leads. It is refused as it stands, whatever happens to the group meanwhile:
+what is true of the members now and false a moment later is not asked here.
+
+Source: RocketMQ's AdminBrokerProcessor and TopicValidator (names of topics, system topics),
+SendMessageProcessor (a topic that may not be written), RouteInfoManager; Ongaro's dissertation,
+section 4 (changes of members) and 3.10 (a leader hands over to a voter).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from system.client import (
+    AdminClient,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    RefusedError,
+    ResponseCode,
+)
+
+STRANGER: Final = "n909"
+"""No group ever has a member of that id."""
+STRANGERS_ADDRESS: Final = "127.0.0.1:9"
+SYSTEM_TOPICS: Final = ("TBW102", "SCHEDULE_TOPIC_XXXX")
+READ_ONLY: Final = "readonly"
+"""Behind the name of a topic: that of one that may be read only."""
+PERM_READ: Final = 4
+NOT_NOW: Final = frozenset(
+    (
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+        ResponseCode.TOPIC_NOT_EXIST,
+    )
+)
+"""Refusals that say nothing of what was asked for: nobody leads, a disk is full, a name server has
+not heard of the topic yet."""
+TOOK_EFFECT: Final = 0
+"""The code of what was not refused, RocketMQ's SUCCESS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """With what it is asked: clients of the brokers, and one of whoever leads now."""
+
+    producer: Producer
+    consumer: PullConsumer
+    admin: AdminClient
+    topic: str
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Misrequest:
+    """One request that must be refused with a code."""
+
+    told: str
+    code: int
+    ask: Callable[[Asker], Awaitable[object]]
+
+
+async def code_of(misrequest: Misrequest, asker: Asker) -> int:
+    """Ask for it; return the code of the refusal, TOOK_EFFECT if it was done.
+
+    Raises RefusedError where that says nothing of what was asked for, OutcomeUnknownError.
+    """
+    try:
+        await misrequest.ask(asker)
+    except RefusedError as error:
+        if error.code in NOT_NOW or error.code < 0:
+            raise
+        return error.code
+    return TOOK_EFFECT
+
+
+async def _write_where_only_reads_are_allowed(asker: Asker) -> None:
+    topic = f"{asker.topic}-{READ_ONLY}"
+    try:  # each time: a broker that lost its disk lost its topics as well
+        await asker.producer.create_topic(topic, 1, perm=PERM_READ)
+    except RefusedError as error:  # that is not what is asked here
+        raise RefusedError(-1, str(error)) from error
+    await asker.producer.send(topic, b"0", queue=MessageQueue(topic, asker.broker, 0))
+
+
+async def _add_the_leader(asker: Asker) -> None:
+    """Add whoever leads; a broker without a group has no members, and takes nobody."""
+    leader = await asker.admin.membership()
+    member = leader.member if leader.voters else STRANGER
+    await asker.admin.add_member(member, STRANGERS_ADDRESS)
+
+
+async def _remove_the_only_voter(asker: Asker) -> None:
+    """Remove the only voter of a group of one; of others, who is no member."""
+    leader = await asker.admin.membership()
+    member = leader.member if leader.voters == (leader.member,) else STRANGER
+    await asker.admin.remove_member(member)
+
+
+def _misrequests() -> tuple[Misrequest, ...]:
+    illegal, forbidden = ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION
+
+    def made(topic: str, queues: int = 1, perm: int = 6) -> Callable[[Asker], Awaitable[object]]:
+        return lambda asker: asker.producer.create_topic(topic, queues, perm=perm)
+
+    def added(member: str, address: str) -> Callable[[Asker], Awaitable[object]]:
+        return lambda asker: asker.admin.add_member(member, address)
+
+    def deleted(topic: str) -> Callable[[Asker], Awaitable[object]]:
+        return lambda asker: asker.producer.delete_topic(topic)
+
+    made_anew = (Misrequest(f"make {each} anew", illegal, made(each)) for each in SYSTEM_TOPICS)
+    gone = (Misrequest(f"delete {each}", illegal, deleted(each)) for each in SYSTEM_TOPICS)
+    return (
+        *made_anew,
+        *gone,
+        Misrequest("make a topic with a name of blanks", illegal, made("no name")),
+        Misrequest("make a topic with too long a name", illegal, made("long" * 64)),
+        Misrequest("make a topic without queues", illegal, made("no-queues", 0)),
+        Misrequest("make a topic of unknown permissions", illegal, made("odd", perm=99)),
+        Misrequest("delete a topic with a name of blanks", illegal, deleted("no name")),
+        Misrequest(
+            "send to a topic that may only be read", forbidden, _write_where_only_reads_are_allowed
+        ),
+        Misrequest(
+            "send to a queue that the topic has not",
+            illegal,
+            lambda asker: asker.producer.send(
+                asker.topic, b"0", queue=MessageQueue(asker.topic, asker.broker, 4095)
+            ),
+        ),
+        Misrequest("add a member with an id of blanks", illegal, added("no id", STRANGERS_ADDRESS)),
+        Misrequest("add a member without a host", illegal, added(STRANGER, ":9")),
+        Misrequest("add a member of a host of blanks", illegal, added(STRANGER, "no host:9")),
+        Misrequest("add a member without a port", illegal, added(STRANGER, "127.0.0.1:0")),
+        Misrequest("add the leader", forbidden, _add_the_leader),
+        Misrequest("remove the only voter", forbidden, _remove_the_only_voter),
+        Misrequest(
+            "remove who is no member",
+            forbidden,
+            lambda asker: asker.admin.remove_member(STRANGER),
+        ),
+        Misrequest(
+            "hand over to who is no member",
+            forbidden,
+            lambda asker: asker.admin.transfer_leadership(STRANGER),
+        ),
+    )
+
+
+MISREQUESTS: Final = _misrequests()
