@@ -30,6 +30,9 @@ SYSTEM_TOPICS: Final = ("TBW102", "SCHEDULE_TOPIC_XXXX")
 READ_ONLY: Final = "readonly"
 """Behind the name of a topic: that of one that may be read only."""
 PERM_READ: Final = 4
+MESSAGE_BYTES_MAX: Final = (4 << 20) - 4096
+"""Of a message's body, as brokers take it; with some properties it fits no entry of a log."""
+PROPERTY_BYTES: Final = 8192
 NOT_NOW: Final = frozenset(
     (
         ResponseCode.SYSTEM_BUSY,
@@ -88,6 +91,18 @@ async def _write_where_only_reads_are_allowed(asker: Asker) -> None:
     await asker.producer.send(topic, b"0", queue=MessageQueue(topic, asker.broker, 0))
 
 
+def _send(body_bytes: int, property_bytes: int = 0) -> Callable[[Asker], Awaitable[object]]:
+    """Send a message of a size to the topic's first queue."""
+    properties = {"LONG": "x" * property_bytes} if property_bytes else None
+
+    def ask(asker: Asker) -> Awaitable[object]:
+        queue = MessageQueue(asker.topic, asker.broker, 0)
+        body = bytes(body_bytes)
+        return asker.producer.send(asker.topic, body, queue=queue, properties=properties)
+
+    return ask
+
+
 async def _add_the_leader(asker: Asker) -> None:
     """Add whoever leads; a broker without a group has no members, and takes nobody."""
     leader = await asker.admin.membership()
@@ -134,6 +149,8 @@ def _misrequests() -> tuple[Misrequest, ...]:
                 asker.topic, b"0", queue=MessageQueue(asker.topic, asker.broker, 4095)
             ),
         ),
+        Misrequest("send a message that is too large", illegal, _send(MESSAGE_BYTES_MAX + 1)),
+        Misrequest("send too large an entry", illegal, _send(MESSAGE_BYTES_MAX, PROPERTY_BYTES)),
         Misrequest("add a member with an id of blanks", illegal, added("no id", STRANGERS_ADDRESS)),
         Misrequest("add a member without a host", illegal, added(STRANGER, ":9")),
         Misrequest("add a member of a host of blanks", illegal, added(STRANGER, "no host:9")),

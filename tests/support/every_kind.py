@@ -38,6 +38,8 @@ PAUSE_NS: Final = 400 * MS
 """From the begin of one golden history to the next, or the end of one that is in real time."""
 QUIET_NS: Final = 15 * S
 """Those in real time begin when the partition is long over."""
+IN_QUIET: Final = ("queue-locks", "found-by-key")
+"""Checkers that judge in quiet times alone."""
 WINDOW: Final = FaultWindow(0, "partition", "isolate leader n0", 4 * S, 7 * S, True, "90 kB held")
 ELECTED_NS: Final = 5 * S
 """When n1 came to lead, which the partition let happen."""
@@ -172,7 +174,7 @@ def run_of_histories(folder: Path, checkers: tuple[str, ...]) -> JudgedRun:
     by_checker: dict[str, list[Op]] = {}
     first_op, begin_ns = 0, FIRST_NS
     for number, golden in enumerate(goldens(checkers)):
-        if golden.tick_ns == 1 or golden.checker == "queue-locks":
+        if golden.tick_ns == 1 or golden.checker in IN_QUIET:
             begin_ns = max(begin_ns, QUIET_NS)
         rows = list(_placed(golden, begin_ns, first_op, 4 * number))
         begin_ns += golden.span_ns
