@@ -111,6 +111,7 @@ class Campaign(
         ack: what an acknowledgement stands for: copies on disks, or in page caches.
         leases_ms: how long a leader answers reads by its clock; 0: it asks the others.
         record: what each node records of itself: its inputs, for `replay`, or nothing.
+        limits: how much brokers keep: what they usually do, or so little that clients come to it.
         data_file_bytes, index_file_bytes: sizes of the log's files; small, so that a
             short run crosses many file ends.
         stop_at_first_violation: whether a violation that is seen live ends the shaking
@@ -153,6 +154,7 @@ class Campaign(
     ack: Literal["fsync", "page-cache"] = "fsync"
     leases_ms: int = 0
     record: Literal["none", "inputs"] = "none"
+    limits: Literal["usual", "low"] = "usual"
     data_file_bytes: int = 1 << 20
     index_file_bytes: int = 1 << 18
     stop_at_first_violation: bool = False

@@ -340,6 +340,7 @@ def node_options(campaign: Campaign) -> Json:
         "spares": bool(words & {Word.WIPE}),
         "steering": bool(words & STEERED)
         or any(counted(step.on or "") for step in campaign.script),
+        "limits": campaign.limits,
         "data_file_bytes": campaign.data_file_bytes,
         "index_file_bytes": campaign.index_file_bytes,
     }

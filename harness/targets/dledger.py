@@ -30,6 +30,7 @@ from harness.targets.dledger_outcomes import definite_or_not
 from harness.targets.group_operations import is_name_server
 from harness.targets.planted_bugs import PlantedBugs, client_parts_of
 from harness.targets.programs import broker, name_server
+from harness.targets.refusals import limits_of
 from harness.targets.steering_files import SteeringFiles
 from system.client import (
     BrokerGroupClient,
@@ -172,6 +173,7 @@ class DLedgerTarget:
             "shaketableMutant": options.get("mutant") or "",
             "flushDiskType": _FLUSH[options.get("ack", "fsync")],
         }
+        lines |= limits_of(options)
         if options.get("leases_ms"):
             lines["shaketableLeaseMs"] = options["leases_ms"]
         if options.get("steering"):

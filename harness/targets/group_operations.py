@@ -29,9 +29,18 @@ from harness.targets.message_keys import (
     keys_of,
     unique_key_of,
 )
-from harness.targets.refusals import MISREQUESTS, Asker, code_of
+from harness.targets.refusals import (
+    BEYOND_LIMITS,
+    GROUP_MEMBERS_KEY,
+    MISREQUESTS,
+    TOPICS_KEY,
+    Asker,
+    Misrequest,
+    code_of,
+)
 from system.client import (
     AdminClient,
+    BrokerGroupClient,
     ClientParts,
     ConsumeError,
     DamagedResponseError,
@@ -41,6 +50,7 @@ from system.client import (
     OutcomeUnknownError,
     PullConsumer,
     RefusedError,
+    ResponseCode,
     Sent,
     id_behind,
     stored_bytes,
@@ -55,6 +65,8 @@ NAME_SERVERS = "ns"
 ENTRY_HEAD_BYTES = (0, 48)
 """What stands between two messages of a log: nothing, or the head of a DLedger entry."""
 POLL_MAX = 64
+BEYOND_TIMES = 8
+"""So often as each other thing that must be refused what is beyond low limits is asked for."""
 TAGS = ("Aa", "BB", "polygenelubricants")
 """Two tags of one hash code, and one whose code is the least int: what filters get wrong."""
 LEVEL_OF_DELAY_MS = {1_000: 1, 5_000: 2, 10_000: 3, 30_000: 4}
@@ -111,6 +123,8 @@ class GroupOperations:
         self._seen: dict[str, Message] = {}
         """The last message that came of each queue."""
         self._is_made = False
+        self._limits: tuple[int, ...] | None = None
+        """Low limits of the brokers, none where they are the usual ones; None: not asked for."""
         self._locked: set[str] = set()
         """Queues that may be locked for this client."""
         self._handling: Handling | None = None
@@ -354,7 +368,11 @@ class GroupOperations:
     async def delete_topic(self, topic: str) -> bool:
         """Make a topic, delete it, and look whether it is gone."""
         async with self._definite_or_not():
-            await self._producer.create_topic(topic, 1)
+            try:
+                await self._producer.create_topic(topic, 1)
+            except RefusedError as error:
+                if error.code != ResponseCode.NO_PERMISSION:
+                    raise  # else there is no room for it: what is not there is deleted as well
             for _ in range(DELETED_TRIES):
                 await self._producer.delete_topic(topic)
                 if not await self._producer.has_route(topic):
@@ -363,8 +381,11 @@ class GroupOperations:
             return True
 
     def misrequests(self) -> Sequence[int]:
-        """Return the codes of `refusals.MISREQUESTS`."""
-        return [each.code for each in MISREQUESTS]
+        """Return the codes of all that is asked of brokers of these limits."""
+        return [each.code for each in self._misrequests()]
+
+    def _misrequests(self) -> tuple[Misrequest, ...]:
+        return (*MISREQUESTS, *BEYOND_LIMITS * BEYOND_TIMES) if self._limits else MISREQUESTS
 
     async def misrequest(self, number: int) -> int:
         """Ask whoever leads the broker of the topic's first queue."""
@@ -373,18 +394,43 @@ class GroupOperations:
             leader = await self._consumer.master(queue)
             if leader is None:
                 raise RefusedError(-1, "nobody leads")
-            host, _, port = leader.rpartition(":")
-            client = self._parts.group_client(
-                {"leader": (host, int(port))}, timeout_s=self._timeout_s, rng=Random(0)
-            )
+            if self._limits is None:
+                config = await self._consumer.broker_config(leader)
+                names = (TOPICS_KEY, GROUP_MEMBERS_KEY)
+                self._limits = tuple(int(config[name]) for name in names if name in config)
+            client = self._leaders_client(leader)
             try:
-                admin = AdminClient(client)
-                asker = Asker(self._producer, self._consumer, admin, self._topic, queue.broker_name)
-                code = await code_of(MISREQUESTS[number], asker)
+                asker = self._asker(client, queue.broker_name, leader)
+                code = await code_of(self._misrequests()[number], asker)
             finally:
                 client.close()
             self._consumer.asked_address = leader
         return code
+
+    def _leaders_client(self, leader: str) -> BrokerGroupClient:
+        host, _, port = leader.rpartition(":")
+        return self._parts.group_client(
+            {"leader": (host, int(port))}, timeout_s=self._timeout_s, rng=Random(0)
+        )
+
+    def _asker(self, client: BrokerGroupClient, broker: str, leader: str) -> Asker:
+        topics_max, members_max = self._limits or (0, 0)
+        return Asker(
+            self._producer,
+            self._consumer,
+            AdminClient(client),
+            self._topic,
+            broker,
+            leader,
+            lambda group: self._parts.pull_consumer(
+                self._names, group=group, timeout_s=self._timeout_s
+            ),
+            lambda consumer, client_id, topic: self._parts.membership(
+                consumer, client_id, {topic: "*"}, self._timeout_s
+            ),
+            topics_max,
+            members_max,
+        )
 
     async def begin(self, key: str) -> int:
         """Ask for the queue's min offset."""

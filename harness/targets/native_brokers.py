@@ -28,6 +28,7 @@ from harness.targets.group_operations import GroupOperations, is_name_server
 from harness.targets.native_files import PLACE_FILE, Place, read_messages
 from harness.targets.planted_bugs import PlantedBugs, client_parts_of
 from harness.targets.programs import broker, name_server
+from harness.targets.refusals import limits_of
 from system.client import BrokerGroupClient, ClientParts, OutcomeUnknownError, RefusedError
 
 if TYPE_CHECKING:
@@ -280,6 +281,7 @@ class NativeTarget:
             "shaketableSeed": options.get("seed") or "",
             "shaketableMutant": options.get("mutant") or "",
         }
+        lines |= limits_of(options)
         if master is not None:
             lines["haMasterAddress"] = layout.peers[master]
             lines["slaveReadEnable"] = "true"

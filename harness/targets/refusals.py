@@ -10,12 +10,14 @@ section 4 (changes of members) and 3.10 (a leader hands over to a voter).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from system.client import (
     AdminClient,
+    GroupMembership,
     MessageQueue,
     Producer,
     PullConsumer,
@@ -44,6 +46,8 @@ NOT_NOW: Final = frozenset(
 )
 """Refusals that say nothing of what was asked for: nobody leads, a disk is full, a name server has
 not heard of the topic yet."""
+CROWDED: Final = 1
+"""The code of a group that kept as many clients as it may and no more: none that refusals have."""
 TOOK_EFFECT: Final = 0
 """The code of what was not refused, RocketMQ's SUCCESS."""
 
@@ -57,6 +61,11 @@ class Asker:
     admin: AdminClient
     topic: str
     broker: str
+    leader: str
+    consumer_of: Callable[[str], PullConsumer]
+    membership_of: Callable[[PullConsumer, str, str], GroupMembership]
+    topics_max: int
+    group_members_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,40 @@ def _send(body_bytes: int, property_bytes: int = 0) -> Callable[[Asker], Awaitab
         return asker.producer.send(asker.topic, body, queue=queue, properties=properties)
 
     return ask
+
+
+async def _make_too_many_topics(asker: Asker) -> None:
+    """Make one topic more than there may be, beside those that there are already."""
+    try:
+        for number in range(asker.topics_max + 1):
+            await asker.producer.create_topic(f"{asker.topic}-more-{number}", 1)
+    except RefusedError as error:
+        if error.code != ResponseCode.NO_PERMISSION:
+            raise RefusedError(-1, str(error)) from error
+        raise
+
+
+async def _crowd_a_group(asker: Asker) -> None:
+    """Have one client more in a group than there may be; the last one is refused.
+
+    Brokers that were started meanwhile have forgotten some: they are not asked.
+    """
+    group = f"{asker.topic}-crowd"
+    crowd = asker.consumer_of(group)
+    members = [
+        asker.membership_of(crowd, f"{group}-{number}", asker.topic)
+        for number in range(asker.group_members_max + 1)
+    ]
+    try:
+        for member in members:
+            await member.heartbeat()
+        known = await members[0].members(asker.leader)
+    finally:
+        crowd.close()
+    if len(known) == asker.group_members_max:
+        raise RefusedError(CROWDED, "the group is full")
+    if len(known) < asker.group_members_max:
+        raise RefusedError(-1, f"{len(known)} clients are known")
 
 
 async def _add_the_leader(asker: Asker) -> None:
@@ -171,3 +214,21 @@ def _misrequests() -> tuple[Misrequest, ...]:
 
 
 MISREQUESTS: Final = _misrequests()
+BEYOND_LIMITS: Final = (
+    Misrequest(
+        "make more topics than there may be", ResponseCode.NO_PERMISSION, _make_too_many_topics
+    ),
+    Misrequest("have more clients in a group than there may be", CROWDED, _crowd_a_group),
+)
+"""What is asked beside these of brokers whose limits are low."""
+TOPICS_LOW: Final = 48
+GROUP_MEMBERS_LOW: Final = 20
+TOPICS_KEY: Final = "shaketableTopicsMax"
+GROUP_MEMBERS_KEY: Final = "shaketableGroupMembersMax"
+
+
+def limits_of(options: Mapping[str, object]) -> dict[str, str | int | Path]:
+    """Return lines of a broker.conf: low limits where a campaign's options ask for them."""
+    if options.get("limits") != "low":
+        return {}
+    return {TOPICS_KEY: TOPICS_LOW, GROUP_MEMBERS_KEY: GROUP_MEMBERS_LOW}

@@ -94,6 +94,7 @@ class RunOptions:
         ack: What an acknowledgement stands for: fsync, or page-cache.
         leases_ms: Leases for reads at the leader, which trust clocks, in milliseconds; 0: none.
         record: What nodes record of themselves: none, or inputs, for `replay`.
+        limits: How many topics and members of a group a broker keeps: usual, or low.
         data_file_size: Bytes in a file of the log; small, so that a short run crosses many ends.
         index_file_size: Bytes in a file of the log's index.
     """
@@ -144,6 +145,7 @@ class RunOptions:
     ack: Annotated[str | None, _option("ack", GROUP, "KIND")] = None
     leases_ms: Annotated[int | None, _option("leases_ms", GROUP, "MS")] = None
     record: Annotated[str | None, _option("record", GROUP, "KIND")] = None
+    limits: Annotated[str | None, _option("limits", GROUP, "KIND")] = None
     data_file_size: Annotated[int | None, _option("data_file_size", GROUP, "BYTES")] = None
     index_file_size: Annotated[int | None, _option("index_file_size", GROUP, "BYTES")] = None
 

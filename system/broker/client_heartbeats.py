@@ -12,6 +12,7 @@ import msgspec
 
 from system.broker.consumer_groups import Client, ConsumerGroups, Consumption, Subscription
 from system.broker.effects import Connection
+from system.broker.limits import BrokerConfig
 from system.broker.offset_commits import GROUP_BYTES_MAX
 from system.broker.outbox import Outbox
 from system.broker.topic_rules import Topics
@@ -71,8 +72,10 @@ class _HeartbeatData(msgspec.Struct):
 class ClientHeartbeats:
     """Serves HEART_BEAT, UNREGISTER_CLIENT and GET_CONSUMER_LIST_BY_GROUP on any member."""
 
-    def __init__(self, topics: Topics, outbox: Outbox) -> None:
-        self.groups = ConsumerGroups()
+    def __init__(self, topics: Topics, outbox: Outbox, config: BrokerConfig) -> None:
+        self.groups = ConsumerGroups(
+            groups_max=config.groups_max, members_max=config.group_members_max
+        )
         self._topics = topics
         self._outbox = outbox
         self._opaque = 0

@@ -85,9 +85,11 @@ class GroupRequests:
             if mode.offset_events is not None
             else self._events
         )
-        self.topics = Topics(reput.tables.topics, self._events, lambda: reput.queues)
+        self.topics = Topics(
+            reput.tables.topics, self._events, lambda: reput.queues, config.topics_max
+        )
         self.offsets = self.offsets_type(reput.tables.offsets, offset_events)
-        self.heartbeats = self.heartbeats_type(self.topics, outbox)
+        self.heartbeats = self.heartbeats_type(self.topics, outbox, config)
         self._locks = self.locks_type()
         self._locks_term = -1
         self._proofs = LeaderProofs(core, reput, outbox, config)

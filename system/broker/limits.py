@@ -40,6 +40,9 @@ class BrokerConfig:
     consume_slowly_bytes: int = 256 << 20  # so far behind, a consumer is sent to a slave
     apply_bytes_max: int = 4 << 20  # committed bytes that one step dispatches
     key_items_max: int = 0  # messages with keys between two checkpoints; 0: no key index
+    topics_max: int = 10_000
+    groups_max: int = 10_000  # consumer groups that have clients
+    group_members_max: int = 10_000  # clients of one of them
     reads_held_max: int = 10_000  # confirmed reads that wait for what is still to be applied
     expiry: ExpiryConfig = field(default_factory=ExpiryConfig)
 

@@ -21,7 +21,6 @@ from system.broker.topics import (
     RETRY_PREFIX,
     RETRY_QUEUES,
     SCHEDULE_TOPIC,
-    TOPICS_MAX,
     WRITE,
     TopicConfig,
     TopicEvent,
@@ -41,12 +40,17 @@ class Topics:
     """
 
     def __init__(
-        self, table: TopicTable, events: EventLog, queues: Callable[[], ConsumeQueues]
+        self,
+        table: TopicTable,
+        events: EventLog,
+        queues: Callable[[], ConsumeQueues],
+        topics_max: int,
     ) -> None:
         self.table = table
         self.write_queues = table.write_queues
         self._events = events
         self._queues = queues
+        self._topics_max = topics_max
         self._building: dict[str, TopicConfig | None] = {}
         self._built: deque[tuple[int, str, TopicConfig | None]] = deque()  # by entry, not applied
         events.when_void(self._forget_building)
@@ -90,8 +94,8 @@ class Topics:
         if not self._built:
             self._building.clear()  # the table has them
         is_new = not self.table.is_known(name) and name not in self._building
-        if is_new and len(self.table) + len(self._building) >= TOPICS_MAX:
-            remark = f"there are {TOPICS_MAX} topics already: use one of them"
+        if is_new and len(self.table) + len(self._building) >= self._topics_max:
+            remark = f"there are {self._topics_max} topics already: use one of them"
             return ResponseCode.NO_PERMISSION, remark
         self._write(name, config, wall_ms)
         return None

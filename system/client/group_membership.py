@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from system.client.connection import OutcomeUnknownError, RefusedError
+from system.client.connection import DamagedResponseError, OutcomeUnknownError, RefusedError
 from system.client.pull_consumer import PullConsumer
 from system.client.routes import MessageQueue, allocate
 from system.remoting.codes import RequestCode, ResponseCode
@@ -56,6 +56,21 @@ class GroupMembership:
         fields = UnregisterClient(self.client_id, consumer_group=self._source.group)
         for address in await self._brokers():
             await self._try(address, Command(RequestCode.UNREGISTER_CLIENT, ext=fields.to_ext()))
+
+    async def members(self, address: str) -> tuple[str, ...]:
+        """Return the ids of the group's clients that a broker knows of.
+
+        Raises RefusedError, OutcomeUnknownError; DamagedResponseError is one.
+        """
+        fields = GroupRequest(self._source.group)
+        asked = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext=fields.to_ext())
+        answer = await self._source.ask_broker(address, asked, self._timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RefusedError(answer.code, answer.remark or "")
+        try:
+            return tuple(decode_client_ids(answer.body))
+        except CommandError as error:
+            raise DamagedResponseError(f"{address} sent a bad list: {error}") from None
 
     async def division(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """Return this consumer's queues of a topic, None where that cannot be said."""

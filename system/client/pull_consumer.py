@@ -303,6 +303,16 @@ class PullConsumer:
         fields = SearchOffset(queue.topic, queue.queue_id, time_ms)
         return _offset(await self._ask_for(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields))
 
+    async def broker_config(self, address: str) -> dict[str, str]:
+        """Return what a broker was started with (MQAdmin.getBrokerConfig). Raises as `pull`."""
+        asked = Command(RequestCode.GET_BROKER_CONFIG)
+        answer = await self._channels.call(address, asked, self._timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _unanswered(answer)
+        lines = bytes(answer.body).decode(errors="replace").splitlines()
+        pairs = (line.partition("=") for line in lines)
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
     async def ask_broker(self, address: str, command: Command, timeout_s: float) -> Command:
         """Ask one broker anything. Raises RefusedError, OutcomeUnknownError."""
         return await self._channels.call(address, command, timeout_s)

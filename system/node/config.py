@@ -91,6 +91,8 @@ class NodeConfig:
     delay_levels_ms: tuple[int, ...] = DEFAULT_LEVELS_MS
     auto_create_topics: bool = True
     default_topic_queues: int = 16
+    topics_max: int = 10_000
+    group_members_max: int = 10_000
     given: Mapping[str, str] = field(default_factory=dict)
     """The configuration as it was written, to be shown to operators."""
     native: NativeSettings | None = None
@@ -131,6 +133,7 @@ _OPTIONAL = (
     "registerNameServerPeriod",
     "shaketableClockDriftMax",
     "shaketableDisk",
+    "shaketableGroupMembersMax",
     "shaketableJoin",
     "shaketableLeaseMs",
     "shaketableMutant",
@@ -139,6 +142,7 @@ _OPTIONAL = (
     "shaketableReservedMs",
     "shaketableSeed",
     "shaketableSteering",
+    "shaketableTopicsMax",
     "shortPollingTimeMills",
     "slaveReadEnable",
     "storePathCommitLog",
@@ -256,6 +260,8 @@ def _any_node(values: Mapping[str, str], self_id: str) -> NodeConfig:
             ),
             REGISTER_INTERVAL_MAX_MS,
         ),
+        topics_max=read_number(values, "shaketableTopicsMax", 10_000, 1, 10_000),
+        group_members_max=read_number(values, "shaketableGroupMembersMax", 10_000, 1, 10_000),
         slave_read_enable=read_choice(values, "slaveReadEnable", TRUTH, "false"),
         long_polling=read_choice(values, "longPollingEnable", TRUTH, "true"),
         short_polling_ms=read_number(values, "shortPollingTimeMills", 1000, 0, 60_000),

@@ -28,6 +28,8 @@ def limits_of(config: NodeConfig) -> BrokerConfig:
         delay_levels_ms=config.delay_levels_ms,
         auto_create_topics=config.auto_create_topics,
         queues_per_topic=config.default_topic_queues,
+        topics_max=config.topics_max,
+        group_members_max=config.group_members_max,
         properties=dict(config.given),
     )
 

@@ -7,7 +7,6 @@ import pytest
 from broker_group import HOST, BrokerGroup, Member, pull, send
 from group_requests import commit, create_topic, delete_topic
 
-from system.broker import topic_rules
 from system.broker.broker_state import DamagedBrokerState
 from system.broker.limits import BrokerConfig
 from system.broker.topics import SCHEDULE_TOPIC, TopicConfig, TopicTable
@@ -241,9 +240,8 @@ def test_a_retry_topic_is_made_with_one_queue() -> None:
     assert topic_of(leader, "%RETRY%g") == TopicConfig("%RETRY%g", 1, 1, perm=6)
 
 
-def test_so_many_topics_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_rules, "TOPICS_MAX", 2)
-    leader = BrokerGroup(1).lead()
+def test_so_many_topics_are_kept_and_no_more() -> None:
+    leader = BrokerGroup(1, config=config(topics_max=2)).lead()
     codes = [code_of(leader, send(f"t{number}", 0, b"x")) for number in range(3)]
     assert codes == [0, 0, ResponseCode.NO_PERMISSION]
     assert code_of(leader, create_topic("t0", perm=4)) == 0, "changing one is no new one"

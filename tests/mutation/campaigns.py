@@ -42,8 +42,7 @@ class Campaign:
 def _campaigns() -> Iterator[Campaign]:
     for seed in ("1", "2"):
         for name, options in _KINDS.items():
-            long = ("everything", "clients", "late", "settled", "keys", "operators")
-            is_long = name.endswith(long) or name in STEADY
+            is_long = name.endswith(LONG) or name in STEADY
             seconds = SECONDS_OF_ALL if is_long else SECONDS
             steady, rate = ("4", "100") if name in QUIET else ("1", "300")
             steady = "6" if name in STEADY else steady
@@ -52,7 +51,8 @@ def _campaigns() -> Iterator[Campaign]:
             yield Campaign(f"{name}.{seed}", (*given, "--seed", seed))
 
 
-QUIET = ("everything-clients", "held", "push-settled", "operators")
+LONG = ("everything", "clients", "late", "settled", "keys", "operators", "limits")
+QUIET = ("everything-clients", "held", "push-settled", "operators", "low-limits")
 """Where polls are to find nothing, and to wait while no fault is in force; where a group is to be
 settled, or operators are to be answered."""
 STEADY = ("offsets",)
@@ -93,6 +93,7 @@ _KINDS = {
     "masters-late": f"--target multi-master --workload queue {LATE}",
     "one-node": "--workload queue-operators --nodes 1 --faults kill,pause",
     "operators": "--workload queue-operators",
+    "low-limits": "--workload queue-operators --limits low",
     "sync-operators": "--target sync-double-write --workload queue-operators",
     "keys": "--workload queue-keys --faults transfer,kill,partition,clock",
     "sync-keys": "--target sync-double-write --workload queue-keys",

@@ -9,6 +9,7 @@ import pytest
 from system.native.config import BrokerRole
 from system.node.conf_values import ConfigError
 from system.node.config import parse
+from system.node.limits_of import limits_of
 
 GOOD = """
 # from distribution/conf/dledger
@@ -223,3 +224,13 @@ def test_without_a_group_rocketmqs_own_defaults_hold() -> None:
 def test_what_is_wrong_without_a_group_is_named(line: str, says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         parse(MASTER + line)
+
+
+def test_limits_of_topics_and_groups_may_be_set_low() -> None:
+    usual = parse(GOOD)
+    low = parse(GOOD + "shaketableTopicsMax=48\nshaketableGroupMembersMax=20\n")
+    assert (usual.topics_max, usual.group_members_max) == (10_000, 10_000)
+    limits = limits_of(low)
+    assert (limits.topics_max, limits.group_members_max) == (48, 20)
+    with pytest.raises(ConfigError, match="shaketableTopicsMax"):
+        parse(GOOD + "shaketableTopicsMax=0\n")
