@@ -91,7 +91,7 @@ _KINDS = {
     "names": "--workload queue --faults kill,pause,name-servers",
     "masters-names": "--target multi-master --workload queue --faults kill,pause,name-servers",
     "masters-late": f"--target multi-master --workload queue {LATE}",
-    "one-node": "--workload queue-operators --nodes 1 --faults kill,pause",
+    "one-node": "--workload queue-operators --nodes 1 --faults clock,disk-slow,delay",
     "operators": "--workload queue-operators",
     "low-limits": "--workload queue-operators --limits low",
     "sync-operators": "--target sync-double-write --workload queue-operators",
