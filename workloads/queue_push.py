@@ -117,9 +117,7 @@ class QueuePush:
             )
         client.use(self.topic, self.queues)
         keys = [self._key(queue) for queue in range(self.queues)]
-        return _Consumer(
-            client, self.topic, keys, self.is_ordered, self._reached, self._returning
-        )
+        return _Consumer(client, self.topic, keys, self.is_ordered, self._reached, self._returning)
 
     def choose(self, operation: Operation, client: TargetClient) -> Operation | None:
         """Say what comes next for this client, a send or the next step of its consumer."""
