@@ -200,6 +200,8 @@ class _WatchedInvariants(Invariants):
 
     def __init__(self, world: World, seen: Watched) -> None:
         super().__init__(world.counts)
+        self.queues = world.invariants.queues  # what stood there before the run is in them
+        self.older_index = world.invariants.older_index
         self._heap = world.heap
         self._seen = seen
 

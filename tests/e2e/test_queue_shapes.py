@@ -48,12 +48,12 @@ ON_PROCESSES = ("everything-clients", "queue-held", "queue-push-ordered")
 client that is pushed to, with locks."""
 
 
-def arguments(store: Path, workload: str, *more: str) -> list[str]:
+def arguments(store: Path, workload: str, *more: str, faults: str = "") -> list[str]:
     """Return those of a run with hand-overs of leadership.
 
     Polls that wait are judged where no fault is in force: their workload has none.
     """
-    faults = "none" if workload == "queue-held" else "transfer"
+    faults = faults or ("none" if workload == "queue-held" else "transfer")
     return [
         "run", "--workload", workload, "--faults", faults,
         "--concurrency", "4n", "--time-limit", "10", "--steady", "4", "--nemesis-interval", "1",
@@ -78,12 +78,12 @@ def on_processes(store: Path, workload: str) -> tuple[int, dict[str, dict[str, o
 
 
 def simulated(
-    store: Path, workload: str, *more: str, rate: str = "80"
+    store: Path, workload: str, *more: str, rate: str = "80", faults: str = ""
 ) -> tuple[int, dict[str, dict[str, object]]]:
     """Run it in this process, which has imported most of it: half of what a new one would take."""
     options = ("--world", "sim", "--rate", rate, *more)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        code = run(arguments(store, workload, *options))
+        code = run(arguments(store, workload, *options, faults=faults))
     return judged(store, code, printed.getvalue())
 
 
@@ -111,7 +111,7 @@ def test_the_planted_bug_is_found(
     # Between unlock and commit there is a moment, for which it takes many hand-overs of a queue.
     rate = "800" if mutant == "unlocks-before-commit" else "80"
     # Who owns a queue is judged where nothing happens to its group.
-    quiet = ("--faults", "none") if checker == "queue-owners" else ()
-    code, checkers = simulated(tmp_path, workload, "--mutant", mutant, *quiet, rate=rate)
+    faults = "none" if checker == "queue-owners" else ""
+    code, checkers = simulated(tmp_path, workload, "--mutant", mutant, rate=rate, faults=faults)
     assert code == 1
     assert checkers[checker]["counts"].get(kind, 0) > 0, checkers[checker]["summary"]

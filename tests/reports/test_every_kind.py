@@ -25,7 +25,7 @@ from reports.check_page.page import PARTS_MAX, render_page
 from reports.violation_page.claims import PROMISED
 
 SAMPLES = Path(reports.__path__[0]) / "samples"
-SAMPLES_BYTES_MAX = 5_000_000
+SAMPLES_BYTES_MAX = 5_500_000
 PAPER_PX = 718
 """A4 but for its margins."""
 Runs = dict[str, JudgedRun]

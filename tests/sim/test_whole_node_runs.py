@@ -164,8 +164,10 @@ def test_a_client_that_tries_again_what_may_have_happened_is_found(monkeypatch):
     hasty = Settings(members=3, run_ms=9_000, clients=2, queues=1, client_timeout_ms=100.0)
     violation = run_seed(7, schedule=schedule(slow, settings=hasty)).violation
     assert violation is not None
-    # Stored twice, or stored once and refused when it was tried again: whichever is seen first.
-    assert violation.invariant in {"stored-once", "refusal-is-definite"}
+    # Stored twice, or stored once and refused when it was tried again, or tried for longer than its
+    # caller allows: whichever is seen first.
+    told = {"stored-once", "refusal-is-definite", "calls-end-in-time"}
+    assert violation.invariant in told
     monkeypatch.undo()
     assert run_seed(7, schedule=schedule(slow, settings=hasty)).violation is None
 
