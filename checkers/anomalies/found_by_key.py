@@ -35,9 +35,9 @@ class FoundByKey:
     """Asked for messages by key or by id, a queue gives the newest that bear it and no others.
 
     Judges each queue by itself. No message comes that does not bear the key, none comes twice, and
-    no more than were asked for. None is left out that was acknowledged in front of where the same
-    node had answered a poll before, while no fault was in force and nobody was elected; where as
-    many came as were asked for, none that is newer than these.
+    no more than were asked for. None is left out that was acknowledged at or before the offset of a
+    message that the same node had brought a poll before, while no fault was in force and nobody was
+    elected; where as many came as were asked for, none that is newer than these.
     """
 
     name = NAME
@@ -155,7 +155,8 @@ def _shown(operations: pa.Table, looks: _Looks, context: CheckContext) -> Ints:
     Only polls count that were called when the last disturbance in front of the look was over.
     """
     polls = Answers(operations, ("poll",))
-    reach = np.where(polls.is_ok, whole_numbers(polls.table["offset"]), 0)
+    # An empty poll shows nothing: its consumer may have been set beyond the queue's end.
+    reach = np.zeros(len(polls.op), np.int64)
     row, offset, _ = polls.pairs(polls.is_ok)
     np.maximum.at(reach, row, offset + 1)
     nodes = polls.table["node"].to_pylist()
