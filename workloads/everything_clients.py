@@ -22,6 +22,7 @@ class EverythingClients(QueueWorkload):
         is_oneway=True,
         is_reset=True,
         deletes_topics=True,
+        has_keys=True,
         has_misrequests=True,
     )
 
