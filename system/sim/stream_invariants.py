@@ -17,26 +17,29 @@ from system.sim.violation import Violated
 class OwedBytes:
     """What one side of a connection has begun to send, and has yet to go on with."""
 
-    __slots__ = ("_rest", "at")
+    __slots__ = ("_begin", "_rest", "at")
 
     def __init__(self) -> None:
         self._rest = b""
+        self._begin = 0  # how much of the rest was taken: what is left is not copied at each piece
         self.at = 0
         """How many bytes were sent before."""
 
     def sent(self, data: memoryview, count: int) -> None:
         """`count` bytes of what was to be sent were taken. Raises Violated."""
-        rest = self._rest
-        if rest or count < len(data):
-            common = min(len(rest), len(data))
-            if rest[:common] != data[:common]:
-                raise Violated(
-                    "partial-sends-are-continued",
-                    f"of {len(rest)} bytes that a socket did not take at byte {self.at}, what is"
-                    f" sent next is not the begin, but {bytes(data[:16])!r} for {rest[:16]!r}",
-                )
-            whole = rest if len(rest) > len(data) else data
-            self._rest = bytes(whole[count:])
+        left = len(self._rest) - self._begin
+        common = min(left, count)
+        if self._rest[self._begin : self._begin + common] != bytes(data[:common]):
+            rest = self._rest[self._begin : self._begin + 16]
+            raise Violated(
+                "partial-sends-are-continued",
+                f"of {left} bytes that a socket did not take at byte {self.at}, what is"
+                f" sent next is not the begin, but {bytes(data[:16])!r} for {rest!r}",
+            )
+        if len(data) > left and count < len(data):
+            self._rest, self._begin = bytes(data[count:]), 0
+        else:
+            self._begin += common
         self.at += count
 
 

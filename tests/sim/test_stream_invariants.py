@@ -45,6 +45,14 @@ def test_who_sends_the_rest_in_parts_of_his_own_is_left_alone() -> None:
     assert owed.at == 9
 
 
+def test_what_is_left_of_a_large_message_is_not_looked_at_whole_for_each_part() -> None:
+    """Simulated runs stood still: 8 MiB in 4,096 parts took minutes."""
+    owed, message = OwedBytes(), memoryview(bytes(8 << 20))
+    for at in range(0, len(message), 2048):
+        owed.sent(message[at:], 2048)
+    assert owed.at == len(message)
+
+
 def test_only_chopped_connections_come_in_parts() -> None:
     draws, clock = Draws(1), HeapClock()
     link = Link(draws.stream("link").random, 1.0, 1.0)
