@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,14 +44,14 @@ def run_seed(
     with _garbage_left_alone():
         world = World(schedule, mutant=mutant or HEALTHY, trace=recorder)
         violation = world.run()
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(recorder.hex.encode())
-    for name, shadow in world.invariants.shadows.items():
-        digest.update(f"{name} {shadow.end_index} {shadow.end_crc} {shadow.commit_index}".encode())
-    digest.update(str(violation).encode())
+    ends = (
+        f"{name} {shadow.end_index} {shadow.end_crc} {shadow.commit_index}"
+        for name, shadow in world.invariants.shadows.items()
+    )
+    digest = recorder.ended(ends, violation)
     counts, history = world.counts, tuple(world.clients.history)
     world.dismantle()
-    return SeedResult(schedule.seed, violation, counts, digest.hexdigest(), history)
+    return SeedResult(schedule.seed, violation, counts, digest, history)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ every process whatever PYTHONHASHSEED is, and costs next to nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterable
 
 from system.raft.protocol import (
     LeadershipTransfer,
@@ -43,10 +44,16 @@ class Trace:
         assert self.write is not None
         self.write(f"{at_ms:12.3f} {node:<4} {text}")
 
-    @property
-    def hex(self) -> str:
-        """The digest as 16 hex digits."""
-        return f"{self.digest & (2**64 - 1):016x}"
+    def ended(self, ends: Iterable[str], violation: object) -> str:
+        """Return the digest of a whole run as hex digits: what happened, and how it ended.
+
+        `ends` says in a line of each member's what it held then; `violation` is None if none was.
+        """
+        digest = hashlib.blake2b(f"{self.digest & (2**64 - 1):016x}".encode(), digest_size=16)
+        for end in ends:
+            digest.update(end.encode())
+        digest.update(str(violation).encode())
+        return digest.hexdigest()
 
 
 def describe(message: Message) -> str:

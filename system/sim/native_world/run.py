@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -44,11 +43,11 @@ def run_seed(
     recorder = Trace(trace)
     world = NativeWorld(setup, mutant=mutant or HEALTHY, trace=recorder)
     violation = world.run()
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(recorder.hex.encode())
-    for name, shadow in world.native_invariants.shadows.items():
-        digest.update(f"{name} {shadow.begin} {shadow.end} {shadow.durable}".encode())
-    digest.update(str(violation).encode())
+    ends = (
+        f"{name} {shadow.begin} {shadow.end} {shadow.durable}"
+        for name, shadow in world.native_invariants.shadows.items()
+    )
+    digest = recorder.ended(ends, violation)
     history = tuple(world.native_clients.history)
     ended_ms = setup.run_ms if violation is None else violation.at_ms
-    return NativeResult(seed, violation, ended_ms, world.counts, digest.hexdigest(), history)
+    return NativeResult(seed, violation, ended_ms, world.counts, digest, history)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 
 from system.mutants import HEALTHY, Mutant
@@ -32,10 +31,10 @@ def run_seed(
     recorder = Trace(trace)
     world = TrioWorld(schedule, mutant=mutant or HEALTHY, trace=recorder)
     violation = world.run()
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(recorder.hex.encode())
-    for name, shadow in world.invariants.shadows.items():
-        digest.update(f"{name} {shadow.end_index} {shadow.end_crc} {shadow.commit_index}".encode())
-    digest.update(str(violation).encode())
+    ends = (
+        f"{name} {shadow.end_index} {shadow.end_crc} {shadow.commit_index}"
+        for name, shadow in world.invariants.shadows.items()
+    )
+    digest = recorder.ended(ends, violation)
     history = tuple(world.clients.history)
-    return SeedResult(schedule.seed, violation, world.counts, digest.hexdigest(), history)
+    return SeedResult(schedule.seed, violation, world.counts, digest, history)
