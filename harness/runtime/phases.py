@@ -78,12 +78,13 @@ async def _wait_for_the_group(rig: Rig) -> None:
 async def _serves(rig: Rig) -> bool:
     """Wait until all nodes know one leader, or one ended by itself; note a group that stays so."""
     since, standing = trio.current_time(), rig.world.standing
+    standing.undisturbed_s = since
 
     def is_over() -> bool:
         return bool(rig.world.exits) or standing.is_ready(since)
 
     if not await wait_until(is_over, PATIENCE_S):
-        rig.not_back.append(never_served(_standstill(rig, PATIENCE_S)))
+        rig.not_back.append(never_served(_standstill(rig)))
     return not rig.world.exits and not rig.not_back
 
 
@@ -168,7 +169,8 @@ async def heal(rig: Rig) -> tuple[str, ...]:
         left = (*left, *await rig.give_disks_back(0.0 if is_broken(rig.world) else PATIENCE_S))
     for line in left:
         rig.observer.note(f"after the last fault, {line}")
-    since, longest_s = trio.current_time(), patience_s(rig, HEAL_TIMEOUT_S)
+    rig.world.standing.undisturbed_s = since = trio.current_time()
+    longest_s = patience_s(rig, HEAL_TIMEOUT_S)
     if not await wait_until(partial(rig.world.standing.is_ready, since), longest_s):
         rig.observer.note(f"the group did not come back: {rig.world.standing.why_not_ready()}")
         _note_not_back(rig, settled=False, answered=True)
@@ -212,14 +214,14 @@ def _note_not_back(rig: Rig, *, settled: bool, answered: bool) -> None:
     """
     if not rig.is_virtual or rig.not_back or is_broken(rig.world):
         return
-    still = _standstill(rig, PATIENCE_S)
+    still = _standstill(rig)
     is_waited = not rig.world.awaited()
     rig.not_back.extend(
         not_back(still, settled=settled or not is_waited, answered=answered or not is_waited)
     )
 
 
-def _standstill(rig: Rig, waited_s: float) -> Standstill:
+def _standstill(rig: Rig) -> Standstill:
     world = rig.world
     standing, lost = world.standing, world.awaited()
     down = {node: f"{node} never got its disk back ({standing.state_of(node)})" for node in lost}
@@ -230,7 +232,7 @@ def _standstill(rig: Rig, waited_s: float) -> Standstill:
     }
     return Standstill(
         at_ns=rig.facts.now_ns(),
-        waited_s=waited_s,
+        waited_s=trio.current_time() - standing.undisturbed_s,
         down=down,
         behind=standing.behind(),
         states=standing.why_not_ready(),

@@ -61,6 +61,8 @@ class Standing:
         self.leader_changes = 0
         self.is_ending = False
         """Set when the nodes are told to end: no news from then on."""
+        self.undisturbed_s = 0.0
+        """Since when nothing is done to the nodes, as who undid all of it says (trio's clock)."""
         self.on_elected: Callable[[], None] = _nobody
         """Called when somebody comes to lead a new term."""
         self.samples: Samples | None = None

@@ -174,6 +174,8 @@ class Worker:
         self._clients = [Client(self, plan, slot) for slot in plan.slots]
         self.on_ended: Callable[[str, float, float], None] = _nobody
         """Told of each operation that ended: what it was, how long it took and might take, in s."""
+        self.gives_up = True
+        """Whether a final operation that failed often enough is tried no more."""
 
     async def run(self) -> None:
         """Obey the supervisor until it says close."""
@@ -334,6 +336,8 @@ class Client:
         self._backoff = draw(plan.seed, "backoff", slot)
         self._failures = 0
         self._at: Operation | None = None
+        self._tried: tuple[Operation, int] | None = None
+        """A final operation that is not done yet, and how often it has failed."""
         self._given_up: list[str] = []
         self.trouble = ""
         """Why its last operation did not succeed; "" if it did."""
@@ -357,13 +361,15 @@ class Client:
             operation, failed = due.operation, 0
             while (outcome := (await self.step(operation))[0]) != done:
                 failed += outcome != "ok"
-                if failed >= FINAL_ATTEMPTS_MAX:
+                self._tried = (operation, failed)
+                if failed >= FINAL_ATTEMPTS_MAX and self._worker.gives_up:
                     missed += 1
                     gave_up = f"client {self.slot} gave up {_in_words(operation)}"
                     self._given_up.append(f"{gave_up} after {failed} failures: {self.trouble}")
                     break
                 if outcome != "ok":
                     await trio.sleep(self._backoff_s())
+            self._tried = None
             turns.update(Ended(self.slot, operation, "ok", NO_ANSWER, turns.now_ns()))
         self.finished = missed == 0
 
@@ -384,9 +390,13 @@ class Client:
 
     def waiting(self) -> list[str]:
         """What it does now, and what it gave up in the end."""
-        trouble = f" (the one before failed: {self.trouble})" if self.trouble else ""
-        at = self._at
-        now = [] if at is None else [f"client {self.slot} waits for {_in_words(at)}{trouble}"]
+        who, now = f"client {self.slot}", []
+        if self._tried is not None:
+            operation, failed = self._tried
+            now = [f"{who} tried {_in_words(operation)} {failed} times in vain: {self.trouble}"]
+        elif self._at is not None:
+            trouble = f" (the one before failed: {self.trouble})" if self.trouble else ""
+            now = [f"{who} waits for {_in_words(self._at)}{trouble}"]
         return [*self._given_up, *now]
 
     async def aclose(self) -> None:

@@ -172,3 +172,32 @@ def test_final_operations_are_tried_again_but_not_for_ever(tmp_path: Path) -> No
     final_count = CLIENTS * 21
     assert tries["all"] > 3 + final_count
     assert tries["all"] <= 100 + final_count * FINAL_ATTEMPTS_MAX
+
+
+def test_where_nothing_is_slow_a_final_operation_is_tried_until_time_is_over(
+    tmp_path: Path,
+) -> None:
+    """A client that gave up after twenty quick refusals accused a group that had a minute."""
+    back_s = 50.0
+
+    async def late() -> None:
+        await trio.lowlevel.checkpoint()
+        if trio.current_time() < back_s:
+            raise DefiniteError("no leader yet")
+
+    told = []
+
+    async def finals(worker: Worker) -> None:
+        worker._control.send = told.append
+        worker.gives_up = False
+        await worker._finals(worker._clock_ns() + int(10 * NS))
+        told.append(worker.waiting())
+        await worker._finals(worker._clock_ns() + int(60 * NS))
+        told.append(worker.waiting())
+
+    run_for(tmp_path, 10_000, 0.0, late, finals)
+    (missed, waiting, reached, nobody) = told
+    assert (missed, reached) == (("finals", CLIENTS), ("finals", 0))
+    assert waiting[0].startswith("client 0 tried ")
+    assert waiting[0].endswith(" times in vain: no leader yet")
+    assert nobody == ()
