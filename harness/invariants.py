@@ -10,13 +10,13 @@ Source: docs/adr/0037; Jepsen's log-file-pattern checker plays this part there, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from harness import liveness
+from harness import liveness, undisturbed
 from harness.abilities import ExplainsEnds
-from harness.broken_rules import BROKE_RULE, ENDED_UNHARMED, FOUND_DAMAGE
+from harness.broken_rules import BROKE_RULE, ENDED_UNHARMED, FOUND_DAMAGE, Broken
 from harness.errors import HarnessError
 from harness.history.run_folder import RunFolder
 from harness.plugins import CheckContext, Target
@@ -46,8 +46,10 @@ class _Found:
     excuse: str | None
 
 
-def judge_invariants(folder: RunFolder, target: Target, context: CheckContext) -> Verdict | None:
-    """Judge by what run.json says was broken; None where nobody would have said it.
+def judge_invariants(
+    folder: RunFolder, target: Target, context: CheckContext, met: Sequence[Broken] = ()
+) -> Verdict | None:
+    """Judge by what run.json says was broken, and by what clients `met`; None where nobody says it.
 
     That is where the world is no simulated one, and the target's nodes do not say why they end.
 
@@ -58,7 +60,7 @@ def judge_invariants(folder: RunFolder, target: Target, context: CheckContext) -
         facts = json.loads(folder.run_json.read_bytes())
         if facts.get("world") != "sim" and not isinstance(target, ExplainsEnds):
             return None
-        found = _found(facts, context)
+        found = _found(facts, context, met)
     except FileNotFoundError:
         return None  # `run-as-planned` says so
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -83,9 +85,10 @@ def judge_invariants(folder: RunFolder, target: Target, context: CheckContext) -
     )  # fmt: skip
 
 
-def _found(facts: Mapping[str, Any], context: CheckContext) -> list[_Found]:
+def _found(facts: Mapping[str, Any], context: CheckContext, met: Sequence[Broken]) -> list[_Found]:
     """Return what was broken, in the order of time: what comes later may follow from it."""
     found = [_of_world(each) for each in facts.get("broken", ())]
+    found += [_of_world(asdict(each)) for each in met]
     found += [
         _of_node(each)
         for each in facts.get("exits", ())
@@ -99,7 +102,7 @@ def _found(facts: Mapping[str, Any], context: CheckContext) -> list[_Found]:
 def _why_excused(finding: Finding, context: CheckContext, left: tuple[str, ...]) -> str | None:
     """Say why a finding breaks no promise; `left` are faults that could not be undone."""
     invariant = finding.details.get("invariant") if finding.kind == BROKEN else None
-    of_liveness = invariant in liveness.OF_NODES | liveness.OF_CALLS
+    of_liveness = invariant in liveness.OF_NODES | liveness.OF_CALLS | undisturbed.OF_CLIENTS
     if of_liveness and (stuck := sorted({*left} - {liveness.NEW_DISK})):
         return f"{', '.join(stuck)} could not be undone"
     begins_anew = invariant in liveness.OF_NODES or finding.kind == UNHARMED

@@ -19,8 +19,9 @@ from checkers.engine.job import CheckJob, Progress, SegmentedReader
 from checkers.engine.local import run_local
 from checkers.engine.spark import SparkEngine
 from harness import campaign as campaigns
-from harness import discovery, kept_evidence, results
+from harness import discovery, kept_evidence, results, undisturbed
 from harness.abilities import SegmentedLog, ShowsLogs
+from harness.broken_rules import Broken
 from harness.campaign import Campaign, faults_of
 from harness.clients import topics_of
 from harness.course import judge_course
@@ -151,7 +152,8 @@ def judge(
     finally:
         progress("writing the events")
         export_events(folder)
-    own = judge_invariants(folder, target, job.context)
+    met = _met_undisturbed(folder, job.context) if campaign.world == "sim" else ()
+    own = judge_invariants(folder, target, job.context, met)
     verdicts = [*([] if own is None else [own]), *found, judge_course(folder)]
     judged = results.Results(
         campaign=campaign,
@@ -174,6 +176,14 @@ def judge(
     progress("writing the report")
     render(folder)
     return judged
+
+
+def _met_undisturbed(folder: RunFolder, context: CheckContext) -> tuple[Broken, ...]:
+    """Return what clients met that nobody may meet in virtual time while nothing disturbs."""
+    if context.incomplete is not None:
+        return ()
+    operations = load_operations(folder, undisturbed.COLUMNS)
+    return undisturbed.broken_by(operations, load_given_up(folder), context)
 
 
 def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict[str, Any] | None:

@@ -125,6 +125,8 @@ class GroupOperations:
         self._is_made = False
         self._limits: tuple[int, ...] | None = None
         """Low limits of the brokers, none where they are the usual ones; None: not asked for."""
+        self._askings = count(1)
+        """Numbers what was asked for that must be refused."""
         self._locked: set[str] = set()
         """Queues that may be locked for this client."""
         self._handling: Handling | None = None
@@ -430,6 +432,7 @@ class GroupOperations:
             ),
             topics_max,
             members_max,
+            f"{re.sub('[^0-9A-Za-z]', '-', self._client_id)}-{next(self._askings)}",
         )
 
     async def begin(self, key: str) -> int:

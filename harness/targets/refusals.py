@@ -10,7 +10,8 @@ section 4 (changes of members) and 3.10 (a leader hands over to a voter).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,9 +30,10 @@ STRANGER: Final = "n909"
 """No group ever has a member of that id."""
 STRANGERS_ADDRESS: Final = "127.0.0.1:9"
 SYSTEM_TOPICS: Final = ("TBW102", "SCHEDULE_TOPIC_XXXX")
-READ_ONLY: Final = "readonly"
-"""Behind the name of a topic: that of one that may be read only."""
-PERM_READ: Final = 4
+READ_ONLY, WRITE_ONLY, GONE = "readonly", "writeonly", "gone"
+"""Behind the name of a topic: those of one that may be read only, or written only, and of those
+that are made to be deleted."""
+PERM_READ, PERM_WRITE = 4, 2
 MESSAGE_BYTES_MAX: Final = (4 << 20) - 4096
 """Of a message's body, as brokers take it; with some properties it fits no entry of a log."""
 PROPERTY_BYTES: Final = 8192
@@ -54,7 +56,10 @@ TOOK_EFFECT: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """With what it is asked: clients of the brokers, and one of whoever leads now."""
+    """With what it is asked: clients of the brokers, and one of whoever leads now.
+
+    `unique` is part of a name that nobody else gives to anything.
+    """
 
     producer: Producer
     consumer: PullConsumer
@@ -66,6 +71,7 @@ class Asker:
     membership_of: Callable[[PullConsumer, str, str], GroupMembership]
     topics_max: int
     group_members_max: int
+    unique: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +91,47 @@ async def code_of(misrequest: Misrequest, asker: Asker) -> int:
     try:
         await misrequest.ask(asker)
     except RefusedError as error:
-        if error.code in NOT_NOW or error.code < 0:
+        if error.code < 0 or (error.code in NOT_NOW and error.code != misrequest.code):
             raise
         return error.code
     return TOOK_EFFECT
 
 
+@contextmanager
+def _to_prepare() -> Iterator[None]:
+    """Do what comes before: a refusal of it says nothing of what is asked."""
+    try:
+        yield
+    except RefusedError as error:
+        raise RefusedError(-1, str(error)) from error
+
+
 async def _write_where_only_reads_are_allowed(asker: Asker) -> None:
     topic = f"{asker.topic}-{READ_ONLY}"
-    try:  # each time: a broker that lost its disk lost its topics as well
+    with _to_prepare():  # each time: a broker that lost its disk lost its topics as well
         await asker.producer.create_topic(topic, 1, perm=PERM_READ)
-    except RefusedError as error:  # that is not what is asked here
-        raise RefusedError(-1, str(error)) from error
     await asker.producer.send(topic, b"0", queue=MessageQueue(topic, asker.broker, 0))
+
+
+async def _read_where_only_writes_are_allowed(asker: Asker) -> None:
+    topic = f"{asker.topic}-{WRITE_ONLY}"
+    with _to_prepare():
+        await asker.producer.create_topic(topic, 1, perm=PERM_WRITE)
+    await asker.consumer.pull(MessageQueue(topic, asker.broker, 0), 0)
+
+
+async def _read_what_is_gone(asker: Asker) -> None:
+    """Read from a topic that was deleted, of a broker: this reader still knows where it was.
+
+    Each time it is another topic. Nobody makes one anew that somebody else deletes.
+    """
+    topic = f"{asker.topic}-{GONE}-{asker.unique}"
+    queue = MessageQueue(topic, asker.broker, 0)
+    with _to_prepare():
+        await asker.producer.create_topic(topic, 1)
+        await asker.consumer.pull(queue, 0)
+        await asker.producer.delete_topic(topic)
+    await asker.consumer.pull(queue, 0)
 
 
 def _send(body_bytes: int, property_bytes: int = 0) -> Callable[[Asker], Awaitable[object]]:
@@ -191,6 +225,12 @@ def _misrequests() -> tuple[Misrequest, ...]:
             lambda asker: asker.producer.send(
                 asker.topic, b"0", queue=MessageQueue(asker.topic, asker.broker, 4095)
             ),
+        ),
+        Misrequest(
+            "read a topic that may only be written", forbidden, _read_where_only_writes_are_allowed
+        ),
+        Misrequest(
+            "read a topic that was deleted", ResponseCode.TOPIC_NOT_EXIST, _read_what_is_gone
         ),
         Misrequest("send a message that is too large", illegal, _send(MESSAGE_BYTES_MAX + 1)),
         Misrequest("send too large an entry", illegal, _send(MESSAGE_BYTES_MAX, PROPERTY_BYTES)),

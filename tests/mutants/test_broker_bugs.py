@@ -162,6 +162,15 @@ def test_who_may_only_read_a_topic_cannot_write_it(mutant: Mutant) -> None:
     assert reply.code == (ResponseCode.NO_PERMISSION if mutant is HEALTHY else 0)
 
 
+@with_and_without("refused-as-system-error")
+def test_what_is_refused_for_good_is_refused_with_the_code_that_says_so(mutant: Mutant) -> None:
+    leader = group_of(mutant).lead()
+    leader.answer(send("t", 0, b"a"))
+    (reply,) = leader.answer(send("t", 4095, b"b"))
+    code = ResponseCode.MESSAGE_ILLEGAL if mutant is HEALTHY else ResponseCode.SYSTEM_ERROR
+    assert reply.code == code
+
+
 @with_and_without("batch-half-stored")
 def test_a_batch_is_stored_whole(mutant: Mutant) -> None:
     leader = group_of(mutant).lead()

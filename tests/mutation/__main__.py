@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import compileall
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -25,7 +26,7 @@ from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 
-from tests.mutation import children, reach
+from tests.mutation import campaigns, children, reach
 from tests.mutation.journal import Journal
 from tests.mutation.mutants import Mutant, mutants_of, sample
 from tests.mutation.reach import PACKAGES, say
@@ -121,20 +122,26 @@ def run(
     """Ask the judges about the mutants, and keep what they say."""
     tree = digest_of(ROOT, JUDGED)
     reaches = {name: _reach(name, work, limits) for name in judges}
-    with compiled_copy("unit" in judges) as base:
+    with compiled_copy(judges) as base:
         pairs = waiting(mutants, judges, limits, journal, survivors_only)
         _ask_all(pairs, base, reaches, limits, journal, tree, jobs)
 
 
 @contextmanager
-def compiled_copy(has_tests: bool) -> Iterator[Path]:
+def compiled_copy(judges: Collection[str]) -> Iterator[Path]:
     """Copy the tree, to copy it again for each mutant: edits made meanwhile are not in it.
 
-    All is compiled once and not for each mutant, the tests by pytest, which rewrites them.
+    All is compiled once and not for each mutant: the tests by pytest, which rewrites them, and
+    kernels by campaigns. To compile those takes longer than a mutant's campaign may.
     """
     with copy_of_tree() as base:
         compileall.compile_dir(base, quiet=2)
-        if has_tests:
+        if "campaigns" in judges:
+            say("compiling the kernels of checkers")
+            program = (sys.executable, "-m", "tests.mutation.campaigns", campaigns.UNLIMITED)
+            children.run([*program, *campaigns.COMPILING], base, cpu_s=1_200)
+            shutil.rmtree(base / "runs", ignore_errors=True)
+        if "unit" in judges:
             collect = (sys.executable, "-m", "pytest", "-q", "-n", "0", "--collect-only")
             children.run([*collect, *reach.TEST_FOLDERS], base, cpu_s=300)
         yield base

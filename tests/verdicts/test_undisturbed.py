@@ -1,0 +1,115 @@
+"""In virtual time, who calls a group that nothing disturbs learns what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from fake_target import FakeTarget
+
+from harness.broken_rules import Broken
+from harness.history.export import GIVEN_UP
+from harness.history.run_folder import RunFolder
+from harness.history.schema import OPERATIONS
+from harness.invariants import judge_invariants
+from harness.plugins import CheckContext, FaultWindow, Promises
+from harness.undisturbed import COLUMNS, KNOWN, REFUSED_MIN, SUCCEED, broken_by
+from harness.verdict import Outcome
+
+S = 1_000_000_000
+QUIET_S = 20
+"""Long after the faults of these tests, which begin at 2 s."""
+
+
+def operation(number: int, outcome: str, call_s: float, **more: Any) -> dict[str, Any]:
+    """A send of process `number`, which takes half a second."""
+    one = dict.fromkeys(COLUMNS) | {"op": number, "process": number, "f": "send", "key": "q/1"}
+    one |= {"input": number, "call_ns": int(call_s * S), "outcome": outcome}
+    if outcome != "info":
+        one["return_ns"] = int((call_s + 0.5) * S)
+    return one | more
+
+
+def judged(
+    *operations: dict[str, Any], fault: str | None = "kill", elected_s: float | None = None
+) -> tuple[Broken, ...]:
+    windows = (FaultWindow(0, fault, "n0", 2 * S, 3 * S, True, "it bit"),) if fault else ()
+    elections = () if elected_s is None else (int(elected_s * S),)
+    context = CheckContext(("n0",), {}, Promises(), windows, elections_ns=elections)
+    given_up = [
+        {"process": one["process"], "time_ns": one["call_ns"] + S // 2}
+        for one in operations
+        if one["outcome"] == "info" and not one.get("hangs")
+    ]
+    schema = pa.schema([OPERATIONS.field(name) for name in COLUMNS])
+    rows = [{name: one[name] for name in COLUMNS} for one in operations]
+    table = pa.Table.from_pylist(rows, schema)
+    return broken_by(table, pa.Table.from_pylist(given_up, GIVEN_UP), context)
+
+
+def test_a_call_of_unknown_outcome_is_named_with_what_its_client_was_told() -> None:
+    [broken] = judged(
+        operation(1, "ok", QUIET_S),
+        operation(2, "info", QUIET_S + 2, error="code 1"),
+        operation(3, "info", QUIET_S + 1, error="code 1"),
+    )
+    assert (broken.invariant, broken.node, broken.at_ns) == (KNOWN, "", int((QUIET_S + 1.5) * S))
+    assert broken.finding == (
+        "the send 3 on q/1 of process 3 (op 3), called 21.000 s into the run, was given up at"
+        " 21.500 s, its outcome unknown (code 1), and nothing had disturbed the group; so it was"
+        " with 1 other call"
+    )
+
+
+@pytest.mark.parametrize("call_s", [1.6, 2.5, 7.0])
+def test_what_a_fault_may_have_disturbed_may_stay_unknown(call_s: float) -> None:
+    assert judged(operation(1, "info", call_s)) == ()
+    assert judged(operation(1, "info", call_s), fault=None) != ()
+
+
+def test_what_an_election_may_have_disturbed_may_stay_unknown() -> None:
+    assert judged(operation(1, "info", QUIET_S), elected_s=QUIET_S + 0.4) == ()
+    assert judged(operation(1, "info", QUIET_S), elected_s=QUIET_S - 9) != ()
+
+
+def test_a_call_that_never_ended_is_nothing_that_was_given_up() -> None:
+    assert judged(operation(1, "info", QUIET_S, hangs=True)) == ()
+
+
+def test_name_servers_that_are_gone_disturb_operators_alone() -> None:
+    during_s = 2.2
+    assert judged(operation(1, "info", during_s), fault="name-servers") != ()
+    asked = operation(1, "info", during_s, f="misrequest")
+    assert judged(asked, fault="name-servers") == ()
+    assert judged({**asked, "call_ns": QUIET_S * S}, fault="name-servers") != ()
+
+
+def test_a_group_that_refuses_all_that_it_is_given_breaks_a_promise() -> None:
+    refused = [operation(n, "fail", QUIET_S + n, error="no room") for n in range(REFUSED_MIN)]
+    [broken] = judged(*refused)
+    assert broken.invariant == SUCCEED
+    assert broken.finding.startswith(
+        f"none of {REFUSED_MIN} appends was done that were called while nothing disturbed the"
+        " group: the send 0 on q/1 of process 0 (op 0), called 20.000 s into the run, was refused"
+    )
+    assert judged(*refused[1:]) == ()
+    assert judged(*refused, operation(9, "ok", QUIET_S + 9)) == ()
+    assert judged(*refused, operation(9, "ok", 2.5)) != ()
+
+
+def test_what_clients_met_is_judged_beside_what_the_world_saw(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"world": "sim", "left": ["kill"]}')
+    [met] = judged(operation(1, "info", QUIET_S))
+    context = CheckContext(("n0",), {}, Promises(), ())
+    folder, target = RunFolder(tmp_path), FakeTarget()
+    verdict = judge_invariants(folder, target, context, [met])
+    assert verdict is not None
+    assert verdict.outcome is Outcome.VALID  # a fault was never undone
+    assert "observed" in verdict.summary
+    (tmp_path / "run.json").write_text('{"world": "sim"}')
+    verdict = judge_invariants(folder, target, context, [met])
+    assert verdict is not None
+    assert verdict.outcome is Outcome.INVALID
+    assert KNOWN in verdict.summary
