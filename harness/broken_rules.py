@@ -27,6 +27,7 @@ class Broken:
         node: at which node; "" where it is of the whole group.
         at_ns: when, since the run's start.
         promise: what it promises, in a sentence; `matters`: why that matters, or "".
+        operations: of the history, that show it.
     """
 
     invariant: str
@@ -35,6 +36,7 @@ class Broken:
     at_ns: int
     promise: str = ""
     matters: str = ""
+    operations: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         at = f" at {self.node}" if self.node else ""

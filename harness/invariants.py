@@ -117,7 +117,10 @@ def _of_world(broken: Mapping[str, Any]) -> Finding:
         f"The invariant {broken['invariant']} was broken{where}, {at_s:.3f} s into the run:"
         f" {broken['finding']}."
     )
-    return Finding(BROKEN, message, details=dict(broken))
+    details = {name: what for name, what in broken.items() if name != "operations"}
+    if not broken["node"]:
+        del details["node"]
+    return Finding(BROKEN, message, operations=tuple(broken.get("operations", ())), details=details)
 
 
 def _of_node(ended: Mapping[str, Any]) -> Finding:

@@ -10,6 +10,7 @@ definite one wherever the answer is known.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -33,6 +34,8 @@ NAME_SERVERS: Final = "name-servers"
 nothing is sent to a broker by those that know none."""
 OF_OPERATORS: Final = ("misrequest", "delete-topic")
 """What is asked of name servers as well: who is cut off from them does not know their answer."""
+SHOWN_MAX: Final = 10
+"""So many operations are shown of all that were refused."""
 COLUMNS: Final = ("op", "process", "f", "key", "input", "call_ns", "return_ns", "outcome", "error")
 NS_PER_S: Final = 1e9
 _PROMISES: Final = {
@@ -96,7 +99,7 @@ def _unknown(operations: pa.Table, is_quiet: Bools, end: Ints) -> Broken | None:
     more = f"; so it was with {others} other call{'s'[: others > 1]}" if others else ""
     told = f"{_described(operations, first, end)}, its outcome unknown{_error(operations, first)}"
     finding = f"{told}, and nothing had disturbed the group{more}"
-    return Broken(KNOWN, finding, "", int(end[first]), *_PROMISES[KNOWN])
+    return _broken(KNOWN, finding, operations, end, [first])
 
 
 def _refused(operations: pa.Table, is_quiet: Bools, end: Ints) -> Broken | None:
@@ -106,12 +109,21 @@ def _refused(operations: pa.Table, is_quiet: Bools, end: Ints) -> Broken | None:
     is_ok = is_append & pc.equal(operations["outcome"], "ok").to_numpy()
     if is_ok.any() or is_failed.sum() < REFUSED_MIN:
         return None
-    first = int(np.flatnonzero(is_failed)[0])
+    rows = np.flatnonzero(is_failed)
+    first = int(rows[np.argmin(end[rows])])
     finding = (
         f"none of {int(is_failed.sum())} appends was done that were called while nothing disturbed"
         f" the group: {_described(operations, first, end)}{_error(operations, first)}"
     )
-    return Broken(SUCCEED, finding, "", int(end[first]), *_PROMISES[SUCCEED])
+    return _broken(SUCCEED, finding, operations, end, [first, *rows[rows != first]][:SHOWN_MAX])
+
+
+def _broken(
+    invariant: str, finding: str, operations: pa.Table, end: Ints, rows: Sequence[int]
+) -> Broken:
+    """Return the finding, of when the first of these operations ended."""
+    shown = tuple(operations["op"][int(row)].as_py() for row in rows)
+    return Broken(invariant, finding, "", int(end[rows[0]]), *_PROMISES[invariant], shown)
 
 
 def _described(operations: pa.Table, row: int, end: Ints) -> str:

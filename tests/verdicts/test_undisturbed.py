@@ -56,6 +56,7 @@ def test_a_call_of_unknown_outcome_is_named_with_what_its_client_was_told() -> N
         operation(3, "info", QUIET_S + 1, error="code 1"),
     )
     assert (broken.invariant, broken.node, broken.at_ns) == (KNOWN, "", int((QUIET_S + 1.5) * S))
+    assert broken.operations == (3,)
     assert broken.finding == (
         "the send 3 on q/1 of process 3 (op 3), called 21.000 s into the run, was given up at"
         " 21.500 s, its outcome unknown (code 1), and nothing had disturbed the group; so it was"
