@@ -12,7 +12,7 @@ from system.sim.schedule import Options, draw_schedule
 from system.sim.stream_invariants import OwedBytes
 from system.sim.trio_world.heap_clock import HeapClock
 from system.sim.trio_world.run import OPERATIONS_PER_S, run_seed
-from system.sim.trio_world.tcp_pipe import Pipe
+from system.sim.trio_world.tcp_pipe import SEGMENT_BYTES_MAX, WINDOW_BYTES_MAX, Pipe
 from system.sim.violation import Violated
 
 
@@ -66,6 +66,23 @@ def test_only_chopped_connections_come_in_parts() -> None:
     assert all(1 <= part <= 100 for part in parts)
     assert 0.3 < parts.count(100) / len(parts) < 0.7
     assert [chopped.part(size) for size in (0, 1)] == [0, 1]
+
+
+def test_a_full_window_opens_for_a_whole_segment_and_not_for_a_few_bytes() -> None:
+    """4 MiB went out in a million segments of one byte each behind a reader of small parts."""
+    draws, clock = Draws(1), HeapClock()
+    link = Link(draws.stream("link").random, 1.0, 1.0)
+    pipe = Pipe(clock, link, draws.stream("tcp").random, None, lambda _: None)
+    large = 4 << 20
+    while size := pipe.room_for(large):
+        assert size == SEGMENT_BYTES_MAX
+        pipe.send(bytes(size))
+    assert pipe.in_flight == WINDOW_BYTES_MAX
+    pipe.in_flight -= SEGMENT_BYTES_MAX - 1
+    assert pipe.room_for(large) == 0
+    assert pipe.room_for(100) == 100
+    pipe.in_flight -= 1
+    assert pipe.room_for(large) == SEGMENT_BYTES_MAX
 
 
 def test_a_whole_node_world_does_well_with_chopped_connections() -> None:

@@ -15,7 +15,7 @@ import trio
 
 from system.sim.stream_invariants import OwedBytes
 from system.sim.trio_world.process import Park, Process
-from system.sim.trio_world.tcp_pipe import SEGMENT_BYTES_MAX, Flag, Pipe, Segment
+from system.sim.trio_world.tcp_pipe import Flag, Pipe, Segment
 from system.sim.violation import Violated
 
 if TYPE_CHECKING:
@@ -148,9 +148,10 @@ class SimSocket(trio.socket.SocketType):
         pipe = self.outgoing
         if pipe is None or self._has_shut or self._is_reset:
             raise failure(errno.EPIPE)
-        if pipe.room <= 0:
+        room = pipe.room_for(len(data))
+        if room <= 0:
             return 0
-        size = pipe.part(min(len(data), SEGMENT_BYTES_MAX, pipe.room))
+        size = pipe.part(room)
         view = memoryview(data)
         try:
             self._owed.sent(view, size)

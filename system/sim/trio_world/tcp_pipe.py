@@ -103,10 +103,14 @@ class Pipe:
         self.swallowed: int | None = None
         """Bytes that went into nothing since the far side ended without this one being told."""
 
-    @property
-    def room(self) -> int:
-        """How many bytes may still be sent before somebody reads."""
-        return WINDOW_BYTES_MAX - self.in_flight - len(self.unread)
+    def room_for(self, size: int) -> int:
+        """Return how many of so many bytes may be sent now, before somebody reads.
+
+        All of them, or a whole segment, or none: no window opens for the few bytes that were just
+        read. Source: RFC 9293, section 3.8.6.2 (the silly window syndrome).
+        """
+        wanted = min(size, SEGMENT_BYTES_MAX)
+        return wanted if wanted <= WINDOW_BYTES_MAX - self.in_flight - len(self.unread) else 0
 
     def part(self, size: int) -> int:
         """Return how many of so many bytes are taken, or handed over, at once."""
