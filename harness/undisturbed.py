@@ -27,6 +27,10 @@ from harness.history.schema import APPENDING
 KNOWN: Final = "outcomes-are-known"
 SUCCEED: Final = "appends-succeed"
 OF_CLIENTS: Final = frozenset({KNOWN, SUCCEED})
+RECOVERY_NS: Final = 40_000_000_000
+"""So long after a fault its marks may last: a slave notes only after 20 s that its connection is
+dead, tries again 5 s later and is registered within 10 s, and meanwhile its master cannot say that
+a message is safe (docs/adr/0044)."""
 REFUSED_MIN: Final = 5
 """Fewer appends that are refused may have met a group that was just being set up."""
 NAME_SERVERS: Final = "name-servers"
@@ -73,7 +77,7 @@ def broken_by(
 
 def _is_quiet(operations: pa.Table, end: Ints, context: CheckContext) -> Bools:
     """Return which operations nothing disturbed from before their call to their end."""
-    since = quiet_since(context, end)
+    since = quiet_since(context, end, recovery_ns=RECOVERY_NS)
     quiet: Bools = (end != NEVER) & (since != NEVER)
     return quiet & (since <= whole_numbers(operations["call_ns"]))
 
