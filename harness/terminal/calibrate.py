@@ -5,9 +5,12 @@ Source: DESIGN.md decision 17; mutation testing's score.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -190,6 +193,20 @@ def _read_plan(folder: Path) -> Plan:
 
 def _run(folder: Path, plan: Plan, jobs: int, require: float) -> int:
     """Hunt what has not been hunted yet, show the scorecard, and return the exit code."""
+    with _alone_in(folder):
+        done = _hunt(folder, plan, jobs)
+    shown = session.shown(folder)
+    ended = [done[hunt.id] for hunt in plan.hunts if hunt.id in done]
+    card = scorecard.add_up(ended, plan.seed, len(plan.hunts))
+    _write(folder, card)
+    show(card, f"{shown}/{PAGE}")
+    found = 1 - len(card.missed) / len(card.bugs) if card.bugs else 1.0
+    is_good = found >= require and not card.alarms
+    return ExitCode.VALID if is_good else ExitCode.INVALID
+
+
+def _hunt(folder: Path, plan: Plan, jobs: int) -> dict[str, HuntOutcome]:
+    """Hunt what has not been hunted yet; return what came of each hunt, by its id."""
     shown = session.shown(folder)
     done = {hunt.id: one for hunt in plan.hunts if (one := read_outcome(folder, hunt)) is not None}
     todo = [hunt for hunt in plan.hunts if hunt.id not in done]
@@ -200,13 +217,29 @@ def _run(folder: Path, plan: Plan, jobs: int, require: float) -> int:
     except KeyboardInterrupt:
         session.out.print(Text(f"to go on: ./shaketable calibrate --resume {shown}"))
         raise
-    ended = [done[hunt.id] for hunt in plan.hunts if hunt.id in done]
-    card = scorecard.add_up(ended, plan.seed, len(plan.hunts))
-    _write(folder, card)
-    show(card, f"{shown}/{PAGE}")
-    found = 1 - len(card.missed) / len(card.bugs) if card.bugs else 1.0
-    is_good = found >= require and not card.alarms
-    return ExitCode.VALID if is_good else ExitCode.INVALID
+    return done
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Let nobody else hunt there meanwhile: two would write each other's runs.
+
+    Raises:
+        UsageError: somebody does.
+    """
+    try:
+        held = os.open(folder / PLAN, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"cannot read {folder / PLAN}: {error.strerror}") from error
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(held)
+        raise UsageError(f"{folder}: another process goes on with this calibration") from error
+    try:
+        yield
+    finally:
+        os.close(held)
 
 
 def _hunts(folder: Path, plan: Plan, todo: Sequence[Hunt], jobs: int) -> Iterator[HuntOutcome]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -41,6 +42,11 @@ def test_a_sample_is_found_and_the_correct_system_stays_clean(tmp_path: Path) ->
     assert "1 of 4 hunts to do" in again.stdout
     assert hunts[0].stat().st_mtime_ns == kept
     assert json.loads((folder / "scorecard.json").read_bytes())["done"] == 4
+    with (folder / "plan.json").open() as plan:
+        fcntl.flock(plan, fcntl.LOCK_EX)
+        second = calibrate(tmp_path, "--resume", str(folder))
+    assert second.returncode == 254
+    assert second.stderr.strip().endswith("another process goes on with this calibration")
 
 
 @pytest.mark.parametrize(
