@@ -13,6 +13,7 @@ from system.sim.planted_bugs import native_bugs, planted_bug
 
 NODE = "node"
 SLAVE_BEHIND_EXPIRED = "slave behind expired"
+STRANGER = "stranger"
 
 
 class NativeSimulator:
@@ -27,7 +28,7 @@ class NativeSimulator:
     worlds: Mapping[str, str] = {
         NODE: "a master and its slaves, whole nodes on trio, with small files that soon expire"
     }
-    occurrences: tuple[str, ...] = ("wipe", SLAVE_BEHIND_EXPIRED)
+    occurrences: tuple[str, ...] = ("wipe", SLAVE_BEHIND_EXPIRED, STRANGER)
 
     def __init__(self, target: str, role: str, *, has_slaves: bool) -> None:
         self._target = target
@@ -69,6 +70,7 @@ class NativeSimulator:
             saw={
                 "wipe": counts.faults.get("wipe", 0),
                 SLAVE_BEHIND_EXPIRED: counts.faults.get("slave_behind_expired", 0),
+                STRANGER: counts.faults.get("stranger", 0),
             },
             violation=violation,
         )

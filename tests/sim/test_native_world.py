@@ -9,7 +9,12 @@ import pytest
 
 from harness.errors import UsageError
 from harness.simulation import Ask, Step
-from harness.targets.native_simulation import NODE, SLAVE_BEHIND_EXPIRED, NativeSimulator
+from harness.targets.native_simulation import (
+    NODE,
+    SLAVE_BEHIND_EXPIRED,
+    STRANGER,
+    NativeSimulator,
+)
 from harness.targets.sync_double_write import PLUGIN as SYNC
 from system.mutants import Mutant
 from system.native.config_files import DELAYS
@@ -20,7 +25,9 @@ from system.sim.faults import Crash, Cut
 from system.sim.file_damage import OF_A_BROKER
 from system.sim.native_world.run import run_seed
 from system.sim.native_world.setup import KEPT_MS, MASTER, FileDamage, Setup, draw_setup
+from system.sim.native_world.strangers import AHEAD, NOWHERE, Stranger
 from system.sim.native_world.world import NativeWorld
+from system.sim.planted_bugs import planted_bug
 
 CUT_MS = 5_000
 SETUP = Setup(
@@ -112,6 +119,23 @@ def test_copying_wrongly_is_found(setup: Setup, parts: NativeParts, invariant: s
     assert found.invariant == invariant
 
 
+@pytest.mark.parametrize("ahead_bytes", [NOWHERE, *AHEAD])
+def test_what_a_stranger_reports_is_no_copy(ahead_bytes: int) -> None:
+    stranger = Stranger(at_ms=2_500, ahead_bytes=ahead_bytes)
+    setup = msgspec.structs.replace(
+        DOWN, role="SYNC_MASTER", slave_timeout_ms=200, strangers=(stranger,)
+    )
+    world = NativeWorld(setup)
+    assert world.run() is None
+    assert world.counts.faults == {"crash": 1, "stranger": 1}
+    bug = planted_bug("any-report-counts")
+    assert bug is not None
+    found = NativeWorld(setup, mutant=bug).run()
+    if ahead_bytes >= 1 << 20:
+        assert found is not None
+        assert found.invariant == "acknowledged-is-copied"
+
+
 def test_a_planted_bug_is_found_by_a_seed_and_replayed(tmp_path: Path) -> None:
     simulator = SYNC.simulator
     assert isinstance(simulator, NativeSimulator)
@@ -123,7 +147,7 @@ def test_a_planted_bug_is_found_by_a_seed_and_replayed(tmp_path: Path) -> None:
     assert found.violation.invariant == "acknowledged-is-copied"
     assert simulator.replay(ask, steps.append) == found.violation
     assert steps[-1].at_ms == pytest.approx(found.violation.at_ms, abs=1.0)
-    assert {"wipe", SLAVE_BEHIND_EXPIRED} == set(found.saw) == set(simulator.occurrences)
+    assert {"wipe", SLAVE_BEHIND_EXPIRED, STRANGER} == set(found.saw) == set(simulator.occurrences)
     assert simulator.states(NODE) == frozenset()
     with pytest.raises(UsageError, match="by their seeds"):
         simulator.replay_file(tmp_path / "run.json", steps.append)

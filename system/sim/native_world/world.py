@@ -16,11 +16,12 @@ from system.sim.native_world.brokers import (
 from system.sim.native_world.clients import NativeClients
 from system.sim.native_world.settled import Settled, check_settled
 from system.sim.native_world.setup import MASTER, FileDamage, Setup
+from system.sim.native_world.strangers import Strangers
 from system.sim.run_trace import Trace
 from system.sim.schedule import Schedule, Settings
 from system.sim.trio_world.host import STORE_ROOT, Host
 from system.sim.trio_world.programs import SimulatedNameServer
-from system.sim.trio_world.world import TrioWorld
+from system.sim.trio_world.world import TrioWorld, address_of
 from system.sim.violation import Violated, Violation
 from system.store.native_commit_log import NativeCommitLog
 
@@ -46,6 +47,7 @@ class NativeWorld(TrioWorld):
         super().__init__(schedule, mutant=mutant, trace=trace, configs=configs_of(setup))
         self.setup = setup
         self.native_clients = NativeClients(self)
+        self._strangers = Strangers(self, MASTER, address_of(MASTER))
         self.healed_ms = float(setup.healed_ms)
         at = ("--host", NAME_SERVER_ADDRESS, "--port", str(NAME_SERVER_PORT))
         self._names = SimulatedNameServer(self, NAME_SERVER, ("-m", "system.node.name_server", *at))
@@ -60,6 +62,8 @@ class NativeWorld(TrioWorld):
             self.heap.push(float(at_ms), self._wipe, slave)
         for damage in self.setup.damages:
             self.heap.push(float(damage.at_ms), self._kill_and_damage, damage)
+        for stranger in self.setup.strangers:
+            self.heap.push(float(stranger.at_ms), self._strangers.comes, stranger)
         self.heap.push(LOOK_EVERY_MS, self._look)
         self.heap.push(self.setup.settled_ms - 1.0, self._check_settled)
         self.heap.push(self.setup.run_ms - 1.0, self._check_taken_over)
