@@ -9,7 +9,7 @@ nothing is acknowledged before it stands where the mode promises.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from system.native.config import BrokerRole, NativeConfig
 from system.raft.protocol import Append, Compact, Install, Write
@@ -81,6 +81,8 @@ class NativeInvariants:
         if shadow is None or shadow.lost_disk:
             shadow = self.shadows[name] = NativeShadow(name, group, config)
             shadow.begin_at(log.begin.position)
+            for _, data in _pieces(log, log.begin.position):
+                shadow.content += data
         else:
             self._check_recovered(shadow, log)
         shadow.config, shadow.file_bytes = config, log.file_bytes
@@ -126,12 +128,9 @@ class NativeInvariants:
             raise Violated(
                 "log-survives", f"the log ends at {end}, it was written up to {shadow.end}"
             )
-        at = max(shadow.begin, log.begin.position)
-        while at < end:
-            found = log.read_entries(at, 1 << 20)
-            if bytes(found.data) != shadow.bytes_at(at, found.end_position):
+        for at, data in _pieces(log, max(shadow.begin, log.begin.position)):
+            if data != shadow.bytes_at(at, at + len(data)):
                 raise Violated("log-survives", f"other bytes were recovered at {at}")
-            at = found.end_position
 
     # ---- the log ------------------------------------------------------------------------
 
@@ -231,3 +230,11 @@ class NativeInvariants:
                 "acknowledged-is-copied",
                 f"the message at {position} is acknowledged, slaves have {copied} bytes",
             )
+
+
+def _pieces(log: NativeCommitLog, position: int) -> Iterator[tuple[int, bytes]]:
+    """Yield what a log holds from a position to its end, and where each piece begins."""
+    while position < log.end.position:
+        found = log.read_entries(position, 1 << 20)
+        yield position, bytes(found.data)
+        position = found.end_position

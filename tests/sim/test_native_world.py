@@ -23,6 +23,7 @@ from system.node.config_files import ConfigFiles
 from system.node.native_parts import NativeParts
 from system.sim.faults import Crash, Cut
 from system.sim.file_damage import OF_A_BROKER
+from system.sim.native_world.older_store import OlderStore
 from system.sim.native_world.run import run_seed
 from system.sim.native_world.setup import KEPT_MS, MASTER, FileDamage, Setup, draw_setup
 from system.sim.native_world.strangers import AHEAD, NOWHERE, Stranger
@@ -117,6 +118,17 @@ def test_copying_wrongly_is_found(setup: Setup, parts: NativeParts, invariant: s
     found = NativeWorld(setup, mutant=bug).run()
     assert found is not None
     assert found.invariant == invariant
+
+
+def test_a_slave_learns_how_far_deliveries_were_before() -> None:
+    older = OlderStore(waiting=(3, 2), delivered=(1, 2))
+    setup = msgspec.structs.replace(DOWN, older=older)
+    assert NativeWorld(setup).run() is None
+    bug = planted_bug("delays-not-synchronized")
+    assert bug is not None
+    found = NativeWorld(setup, mutant=bug).run()
+    assert found is not None
+    assert found.invariant == "slave-has-tables"
 
 
 @pytest.mark.parametrize("ahead_bytes", [NOWHERE, *AHEAD])

@@ -21,7 +21,7 @@ from system.client import (
     RefusedError,
 )
 from system.sim.history import APPEND, FAIL, OK, PULL, UNKNOWN, Operation
-from system.sim.native_world.brokers import BROKER, DELAYS, NAME_SERVER_ADDRESS, NAME_SERVER_PORT
+from system.sim.native_world.brokers import BROKER, NAME_SERVER_ADDRESS, NAME_SERVER_PORT
 from system.sim.trio_world.process import CURRENT, Process
 from system.sim.violation import Violated
 
@@ -34,6 +34,8 @@ GROUP = "readers"
 TIMEOUT_S = 1.5
 PRODUCERS, READERS = 2, 2
 DELAYED = 0.1
+LEVELS = 4
+"""Of delayed messages; those of the next ones were there before."""
 BATCHED = 0.3
 AT_ANY = 0.7
 FAR_BACK = 0.3
@@ -92,7 +94,7 @@ class NativeClients:
         How far deliveries of the first levels are, a slave then learns from no file that it copies.
         """
         part = self._world.clock.now_ms / self._setup.healed_ms
-        return 1 + min(int(part * len(DELAYS)), len(DELAYS) - 1)
+        return 1 + min(int(part * LEVELS), LEVELS - 1)
 
     async def _make_topic(self, producer: Producer) -> None:
         while True:

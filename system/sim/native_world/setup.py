@@ -12,6 +12,7 @@ import msgspec
 from system.sim.draws import Draws, Stream
 from system.sim.faults import AnyFault, Crash, Cut, FullDisk, Pause, SlowDisk, StallDisk, Stop
 from system.sim.file_damage import OF_A_BROKER, WAYS
+from system.sim.native_world.older_store import OlderStore, draw_older_store
 from system.sim.native_world.strangers import Stranger, draw_strangers
 
 MASTER = "n0"
@@ -55,6 +56,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         damages: when a file of a node is damaged that can be built anew, its process killed.
         last_damage: the same of each node that is left, as its power goes in the end.
         strangers: slaves of others that come to the master.
+        older: what the master finds that was there before it.
     """
 
     seed: int
@@ -75,6 +77,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     damages: tuple[FileDamage, ...] = ()
     last_damage: FileDamage | None = None
     strangers: tuple[Stranger, ...] = ()
+    older: OlderStore = OlderStore()
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -122,6 +125,7 @@ def draw_setup(seed: int, role: str, run_ms: int, *, has_slaves: bool = True) ->
         damages=damages,
         last_damage=_draw_damage(damage, "", run_ms) if damage.chance(0.6) else None,
         strangers=draw_strangers(draws.stream("native_world/strangers"), CALM_MS, run_ms),
+        older=draw_older_store(draws.stream("native_world/older")),
     )
 
 

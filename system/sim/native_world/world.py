@@ -47,6 +47,7 @@ class NativeWorld(TrioWorld):
         super().__init__(schedule, mutant=mutant, trace=trace, configs=configs_of(setup))
         self.setup = setup
         self.native_clients = NativeClients(self)
+        setup.older.write(self.members[MASTER].disk, STORE_ROOT, setup.file_bytes)
         self._strangers = Strangers(self, MASTER, address_of(MASTER))
         self.healed_ms = float(setup.healed_ms)
         at = ("--host", NAME_SERVER_ADDRESS, "--port", str(NAME_SERVER_PORT))
