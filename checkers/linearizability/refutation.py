@@ -32,7 +32,13 @@ from checkers.evidence.closing import CLOSED, Citation, sentences
 from checkers.linearizability.accusation import Accused
 from checkers.linearizability.deciding import OF_MODEL, Answer
 from checkers.linearizability.longest_prefix import Prefix, as_found, longest_prefix, needed_steps
-from checkers.linearizability.staleness import Register, Stale, in_words, stale_read
+from checkers.linearizability.staleness import (
+    Register,
+    Stale,
+    in_words,
+    read_of_failed,
+    stale_read,
+)
 from checkers.models.columns import call_of
 from checkers.models.model import Call, Model
 from checkers.search.found import Found, Part, Witness
@@ -343,6 +349,11 @@ def _at_fault(accused: Accused) -> str:
 def _stale(refuted: Refuted, details: Json, elsewhere: Callable[[], Stale | None]) -> str:
     """Say which of the accused is a stale read, or which read is once they are taken out."""
     accused, known, operations = refuted.accused, refuted.known, refuted.whole.operations
+    if (pair := read_of_failed(known.register, accused.ops)) is not None:
+        return (
+            f" Op {pair[0]} returned what op {pair[1]} was writing, before it was known that op"
+            f" {pair[1]} failed: that it certainly did not happen, or what was read, is wrong."
+        )
     found = stale_read(known.register, accused.ops, known.cited.keys())
     begin, more = "The read", dict[str, Any]()
     if found is None:

@@ -120,6 +120,26 @@ def _stale_reads(about: Register, unsure: Collection[int]) -> list[tuple[int, St
     return [(int(reads.return_ns[row]), writes.told(reads, row)) for row in rows.tolist()]
 
 
+def read_of_failed(about: Register, among: Collection[int]) -> tuple[int, int] | None:
+    """Return a read among these operations of what another of them was writing, which then failed.
+
+    The read returned first: until then nobody could know that the write had failed, so what it
+    read is no older value that happens to be the same.
+    """
+    if not about.has_stale_reads:
+        return None
+    rows = about.operations.filter(pc.is_in(about.operations["op"], pa.array([*among], pa.int64())))
+    rows = rows.filter(pc.and_(pc.is_valid(rows["return_ns"]), pc.is_null(rows["extra"])))
+    failed = rows.filter(pc.and_(pc.equal(rows["outcome"], "fail"), pc.is_valid(rows["input"])))
+    reads = rows.filter(pc.and_(pc.equal(rows["f"], "read"), pc.is_valid(rows["output"])))
+    for read in reads.select(["op", "output", "return_ns"]).to_pylist():
+        for write in failed.select(["op", "input", "call_ns", "return_ns"]).to_pylist():
+            is_its = write["input"] == read["output"] and write["call_ns"] <= read["return_ns"]
+            if is_its and read["return_ns"] < write["return_ns"]:
+                return read["op"], write["op"]
+    return None
+
+
 def in_words(span_ns: int) -> str:
     """Say how long that is: "45.2 ms"."""
     for unit_ns, name in UNITS:

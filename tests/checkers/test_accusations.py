@@ -176,6 +176,23 @@ def test_a_register_s_first_value_is_minded():
     assert brute.has_property([1])
 
 
+@pytest.mark.parametrize("value", [1, 7])
+def test_who_read_what_then_failed_is_called_no_stale_read(value):
+    """The value may be one that stood there before and was written over (register, seed 11893)."""
+    rows = [
+        op(1, "write", 1, 2, input=1),
+        op(2, "write", 3, 4, input=2),
+        op(3, "write", 10, 20, "fail", input=value),
+        op(4, "read", 12, 13, output=value),
+    ]
+    assert examine(model_of("register"), rows)["accused 2"] == 1
+    (finding,) = judged(model_of("register"), rows).findings
+    assert "stale" not in finding.details
+    assert "Op 4 returned what op 3 was writing, before it was known that op 3 failed" in (
+        finding.message
+    )
+
+
 def test_brute_force_refuses_who_is_innocent():
     """The proof itself is able to fail."""
     rows = parse_model_history(seven_unknown_writes(3))
