@@ -120,11 +120,19 @@ def run(
     survivors_only: bool,
 ) -> None:
     """Ask the judges about the mutants, and keep what they say."""
+    stopped = threading.Event()
+
+    def stop(*_: object) -> None:
+        stopped.set()
+        children.end_all()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
     tree = digest_of(ROOT, JUDGED)
     reaches = {name: _reach(name, work, limits) for name in judges}
     with compiled_copy(judges) as base:
         pairs = waiting(mutants, judges, limits, journal, survivors_only)
-        _ask_all(pairs, base, reaches, limits, journal, tree, jobs)
+        _ask_all(pairs, base, reaches, limits, journal, tree, jobs, stopped)
 
 
 @contextmanager
@@ -155,13 +163,8 @@ def _ask_all(
     journal: Journal,
     tree: str,
     jobs: int,
+    stopped: threading.Event,
 ) -> None:
-    stopped = threading.Event()
-
-    def stop(*_: object) -> None:
-        stopped.set()
-        children.end_all()
-
     def ask(pair: tuple[str, Mutant]) -> None:
         name, mutant = pair
         if stopped.is_set():
@@ -181,8 +184,6 @@ def _ask_all(
         where = f"{mutant.path}:{mutant.line} {mutant.operator}"
         say(f"{mutant.id} {name} {outcome.outcome} {where} {outcome.seconds:.0f} s {outcome.by}")
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
     with ThreadPoolExecutor(jobs) as pool:
         asked = deque[Future[None]]()
         for pair in pairs:  # not all at once: who is found meanwhile is not asked about again

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
@@ -19,13 +18,12 @@ from typing import Any
 
 import coverage
 
-from tests.mutation import campaigns
+from tests.mutation import campaigns, children
 from tests.mutation.trees import (
     MEASURED_BY_CAMPAIGNS,
     ROOT,
     copy_of_tree,
     digest_of,
-    environment_of,
 )
 
 PACKAGES = ("raft", "store", "broker", "client", "native")
@@ -44,6 +42,7 @@ WORLDS = {"core": 40, "node": 8, "native": 24}
 """How many seeds of each world are measured: more than are run, for what is rarely reached."""
 CAMPAIGNS = "campaigns"
 VALID = "valid-campaigns.json"
+CPU_S_MAX = 7_200.0
 PYTEST_OPTIONS = ("-q", "-n", "0", "--fast", "-p", "no:cacheprovider", "--timeout", "0")
 """Without the limit on each test: it is of time that passes, which a busy machine stretches."""
 
@@ -159,11 +158,9 @@ def of_tests(tree: Path) -> Reach:
         *("--junitxml", "tests.xml", "-o", "junit_family=xunit1"),
         *TEST_FOLDERS,
     ]
-    done = subprocess.run(
-        tests, cwd=tree, env=environment_of(tree), check=False, capture_output=True
-    )
-    if done.returncode not in (0, 1):  # 1: some failed, perhaps for want of something here
-        raise SystemExit(done.stdout.decode()[-3000:] + done.stderr.decode()[-3000:])
+    done = children.run(tests, tree, CPU_S_MAX)
+    if done.code not in (0, 1):  # 1: some failed, perhaps for want of something here
+        raise SystemExit(done.output[-3000:])
     seconds, failed = _timings(tree / "tests.xml")
     for test in failed:
         say(f"fails on the healthy tree, is not used: {test}")
@@ -184,7 +181,9 @@ def _measured(tree: Path, *what: str) -> Path:
     """Measure in a process of its own; return the file with what was found."""
     data = tree / ".coverage"
     program = [sys.executable, "-m", "tests.mutation.reach", str(data), *what]
-    subprocess.run(program, cwd=tree, env=environment_of(tree), check=True)
+    done = children.run(program, tree, CPU_S_MAX)
+    if done.code != 0:
+        raise SystemExit(f"{' '.join(what)[:60]} could not be measured: {done.output[-3000:]}")
     return data
 
 
