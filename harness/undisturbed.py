@@ -11,7 +11,6 @@ definite one wherever the answer is known.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -33,11 +32,6 @@ dead, tries again 5 s later and is registered within 10 s, and meanwhile its mas
 a message is safe (docs/adr/0044)."""
 REFUSED_MIN: Final = 5
 """Fewer appends that are refused may have met a group that was just being set up."""
-NAME_SERVERS: Final = "name-servers"
-"""The fault that leaves all brokers as they are: clients go on with the routes that they know, and
-nothing is sent to a broker by those that know none."""
-OF_OPERATORS: Final = ("misrequest", "delete-topic")
-"""What is asked of name servers as well: who is cut off from them does not know their answer."""
 SHOWN_MAX: Final = 10
 """So many operations are shown of all that were refused."""
 COLUMNS: Final = ("op", "process", "f", "key", "input", "call_ns", "return_ns", "outcome", "error")
@@ -66,13 +60,22 @@ def broken_by(
     """
     end = _ends(operations, given_up)
     is_quiet = _is_quiet(operations, end, context)
-    aside = tuple(window for window in context.windows if window.name != NAME_SERVERS)
-    asks_names = pc.is_in(operations["f"], pa.array(OF_OPERATORS)).to_numpy()
-    is_known = np.where(
-        asks_names, is_quiet, _is_quiet(operations, end, replace(context, windows=aside))
+    found = (
+        _unknown(operations, is_quiet & _is_ever_done(operations), end),
+        _refused(operations, is_quiet, end),
     )
-    found = (_unknown(operations, is_known, end), _refused(operations, is_quiet, end))
     return tuple(each for each in found if each is not None)
+
+
+def _is_ever_done(operations: pa.Table) -> Bools:
+    """Return which operations are of a kind that was done at least once on their key.
+
+    A SYNC_MASTER that has no slave cannot say of any message that it is safe.
+    """
+    kinds = list(zip(operations["f"].to_pylist(), operations["key"].to_pylist(), strict=True))
+    is_ok = pc.equal(operations["outcome"], "ok").to_pylist()
+    done = {kind for kind, ok in zip(kinds, is_ok, strict=True) if ok}
+    return np.fromiter((kind in done for kind in kinds), dtype=np.bool_, count=len(kinds))
 
 
 def _is_quiet(operations: pa.Table, end: Ints, context: CheckContext) -> Bools:

@@ -33,8 +33,13 @@ def operation(number: int, outcome: str, call_s: float, **more: Any) -> dict[str
 
 
 def judged(
-    *operations: dict[str, Any], fault: str | None = "kill", elected_s: float | None = None
+    *operations: dict[str, Any],
+    fault: str | None = "kill",
+    elected_s: float | None = None,
+    is_ever_done: bool = True,
 ) -> tuple[Broken, ...]:
+    if is_ever_done and any(one["outcome"] == "info" for one in operations):
+        operations = (*operations, operation(99, "ok", 2.5))
     windows = (FaultWindow(0, fault, "n0", 2 * S, 3 * S, True, "it bit"),) if fault else ()
     elections = () if elected_s is None else (int(elected_s * S),)
     context = CheckContext(("n0",), {}, Promises(), windows, elections_ns=elections)
@@ -79,12 +84,10 @@ def test_a_call_that_never_ended_is_nothing_that_was_given_up() -> None:
     assert judged(operation(1, "info", QUIET_S, hangs=True)) == ()
 
 
-def test_name_servers_that_are_gone_disturb_operators_alone() -> None:
-    during_s = 2.2
-    assert judged(operation(1, "info", during_s), fault="name-servers") != ()
-    asked = operation(1, "info", during_s, f="misrequest")
-    assert judged(asked, fault="name-servers") == ()
-    assert judged({**asked, "call_ns": QUIET_S * S}, fault="name-servers") != ()
+def test_what_is_never_done_on_a_key_may_stay_unknown() -> None:
+    """As sends are to a SYNC_MASTER that has no slave."""
+    assert judged(operation(1, "info", QUIET_S), is_ever_done=False) == ()
+    assert judged(operation(1, "info", QUIET_S)) != ()
 
 
 def test_a_group_that_refuses_all_that_it_is_given_breaks_a_promise() -> None:

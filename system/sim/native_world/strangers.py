@@ -26,8 +26,9 @@ HOST, ADDRESS = "stranger", "10.0.1.100"
 STAYS_S = 5.0
 """A healthy master is rid of it at once."""
 REPORTS_EVERY_S = 0.2
-AHEAD = (1, 500, 1 << 20, 1 << 40)
-"""How many bytes behind the master's end it says to have."""
+AHEAD = (1 << 20, 1 << 40)
+"""How many bytes behind the master's end it says to have: more than is written until it is heard,
+for who says what was sent meanwhile passes for a slave."""
 NOWHERE = -1
 
 
