@@ -193,3 +193,8 @@ def test_a_slave_that_takes_over_without_the_progress_of_deliveries_is_found() -
     found = NativeWorld(setup, mutant=bug).run()
     assert found is not None
     assert found.invariant == "what-was-there-is-kept"
+
+
+def test_what_slow_disks_began_beside_each_other_ends_with_them() -> None:
+    """Three of them multiplied: a write took 215 s, and the master had not caught up (seed 914)."""
+    assert run_seed(914, 30_000, "ASYNC_MASTER", has_slaves=False).violation is None

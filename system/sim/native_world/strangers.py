@@ -63,7 +63,6 @@ class Strangers:
             self._world.network.add_host(HOST, ADDRESS)
         process = Process(HOST, ADDRESS, self._came)
         self._came += 1
-        self._world.counts.fault("stranger")
         self._world.spawn(self._run, process, stranger)
 
     async def _run(self, process: Process, stranger: Stranger) -> None:
@@ -77,6 +76,7 @@ class Strangers:
         # Whether it is refused, or the master goes down meanwhile: it is rid of it.
         with trio.move_on_after(STAYS_S), suppress(OSError, trio.BrokenResourceError):
             async with await trio.open_tcp_stream(self._address, PEER_PORT) as stream:
+                self._world.counts.fault("stranger")
                 while True:
                     await stream.send_all(REPORT.pack(position))
                     await trio.sleep(REPORTS_EVERY_S)

@@ -29,6 +29,8 @@ class DiskSpeed(Protocol):
     stalled_until_ms: float
     """Nothing ends before."""
     slow_factor: float
+    slow_until_ms: float
+    """When the last fault ends that makes it slow."""
 
     def work_ms(self) -> float:
         """Return how long the next piece of work takes on a disk that is well."""
@@ -90,7 +92,10 @@ class TimedDiskWork:
 
     async def _let_time_pass(self) -> None:
         clock, speed = self._clock, self._speed
-        due_ms = clock.now_ms + speed.work_ms() * speed.slow_factor
+        work_ms = speed.work_ms()
+        due_ms = clock.now_ms + work_ms * speed.slow_factor
+        # The rest is done at the usual pace: slow disks beside each other would take minutes more.
+        due_ms = min(due_ms, max(clock.now_ms, speed.slow_until_ms) + work_ms)
         park = Park(self._process)
         while (left_ms := max(due_ms, speed.stalled_until_ms) - clock.now_ms) > 0:
             timer = clock.timer(left_ms, park.wake)
