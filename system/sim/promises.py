@@ -253,6 +253,10 @@ PROMISES: dict[str, Promise] = {
         "Who reads outside a queue is told to go on at its begin, or at its end.",
         "It would pass over messages that are kept, or ask for ever for those that have expired.",
     ),
+    "delayed-is-delivered": Promise(
+        "A delayed message is delivered when its time is over, of whatever level it is.",
+        "Its consumers wait for ever for what is stored.",
+    ),
     "expired-is-gone": Promise(
         "A full file of the log is removed soon after its time is over.",
         "The disk fills with what nobody wants any more.",

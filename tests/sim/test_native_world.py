@@ -16,6 +16,9 @@ from harness.targets.native_simulation import (
     NativeSimulator,
 )
 from harness.targets.sync_double_write import PLUGIN as SYNC
+from system.broker.broker import Broker
+from system.broker.delay_delivery import DelayDelivery
+from system.broker.delay_levels import LEVELS_MAX
 from system.mutants import Mutant
 from system.native.config_files import DELAYS
 from system.native.ha import MasterConnection, SlaveConnection
@@ -118,6 +121,26 @@ def test_copying_wrongly_is_found(setup: Setup, parts: NativeParts, invariant: s
     found = NativeWorld(setup, mutant=bug).run()
     assert found is not None
     assert found.invariant == invariant
+
+
+class ForgetsTheLastLevel(DelayDelivery):
+    """Looks at all levels but the last."""
+
+    def _deliver_level(
+        self, level: int, count_max: int, bytes_max: int, wall_ms: int
+    ) -> tuple[int, int]:
+        if level == LEVELS_MAX - 1:
+            return 0, 0
+        return super()._deliver_level(level, count_max, bytes_max, wall_ms)
+
+
+def test_a_delayed_message_of_the_last_level_is_delivered(monkeypatch) -> None:
+    setup = msgspec.structs.replace(DOWN, older=OlderStore(waiting=(1, 1), delivered=(0, 0)))
+    assert NativeWorld(setup).run() is None
+    monkeypatch.setattr(Broker, "delays_type", ForgetsTheLastLevel)
+    found = NativeWorld(setup).run()
+    assert found is not None
+    assert found.invariant == "delayed-is-delivered"
 
 
 def test_a_slave_learns_how_far_deliveries_were_before() -> None:

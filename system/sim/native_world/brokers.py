@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from system.broker.delay_levels import LEVELS_MAX
 from system.node.config import NodeConfig
-from system.sim.native_world.older_store import LEVELS as OLDER_LEVELS
 from system.sim.native_world.setup import MASTER, Setup
 from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT
 from system.sim.trio_world.programs import CONF, node_config
@@ -15,7 +15,7 @@ NAME_SERVER = "names"
 NAME_SERVER_ADDRESS = "10.0.8.1"
 NAME_SERVER_PORT = 9876
 BROKER = "broker-0"
-DELAYS = ("1s",) * OLDER_LEVELS[-1]
+DELAYS = ("1s",) * LEVELS_MAX
 
 
 def configs_of(setup: Setup) -> dict[str, NodeConfig]:

@@ -35,7 +35,7 @@ TIMEOUT_S = 1.5
 PRODUCERS, READERS = 2, 2
 DELAYED = 0.1
 LEVELS = 4
-"""Of delayed messages; those of the next ones were there before."""
+"""Of delayed messages; those of the last ones may have been there before."""
 BATCHED = 0.3
 AT_ANY = 0.7
 FAR_BACK = 0.3

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from system.broker.delay_levels import SCHEDULE_TOPIC, scheduled
+from system.broker.delay_levels import LEVELS_MAX, SCHEDULE_TOPIC, scheduled
 from system.native.config_files import DELAYS
 from system.remoting.fastjson import dumps
 from system.sim.draws import Stream
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 TOPIC = b"older"
 IS_THERE = 0.3
-LEVELS = (5, 6)
-"""Clients use those before them: whoever delivers one of theirs says how far its level is."""
+LEVELS = (LEVELS_MAX - 1, LEVELS_MAX)
+"""Clients use others: whoever delivers one of theirs says how far its level is."""
 MESSAGES_MAX = 4
 AGE_MS = 5_000
 """So old they are: every one is due."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from system.broker.broker import Broker
-from system.broker.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
+from system.broker.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
 from system.broker.group_offsets import key_of
 from system.native.core import NativeCore
 from system.node.node import Node
@@ -45,6 +45,7 @@ def check_settled(world: NativeWorld) -> None:
             _check_log(name, shadows[name], shadows[MASTER])
             _check_tables(name, node.broker, master.broker)
             _check_known_master(name, node, world.members[MASTER])
+    _check_delivered(master.broker)
     connected = _core(master).status().get("slaveCount")
     if connected != str(world.setup.slaves):
         raise Violated(
@@ -118,6 +119,18 @@ def _check_log(name: str, slave: NativeShadow, master: NativeShadow) -> None:
     begin = max(slave.begin, master.begin)
     if slave.bytes_at(begin, slave.end) != master.bytes_at(begin, slave.end):
         raise Violated("slave-copies-master", f"they differ behind {begin}", name)
+
+
+def _check_delivered(broker: Broker) -> None:
+    """The time of each delayed message is long over, and its master has delivered it."""
+    topic = SCHEDULE_TOPIC.decode()
+    for level in range(LEVELS_MAX):
+        end = broker.queues.end((SCHEDULE_TOPIC, level))
+        done = broker.tables.offsets.get(DELIVERY_GROUP, topic, level) or 0
+        if done < end:
+            raise Violated(
+                "delayed-is-delivered", f"{done} of {end} messages of level {level + 1}", MASTER
+            )
 
 
 def _check_queues(name: str, broker: Broker, shadow: NativeShadow) -> None:
