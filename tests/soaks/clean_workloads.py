@@ -3,8 +3,8 @@
     .venv/bin/python -m tests.soaks.clean_workloads queue-delays queue-held --runs 20
 
 Each run is a campaign of its own seed on processes, with the default faults or those of --faults.
-Prints a line for each and how many were valid; ends with 0 if all were. Runs that were not are
-kept in --store.
+Prints a line for each, how many were valid and how long they took; ends with 0 if all were. With
+--store, runs that were not valid are kept there, and what has ended is not run again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 VERDICTS = {0: "VALID", 1: "INVALID", 2: "UNKNOWN"}
 RUN_TIMEOUT_S = 600.0
+ENDED = "ended.jsonl"
+"""In the store: a line for each run that has ended."""
 
 
 def say(text: str) -> None:
@@ -44,51 +47,82 @@ def main() -> int:
     parser.add_argument("--targets", nargs="+", default=["dledger"], metavar="TARGET")
     parser.add_argument("--world", help="as `run` takes it; its default if it is not given")
     parser.add_argument("--faults", help="as `run` takes them; its default if it is not given")
-    parser.add_argument("--store", type=Path, help="keep the runs that were not valid here")
+    parser.add_argument(
+        "--store", type=Path, help="keep what has ended, and runs that were not valid, here"
+    )
     asked = parser.parse_args()
-    seeds = range(asked.first, asked.first + asked.runs)
-    sums = []
     with tempfile.TemporaryDirectory() as folder:
-        for target, workload in itertools.product(asked.targets, asked.workloads):
-            about = f"{target}-{workload}"
-            store = (asked.store or Path(folder)) / about
-            say(f"{workload} on {target}")
-            valid = sum(_run(seed, target, workload, store / f"{seed}", asked) for seed in seeds)
-            sums.append((valid, f"{workload} on {target}: {valid} of {asked.runs} runs are valid"))
+        soak = Soak(asked, asked.store or Path(folder))
+        sums = [
+            soak.run_all(target, workload)
+            for target, workload in itertools.product(asked.targets, asked.workloads)
+        ]
     say("\n" + "\n".join(line for _, line in sums))
-    return 0 if all(valid == asked.runs for valid, _ in sums) else 1
+    return 0 if all(is_clean for is_clean, _ in sums) else 1
 
 
-def _run(seed: int, target: str, workload: str, store: Path, asked: argparse.Namespace) -> bool:
-    """Do one campaign, say how it ended, return whether it is valid; a valid run is not kept."""
+class Soak:
+    """A folder with the runs that were not valid, and a line for each that has ended."""
+
+    def __init__(self, asked: argparse.Namespace, store: Path) -> None:
+        store.mkdir(parents=True, exist_ok=True)
+        self._asked, self._store, self._file = asked, store, store / ENDED
+        lines = self._file.read_text().splitlines() if self._file.exists() else []
+        self._ended = {(each["about"], each["seed"]): each for each in map(json.loads, lines)}
+
+    def run_all(self, target: str, workload: str) -> tuple[bool, str]:
+        """Run a workload's seeds; return whether all were valid, and a line about it."""
+        asked = self._asked
+        about = "-".join(filter(None, (target, workload, asked.world, asked.faults)))
+        say(f"{workload} on {target}")
+        runs = [
+            self._ended.get((about, seed)) or self._run(seed, target, workload, about)
+            for seed in range(asked.first, asked.first + asked.runs)
+        ]
+        valid = sum(run["exit"] == 0 for run in runs)
+        took_s = sum(run["took_s"] for run in runs)
+        line = f"{about}: {valid} of {asked.runs} runs are valid, {took_s / 60:.0f} min"
+        return valid == asked.runs, line
+
+    def _run(self, seed: int, target: str, workload: str, about: str) -> dict[str, Any]:
+        """Do one campaign, say how it ended; a valid run is not kept."""
+        began = time.monotonic()
+        store = self._store / about / f"{seed}"
+        exit_code, output = _campaign(seed, target, workload, store, self._asked)
+        ended = {
+            "about": about, "seed": seed, "exit": exit_code,
+            "took_s": round(time.monotonic() - began, 1), "told": _told(store),
+        }  # fmt: skip
+        verdict = VERDICTS.get(exit_code, f"exit {exit_code}")
+        say(f"  {seed:<8}{verdict:<9}{ended['took_s']:>5.0f} s  {ended['told']}")
+        if exit_code == 0:
+            shutil.rmtree(store)
+        elif not (store / "latest").exists():
+            say(output)
+        with self._file.open("a") as file:
+            file.write(json.dumps(ended) + "\n")
+        return ended
+
+
+def _campaign(
+    seed: int, target: str, workload: str, store: Path, asked: argparse.Namespace
+) -> tuple[int, str]:
+    """Run one campaign; return its exit code, and what it printed where that tells why it ended."""
     command = [
         str(ROOT / "shaketable"), "run", "--workload", workload, "--target", target,
         "--seed", f"soak-{seed}", "--engine", "local", "--store", str(store),
     ]  # fmt: skip
-    if asked.time_limit:
-        command += ["--time-limit", asked.time_limit]
-    if asked.world:
-        command += ["--world", asked.world]
-    if asked.faults:
-        command += ["--faults", asked.faults]
-    began = time.monotonic()
+    for option in ("time_limit", "world", "faults"):
+        if value := getattr(asked, option):
+            command += [f"--{option.replace('_', '-')}", value]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        say(f"  {seed:<8}ended by the soak: no verdict within {RUN_TIMEOUT_S:g} s")
-        return False
-    say(
-        f"  {seed:<8}{VERDICTS.get(done.returncode, f'exit {done.returncode}'):<9}"
-        f"{time.monotonic() - began:>5.0f} s  {_told(store)}"
-    )
-    if done.returncode == 0:
-        shutil.rmtree(store)
-    elif not (store / "latest").exists():
-        say(done.stderr.strip() or done.stdout.strip())
-    return done.returncode == 0
+        return -1, f"ended by the soak: no verdict within {RUN_TIMEOUT_S:g} s"
+    return done.returncode, done.stderr.strip() or done.stdout.strip()
 
 
 def _told(store: Path) -> str:

@@ -96,15 +96,19 @@ class BruteForce:
         return not self.has_order(until_ns) and self.has_order(until_ns, ops)
 
     def smaller(self, ops: Collection[int]) -> Iterable[tuple[int, ...]]:
-        """Yield all sets of fewer operations, up to TRIED_MAX of them, that have that property."""
-        for size in range(1, min(len(ops), TRIED_MAX + 1)):
-            for some in combinations(sorted(self.return_ns), size):
-                if self.has_property(some):
-                    yield some
+        """Yield all sets of fewer operations, up to TRIED_MAX of them, that have that property.
+
+        They end with the same return. One that ends later owes its end to an operation that has
+        nothing to do with it: any return after that of a set will do.
+        """
+        until_ns = max(self.return_ns[op] for op in ops)
+        fewer = range(1, min(len(ops), TRIED_MAX + 1))
+        tried = [some for size in fewer for some in combinations(sorted(self.return_ns), size)]
         if len(ops) > TRIED_MAX:
-            for some in combinations(ops, len(ops) - 1):
-                if self.has_property(some):
-                    yield some
+            tried += combinations(ops, len(ops) - 1)
+        for some in tried:
+            if max(self.return_ns[op] for op in some) == until_ns and self.has_property(some):
+                yield some
 
     def _is_over(self, row: Row, until_ns: int) -> bool:
         if row["return_ns"] is None:
@@ -162,6 +166,8 @@ def examine(model: Model, rows: list[Row], *, use_special_cases: bool = True) ->
     require(finding.details["accused"]["until_ns"] == max(brute.return_ns[op] for op in ops),
             "it ends with the return of one of them", rows)  # fmt: skip
     try:
+        before_ns = finding.details["accused"]["until_ns"] - 1
+        require(brute.has_order(before_ns), "in order before that return", rows)
         require(brute.has_property(ops), f"{ops} are not at fault: {finding.message}", rows)
         _require_stale(finding, brute, rows)
         seen["by brute force"] += 1
