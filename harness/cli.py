@@ -95,14 +95,16 @@ def _command(arguments: Sequence[str]) -> int:
         raise HarnessError("cannot write any temporary file; TMPDIR says where they go") from error
     from cyclopts.exceptions import CycloptsError  # noqa: PLC0415 - see the module's docstring
 
-    from harness.terminal.commands import app  # noqa: PLC0415
+    from harness.terminal.commands import app_for  # noqa: PLC0415
 
     try:
-        result = app(
+        result = app_for(arguments)(
             arguments, exit_on_error=False, print_error=False, result_action="return_value"
         )
     except CycloptsError as error:
-        raise UsageError(f"{sentence(error).rstrip('.')}; see ./shaketable --help") from error
+        # cyclopts goes on with the first few commands that there are
+        told = sentence(error).partition(" Available commands:")[0].rstrip(".")
+        raise UsageError(f"{told}; see ./shaketable --help") from error
     return result if isinstance(result, int) else ExitCode.VALID
 
 

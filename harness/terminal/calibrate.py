@@ -39,7 +39,7 @@ from harness.errors import HarnessError, UsageError
 from harness.history.run_folder import utc_name, write_atomically
 from harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
 from harness.simulation import VIRTUAL_S_DEFAULT as SEED_S
-from harness.terminal import session
+from harness.terminal import output
 from harness.verdict import ExitCode
 from reports.calibration_page.model import BugRow, Score, Scorecard
 
@@ -195,7 +195,7 @@ def _run(folder: Path, plan: Plan, jobs: int, require: float) -> int:
     """Hunt what has not been hunted yet, show the scorecard, and return the exit code."""
     with _alone_in(folder):
         done = _hunt(folder, plan, jobs)
-    shown = session.shown(folder)
+    shown = output.shown(folder)
     ended = [done[hunt.id] for hunt in plan.hunts if hunt.id in done]
     card = scorecard.add_up(ended, plan.seed, len(plan.hunts))
     _write(folder, card)
@@ -207,7 +207,7 @@ def _run(folder: Path, plan: Plan, jobs: int, require: float) -> int:
 
 def _hunt(folder: Path, plan: Plan, jobs: int) -> dict[str, HuntOutcome]:
     """Hunt what has not been hunted yet; return what came of each hunt, by its id."""
-    shown = session.shown(folder)
+    shown = output.shown(folder)
     done = {hunt.id: one for hunt in plan.hunts if (one := read_outcome(folder, hunt)) is not None}
     todo = [hunt for hunt in plan.hunts if hunt.id not in done]
     _say_heading(plan, len(todo), jobs, shown)
@@ -215,7 +215,7 @@ def _hunt(folder: Path, plan: Plan, jobs: int) -> dict[str, HuntOutcome]:
         for outcome in _hunts(folder, plan, todo, jobs):
             done[outcome.hunt.id] = outcome
     except KeyboardInterrupt:
-        session.out.print(Text(f"to go on: ./shaketable calibrate --resume {shown}"))
+        output.out.print(Text(f"to go on: ./shaketable calibrate --resume {shown}"))
         raise
     return done
 
@@ -249,15 +249,15 @@ def _hunts(folder: Path, plan: Plan, todo: Sequence[Hunt], jobs: int) -> Iterato
         MofNCompleteColumn(),
         TextColumn("hunts"),
         TimeElapsedColumn(),
-        console=session.out,
+        console=output.out,
         transient=True,
-        disable=not session.out.is_terminal,
+        disable=not output.out.is_terminal,
     )
     task = bar.add_task("", total=len(todo))
     with bar, SeedWorkers(partial(hunt_down, folder.resolve(), plan.effort), jobs) as workers:
         for number, outcome in enumerate(workers.run(todo), 1):
             text = Text(f"{number:>4} of {len(todo)}  ", "dim").append(_outcome_text(outcome))
-            session.out.print(text, soft_wrap=True)
+            output.out.print(text, soft_wrap=True)
             bar.update(task, completed=number)
             yield outcome
 
@@ -286,9 +286,9 @@ def _say_heading(plan: Plan, todo: int, jobs: int, folder: str) -> None:
     ]
     text = Text("shaketable", style="bold")
     text.append(f"  calibrate · {' · '.join(facts)}", "not bold default")
-    session.out.print(text, soft_wrap=True)
-    session.out.print(Text(folder, style="dim"), soft_wrap=True)
-    session.out.print()
+    output.out.print(text, soft_wrap=True)
+    output.out.print(Text(folder, style="dim"), soft_wrap=True)
+    output.out.print()
 
 
 def _outcome_text(outcome: HuntOutcome) -> Text:
@@ -309,7 +309,7 @@ def _outcome_text(outcome: HuntOutcome) -> Text:
 
 def show(card: Scorecard, page: str) -> None:
     """Print the scorecard: a row for each bug, what was missed, false alarms, the sums."""
-    session.out.print()
+    output.out.print()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("family", style="dim")
     table.add_column("planted bug")
@@ -318,11 +318,11 @@ def show(card: Scorecard, page: str) -> None:
     for row in card.bugs:
         cells = [_score_text(row.scores.get(method)) for method in card.methods]
         table.add_row(row.family, row.bug, *cells)
-    session.out.print(table)
-    session.out.print()
+    output.out.print(table)
+    output.out.print()
     for line in summary_lines(card):
-        session.out.print(Text(line), soft_wrap=True)
-    session.out.print(Text(f"page: {page}", style="dim"), soft_wrap=True)
+        output.out.print(Text(line), soft_wrap=True)
+    output.out.print(Text(f"page: {page}", style="dim"), soft_wrap=True)
 
 
 def _score_text(score: Score | None) -> Text:

@@ -13,7 +13,7 @@ from harness.errors import UsageError
 from harness.history import run_folder
 from harness.history.run_folder import write_atomically
 from harness.printable import printable
-from harness.terminal import session
+from harness.terminal import output
 from harness.terminal.gate_files import require_elsewhere
 from harness.terminal.grid import show_rows
 from harness.verdict import ExitCode
@@ -65,9 +65,9 @@ def compare(
     if html is not None:
         write_atomically(html, render_comparison(compared))
     if json:
-        session.out.write(json_format.dumps(to_json(compared), indent=1, allow_nan=False) + "\n")
+        output.out.write(json_format.dumps(to_json(compared), indent=1, allow_nan=False) + "\n")
     else:
-        show(compared, None if html is None else session.shown(html))
+        show(compared, None if html is None else output.shown(html))
     return exit_code(compared)
 
 
@@ -82,7 +82,7 @@ def show(compared: Comparison, page: str | None) -> None:
     """Print a comparison: what differs first, then the numbers of both."""
     from reports.comparing import words  # noqa: PLC0415 - see above
 
-    out = session.out
+    out = output.out
     verdict = "worse" if compared.worse else "better" if compared.better else "same"
     line = Text(verdict.upper() if verdict != "same" else "ALIKE", style=_style(verdict))
     if not compared.is_told:
@@ -124,7 +124,7 @@ def _style(judgement: str) -> str:
 
 def _run(compared: Comparison, letter: str) -> str:
     run = compared.a if letter == "A" else compared.b
-    where = session.shown(Path(run.folder))
+    where = output.shown(Path(run.folder))
     return printable(f"{run.verdict}  {where}: {run.operations:,} operations")
 
 

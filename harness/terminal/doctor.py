@@ -15,7 +15,7 @@ from rich.text import Text
 from harness.doctoring.examination import examine
 from harness.doctoring.findings import WORLDS, Examination, Finding, State
 from harness.doctoring.survey import Survey
-from harness.terminal import session
+from harness.terminal import output
 from harness.terminal.grid import show_rows
 from harness.verdict import ExitCode
 
@@ -67,7 +67,7 @@ def doctor(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = 
 
 def show(found: Examination) -> None:
     """Print what was found: which faults work where, what shows it, what else matters."""
-    out = session.out
+    out = output.out
     out.print()
     out.print(Text("Faults", style="bold"), Text(f"tried as {found.setting}", style="dim"))
     table = Table.grid(padding=(0, 3, 0, 0))
@@ -129,7 +129,7 @@ def _shown(finding: Finding) -> Text:
 
 
 def _print_table(table: Table) -> None:
-    out = session.out
+    out = output.out
     if out.is_terminal:
         out.print(table)
         return
@@ -140,7 +140,7 @@ def _print_table(table: Table) -> None:
 
 
 def _print_json(found: Examination) -> None:
-    session.out.write(f"{json.dumps(found.to_json(), indent=1)}\n")
+    output.out.write(f"{json.dumps(found.to_json(), indent=1)}\n")
 
 
 class _Progress:
@@ -161,7 +161,7 @@ class _Progress:
         if self._live is not None:
             self._live.update(self.panel())
         elif self._is_shown and is_over:
-            session.out.print(f"world {finding.world}: {self._total} faults looked at")
+            output.out.print(f"world {finding.world}: {self._total} faults looked at")
 
     def panel(self) -> Table:
         """The lines of a terminal."""
@@ -174,7 +174,7 @@ class _Progress:
 
 @contextmanager
 def _progress(total: int, is_shown: bool) -> Iterator[_Progress]:
-    out = session.out
+    out = output.out
     if not (is_shown and out.is_terminal):
         if is_shown:
             out.print(f"trying {total} faults on {len(WORLDS)} worlds; takes about a minute")

@@ -15,7 +15,7 @@ from rich.text import Text
 from harness.errors import HarnessError, UsageError
 from harness.printable import printable
 from harness.telling import tell_error
-from harness.terminal import gate_files, session
+from harness.terminal import gate_files, output
 from harness.terminal.gate_files import GateOptions
 from harness.terminal.grid import show_rows
 from harness.terminal.output import Output
@@ -78,8 +78,8 @@ def gate(*runs: Annotated[Path, Parameter(name="RUN")], options: GateOptions | N
     ]
     named = "the default policy" if given.policy is None else str(given.policy)
     try:
-        with gate_files.told_to_github(session.out, os.environ) as tell_github:
-            _show(session.out, result, named)
+        with gate_files.told_to_github(output.out, os.environ) as tell_github:
+            _show(output.out, result, named)
             tell_github(result)
     except HarnessError as error:
         codes.append(tell_error(error))

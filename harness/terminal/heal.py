@@ -14,7 +14,7 @@ from harness.errors import UsageError
 from harness.network import enter as namespaces
 from harness.runtime import healing
 from harness.runtime.healing import Healed
-from harness.terminal import session
+from harness.terminal import output
 from harness.verdict import ExitCode
 
 STORE: Final = Path("store")
@@ -55,7 +55,7 @@ def heal(
     healed = _heal(where, forget or ())
     tell(healed)
     if not any(each.did or each.left or each.is_alive for each in healed):
-        session.out.print(Text(f"{session.shown(where)}: nothing is left to undo"), soft_wrap=True)
+        output.out.print(Text(f"{output.shown(where)}: nothing is left to undo"), soft_wrap=True)
     return ExitCode.HARNESS if any(each.left for each in healed) else ExitCode.VALID
 
 
@@ -73,17 +73,17 @@ def heal_before_a_run(store: Path) -> None:
 def tell(healed: Iterable[Healed]) -> None:
     """Say what was done, a line each."""
     for each in healed:
-        where = session.shown(each.folder)
+        where = output.shown(each.folder)
         if each.is_alive:
-            session.out.print(Text(f"{where}: at work; not touched"), soft_wrap=True)
+            output.out.print(Text(f"{where}: at work; not touched"), soft_wrap=True)
         if each.did or each.left:
             is_run = each.folder != Path(tempfile.gettempdir())
             what = "left by a harness that was killed" if is_run else "left by killed processes"
-            session.out.print(Text(f"{where}: {what}"), soft_wrap=True)
+            output.out.print(Text(f"{where}: {what}"), soft_wrap=True)
         for line in each.did:
-            session.out.print(Text(f"  {line}"), soft_wrap=True)
+            output.out.print(Text(f"  {line}"), soft_wrap=True)
         for line in each.left:
-            session.out.print(Text(f"  left: {line}"), soft_wrap=True)
+            output.out.print(Text(f"  left: {line}"), soft_wrap=True)
 
 
 def _heal(where: Path, forget: Collection[int]) -> list[Healed]:

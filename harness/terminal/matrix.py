@@ -26,7 +26,7 @@ from harness.matrix.journal import Journal, Outcome, pending
 from harness.matrix.plan import Plan
 from harness.matrix.running import Queue, launcher
 from harness.telling import tell
-from harness.terminal import matrix_table, session
+from harness.terminal import matrix_table, output
 from harness.terminal.matrix_progress import make_progress
 from harness.verdict import ExitCode
 
@@ -73,7 +73,7 @@ def matrix(
 
 
 def _begin(file: Path, store: Path) -> tuple[MatrixFolder, Plan]:
-    planned = planning.load(file, session.out.print)
+    planned = planning.load(file, output.out.print)
     folder = folders.create(store, planned.plan, planned.campaigns, file, datetime.now(UTC))
     return folder, planned.plan
 
@@ -87,9 +87,9 @@ def _run(
 
     ours = [cell.id for cell in plan.cells if not cell.skipped]
     todo = pending(ours, journal.attempts, again and is_resumed)
-    shown = session.shown(folder.path)
-    matrix_table.show_heading(session.out, plan, len(todo), jobs, shown)
-    progress = make_progress(session.out, len(todo))
+    shown = output.shown(folder.path)
+    matrix_table.show_heading(output.out, plan, len(todo), jobs, shown)
+    progress = make_progress(output.out, len(todo))
 
     def read(cell: str, attempt: int, code: int, took_s: float) -> Outcome:
         return read_outcome(folder, cell, attempt, code, took_s, plan.bites_min)
@@ -100,7 +100,7 @@ def _run(
             is_done = queue.run(todo, jobs)
         if is_done and again and not is_resumed:
             failed = pending(todo, journal.attempts, again=True)
-            progress = queue.watcher = make_progress(session.out, len(failed))
+            progress = queue.watcher = make_progress(output.out, len(failed))
             with progress.shown():
                 is_done = queue.run(failed, jobs)
     resume = f"./shaketable matrix --resume {shown}"
@@ -108,7 +108,7 @@ def _run(
     text = json.dumps(table.to_json(plan, journal.attempts), indent=1)
     write_atomically(folder.results_json, text + "\n")
     write_atomically(folder.page, render_matrix(view))
-    matrix_table.show(session.out, view, session.shown(folder.page))
+    matrix_table.show(output.out, view, output.shown(folder.page))
     if not is_done:
         return tell(f"interrupted; to go on: {resume}", ExitCode.HARNESS)
     return table.exit_code(plan, journal.attempts)

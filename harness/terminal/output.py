@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -49,3 +50,15 @@ class Output(Console):
         """Print nothing more."""
         self.quiet = self._is_given_up = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+out: Final = Output(highlight=False)
+"""Where results and progress go: stdout."""
+
+
+def shown(path: Path) -> str:
+    """Return the path as a person in this working directory would type it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

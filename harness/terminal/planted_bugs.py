@@ -12,7 +12,7 @@ from typing import Any, Final
 from harness.history.run_folder import write_atomically
 from harness.runtime.seed_workers import SeedWorkers
 from harness.simulation import Ask, Hunt, hunt
-from harness.terminal import session
+from harness.terminal import output
 from harness.terminal.grid import show_rows
 from harness.terminal.seed_runs import say_heading, simulator_of
 from harness.terminal.seeds import SeedBar
@@ -53,24 +53,24 @@ def hunt_all(
     ]
     bugs = "1 planted bug" if len(mutants) == 1 else f"{len(mutants)} planted bugs"
     say_heading(target, first, bugs)
-    session.out.print()
+    output.out.print()
     width = max(len(mutant) for mutant in mutants)
     found: dict[str, list[Hunt]] = {}
     with (
-        SeedBar(session.out, len(asks), None) as bar,
+        SeedBar(output.out, len(asks), None) as bar,
         SeedWorkers(partial(hunt_one, target), jobs) as workers,
     ):
         for number, ended in enumerate(workers.run(asks), 1):
             of_bug = found.setdefault(ended.mutant, [])
             of_bug.append(ended)
             if len(of_bug) == hunts:
-                show_rows(session.out, [(ended.mutant, hunt_text(of_bug))], label_width=width)
+                show_rows(output.out, [(ended.mutant, hunt_text(of_bug))], label_width=width)
             bar.done(number, 0)
     missed = [name for name, all_of in found.items() if any(h.violation is None for h in all_of)]
-    session.out.print()
+    output.out.print()
     text = f"{len(found) - len(missed)} of {bugs} found within "
     times = "once" if hunts == 1 else f"each of {hunts} times"
-    session.out.print(f"{text}{HUNT_SEEDS_MAX:,} seeds, {times}")
+    output.out.print(f"{text}{HUNT_SEEDS_MAX:,} seeds, {times}")
     if file is not None:
         write_atomically(file, json.dumps(to_json(target, first.world, found), indent=1) + "\n")
     return ExitCode.INVALID if missed else ExitCode.VALID

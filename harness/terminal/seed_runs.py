@@ -25,7 +25,7 @@ from harness.simulation import (
     Tally,
     Violation,
 )
-from harness.terminal import session
+from harness.terminal import output
 from harness.terminal.grid import show_rows
 from harness.terminal.seeds import SeedBar
 from harness.verdict import ExitCode
@@ -63,7 +63,7 @@ def run_many(target: str, first: Ask, seeds: int, jobs: int, keep_going: bool) -
     last = first.seed + seeds - 1
     say_heading(target, first, f"seeds {first.seed} to {last}", f"{jobs} jobs")
     tally, began = Tally(), time.monotonic()
-    with SeedBar(session.out, seeds, first.virtual_s) as bar:
+    with SeedBar(output.out, seeds, first.virtual_s) as bar:
         for run in _results(partial(run_seed, target), asks, jobs):
             tally.add(run)
             bar.done(tally.seeds, len(tally.violations))
@@ -74,7 +74,7 @@ def run_many(target: str, first: Ask, seeds: int, jobs: int, keep_going: bool) -
     rows = speed_rows(tally, lasted_s)
     if keep_going or not tally.violations:  # else what was not seen says nothing
         rows += coverage_rows(tally, simulator, first.world)
-    show_rows(session.out, rows, "dim")
+    show_rows(output.out, rows, "dim")
     for run in tally.violations[:VIOLATIONS_SHOWN]:
         _say_violation(run, of_seed(first, run.seed), target)
     return ExitCode.INVALID if tally.violations else ExitCode.VALID
@@ -131,7 +131,7 @@ def say_heading(target: str, ask: Ask, *facts: str, is_one: bool = False) -> Non
         f"{ask.virtual_s:g} s{'' if is_one else ' each'}",
         *([f"mutant {ask.mutant}"] if ask.mutant else []),
     ]
-    session.out.print(text.append(f"  {' · '.join(told)}", "not bold default"), soft_wrap=True)
+    output.out.print(text.append(f"  {' · '.join(told)}", "not bold default"), soft_wrap=True)
 
 
 def _say_verdict(tally: Tally) -> None:
@@ -143,19 +143,19 @@ def _say_verdict(tally: Tally) -> None:
     else:
         text = Text("VALID", style="bold green")
         text.append(f"  no invariant was broken in {tally.seeds:,} seeds", "not bold default")
-    session.out.print()
-    session.out.print(text, soft_wrap=True)
-    session.out.print()
+    output.out.print()
+    output.out.print(text, soft_wrap=True)
+    output.out.print()
 
 
 def _say_violation(run: SeedRun, ask: Ask, target: str) -> None:
     assert run.violation is not None
-    session.out.print()
-    session.out.print(Text(f"seed {run.seed}: {violation_text(run.violation)}"), soft_wrap=True)
-    session.out.print(Text(f"  {replay_command(ask, target)}"), soft_wrap=True)
+    output.out.print()
+    output.out.print(Text(f"seed {run.seed}: {violation_text(run.violation)}"), soft_wrap=True)
+    output.out.print(Text(f"  {replay_command(ask, target)}"), soft_wrap=True)
     simulator = simulator_of(target)
     if isinstance(simulator, Shrinker) and ask.world in simulator.shrinkable:
-        session.out.print(Text(f"  {shrink_command(ask, target)}"), soft_wrap=True)
+        output.out.print(Text(f"  {shrink_command(ask, target)}"), soft_wrap=True)
 
 
 def violation_text(violation: Violation) -> str:
@@ -199,7 +199,7 @@ def run_one(target: str, ask: Ask, trace: Path | None) -> int:
                 run = simulator.run(ask, lambda line: print(line, file=file))
         except OSError as error:
             raise HarnessError(f"cannot write {trace}: {error.strerror}") from error
-    session.out.print(
+    output.out.print(
         Text(
             f"seed {ask.seed}: {run.events:,} events, {run.operations:,} operations, "
             f"{run.faults} faults in {run.virtual_ms / 1e3:g} s; digest {run.digest}"
@@ -213,7 +213,7 @@ def run_one(target: str, ask: Ask, trace: Path | None) -> int:
 
 
 def _write_line(line: str) -> None:
-    session.out.write(line + "\n")
+    output.out.write(line + "\n")
 
 
 def show_step(known: dict[str, str], from_ms: float, to_ms: float, step: Step) -> None:
@@ -230,7 +230,7 @@ def show_step(known: dict[str, str], from_ms: float, to_ms: float, step: Step) -
 def tell_end(violation: Violation | None) -> int:
     """Print how a replay ended; return the exit code."""
     if violation is None:
-        session.out.print("the end: nothing was found wrong")
+        output.out.print("the end: nothing was found wrong")
         return ExitCode.VALID
-    session.out.print(Text(violation_text(violation)), soft_wrap=True)
+    output.out.print(Text(violation_text(violation)), soft_wrap=True)
     return ExitCode.INVALID

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from harness.errors import UsageError
-from harness.terminal import session
+from harness.terminal import output
 from harness.verdict import ExitCode
 
 PORT_MAX: Final = 65_535
@@ -45,8 +45,8 @@ def serve(
         why = "a file" if store.exists() else "there is no such folder"
         raise UsageError(f"--store {store}: {why}; ./shaketable run makes one")
     with StoreServer(store, port) as server, _ended_by_signals():
-        session.out.print(f"{session.shown(store.resolve())} at {server.address}  (Ctrl-C ends it)")
-        session.out.file.flush()
+        output.out.print(f"{output.shown(store.resolve())} at {server.address}  (Ctrl-C ends it)")
+        output.out.file.flush()
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
     return ExitCode.VALID

@@ -27,7 +27,7 @@ from harness.history.run_folder import RunFolder
 from harness.repeat import repeat_command
 from harness.schedule import schedule
 from harness.terminal.display import Display, make_display
-from harness.terminal.output import Output
+from harness.terminal.output import out, shown
 from harness.verdict import EXIT_BY_OUTCOME, Outcome
 
 if TYPE_CHECKING:
@@ -37,9 +37,6 @@ LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 QUIET_LOGGERS: Final = ("py4j", "bokeh", "matplotlib")
 """Libraries that tell too much at the level at which we log."""
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
-
-out = Output(highlight=False)
-"""Where results and progress go: stdout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +154,6 @@ def conclude(folder: RunFolder, outcome: Outcome) -> int:
     logging.getLogger(__name__).info("event=verdict verdict=%s why=%r", view.verdict, view.why)
     summary.show(out, view, shown(folder.report_html))
     return EXIT_BY_OUTCOME[outcome]
-
-
-def shown(path: Path) -> str:
-    """Return the path as a person in this working directory would type it."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from rich.text import Text
 from harness.errors import HarnessError, UsageError
 from harness.runtime.seed_workers import SeedWorkers
 from harness.simulation import Ask, Shrinker, ShrunkRun, Size, Watch
-from harness.terminal import session
+from harness.terminal import output
 from harness.terminal.seed_runs import (
     TARGET_DEFAULT,
     of_seed,
@@ -79,7 +79,7 @@ def shrink_failing(
         say_heading(target, ask, f"seeds from {ask.seed} on")
         failing = _hunt(target, ask, hunt_jobs)
         if failing is None:
-            session.out.print(
+            output.out.print(
                 f"{ask.mutant} breaks nothing in the seeds {ask.seed} to "
                 f"{ask.seed + HUNT_SEEDS_MAX - 1}: there is nothing to shrink"
             )
@@ -89,7 +89,7 @@ def shrink_failing(
         say_heading(target, ask, f"seed {ask.seed}", is_one=True)
     shrunk, is_stopped = _watched(partial(shrinker.shrink, ask), wanted.seconds_max)
     if shrunk is None:
-        session.out.print(f"seed {ask.seed} breaks nothing: there is nothing to shrink")
+        output.out.print(f"seed {ask.seed} breaks nothing: there is nothing to shrink")
         return ExitCode.VALID
     usual = STORE / f"{target}-{ask.mutant or HEALTHY}-{ask.seed}"
     return _conclude(target, shrunk, wanted.out or usual, is_stopped)
@@ -103,10 +103,10 @@ def shrink_file(target: str, shrinker: Shrinker, path: Path, wanted: Wanted) -> 
         HarnessError: the run cannot be written.
     """
     text = Text("shaketable", style="bold").append(f"  {target}, simulated: ", "not bold default")
-    session.out.print(text.append(str(path), "not bold default"), soft_wrap=True)
+    output.out.print(text.append(str(path), "not bold default"), soft_wrap=True)
     shrunk, is_stopped = _watched(partial(shrinker.shrink_file, path), wanted.seconds_max)
     if shrunk is None:
-        session.out.print(
+        output.out.print(
             Text(f"{path} breaks nothing any more: there is nothing to shrink"), soft_wrap=True
         )
         return ExitCode.VALID
@@ -117,14 +117,14 @@ def _hunt(target: str, first: Ask, jobs: int) -> Ask | None:
     """Return the first seed that fails, whatever the number of processes; None: none does."""
     asks = (of_seed(first, first.seed + number) for number in range(HUNT_SEEDS_MAX))
     with (
-        SeedBar(session.out, HUNT_SEEDS_MAX, first.virtual_s) as bar,
+        SeedBar(output.out, HUNT_SEEDS_MAX, first.virtual_s) as bar,
         SeedWorkers(partial(run_seed, target), jobs) as workers,
     ):
         for count, run in enumerate(workers.run(asks), 1):
             bar.done(count, 0)
             if run.violation is not None:
                 text = f"seed {run.seed}: {violation_text(run.violation)}"
-                session.out.print(Text(text), soft_wrap=True)
+                output.out.print(Text(text), soft_wrap=True)
                 return of_seed(first, run.seed)
     return None
 
@@ -133,7 +133,7 @@ def _watched(
     search: Callable[[float, Watch], ShrunkRun | None], seconds_max: float
 ) -> tuple[ShrunkRun | None, bool]:
     """Run a search with its progress shown; return what it found, and whether Ctrl-C ended it."""
-    with _stoppable() as is_stopped, ShrinkBar(session.out, seconds_max) as bar:
+    with _stoppable() as is_stopped, ShrinkBar(output.out, seconds_max) as bar:
 
         def watch(runs: int, left: Size) -> bool:
             bar.done(runs, left)
@@ -153,7 +153,7 @@ def _stoppable() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         noted = True
 
-    numbers = (signal.SIGINT, *session.ENDING_SIGNALS)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield lambda: noted
@@ -164,21 +164,21 @@ def _stoppable() -> Iterator[Callable[[], bool]]:
 
 def _conclude(target: str, shrunk: ShrunkRun, folder: Path, is_stopped: bool) -> int:
     """Tell the story, keep the run, and say how to go on."""
-    session.out.print()
-    width = min(session.out.width, STORY_WIDTH_MAX)
-    session.out.print(Text(fold(shrunk.tell(width), width)), soft_wrap=True)
+    output.out.print()
+    width = min(output.out.width, STORY_WIDTH_MAX)
+    output.out.print(Text(fold(shrunk.tell(width), width)), soft_wrap=True)
     run, page = _keep(shrunk, folder)
     text = Text("INVALID", style="bold red")
     text.append(f"  {shrunk.violation.invariant} breaks with ", "not bold default")
     text.append(f"{shrunk.after}", "not bold default")
-    session.out.print(text, soft_wrap=True)
-    session.out.print()
+    output.out.print(text, soft_wrap=True)
+    output.out.print()
     tried = "1 run" if shrunk.runs == 1 else f"{shrunk.runs:,} runs"
     why = "interrupted" if is_stopped else "out of time or runs"
     ended = "" if shrunk.is_finished else f"; {why}: it may get smaller still"
     _say("shrunk", f"from {shrunk.before}, in {tried} and {shrunk.seconds:.1f} s{ended}")
-    _say("run", session.shown(run))
-    _say("story", session.shown(page))
+    _say("run", output.shown(run))
+    _say("story", output.shown(page))
     _say("replay", _command("replay", run, target))
     if not shrunk.is_finished:
         _say("go on", _command("shrink", run, target))
@@ -207,11 +207,11 @@ def fold(story: str, width: int) -> str:
 def _say(label: str, text: str) -> None:
     """Print a row whose text is one line, however long, so that it can be copied."""
     line = Text("  ").append(f"{label:<{LABEL_WIDTH}}", "dim").append(text)
-    session.out.print(line, soft_wrap=True)
+    output.out.print(line, soft_wrap=True)
 
 
 def _command(name: str, run: Path, target: str) -> str:
-    words = ["./shaketable", name, session.shown(run)]
+    words = ["./shaketable", name, output.shown(run)]
     return shlex.join(words if target == TARGET_DEFAULT else [*words, "--target", target])
 
 

@@ -29,7 +29,7 @@ from harness.targets.broker_site import (
     lay_out,
     ports_needed,
 )
-from harness.terminal import session
+from harness.terminal import output
 from harness.verdict import ExitCode
 
 NODES: Final[Mapping[Mode, tuple[int, ...]]] = {
@@ -130,13 +130,13 @@ async def _keep_up(site: Site, folder: Path, taker: str) -> int:
                 async for _ in signals:
                     break
                 nursery.cancel_scope.cancel()
-            session.out.print("\nstopping")
+            output.out.print("\nstopping")
         finally:
             with trio.CancelScope(shield=True):
                 failed = await _stop(running)
     if failed:
         raise HarnessError(f"{', '.join(failed)} had to be killed; their logs: {folder}")
-    session.out.print("stopped; nothing is left running")
+    output.out.print("stopped; nothing is left running")
     return ExitCode.VALID
 
 
@@ -148,14 +148,14 @@ def _process(server: SiteServer, begin_ns: int) -> NodeProcess:
 async def _tell_end(process: NodeProcess) -> None:
     """Say when a server ends that nobody stopped."""
     ended = await process.wait()
-    session.out.print(escape(str(ended)))
+    output.out.print(escape(str(ended)))
 
 
 async def _tell_leaders(site: Site, folder: Path, taker: str) -> None:
     """Say where everything is once each group has its leader, and then each change of one."""
     groups = sorted({server.group for server in site.brokers})
     servers = _count(len(site.name_servers), "name server")
-    session.out.print(f"starting {servers} and {_count(len(site.brokers), 'broker')}")
+    output.out.print(f"starting {servers} and {_count(len(site.brokers), 'broker')}")
     told: Mapping[str, str] = {}
     with trio.move_on_after(READY_SECONDS_MAX):
         while len(told) < len(groups):
@@ -163,7 +163,7 @@ async def _tell_leaders(site: Site, folder: Path, taker: str) -> None:
             await trio.sleep(LOOK_SECONDS)
     if len(told) < len(groups):
         lacking = ", ".join(sorted(set(groups) - set(told)))
-        session.out.print(f"no {taker} of {lacking} after {READY_SECONDS_MAX:g} s; logs: {folder}")
+        output.out.print(f"no {taker} of {lacking} after {READY_SECONDS_MAX:g} s; logs: {folder}")
     _tell_site(site, told, folder, taker)
     while True:
         await trio.sleep(LOOK_SECONDS)
@@ -172,12 +172,12 @@ async def _tell_leaders(site: Site, folder: Path, taker: str) -> None:
             if now.get(group) != told.get(group):
                 who = now.get(group)
                 now_leads = f"{who} leads" if taker == "leader" else f"{who} is back"
-                session.out.print(f"{group}: {f'no {taker}' if who is None else now_leads}")
+                output.out.print(f"{group}: {f'no {taker}' if who is None else now_leads}")
         told = now
 
 
 def _tell_site(site: Site, leaders: Mapping[str, str], folder: Path, taker: str) -> None:
-    out = session.out
+    out = output.out
     out.print()
     for server in site.name_servers:
         out.print(f"  {server.name:<16} {server.address}", soft_wrap=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness import cli, discovery
-from harness.terminal import seeds, session, shrinking
+from harness.terminal import output, seeds, shrinking
 
 Run = Callable[..., tuple[int, str, str]]
 KEPT = "store/shrunk/fakeshrink-late-7"
@@ -29,7 +29,7 @@ def shaketable(
     monkeypatch.syspath_prepend(str(tmp_path))  # the processes that run seeds inherit it
     importlib.invalidate_caches()
     discovery.find.cache_clear()
-    monkeypatch.setattr(session.out, "width", 100)
+    monkeypatch.setattr(output.out, "width", 100)
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

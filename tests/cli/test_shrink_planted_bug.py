@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import cli
-from harness.terminal import session
+from harness.terminal import output
 
 EVENTS_MAX = 10
 """A bug that needs one append and no fault is not told with more than this."""
@@ -20,7 +20,7 @@ def test_a_planted_bug_is_shrunk_told_and_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session.out, "width", 80)
+    monkeypatch.setattr(output.out, "width", 80)
     assert cli.run(["shrink", "1", "--mutant", "ack-before-quorum"]) == 1
     told = capsys.readouterr().out
     assert "BROKEN: acknowledged-is-committed" in told

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import cli, discovery
-from harness.terminal import planted_bugs, session
+from harness.terminal import output, planted_bugs
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -27,7 +27,7 @@ def shaketable(
     monkeypatch.syspath_prepend(str(tmp_path))  # the processes that run seeds inherit it
     importlib.invalidate_caches()
     discovery.find.cache_clear()
-    monkeypatch.setattr(session.out, "width", 100)
+    monkeypatch.setattr(output.out, "width", 100)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         code = cli.run([*arguments, "--target", "fakesim"])

@@ -1,0 +1,79 @@
+"""`list`: what there is, plug-ins by kind, and the planted bugs by family."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Annotated, Final, Literal
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from harness import discovery
+from harness.abilities import PlantedBug
+from harness.calibration.plan import planted_bugs
+from harness.scenarios.catalog import SCENARIOS
+from harness.terminal.grid import show_rows
+from harness.terminal.output import out
+from harness.verdict import ExitCode
+
+KINDS: Final = (*discovery.PACKAGES, "scenarios")
+
+
+def list_(
+    kind: Annotated[
+        Literal["targets", "faults", "scenarios", "workloads", "checkers", "models", "bugs"] | None,
+        Parameter(name="KIND", show_default=False),
+    ] = None,
+    /,
+) -> int:
+    """List what there is: targets, faults, scenarios, workloads, ...; or the planted bugs.
+
+    Example: ./shaketable list faults
+
+    Args:
+        kind: One kind of them; default: all but bugs. "bugs" says of each planted bug of which
+            family and targets it is, and after which real one it is modelled.
+    """
+    if kind == "bugs":
+        _list_bugs()
+        return ExitCode.VALID
+    for name in (kind,) if kind else KINDS:
+        rows = _scenario_rows() if name == "scenarios" else _plugin_rows(name)
+        out.print(Text(name.capitalize(), style="bold"))
+        show_rows(out, rows)
+        out.print()
+    return ExitCode.VALID
+
+
+def _plugin_rows(kind: str) -> list[tuple[str, str]]:
+    rows = []
+    for name, plugin in discovery.find(kind).items():
+        rows.append((name, discovery.summary(plugin)))
+        mutants = getattr(plugin, "mutants", {})
+        if mutants:
+            rows.append(("  with --mutant:", "its planted bugs"))
+        rows += [(f"  {mutant}", breaks) for mutant, breaks in mutants.items()]
+    return rows
+
+
+def _scenario_rows() -> list[tuple[str, str]]:
+    return [
+        (name, f"{scenario.summary} Made of {', '.join(sorted(scenario.faults))}.")
+        for name, scenario in SCENARIOS.items()
+    ]
+
+
+def _list_bugs() -> None:
+    """Print all planted bugs of all targets."""
+    found = planted_bugs(discovery.find("targets").values())
+    width = max((len(bug.name) for bug in found), default=0)
+    for family, bugs in groupby(found, key=lambda bug: bug.family):
+        out.print(Text((family or "Of no family").capitalize(), style="bold"))
+        for bug in bugs:
+            show_rows(out, _bug_rows(bug), label_width=width)
+        out.print()
+
+
+def _bug_rows(bug: PlantedBug) -> list[tuple[str, str]]:
+    rows = [(bug.name, bug.breaks), ("", f"in {', '.join(bug.targets)}")]
+    return rows + ([("", f"after {bug.source}")] if bug.source else [])

@@ -1,0 +1,50 @@
+"""The list of commands names what there is, and shows it without loading it."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+from cyclopts import App
+
+from harness.cli import run
+from harness.terminal.commands import COMMANDS, Command, app
+from harness.verdict import ExitCode
+
+HEAVY = ("pyarrow", "numba", "pyspark", "trio", "harness.judge", "reports", "system")
+SHOW_AND_TELL = """
+import sys
+from harness.cli import run
+assert run(["--help"]) == 0
+print("loaded:", *sorted(sys.modules))
+"""
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_a_command_is_there_and_its_summary_begins_its_help(command: Command) -> None:
+    found = app[command.name]
+    assert isinstance(found, App)
+    first = (inspect.getdoc(found.default_command) or "").partition("\n\n")[0]
+    assert " ".join(first.split()) == command.summary
+
+
+def test_who_asks_what_there_is_waits_for_nothing_else() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW_AND_TELL], capture_output=True, text=True, check=True
+    )
+    shown, _, loaded = done.stdout.partition("loaded: ")
+    assert all(f"  {command.name}" in shown for command in COMMANDS)
+    assert not [name for name in HEAVY if name in loaded.split()]
+
+
+@pytest.mark.parametrize(("typed", "told"), [("rnu", 'Did you mean "run"?'), ("zzz", '"zzz";')])
+def test_a_mistyped_command_is_one_line_that_helps(
+    typed: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([typed]) == ExitCode.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+    assert line.endswith("see ./shaketable --help")
+    assert "Available" not in line
