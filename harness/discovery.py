@@ -14,6 +14,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
@@ -92,8 +93,21 @@ def get(kind: str, name: str) -> Any:
 
 def points(kind: str) -> list[EntryPoint]:
     """Return the entry points of a kind, by their names, but for those that are passed over."""
-    found = sorted(entry_points(group=ENTRY_POINT_GROUP.format(kind=kind)))
+    found = _installed(kind, tuple(sys.path))
     return [point for point in found if source_of(point) not in _passed_over]
+
+
+@functools.cache
+def _installed(kind: str, _path: tuple[str, ...]) -> list[EntryPoint]:
+    """Return all entry points of a kind: each look reads a file of every installed package."""
+    return sorted(entry_points(group=ENTRY_POINT_GROUP.format(kind=kind)))
+
+
+def forget() -> None:
+    """Look anew for what is installed: somebody installed, or removed, a plug-in meanwhile."""
+    find.cache_clear()
+    _installed.cache_clear()
+    _module_names.cache_clear()
 
 
 def source_of(point: EntryPoint) -> str:
@@ -118,7 +132,7 @@ def pass_over(sources: Iterable[str]) -> None:
     For who tries one plug-in after the other: whoever runs campaigns is told of broken ones.
     """
     _passed_over.update(sources)
-    find.cache_clear()
+    forget()
 
 
 def built_in(kind: str, name: str) -> Any | None:
@@ -209,6 +223,7 @@ def _external(kind: str) -> list[tuple[str, Any]]:
     return [(f"entry point {source_of(point)}", _loaded(point)) for point in points(kind)]
 
 
+@functools.cache
 def _module_names(package: ModuleType) -> list[str]:
     return sorted(info.name for info in pkgutil.iter_modules(package.__path__) if not info.ispkg)
 

@@ -36,9 +36,9 @@ OTHER = Other()
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    discovery.find.cache_clear()
+    discovery.forget()
     yield
-    discovery.find.cache_clear()
+    discovery.forget()
     sys.modules.pop("other_workload", None)
 
 

@@ -38,9 +38,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def one_winner(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(site))
-    discovery.find.cache_clear()
+    discovery.forget()
     yield importlib.import_module("one_winner")
-    discovery.find.cache_clear()
+    discovery.forget()
     for module in MODULES:
         sys.modules.pop(module, None)
 

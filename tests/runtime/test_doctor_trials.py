@@ -240,7 +240,7 @@ def scratch(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     monkeypatch.setattr(surroundings, "look", lambda _: [])
     yield folder
-    discovery.find.cache_clear()
+    discovery.forget()
 
 
 def test_a_fault_that_ends_the_trials_is_named_and_the_rest_tried_anew(scratch, monkeypatch):

@@ -101,7 +101,7 @@ DOOR = """
 def _found_anew():
     """No plug-in of one test is known in the next one."""
     yield
-    discovery.find.cache_clear()
+    discovery.forget()
 
 
 def test_open_faults_are_undone_by_what_the_ledger_says_newest_first(

@@ -33,9 +33,9 @@ def thermostat(monkeypatch):
         return [point] if group == point.group else []
 
     monkeypatch.setattr(discovery, "entry_points", points)
-    discovery.find.cache_clear()
+    discovery.forget()
     yield discovery.get("models", "thermostat")
-    discovery.find.cache_clear()
+    discovery.forget()
 
 
 @pytest.mark.parametrize(("answer", "code"), [(27, 0), (30, 1)])
