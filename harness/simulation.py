@@ -343,6 +343,10 @@ class SimulatedGroup(Protocol):
         """An operation of a client took so long, and might take so long."""
         ...
 
+    def operation_raised(self, what: str, error: Exception) -> None:
+        """An operation of a client ended with an error that no client should raise."""
+        ...
+
     def clients_left(self) -> None:
         """All clients were closed: nothing of theirs should be left."""
         ...

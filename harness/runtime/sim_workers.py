@@ -36,6 +36,7 @@ class SimulatedWorkers:
         self._group.be_client()
         self._worker = Worker(self._plan, self, self._group.now_ns)
         self._worker.on_ended = self._group.operation_ended
+        self._worker.on_unforeseen = self._group.operation_raised
         self._worker.gives_up = False  # nothing is slow here: who is never answered shows it
         task_status.started()
         await self._worker.run()

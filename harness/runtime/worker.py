@@ -173,6 +173,7 @@ class Worker:
         self._recorder = Recorder(plan.segment, plan.start_ns, clock_ns)
         self._clients = [Client(self, plan, slot) for slot in plan.slots]
         self.on_ended: Callable[[str, float, float], None] = _nobody
+        self.on_unforeseen: Callable[[str, Exception], None] = _nobody
         """Told of each operation that ended: what it was, how long it took and might take, in s."""
         self.gives_up = True
         """Whether a final operation that failed often enough is tried no more."""
@@ -217,6 +218,7 @@ class Worker:
         except Exception as unforeseen:
             error = f"{type(unforeseen).__name__}: {unforeseen}"
             _LOG.exception("process=%d f=%s key=%s", client.process, operation.f, key)
+            self.on_unforeseen(operation.f, unforeseen)
         self._recorder.complete(
             client.process, outcome, operation.f, key,
             output=_output(answer), offset=answer.offset, error=error, node=node,
@@ -404,8 +406,9 @@ class Client:
         try:
             with trio.move_on_after(CLOSE_TIMEOUT_S):
                 await self.connection.aclose()
-        except Exception:
+        except Exception as unforeseen:
             _LOG.exception("process=%d: closing the connection", self.process)
+            self._worker.on_unforeseen("close", unforeseen)
 
     def _backoff_s(self) -> float:
         longest_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(self._failures, 16))
@@ -431,7 +434,7 @@ def _factory(plan: WorkerPlan) -> Callable[[Mapping[str, Address], float], Targe
     return target.client
 
 
-def _nobody(_what: str, _took_s: float, _may_s: float) -> None:
+def _nobody(*_told: object) -> None:
     """Nobody wants to know."""
 
 

@@ -545,14 +545,14 @@ class GroupOperations:
     async def stop_handling(self, *, is_tidy: bool) -> None:
         """End the push consumer.
 
-        Raises IndefiniteError where it had ended by itself, by a bug.
+        Raises what it ended with where it had ended by itself, which none does but by a bug.
         """
         handling, self._handling = self._handling, None
         if handling is None:
             return
         await handling.end(is_tidy=is_tidy)
         if handling.failure is not None:
-            raise IndefiniteError(f"the consumer ended by itself: {handling.failure!r}")
+            raise handling.failure
 
     async def fetch_with_end(self, key: str) -> tuple[int | None, int]:
         """Ask for the queue's end, then for the group's offset in it."""
@@ -568,8 +568,7 @@ class GroupOperations:
     async def close_groups(self) -> None:
         """Leave the group, and close connections."""
         try:
-            with suppress(IndefiniteError):
-                await self.stop_handling(is_tidy=True)
+            await self.stop_handling(is_tidy=True)
             for key in sorted(self._locked):
                 with suppress(DefiniteError, IndefiniteError):
                     await self.unlock(key)

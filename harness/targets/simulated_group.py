@@ -24,7 +24,7 @@ from harness.targets.dledger_machines import Machines
 from harness.targets.programs import name_server
 from harness.targets.simulated_logs import SimulatedLogs
 from harness.words import Link, LinkShape
-from system.sim.client_invariants import check_in_time, check_left
+from system.sim.client_invariants import check_foreseen, check_in_time, check_left
 from system.sim.disk import PowerLoss
 from system.sim.faults import Cut
 from system.sim.planted_bugs import HEALTHY, Mutant, planted_bug
@@ -224,6 +224,10 @@ class BrokerGroup:
         """An operation of a client took so long, and might take so long."""
         if what in ONE_CALL:
             self._expect(check_in_time, what, took_s * 1000, may_s * 1000)
+
+    def operation_raised(self, what: str, error: Exception) -> None:
+        """An operation of a client ended with an error that no client should raise."""
+        self._expect(check_foreseen, what, error)
 
     def clients_left(self) -> None:
         """All clients were closed: none of their sockets should be open."""

@@ -1,4 +1,4 @@
-"""What must hold of clients' calls and connections: they end in time, and nothing is left open.
+"""What must hold of clients' calls: they end in time, as they may, and leave nothing open.
 
 Who calls with a timeout plans with it, and whoever opens sockets and forgets them runs out of
 descriptors after weeks: no history of a short run shows either. No simulated time goes by while a
@@ -9,9 +9,15 @@ section 6.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
+import system
 from system.sim.violation import Violated
+
+SYSTEM: Final = Path(system.__path__[0])
 
 LATE_MAX_MS = 50.0
 """How much longer than its timeout a call may take: a step or two that were under way."""
@@ -22,6 +28,22 @@ def check_in_time(what: str, took_ms: float, timeout_ms: float) -> None:
     if took_ms > timeout_ms + LATE_MAX_MS:
         raise Violated(
             "calls-end-in-time", f"{what} took {took_ms:.0f} ms, its timeout is {timeout_ms:g} ms"
+        )
+
+
+def check_foreseen(what: str, error: Exception) -> None:
+    """Raise Violated for an error that the clients' own code raised, and nobody foresaw.
+
+    One that comes of a workload, or of somebody's plug-in, says nothing of the system.
+    """
+    while isinstance(error, ExceptionGroup):  # a consumer's tasks ended with it
+        error = error.exceptions[0]
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = Path(frame.filename)
+    if SYSTEM in place.parents:
+        where = f"{place.relative_to(SYSTEM.parent)}, line {frame.lineno}"
+        raise Violated(
+            "calls-end-as-promised", f"{what} ended with {type(error).__name__}: {error} ({where})"
         )
 
 

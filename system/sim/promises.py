@@ -61,6 +61,10 @@ PROMISES: dict[str, Promise] = {
         "A client's call ends within its own timeout, whatever became of it.",
         "Who calls plans with the timeout: what waits behind the call waits for longer than that.",
     ),
+    "calls-end-as-promised": Promise(
+        "A client's call ends with an answer, a refusal, or word that its outcome is unknown.",
+        "An error that nobody foresaw ends the program that called, or the task that it did it in.",
+    ),
     "clients-leave-nothing-open": Promise(
         "A client that is closed leaves no connection open.",
         "Programs that make clients again and again run out of descriptors, and so do brokers.",

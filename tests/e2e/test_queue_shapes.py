@@ -105,6 +105,13 @@ def test_a_healthy_system_is_valid_in_the_campaigns_that_find_bugs(
     expect_valid(*simulated(tmp_path, workload))
 
 
+def test_a_consumer_that_ends_with_its_broker_is_found_by_its_error(tmp_path: Path) -> None:
+    more = ("--mutant", "consumer-ends-with-broker")
+    code, checkers = simulated(tmp_path, "queue-push", *more, faults="kill,pause")
+    assert code == 1
+    assert "calls-end-as-promised" in str(checkers["invariants"]["summary"])
+
+
 @pytest.mark.parametrize(("workload", "mutant", "checker", "kind"), BUGS)
 def test_the_planted_bug_is_found(
     tmp_path: Path, workload: str, mutant: str, checker: str, kind: str

@@ -284,6 +284,27 @@ def test_every_queue_belongs_to_somebody(mutant: Mutant) -> None:
     assert trio.run(main) == ({0, 1, 2} if mutant is HEALTHY else {0, 1})
 
 
+class Gone(Source):
+    """A broker that cannot be reached."""
+
+    async def ask_broker(self, *_: object) -> Command:
+        await trio.lowlevel.checkpoint()
+        raise RefusedError(-1, "nobody listens there")
+
+
+@with_and_without("consumer-ends-with-broker")
+def test_a_broker_that_is_gone_ends_no_consumer(mutant: Mutant) -> None:
+    membership: GroupMembership = mutant.client.membership(Gone(), "a", {"t": "*"}, 1.0)
+
+    async def taken() -> int | str:
+        try:
+            return await membership.heartbeat()
+        except RefusedError:
+            return "ended"
+
+    assert trio.run(taken) == (0 if mutant is HEALTHY else "ended")
+
+
 async def nothing(_queue: MessageQueue, _messages: Sequence[Message]) -> None:
     await trio.lowlevel.checkpoint()
 

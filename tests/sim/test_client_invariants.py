@@ -1,6 +1,9 @@
-"""Calls end in time, and clients that have left have no socket open: who breaks that is told of."""
+"""Calls end in time and as they may, and leave no socket open: who breaks that is told of."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
 
 import pytest
 import trio
@@ -11,7 +14,8 @@ from harness.runtime.simulated import new_group
 from harness.targets.simulated_group import BrokerGroup
 from system.client.channels import Channels
 from system.client.connection import RefusedError
-from system.sim.client_invariants import LATE_MAX_MS, check_in_time, check_left
+from system.remoting.command import Command, encode_command
+from system.sim.client_invariants import LATE_MAX_MS, check_foreseen, check_in_time, check_left
 from system.sim.violation import Violated
 
 
@@ -25,6 +29,37 @@ def test_who_left_and_has_nothing_open_is_left_alone() -> None:
     check_left("clients", {})
     with pytest.raises(Violated, match="1 to n0:10911, 2 to ns0:9876"):
         check_left("clients", {"ns0:9876": 2, "n0:10911": 1})
+
+
+NO_COMMAND = cast(Command, None)
+
+
+def raised_by(call: Callable[[], object]) -> Exception:
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_only_what_the_clients_own_code_raised_is_told_of() -> None:
+    ours = raised_by(lambda: encode_command(NO_COMMAND))
+    check_foreseen("send", raised_by(lambda: {}["a workload's own"]))
+    place = r"\(system/remoting/command.py, line \d+\)"
+    with pytest.raises(Violated, match=rf"send ended with \w+: .* {place}"):
+        check_foreseen("send", ours)
+    told = "unsubscribe ended with"
+    with pytest.raises(Violated, match=told):
+        check_foreseen("unsubscribe", ExceptionGroup("tasks", [ExceptionGroup("a task", [ours])]))
+
+
+def test_an_error_that_nobody_foresaw_is_broken_once() -> None:
+    group = new_group(Campaign(world="sim", target="multi-master", workload="queue"))
+    assert isinstance(group, BrokerGroup)
+    group.operation_raised("send", raised_by(lambda: {}["a workload's own"]))
+    assert group.broken == []
+    group.operation_raised("send", raised_by(lambda: encode_command(NO_COMMAND)))
+    assert [each.invariant for each in group.broken] == ["calls-end-as-promised"]
 
 
 def in_world(group: BrokerGroup, leaves: bool) -> None:

@@ -1,0 +1,31 @@
+"""A consumer's task ends with the first broker that it cannot reach, and nobody is told.
+
+Its program goes on, and no message is handled any more until it is started again.
+
+Source: https://github.com/Parsely/pykafka/issues/227 (errors of a worker thread that nobody
+caught ended it, and the consumer with it).
+"""
+
+from __future__ import annotations
+
+from system.client import ClientParts, GroupConsumer, GroupMembership
+from system.mutants import Hunt, Mutant
+from system.remoting.command import Command
+
+
+class _Fragile(GroupMembership):
+    """Takes it that brokers are always there."""
+
+    async def _try(self, address: str, command: Command) -> Command | None:
+        return await self._source.ask_broker(address, command, self._timeout_s)
+
+
+class _GroupConsumer(GroupConsumer):
+    membership_type = _Fragile
+
+
+PLUGIN = Mutant(
+    "consumer-ends-with-broker",
+    client=ClientParts(membership=_Fragile, group_consumer=_GroupConsumer),
+    hunt=Hunt("queue-push", ("kill", "pause")),
+)
