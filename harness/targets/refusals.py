@@ -50,6 +50,8 @@ NOT_NOW: Final = frozenset(
 not heard of the topic yet."""
 CROWDED: Final = 1
 """The code of a group that kept as many clients as it may and no more: none that refusals have."""
+LEFT: Final = 2
+"""Likewise, of a group that does not list who has left it."""
 TOOK_EFFECT: Final = 0
 """The code of what was not refused, RocketMQ's SUCCESS."""
 
@@ -182,6 +184,34 @@ async def _crowd_a_group(asker: Asker) -> None:
         raise RefusedError(-1, f"{len(known)} clients are known")
 
 
+async def _stay_in_a_group_that_was_left(asker: Asker) -> None:
+    """Leave a group, and be listed in it still, while the connection stays open.
+
+    Asked of a broker that listed this client, and then took it that it left: nobody else is of
+    that name.
+    """
+    group = f"{asker.topic}-left-{asker.unique}"
+    consumer = asker.consumer_of(group)
+    member = asker.membership_of(consumer, group, asker.topic)
+    try:
+        with _to_prepare():
+            await member.heartbeat()
+            is_listed = group in await member.members(asker.leader)
+            is_told = asker.leader in await member.leave()
+        if not is_listed or not is_told:
+            raise RefusedError(-1, "whoever leads was not told")
+        try:
+            is_listed = group in await member.members(asker.leader)
+        except RefusedError as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                raise RefusedError(-1, str(error)) from error
+            is_listed = False  # as a broker says of a group without clients
+    finally:
+        consumer.close()
+    if not is_listed:
+        raise RefusedError(LEFT, "the group does not list who left it")
+
+
 async def _add_the_leader(asker: Asker) -> None:
     """Add whoever leads; a broker without a group has no members, and takes nobody."""
     leader = await asker.admin.membership()
@@ -234,6 +264,7 @@ def _misrequests() -> tuple[Misrequest, ...]:
         Misrequest(
             "read a topic that was deleted", ResponseCode.TOPIC_NOT_EXIST, _read_what_is_gone
         ),
+        Misrequest("stay in a group that was left", LEFT, _stay_in_a_group_that_was_left),
         Misrequest("send a message that is too large", illegal, _send(MESSAGE_BYTES_MAX + 1)),
         Misrequest("send too large an entry", illegal, _send(MESSAGE_BYTES_MAX, PROPERTY_BYTES)),
         Misrequest("add a member with an id of blanks", illegal, added("no id", STRANGERS_ADDRESS)),

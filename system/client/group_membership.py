@@ -51,11 +51,19 @@ class GroupMembership:
             taken += answer is not None and answer.code == ResponseCode.SUCCESS
         return taken
 
-    async def leave(self) -> None:
-        """Tell all brokers that this consumer is gone."""
+    async def leave(self) -> tuple[str, ...]:
+        """Tell all brokers that this consumer is gone; return the addresses of those that took it.
+
+        Others learn of it when the connection closes, or no heartbeat comes any more.
+        """
         fields = UnregisterClient(self.client_id, consumer_group=self._source.group)
+        taken: list[str] = []
         for address in await self._brokers():
-            await self._try(address, Command(RequestCode.UNREGISTER_CLIENT, ext=fields.to_ext()))
+            command = Command(RequestCode.UNREGISTER_CLIENT, ext=fields.to_ext())
+            answer = await self._try(address, command)
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                taken.append(address)
+        return tuple(taken)
 
     async def members(self, address: str) -> tuple[str, ...]:
         """Return the ids of the group's clients that a broker knows of.

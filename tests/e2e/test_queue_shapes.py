@@ -33,6 +33,7 @@ BUGS = [
     ("queue-keys", "unique-keys-are-keys", "found-by-key", "unwanted-key"),
     ("queue-operators", "read-only-topics-written", "refusals", "not-refused"),
     ("queue-operators", "refused-as-system-error", "invariants", "invariant-broken"),
+    ("queue-operators", "left-without-word", "refusals", "not-refused"),
     ("queue-ordered", "lock-lease-in-seconds", "queue-locks", "lock-overlap"),
     ("queue-offsets", "offset-reset-ignored", "consumer-offsets", "offset-ran-ahead"),
     ("queue-offsets", "oneway-commit-of-all-queues", "consumer-offsets", "never-committed"),

@@ -292,6 +292,27 @@ class Gone(Source):
         raise RefusedError(-1, "nobody listens there")
 
 
+class Listing(Source):
+    """Keeps the codes of what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes: list[int] = []
+
+    async def ask_broker(self, *asked: object) -> Command:
+        await trio.lowlevel.checkpoint()
+        self.codes += [each.code for each in asked if isinstance(each, Command)]
+        return Command(ResponseCode.SUCCESS)
+
+
+@with_and_without("left-without-word")
+def test_who_leaves_says_so(mutant: Mutant) -> None:
+    source = Listing()
+    membership: GroupMembership = mutant.client.membership(source, "a", {"t": "*"}, 1.0)
+    assert trio.run(membership.leave) == ("127.0.0.1:1",)
+    assert source.codes == ([RequestCode.UNREGISTER_CLIENT] if mutant is HEALTHY else [])
+
+
 @with_and_without("consumer-ends-with-broker")
 def test_a_broker_that_is_gone_ends_no_consumer(mutant: Mutant) -> None:
     membership: GroupMembership = mutant.client.membership(Gone(), "a", {"t": "*"}, 1.0)

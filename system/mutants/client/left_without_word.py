@@ -1,0 +1,30 @@
+"""A consumer that leaves its group tells no broker, and counts as told.
+
+Where its connection stays open for others its queues belong to it still, and nobody consumes them.
+
+Source: https://github.com/apache/rocketmq/issues/7556 (queues of a consumer that unsubscribed are
+given to nobody).
+"""
+
+from __future__ import annotations
+
+from system.client import ClientParts, GroupConsumer, GroupMembership
+from system.mutants import Hunt, Mutant
+
+
+class _Silent(GroupMembership):
+    """Leaves, and says nothing."""
+
+    async def leave(self) -> tuple[str, ...]:
+        return await self._brokers()
+
+
+class _GroupConsumer(GroupConsumer):
+    membership_type = _Silent
+
+
+PLUGIN = Mutant(
+    "left-without-word",
+    client=ClientParts(membership=_Silent, group_consumer=_GroupConsumer),
+    hunt=Hunt("queue-operators", ("transfer",)),
+)
