@@ -7,7 +7,7 @@ import pytest
 
 from harness.doctoring.findings import Examination, Fact, Finding
 from harness.doctoring.survey import Survey
-from harness.terminal import doctor, session
+from harness.terminal import doctor, output
 from harness.terminal.output import Output
 from harness.verdict import ExitCode
 
@@ -77,7 +77,7 @@ This machine
 def out(monkeypatch):
     """What the command prints, 80 columns wide."""
     file = io.StringIO()
-    monkeypatch.setattr(session, "out", Output(file=file, width=80, highlight=False))
+    monkeypatch.setattr(output, "out", Output(file=file, width=80, highlight=False))
     monkeypatch.setattr(doctor, "examine", lambda surveyed: surveyed(SURVEY) and FOUND)
     return file
 
