@@ -48,11 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two processes more than there are cores: the tests of real processes mostly wait.
-
-    With one more, a sixth of the cores' time was left over.
-    """
-    return len(os.sched_getaffinity(0)) + 2
+    """One process more than there are cores: the tests of real processes mostly wait."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
