@@ -5,7 +5,6 @@ All of them work on one group at a time, each on a topic of its own, while its l
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -31,8 +30,7 @@ pytestmark = [
 ]
 
 MEMBERS = ("n0", "n1", "n2")
-COUNT = int(os.environ.get("SHAKETABLE_APACHE_MESSAGES", "4000"))
-"""Of each producer. With 10,000, as before a change of the protocol, it takes twice the time."""
+COUNT = 10_000
 SECONDS_MAX = 500
 CPP = Path(__file__).parent / "cpp" / "probe.py"
 MAKE_TOPIC = RequestCode.UPDATE_AND_CREATE_TOPIC
