@@ -18,6 +18,7 @@ from harness.generators.keys import KeySpread
 from harness.groups import GroupClient
 from harness.plugins import Answer, Json, Operation, TargetClient
 from workloads.key_questions import Greatest
+from workloads.misrequests import Unasked
 from workloads.queue_consumer import ORDERED, ORDERED_END, TOPIC, Consumer
 from workloads.queue_shape import DELETE, FOUND, PRODUCED, Shape
 
@@ -61,6 +62,7 @@ class QueueWorkload:
         self.topic = topic
         self._markers = count()
         self._greatest = Greatest()
+        self._unasked = Unasked()
 
     @property
     def checkers(self) -> tuple[str, ...]:
@@ -127,7 +129,7 @@ class QueueWorkload:
             raise HarnessError(f"workload {self.name}: this target's clients {why}")
         client.use(self.topic, self.queues)
         keys = [self._key(queue) for queue in range(self.queues)]
-        return Consumer(client, self.shape, self.topic, keys, self._greatest)
+        return Consumer(client, self.shape, self.topic, keys, self._greatest, self._unasked)
 
     def choose(self, operation: Operation, client: TargetClient) -> Operation | None:
         """Say what comes next for this client, a send or the next step of its consumer."""

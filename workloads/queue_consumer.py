@@ -27,6 +27,7 @@ from harness.errors import DefiniteError
 from harness.groups import GroupClient
 from harness.plugins import Answer, Operation
 from workloads.key_questions import Greatest, KeyQuestions
+from workloads.misrequests import Unasked
 from workloads.queue_shape import (
     DELETE,
     DRAIN_HOLD_S,
@@ -65,12 +66,14 @@ class Consumer:
         topic: str,
         keys: Sequence[str],
         greatest: Greatest | None = None,
+        unasked: Unasked | None = None,
     ) -> None:
         self.client = client
         self._shape = shape
         self._topic = topic
         self._keys = keys
         self._selected: dict[tuple[str, int], int] = {}  # by queue and tags: where to go on
+        self._unasked = unasked or Unasked()
         self._unviewed: Operation | None = None  # of its last send, to be looked up
         self._questions: KeyQuestions | None = None
         if shape.has_keys:
@@ -151,7 +154,7 @@ class Consumer:
             case "misrequest":
                 assert isinstance(self.client, ErringClient), OPENED
                 codes = self.client.misrequests()
-                number = int(aim * len(codes))
+                number = self._unasked.draw(len(codes), aim)
                 return Operation(MISREQUEST, self._topic, value=number, expected=codes[number])
             case "find":
                 assert self._questions is not None, OPENED

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice
+from random import Random
 
 import pytest
 import trio
@@ -15,6 +17,7 @@ from harness.plugins import Answer, Operation
 from workloads.everything_clients import EverythingClients
 from workloads.key_questions import FINAL_RANGES_MAX
 from workloads.message_queue import TOPIC, QueueWorkload
+from workloads.misrequests import Unasked
 from workloads.queue_batches import QueueBatches
 from workloads.queue_delays import QueueDelays
 from workloads.queue_held import QueueHeld
@@ -362,7 +365,18 @@ def test_what_must_be_refused_is_asked_for_and_the_code_is_the_answer():
         (TOPIC, 0, 13),
         (TOPIC, 1, 16),
     }
-    assert player.do(Operation("misrequest", TOPIC, aim=0.7)) == ("misrequest", TOPIC, 16)
+    answers = [player.do(Operation("misrequest", TOPIC, aim=0.7)) for _ in range(4)]
+    assert Counter(answers) == {("misrequest", TOPIC, 13): 2, ("misrequest", TOPIC, 16): 2}
+
+
+def test_nothing_is_asked_for_again_before_all_was_also_of_who_knows_of_more():
+    unasked, rng = Unasked(), Random(7)
+    rounds = [[unasked.draw(23, rng.random()) for _ in range(23)] for _ in range(3)]
+    assert [sorted(each) for each in rounds] == [list(range(23))] * 3
+    assert rounds[0] != rounds[1] != rounds[2]
+    more = unasked.draw(27, rng.random())
+    fewer = [unasked.draw(23, rng.random()) for _ in range(23 - (more < 23))]
+    assert len({more, *fewer}) == 23 + (more >= 23)
 
 
 class AbleTable(LateTable, KeyedTable, ErringTable):
