@@ -104,7 +104,8 @@ def _command(arguments: Sequence[str]) -> int:
     except CycloptsError as error:
         # cyclopts goes on with the first few commands that there are
         told = sentence(error).partition(" Available commands:")[0].rstrip(".")
-        raise UsageError(f"{told}; see ./shaketable --help") from error
+        see = " See" if told.endswith("?") else "; see"
+        raise UsageError(f"{told}{see} ./shaketable --help") from error
     return result if isinstance(result, int) else ExitCode.VALID
 
 

@@ -98,9 +98,9 @@ def points(kind: str) -> list[EntryPoint]:
 
 
 @functools.cache
-def _installed(kind: str, _path: tuple[str, ...]) -> list[EntryPoint]:
+def _installed(kind: str, _path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Return all entry points of a kind: each look reads a file of every installed package."""
-    return sorted(entry_points(group=ENTRY_POINT_GROUP.format(kind=kind)))
+    return tuple(sorted(entry_points(group=ENTRY_POINT_GROUP.format(kind=kind))))
 
 
 def forget() -> None:

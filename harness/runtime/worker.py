@@ -173,8 +173,9 @@ class Worker:
         self._recorder = Recorder(plan.segment, plan.start_ns, clock_ns)
         self._clients = [Client(self, plan, slot) for slot in plan.slots]
         self.on_ended: Callable[[str, float, float], None] = _nobody
-        self.on_unforeseen: Callable[[str, Exception], None] = _nobody
         """Told of each operation that ended: what it was, how long it took and might take, in s."""
+        self.on_unforeseen: Callable[[str, Exception], None] = _nobody
+        """Told of each error that is neither definite nor indefinite: which operation raised it."""
         self.gives_up = True
         """Whether a final operation that failed often enough is tried no more."""
 
@@ -216,7 +217,8 @@ class Worker:
         except IndefiniteError as lost:
             error = str(lost) or "IndefiniteError"
         except Exception as unforeseen:
-            error = f"{type(unforeseen).__name__}: {unforeseen}"
+            cause = _innermost(unforeseen)
+            error = f"{type(cause).__name__}: {cause}"
             _LOG.exception("process=%d f=%s key=%s", client.process, operation.f, key)
             self.on_unforeseen(operation.f, unforeseen)
         self._recorder.complete(

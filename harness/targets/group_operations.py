@@ -568,11 +568,13 @@ class GroupOperations:
     async def close_groups(self) -> None:
         """Leave the group, and close connections."""
         try:
-            await self.stop_handling(is_tidy=True)
-            for key in sorted(self._locked):
-                with suppress(DefiniteError, IndefiniteError):
-                    await self.unlock(key)
-            await self.unsubscribe()
+            try:
+                await self.stop_handling(is_tidy=True)
+            finally:
+                for key in sorted(self._locked):
+                    with suppress(DefiniteError, IndefiniteError):
+                        await self.unlock(key)
+                await self.unsubscribe()
         finally:
             self._producer.close()
             self._consumer.close()

@@ -48,10 +48,8 @@ NOT_NOW: Final = frozenset(
 )
 """Refusals that say nothing of what was asked for: nobody leads, a disk is full, a name server has
 not heard of the topic yet."""
-CROWDED: Final = 1
-"""The code of a group that kept as many clients as it may and no more: none that refusals have."""
-LEFT: Final = 2
-"""Likewise, of a group that does not list who has left it."""
+NOT_DONE: Final = 1
+"""The code of what was not done, where no refusal says so: none that refusals have."""
 TOOK_EFFECT: Final = 0
 """The code of what was not refused, RocketMQ's SUCCESS."""
 
@@ -179,7 +177,7 @@ async def _crowd_a_group(asker: Asker) -> None:
     finally:
         crowd.close()
     if len(known) == asker.group_members_max:
-        raise RefusedError(CROWDED, "the group is full")
+        raise RefusedError(NOT_DONE, "the group is full")
     if len(known) < asker.group_members_max:
         raise RefusedError(-1, f"{len(known)} clients are known")
 
@@ -209,7 +207,7 @@ async def _stay_in_a_group_that_was_left(asker: Asker) -> None:
     finally:
         consumer.close()
     if not is_listed:
-        raise RefusedError(LEFT, "the group does not list who left it")
+        raise RefusedError(NOT_DONE, "the group does not list who left it")
 
 
 async def _add_the_leader(asker: Asker) -> None:
@@ -264,7 +262,7 @@ def _misrequests() -> tuple[Misrequest, ...]:
         Misrequest(
             "read a topic that was deleted", ResponseCode.TOPIC_NOT_EXIST, _read_what_is_gone
         ),
-        Misrequest("stay in a group that was left", LEFT, _stay_in_a_group_that_was_left),
+        Misrequest("stay in a group that was left", NOT_DONE, _stay_in_a_group_that_was_left),
         Misrequest("send a message that is too large", illegal, _send(MESSAGE_BYTES_MAX + 1)),
         Misrequest("send too large an entry", illegal, _send(MESSAGE_BYTES_MAX, PROPERTY_BYTES)),
         Misrequest("add a member with an id of blanks", illegal, added("no id", STRANGERS_ADDRESS)),
@@ -291,7 +289,7 @@ BEYOND_LIMITS: Final = (
     Misrequest(
         "make more topics than there may be", ResponseCode.NO_PERMISSION, _make_too_many_topics
     ),
-    Misrequest("have more clients in a group than there may be", CROWDED, _crowd_a_group),
+    Misrequest("have more clients in a group than there may be", NOT_DONE, _crowd_a_group),
 )
 """What is asked beside these of brokers whose limits are low."""
 TOPICS_LOW: Final = 48

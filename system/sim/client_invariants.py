@@ -9,15 +9,19 @@ section 6.
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import trio
+
 import system
 from system.sim.violation import Violated
 
 SYSTEM: Final = Path(system.__path__[0])
+LIBRARIES: Final = (Path(sysconfig.get_path("stdlib")), Path(trio.__path__[0]))
 
 LATE_MAX_MS = 50.0
 """How much longer than its timeout a call may take: a step or two that were under way."""
@@ -32,16 +36,17 @@ def check_in_time(what: str, took_ms: float, timeout_ms: float) -> None:
 
 
 def check_foreseen(what: str, error: Exception) -> None:
-    """Raise Violated for an error that the clients' own code raised, and nobody foresaw.
+    """Raise Violated for an error that the clients' own code raised or let through.
 
     One that comes of a workload, or of somebody's plug-in, says nothing of the system.
     """
     while isinstance(error, ExceptionGroup):  # a consumer's tasks ended with it
         error = error.exceptions[0]
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = Path(frame.filename)
-    if SYSTEM in place.parents:
-        where = f"{place.relative_to(SYSTEM.parent)}, line {frame.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    while frames and any(each in Path(frames[-1].filename).parents for each in LIBRARIES):
+        frames.pop()  # what the library was asked to do, whoever asked it answers for
+    if frames and SYSTEM in (place := Path(frames[-1].filename)).parents:
+        where = f"{place.relative_to(SYSTEM.parent)}, line {frames[-1].lineno}"
         raise Violated(
             "calls-end-as-promised", f"{what} ended with {type(error).__name__}: {error} ({where})"
         )

@@ -92,6 +92,11 @@ def test_a_python_that_is_too_old_is_named(machine: Path) -> None:
     assert f"found 3.9.2 at {machine.parent}/bin/python3" in only_line(done)
 
 
+def test_compiled_modules_are_kept_whatever_the_image_says(machine: Path) -> None:
+    give(machine, "python3", 'echo "3.9.2-${PYTHONDONTWRITEBYTECODE-kept}"')
+    assert "found 3.9.2-kept at" in only_line(start(machine, "list", PYTHONDONTWRITEBYTECODE="1"))
+
+
 def test_a_newer_python_of_another_name_is_taken(machine: Path) -> None:
     give(machine, "python3", "echo 3.9.2")
     give(

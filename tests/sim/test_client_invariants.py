@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -15,7 +16,13 @@ from harness.targets.simulated_group import BrokerGroup
 from system.client.channels import Channels
 from system.client.connection import RefusedError
 from system.remoting.command import Command, encode_command
-from system.sim.client_invariants import LATE_MAX_MS, check_foreseen, check_in_time, check_left
+from system.sim.client_invariants import (
+    LATE_MAX_MS,
+    SYSTEM,
+    check_foreseen,
+    check_in_time,
+    check_left,
+)
 from system.sim.violation import Violated
 
 
@@ -51,6 +58,26 @@ def test_only_what_the_clients_own_code_raised_is_told_of() -> None:
     told = "unsubscribe ended with"
     with pytest.raises(Violated, match=told):
         check_foreseen("unsubscribe", ExceptionGroup("tasks", [ExceptionGroup("a task", [ours])]))
+
+
+def raised_through(outer: Path, inner: Path, call: str) -> Exception:
+    """An error of `call` in a function of one file that a function of another one called."""
+    names: dict[str, object] = {}
+    for path, name, text in ((inner, "inner", call), (outer, "outer", "inner()")):
+        exec(compile(f"import json\ndef {name}(): {text}", str(path), "exec"), names)
+    outer_function = names["outer"]
+    assert callable(outer_function)
+    return raised_by(outer_function)
+
+
+@pytest.mark.parametrize(
+    "call", ["1 / 0", "json.loads('x')"]
+)  # here, and in a library that was asked
+def test_who_asked_a_library_answers_for_its_error(call: str) -> None:
+    ours, theirs = SYSTEM / "client" / "some.py", SYSTEM.parent / "workloads" / "some.py"
+    with pytest.raises(Violated, match=r"\(system/client/some.py, line 2\)"):
+        check_foreseen("send", raised_through(theirs, ours, call))
+    check_foreseen("send", raised_through(ours, theirs, call))  # of a handler that we call
 
 
 def test_an_error_that_nobody_foresaw_is_broken_once() -> None:

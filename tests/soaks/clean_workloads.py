@@ -4,7 +4,8 @@
 
 Each run is a campaign of its own seed on processes, with the default faults or those of --faults.
 Prints a line for each, how many were valid and how long they took; ends with 0 if all were. With
---store, runs that were not valid are kept there, and what has ended is not run again.
+--store, runs that were not valid are kept there, and what has ended at this commit is not run
+again.
 """
 
 from __future__ import annotations
@@ -68,12 +69,16 @@ class Soak:
         store.mkdir(parents=True, exist_ok=True)
         self._asked, self._store, self._file = asked, store, store / ENDED
         lines = self._file.read_text().splitlines() if self._file.exists() else []
-        self._ended = {(each["about"], each["seed"]): each for each in map(json.loads, lines)}
+        described = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+        self._tree = subprocess.check_output(described, text=True).strip()
+        ended = [each for each in map(json.loads, lines) if each["tree"] == self._tree]
+        self._ended = {(each["about"], each["seed"]): each for each in ended}
 
     def run_all(self, target: str, workload: str) -> tuple[bool, str]:
         """Run a workload's seeds; return whether all were valid, and a line about it."""
         asked = self._asked
-        about = "-".join(filter(None, (target, workload, asked.world, asked.faults)))
+        options = (target, workload, asked.world, asked.faults, asked.time_limit)
+        about = "-".join(filter(None, options))
         say(f"{workload} on {target}")
         runs = [
             self._ended.get((about, seed)) or self._run(seed, target, workload, about)
@@ -90,7 +95,7 @@ class Soak:
         store = self._store / about / f"{seed}"
         exit_code, output = _campaign(seed, target, workload, store, self._asked)
         ended = {
-            "about": about, "seed": seed, "exit": exit_code,
+            "tree": self._tree, "about": about, "seed": seed, "exit": exit_code,
             "took_s": round(time.monotonic() - began, 1), "told": _told(store),
         }  # fmt: skip
         verdict = VERDICTS.get(exit_code, f"exit {exit_code}")

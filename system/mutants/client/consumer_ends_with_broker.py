@@ -8,8 +8,9 @@ caught ended it, and the consumer with it).
 
 from __future__ import annotations
 
-from system.client import ClientParts, GroupConsumer, GroupMembership
+from system.client import GroupMembership
 from system.mutants import Hunt, Mutant
+from system.mutants.client import parts_with
 from system.remoting.command import Command
 
 
@@ -20,12 +21,8 @@ class _Fragile(GroupMembership):
         return await self._source.ask_broker(address, command, self._timeout_s)
 
 
-class _GroupConsumer(GroupConsumer):
-    membership_type = _Fragile
-
-
 PLUGIN = Mutant(
     "consumer-ends-with-broker",
-    client=ClientParts(membership=_Fragile, group_consumer=_GroupConsumer),
+    client=parts_with(_Fragile),
     hunt=Hunt("queue-push", ("kill", "pause")),
 )

@@ -8,8 +8,9 @@ given to nobody).
 
 from __future__ import annotations
 
-from system.client import ClientParts, GroupConsumer, GroupMembership
+from system.client import GroupMembership
 from system.mutants import Hunt, Mutant
+from system.mutants.client import parts_with
 
 
 class _Silent(GroupMembership):
@@ -19,12 +20,8 @@ class _Silent(GroupMembership):
         return await self._brokers()
 
 
-class _GroupConsumer(GroupConsumer):
-    membership_type = _Silent
-
-
 PLUGIN = Mutant(
     "left-without-word",
-    client=ClientParts(membership=_Silent, group_consumer=_GroupConsumer),
+    client=parts_with(_Silent),
     hunt=Hunt("queue-operators", ("transfer",)),
 )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from system.client import ClientParts, GroupConsumer, GroupMembership, MessageQueue
+from system.client import GroupMembership, MessageQueue
 from system.client.routes import allocate
 from system.mutants import Hunt, Mutant
+from system.mutants.client import parts_with
 
 
 class _RoundsUp(GroupMembership):
@@ -26,12 +27,8 @@ class _RoundsUp(GroupMembership):
         return (*mine, *in_order[end : end + 1])
 
 
-class _GroupConsumer(GroupConsumer):
-    membership_type = _RoundsUp
-
-
 PLUGIN = Mutant(
     "overlapping-shares",
-    client=ClientParts(membership=_RoundsUp, group_consumer=_GroupConsumer),
+    client=parts_with(_RoundsUp),
     hunt=Hunt("queue-push"),
 )

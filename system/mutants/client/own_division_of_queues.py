@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from system.client import ClientParts, GroupConsumer, GroupMembership, MessageQueue
+from system.client import GroupMembership, MessageQueue
 from system.client.routes import allocate
 from system.mutants import Hunt, Mutant
+from system.mutants.client import parts_with
 
 
 class _EqualRanges(GroupMembership):
@@ -23,12 +24,8 @@ class _EqualRanges(GroupMembership):
         return allocate(sorted(queues)[: len(queues) - left_over], ids, self.client_id)
 
 
-class _GroupConsumer(GroupConsumer):
-    membership_type = _EqualRanges
-
-
 PLUGIN = Mutant(
     "own-division-of-queues",
-    client=ClientParts(membership=_EqualRanges, group_consumer=_GroupConsumer),
+    client=parts_with(_EqualRanges),
     hunt=Hunt("queue-push", ("kill", "pause")),
 )
