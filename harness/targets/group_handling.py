@@ -76,6 +76,7 @@ class Handling:
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self.failure: Exception | None = None
+        self._failed_s = 0.0
         # The client's own task comes and goes with its operations.
         trio.lowlevel.spawn_system_task(self._run, context=copy_context())
 
@@ -98,19 +99,26 @@ class Handling:
         return waiting.is_handled
 
     async def end(self, *, is_tidy: bool) -> None:
-        """End it, by and by or at once; what waits comes to another consumer."""
+        """End it, by and by or at once; what waits comes to another consumer.
+
+        Raises what it had ended with by itself, which says in a note how long before.
+        """
         if not is_tidy:
             self._consumer.close()
         self._scope.cancel()
         with trio.move_on_after(END_TIMEOUT_S):
             await self._ended.wait()
+        if self.failure is not None:
+            ago_s = trio.current_time() - self._failed_s
+            self.failure.add_note(f"it had ended {ago_s:.1f} s before")
+            raise self.failure
 
     async def _run(self) -> None:
         try:
             with self._scope:
                 await self._consumer.run()
         except Exception as error:
-            self.failure = error
+            self.failure, self._failed_s = error, trio.current_time()
             _LOG.exception("the consumer ended")
         finally:
             self._ended.set()

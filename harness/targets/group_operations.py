@@ -551,8 +551,6 @@ class GroupOperations:
         if handling is None:
             return
         await handling.end(is_tidy=is_tidy)
-        if handling.failure is not None:
-            raise handling.failure
 
     async def fetch_with_end(self, key: str) -> tuple[int | None, int]:
         """Ask for the queue's end, then for the group's offset in it."""

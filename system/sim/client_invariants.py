@@ -40,16 +40,18 @@ def check_foreseen(what: str, error: Exception) -> None:
 
     One that comes of a workload, or of somebody's plug-in, says nothing of the system.
     """
-    while isinstance(error, ExceptionGroup):  # a consumer's tasks ended with it
+    begin = f"{what} ended with"
+    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    while isinstance(error, ExceptionGroup):
+        begin = f"a consumer had ended by itself, which {what} showed:"
         error = error.exceptions[0]
     frames = traceback.extract_tb(error.__traceback__)
     while frames and any(each in Path(frames[-1].filename).parents for each in LIBRARIES):
         frames.pop()  # what the library was asked to do, whoever asked it answers for
     if frames and SYSTEM in (place := Path(frames[-1].filename)).parents:
         where = f"{place.relative_to(SYSTEM.parent)}, line {frames[-1].lineno}"
-        raise Violated(
-            "calls-end-as-promised", f"{what} ended with {type(error).__name__}: {error} ({where})"
-        )
+        told = f"{begin} {type(error).__name__}: {error} ({where}){notes}"
+        raise Violated("calls-end-as-promised", told)
 
 
 def check_left(host: str, to: Mapping[str, int]) -> None:

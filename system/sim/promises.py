@@ -62,8 +62,8 @@ PROMISES: dict[str, Promise] = {
         "Who calls plans with the timeout: what waits behind the call waits for longer than that.",
     ),
     "calls-end-as-promised": Promise(
-        "A client's call ends with an answer, a refusal, or word that its outcome is unknown.",
-        "An error that nobody foresaw ends the program that called, or the task that it did it in.",
+        "Calls end with an answer, a refusal or an unknown outcome, consumers when they are told to.",
+        "An error that nobody foresaw ends the program or its consumer: nothing is handled then.",
     ),
     "clients-leave-nothing-open": Promise(
         "A client that is closed leaves no connection open.",

@@ -55,9 +55,13 @@ def test_only_what_the_clients_own_code_raised_is_told_of() -> None:
     place = r"\(system/remoting/command.py, line \d+\)"
     with pytest.raises(Violated, match=rf"send ended with \w+: .* {place}"):
         check_foreseen("send", ours)
-    told = "unsubscribe ended with"
+    told = "a consumer had ended by itself, which unsubscribe showed: "
     with pytest.raises(Violated, match=told):
         check_foreseen("unsubscribe", ExceptionGroup("tasks", [ExceptionGroup("a task", [ours])]))
+    noted = ExceptionGroup("tasks", [ours])
+    noted.add_note("it had ended 2.0 s before")
+    with pytest.raises(Violated, match=rf"{place}; it had ended 2.0 s before"):
+        check_foreseen("unsubscribe", noted)
 
 
 def raised_through(outer: Path, inner: Path, call: str) -> Exception:
