@@ -57,7 +57,9 @@ def promise_rows(promises: object, checkers: Sequence[CheckerView]) -> tuple[Pro
     stated: Mapping[str, Any] = promises if isinstance(promises, Mapping) else {}
     rows = [_row(which, words, checkers) for which, words in _stated(stated)]
     if any(RULES in JUDGES.get(checker.name, ()) for checker in checkers):
-        rows.append(_row(RULES, "The nodes keep the rules of their own protocol.", checkers))
+        rows.append(
+            _row(RULES, "Nodes and clients keep the rules of their own protocol.", checkers)
+        )
     if checkers:
         meant = (
             "The run tried this: it took its course, faults bit, and enough was done under them."

@@ -62,7 +62,7 @@ PROMISES: dict[str, Promise] = {
         "Who calls plans with the timeout: what waits behind the call waits for longer than that.",
     ),
     "calls-end-as-promised": Promise(
-        "Calls end with an answer, a refusal or an unknown outcome, consumers when they are told to.",
+        "Calls end with an answer, a refusal or an unknown outcome, consumers when told to.",
         "An error that nobody foresaw ends the program or its consumer: nothing is handled then.",
     ),
     "clients-leave-nothing-open": Promise(
