@@ -100,7 +100,9 @@ def test_one_that_ended_by_a_bug_says_so(caplog):
         consumer.taken.cancel()
         await trio.testing.wait_all_tasks_blocked()
         assert isinstance(handling.failure, ZeroDivisionError)
-        await handling.end(is_tidy=True)
+        with pytest.raises(ZeroDivisionError) as raised:
+            await handling.end(is_tidy=True)
+        assert any("before" in note for note in raised.value.__notes__)
 
     played(steps, error=ZeroDivisionError("by zero"))
     assert "the consumer ended" in caplog.text
