@@ -1,6 +1,6 @@
 """The checkers as a library, for other people's tests: `check(history, model) -> Verdict`.
 
-    from checkers.api import Event, check
+    from shaketable.checkers.api import Event, check
 
     verdict = check("history.edn", "cas-register")
     assert verdict.outcome is Outcome.VALID, verdict.summary
@@ -23,17 +23,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.engine.judge import TAGGED, conclude, judge_partition
-from checkers.linearizability.linearizable import NAME, Linearizable
-from checkers.linearizability.model_choice import named, recognise_model, require_fit
-from checkers.models.model import Model
-from harness.errors import UsageError
-from harness.history.foreign import History, read_history
-from harness.history.foreign.columns import Columns, Pairing
-from harness.history.foreign.meaning import key_text
-from harness.history.schema import OPERATIONS
-from harness.plugins import CheckContext, Checker, Promises, SearchBudget
-from harness.verdict import Outcome, Verdict
+from shaketable.checkers.engine.judge import TAGGED, conclude, judge_partition
+from shaketable.checkers.linearizability.linearizable import NAME, Linearizable
+from shaketable.checkers.linearizability.model_choice import named, recognise_model, require_fit
+from shaketable.checkers.models.model import Model
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.foreign import History, read_history
+from shaketable.harness.history.foreign.columns import Columns, Pairing
+from shaketable.harness.history.foreign.meaning import key_text
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import CheckContext, Checker, Promises, SearchBudget
+from shaketable.harness.verdict import Outcome, Verdict
 
 __all__ = [
     "Event",

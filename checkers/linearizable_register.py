@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from checkers.linearizability.linearizable import Linearizable
-from checkers.logs.durability import why_unpromised
-from checkers.models.cas_register import CasRegister
-from harness.plugins import CheckContext
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.checkers.logs.durability import why_unpromised
+from shaketable.checkers.models.cas_register import CasRegister
+from shaketable.harness.plugins import CheckContext
 
 NAME: Final = "linearizable-register"
 FUNCTIONS: Final = frozenset(("read", "write"))

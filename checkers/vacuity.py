@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.findings import Findings, gather
-from harness.plugins import CheckContext
-from harness.verdict import Outcome, Verdict
+from shaketable.checkers.findings import Findings, gather
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Outcome, Verdict
 
 NAME = "vacuity"
 OPERATIONS_INSIDE_MIN = 50

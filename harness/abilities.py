@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from harness.plugins import Address, Launch, NodeLayout, TargetClient
+from shaketable.harness.plugins import Address, Launch, NodeLayout, TargetClient
 
 if TYPE_CHECKING:  # faults import this module, and client workers them
     import pyarrow as pa

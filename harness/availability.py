@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness import blame, discovery
-from harness.abilities import LinksNodes, ShowsClock, SteersNodes
-from harness.campaign import Campaign, fault_options, faults_of, node_names
-from harness.errors import HarnessError, UsageError
-from harness.plugins import Fault, Json, Target
-from harness.runtime import offers
-from harness.words import NETWORK, Word, family_of, needs_of
+from shaketable.harness import blame, discovery
+from shaketable.harness.abilities import LinksNodes, ShowsClock, SteersNodes
+from shaketable.harness.campaign import Campaign, fault_options, faults_of, node_names
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.plugins import Fault, Json, Target
+from shaketable.harness.runtime import offers
+from shaketable.harness.words import NETWORK, Word, family_of, needs_of
 
 
 @dataclass(frozen=True, slots=True)

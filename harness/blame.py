@@ -15,10 +15,10 @@ from typing import Final
 import msgspec
 import trio
 
-from harness import discovery
-from harness.errors import HarnessError, UsageError
-from harness.foreign_words import plain, shown, told
-from harness.plugins import Evidence, Fault, Json
+from shaketable.harness import discovery
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.foreign_words import plain, shown, told
+from shaketable.harness.plugins import Evidence, Fault, Json
 
 NOT_THEIRS: Final = (trio.Cancelled, KeyboardInterrupt, GeneratorExit)
 """What passes through a plug-in when somebody ends its task, or everything."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from harness.discovery import unknown
-from harness.errors import UsageError
+from shaketable.harness.discovery import unknown
+from shaketable.harness.errors import UsageError
 
 WORKLOADS: Final = Path(__file__).parent.parent / "workloads"
 CAMPAIGNS: Final = WORKLOADS / "campaigns"

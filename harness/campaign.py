@@ -17,20 +17,20 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from harness import discovery
-from harness.abilities import NamesBrokers, TunesReplication, UsuallyShaken, UsuallyUsed
-from harness.built_in import CAMPAIGNS
-from harness.clients import OpeningWorkload
-from harness.discovery import unknown
-from harness.draw import draw, new_seed
-from harness.errors import UsageError
-from harness.groups import GroupWorkload
-from harness.limits import CLIENTS_MAX, check_numbers
-from harness.plugins import Promises, Target, Workload
-from harness.scenarios import cast
-from harness.scenarios.catalog import SCENARIOS
-from harness.scripts import Step, check_event, read_steps, write_steps
-from harness.toml_text import toml_key, toml_value
+from shaketable.harness import discovery
+from shaketable.harness.abilities import NamesBrokers, TunesReplication, UsuallyShaken, UsuallyUsed
+from shaketable.harness.built_in import CAMPAIGNS
+from shaketable.harness.clients import OpeningWorkload
+from shaketable.harness.discovery import unknown
+from shaketable.harness.draw import draw, new_seed
+from shaketable.harness.errors import UsageError
+from shaketable.harness.groups import GroupWorkload
+from shaketable.harness.limits import CLIENTS_MAX, check_numbers
+from shaketable.harness.plugins import Promises, Target, Workload
+from shaketable.harness.scenarios import cast
+from shaketable.harness.scenarios.catalog import SCENARIOS
+from shaketable.harness.scripts import Step, check_event, read_steps, write_steps
+from shaketable.harness.toml_text import toml_key, toml_value
 
 BUILT_IN = CAMPAIGNS / "quick.toml"
 """The campaign that `run` without an argument runs."""

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from harness.promises import stands
+from shaketable.harness.promises import stands
 
 if TYPE_CHECKING:  # client workers import this module, and start far faster without pyarrow
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
-    from harness.plugins import Promises
-    from harness.verdict import Verdict
+    from shaketable.harness.plugins import Promises
+    from shaketable.harness.verdict import Verdict
 
 
 UNMEASURED: Final = ("could not be applied", "probe ", "not undone")

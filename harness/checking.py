@@ -20,19 +20,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from checkers.api import of_nothing, settled
-from checkers.engine.job import CheckJob
-from checkers.linearizability.linearizable import Linearizable
-from checkers.linearizability.model_choice import named, recognise_model, require_fit
-from checkers.models.model import Model
-from harness import discovery, judge
-from harness.errors import HarnessError, UsageError
-from harness.history.foreign.read import PartitionBy
-from harness.history.foreign.source import Source, open_source
-from harness.marks import scratch_prefix
-from harness.plugins import CheckContext, Checker, Promises, SearchBudget
-from harness.verdict import Verdict
-from reports.check_page.model import CheckedHistory, shown_findings
+from shaketable.checkers.api import of_nothing, settled
+from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.checkers.linearizability.model_choice import named, recognise_model, require_fit
+from shaketable.checkers.models.model import Model
+from shaketable.harness import discovery, judge
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.history.foreign.read import PartitionBy
+from shaketable.harness.history.foreign.source import Source, open_source
+from shaketable.harness.marks import scratch_prefix
+from shaketable.harness.plugins import CheckContext, Checker, Promises, SearchBudget
+from shaketable.harness.verdict import Verdict
+from shaketable.reports.check_page.model import CheckedHistory, shown_findings
 
 LOCAL_ROWS_MAX: Final = 2_000_000
 """Up to so many operations `--engine auto` checks in this process (docs/adr/0010)."""
@@ -230,7 +230,7 @@ def _judge(
 
 def _everything(fs: frozenset[str]) -> Promises:
     """Return the promises of a system that must show no anomaly that is looked for."""
-    from checkers.anomalies.promises import ANOMALIES  # noqa: PLC0415 - only where one is
+    from shaketable.checkers.anomalies.promises import ANOMALIES  # noqa: PLC0415 - only where one is
 
     return Promises(linearizable=fs, excludes=ANOMALIES)
 

@@ -16,9 +16,9 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from harness.errors import HarnessError, NamespaceNeededError, UsageError
-from harness.telling import lost_on_stdout, sentence, stdout_failed, tell, tell_error
-from harness.verdict import ExitCode
+from shaketable.harness.errors import HarnessError, NamespaceNeededError, UsageError
+from shaketable.harness.telling import lost_on_stdout, sentence, stdout_failed, tell, tell_error
+from shaketable.harness.verdict import ExitCode
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -78,10 +78,10 @@ def _leave_stdout() -> None:
 
 def _start_in_namespace(arguments: Sequence[str]) -> int:
     """Become the same command in a network namespace of its own; return if that cannot be."""
-    from harness.network import enter  # noqa: PLC0415 - see the module's docstring
+    from shaketable.harness.network import enter  # noqa: PLC0415 - see the module's docstring
 
     sys.stdout.flush()
-    argv = enter.new([sys.executable, "-P", "-m", "harness.cli", *arguments])
+    argv = enter.new([sys.executable, "-P", "-m", "shaketable", *arguments])
     try:
         os.execv(argv[0], argv)  # noqa: S606 - our own command again
     except OSError as error:
@@ -95,7 +95,7 @@ def _command(arguments: Sequence[str]) -> int:
         raise HarnessError("cannot write any temporary file; TMPDIR says where they go") from error
     from cyclopts.exceptions import CycloptsError  # noqa: PLC0415 - see the module's docstring
 
-    from harness.terminal.commands import app_for  # noqa: PLC0415
+    from shaketable.harness.terminal.commands import app_for  # noqa: PLC0415
 
     try:
         result = app_for(arguments)(

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, runtime_checkable
 
-from harness.groups import Handed, Polled
-from harness.plugins import TargetClient, Workload
+from shaketable.harness.groups import Handed, Polled
+from shaketable.harness.plugins import TargetClient, Workload
 
 FOUND_MAX: Final = 16
 """So many messages are asked for by a key at most."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from harness.errors import HarnessError
-from harness.history.run_folder import RunFolder
-from harness.verdict import Finding, Outcome, Verdict
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.verdict import Finding, Outcome, Verdict
 
 NAME: Final = "run-as-planned"
 

@@ -20,20 +20,20 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Final
 
-from harness import plugins
-from harness.errors import HarnessError, UsageError
-from harness.foreign_words import plain, shown, told
-from harness.words import FAMILIES, Word, family_of, needs_of
+from shaketable.harness import plugins
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.foreign_words import plain, shown, told
+from shaketable.harness.words import FAMILIES, Word, family_of, needs_of
 
 PACKAGES: Final[Mapping[str, str]] = {
-    "targets": "harness.targets",
-    "faults": "harness.faults",
-    "workloads": "workloads",
-    "checkers": "checkers",
-    "models": "checkers.models",
+    "targets": "shaketable.harness.targets",
+    "faults": "shaketable.harness.faults",
+    "workloads": "shaketable.workloads",
+    "checkers": "shaketable.checkers",
+    "models": "shaketable.checkers.models",
 }
 PACKAGES_BELOW: Final[Mapping[str, tuple[str, ...]]] = {
-    "checkers": ("checkers.anomalies", "checkers.logs")
+    "checkers": ("shaketable.checkers.anomalies", "shaketable.checkers.logs")
 }
 """Packages that hold plug-ins of a kind beside its own."""
 PROTOCOLS: Final[Mapping[str, type]] = {
@@ -43,7 +43,7 @@ PROTOCOLS: Final[Mapping[str, type]] = {
     "checkers": plugins.Checker,
 }
 PROTOCOLS_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
-    "models": ("checkers.models.model", "Model"),
+    "models": ("shaketable.checkers.models.model", "Model"),
 }
 """Protocols of packages that this one must not import before it is asked: module and name."""
 ENTRY_POINT_GROUP: Final = "shaketable.{kind}"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from harness.plugins import Operation, TargetClient, Workload
+from shaketable.harness.plugins import Operation, TargetClient, Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from harness import liveness, undisturbed
-from harness.abilities import ExplainsEnds
-from harness.broken_rules import BROKE_RULE, ENDED_UNHARMED, FOUND_DAMAGE, Broken
-from harness.errors import HarnessError
-from harness.history.run_folder import RunFolder
-from harness.plugins import CheckContext, Target
-from harness.verdict import FINDINGS_KEPT_MAX, Finding, Outcome, Verdict
+from shaketable.harness import liveness, undisturbed
+from shaketable.harness.abilities import ExplainsEnds
+from shaketable.harness.broken_rules import BROKE_RULE, ENDED_UNHARMED, FOUND_DAMAGE, Broken
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.plugins import CheckContext, Target
+from shaketable.harness.verdict import FINDINGS_KEPT_MAX, Finding, Outcome, Verdict
 
 NAME: Final = "invariants"
 BROKEN: Final = "invariant-broken"

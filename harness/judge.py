@@ -14,35 +14,35 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from checkers.engine.java import find_java
-from checkers.engine.job import CheckJob, Progress, SegmentedReader
-from checkers.engine.local import run_local
-from checkers.engine.spark import SparkEngine
-from harness import campaign as campaigns
-from harness import discovery, kept_evidence, results, undisturbed
-from harness.abilities import SegmentedLog, ShowsLogs
-from harness.broken_rules import Broken
-from harness.campaign import Campaign, faults_of
-from harness.clients import topics_of
-from harness.course import judge_course
-from harness.errors import HarnessError, UsageError
-from harness.history.export import (
+from shaketable.checkers.engine.java import find_java
+from shaketable.checkers.engine.job import CheckJob, Progress, SegmentedReader
+from shaketable.checkers.engine.local import run_local
+from shaketable.checkers.engine.spark import SparkEngine
+from shaketable.harness import campaign as campaigns
+from shaketable.harness import discovery, kept_evidence, results, undisturbed
+from shaketable.harness.abilities import SegmentedLog, ShowsLogs
+from shaketable.harness.broken_rules import Broken
+from shaketable.harness.campaign import Campaign, faults_of
+from shaketable.harness.clients import topics_of
+from shaketable.harness.course import judge_course
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.history.export import (
     Exported,
     export,
     export_events,
     load_given_up,
     load_operations,
 )
-from harness.history.run_folder import RunFolder
-from harness.invariants import judge_invariants
-from harness.plugins import CheckContext, FaultWindow, Target
-from harness.promises import OURS
-from harness.repeat import repeat_command
-from harness.verdict import Verdict
-from harness.words import family_of
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.invariants import judge_invariants
+from shaketable.harness.plugins import CheckContext, FaultWindow, Target
+from shaketable.harness.promises import OURS
+from shaketable.harness.repeat import repeat_command
+from shaketable.harness.verdict import Verdict
+from shaketable.harness.words import family_of
 
 if TYPE_CHECKING:
-    from reports.availability.worked import Worked
+    from shaketable.reports.availability.worked import Worked
 
 log = logging.getLogger(__name__)
 
@@ -188,8 +188,8 @@ def _met_undisturbed(folder: RunFolder, context: CheckContext) -> tuple[Broken, 
 
 def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict[str, Any] | None:
     """Measure how soon writes went on after kills of the leader; None if there were none."""
-    from reports.availability import failover  # noqa: PLC0415 - only where a run is judged
-    from reports.availability.elections import aimed_plans  # noqa: PLC0415
+    from shaketable.reports.availability import failover  # noqa: PLC0415 - only where a run is judged
+    from shaketable.reports.availability.elections import aimed_plans  # noqa: PLC0415
 
     if not any(window.name == failover.KILL for window in exported.windows):
         return None
@@ -205,8 +205,8 @@ def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict
 
 def _worked(folder: RunFolder, campaign: Campaign, end_ns: int) -> Worked | None:
     """Say when clients worked, if run.json does; its events must have been exported."""
-    from reports.availability.worked import Worked, worked_until  # noqa: PLC0415
-    from reports.plotting.timeline import phase_spans  # noqa: PLC0415 - only where a run is judged
+    from shaketable.reports.availability.worked import Worked, worked_until  # noqa: PLC0415
+    from shaketable.reports.plotting.timeline import phase_spans  # noqa: PLC0415 - only where a run is judged
 
     phases = phase_spans(_facts(folder).get("phases"), end_ns)
     until_ns = worked_until(phases, campaign.time_limit_s)
@@ -234,7 +234,7 @@ def render(folder: RunFolder) -> list[Path]:
     Raises:
         HarnessError: they cannot be written.
     """
-    import reports  # noqa: PLC0415 - its plots take half a second to import; `list` needs none
+    from shaketable import reports  # noqa: PLC0415 - its plots take half a second to import; `list` needs none
 
     try:
         return reports.write(folder.path)

@@ -17,14 +17,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.engine.job import CheckJob
-from checkers.evidence.entries_around import Place, collect
-from checkers.evidence.offset_map import AckedAppends
-from harness.errors import HarnessError
-from harness.history.export import load_operations
-from harness.history.run_folder import RunFolder, write_atomically
-from harness.history.schema import APPENDING
-from harness.verdict import INDEX_DETAILS, Finding, Verdict
+from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.evidence.entries_around import Place, collect
+from shaketable.checkers.evidence.offset_map import AckedAppends
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history.export import load_operations
+from shaketable.harness.history.run_folder import RunFolder, write_atomically
+from shaketable.harness.history.schema import APPENDING
+from shaketable.harness.verdict import INDEX_DETAILS, Finding, Verdict
 
 log = logging.getLogger(__name__)
 

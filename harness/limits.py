@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.errors import UsageError
+from shaketable.harness.errors import UsageError
 
 NODES_MAX = 9
 CLIENTS_MAX = 1000

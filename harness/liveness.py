@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from harness.broken_rules import Broken
+from shaketable.harness.broken_rules import Broken
 
 PATIENCE_S: Final = 60.0
 """Virtual seconds that the group has for each step back: to be elected, to answer the clients'

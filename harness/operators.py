@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from harness.plugins import Json
+from shaketable.harness.plugins import Json
 
 
 @runtime_checkable

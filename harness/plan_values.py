@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import msgspec
 
-from harness.blame import PlugInError, blamed
-from harness.errors import UsageError
-from harness.plugins import Fault, Json
-from harness.promises import OURS
-from harness.resources import Resources
-from harness.words import ClockChange, Damage, DiskHarm, LinkShape
+from shaketable.harness.blame import PlugInError, blamed
+from shaketable.harness.errors import UsageError
+from shaketable.harness.plugins import Fault, Json
+from shaketable.harness.promises import OURS
+from shaketable.harness.resources import Resources
+from shaketable.harness.words import ClockChange, Damage, DiskHarm, LinkShape
 
 ERRORS: Final = ("", "EIO", "ENOSPC")
 """What a node's disk can be told to answer."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from harness.checker import CheckContext, Checker, FaultWindow, KeysChecker, SearchBudget
-from harness.promises import Promises
+from shaketable.harness.checker import CheckContext, Checker, FaultWindow, KeysChecker, SearchBudget
+from shaketable.harness.promises import Promises
 
 if TYPE_CHECKING:  # client workers import this module, and start far faster without pyarrow
     import pyarrow as pa

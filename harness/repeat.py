@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from harness import discovery
-from harness.campaign import (
+from shaketable.harness import discovery
+from shaketable.harness.campaign import (
     DEFAULT,
     FILE_ONLY,
     Campaign,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Protocol, runtime_checkable
 
-from harness.plugins import Json
+from shaketable.harness.plugins import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

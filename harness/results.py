@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from harness import availability
-from harness.campaign import Campaign, faults_of
-from harness.history.run_folder import RunFolder, write_atomically
-from harness.plugins import FaultWindow, Promises
-from harness.verdict import Finding, Outcome, Verdict, join
+from shaketable.harness import availability
+from shaketable.harness.campaign import Campaign, faults_of
+from shaketable.harness.history.run_folder import RunFolder, write_atomically
+from shaketable.harness.plugins import FaultWindow, Promises
+from shaketable.harness.verdict import Finding, Outcome, Verdict, join
 
 FORMAT = 1
 """Raised when a reader of older files would misread newer ones."""

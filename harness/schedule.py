@@ -14,18 +14,18 @@ from typing import Any
 
 import msgspec
 
-from harness import blame
-from harness.campaign import Campaign, fault_options, node_names
-from harness.draw import draw
-from harness.errors import HarnessError, UsageError
-from harness.limits import FAULT_DURATION_MIN_S
-from harness.plan_values import check_values
-from harness.plugins import Fault
-from harness.scenarios import cast
-from harness.scenarios.catalog import SCENARIOS, Scenario, Setting, span_s
-from harness.scenarios.choice import chosen
-from harness.scripts import Step
-from harness.words import Acts
+from shaketable.harness import blame
+from shaketable.harness.campaign import Campaign, fault_options, node_names
+from shaketable.harness.draw import draw
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.limits import FAULT_DURATION_MIN_S
+from shaketable.harness.plan_values import check_values
+from shaketable.harness.plugins import Fault
+from shaketable.harness.scenarios import cast
+from shaketable.harness.scenarios.catalog import SCENARIOS, Scenario, Setting, span_s
+from shaketable.harness.scenarios.choice import chosen
+from shaketable.harness.scripts import Step
+from shaketable.harness.words import Acts
 
 FIRST_GAP_MAX_S = 1.0
 """The first fault begins within this time of the chaos phase."""

@@ -32,8 +32,8 @@ from typing import Any, Final
 
 import msgspec
 
-from harness.discovery import unknown
-from harness.errors import UsageError
+from shaketable.harness.discovery import unknown
+from shaketable.harness.errors import UsageError
 
 LEADER_ELECTED: Final = "leader-elected"
 FAULT_BEGAN: Final = "fault"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from harness.plugins import Json
-from harness.words import Link, LinkShape
+from shaketable.harness.plugins import Json
+from shaketable.harness.words import Link, LinkShape
 
 
 class SimulatedShape(Protocol):

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from harness.broken_rules import Broken
-from harness.plugins import Address, Json, Launch, NodeLayout, Target, TargetClient
-from harness.simulated_nodes import SteersSimulated
+from shaketable.harness.broken_rules import Broken
+from shaketable.harness.plugins import Address, Json, Launch, NodeLayout, Target, TargetClient
+from shaketable.harness.simulated_nodes import SteersSimulated
 
 VIRTUAL_S_DEFAULT = 30.0
 

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.anomalies.observations import NEVER, Bools, Ints, whole_numbers
-from checkers.anomalies.quiet_times import quiet_since
-from harness.broken_rules import Broken
-from harness.checker import CheckContext
-from harness.history.schema import APPENDING
+from shaketable.checkers.anomalies.observations import NEVER, Bools, Ints, whole_numbers
+from shaketable.checkers.anomalies.quiet_times import quiet_since
+from shaketable.harness.broken_rules import Broken
+from shaketable.harness.checker import CheckContext
+from shaketable.harness.history.schema import APPENDING
 
 KNOWN: Final = "outcomes-are-known"
 SUCCEED: Final = "appends-succeed"

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final, Literal, Protocol, runtime_checkable
 
-from harness.plugins import Json, World
+from shaketable.harness.plugins import Json, World
 
 Link = tuple[str, str]
 """An ordered pair of nodes (a, b): everything that flows from a to b."""

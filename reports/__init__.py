@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.history.run_folder import write_atomically
+from shaketable.harness.history.run_folder import write_atomically
 
 
 def write(folder: Path) -> list[Path]:
@@ -18,10 +18,10 @@ def write(folder: Path) -> list[Path]:
         OSError: a page of an earlier report cannot be deleted.
     """
     # The plots' library takes half a second to import; the view and recovery need none of it.
-    from reports import junit  # noqa: PLC0415 - see above
-    from reports.run_page import html  # noqa: PLC0415 - see above
-    from reports.run_page.view import build_view  # noqa: PLC0415 - see above
-    from reports.violation_page.writing import write_pages  # noqa: PLC0415 - see above
+    from shaketable.reports import junit  # noqa: PLC0415 - see above
+    from shaketable.reports.run_page import html  # noqa: PLC0415 - see above
+    from shaketable.reports.run_page.view import build_view  # noqa: PLC0415 - see above
+    from shaketable.reports.violation_page.writing import write_pages  # noqa: PLC0415 - see above
 
     view = build_view(folder)
     pages = write_pages(folder, view)  # first: the report links to them

@@ -12,15 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from harness.plugins import FaultWindow
-from harness.verdict import FINDINGS_KEPT_MAX
-from reports import plain_words
-from reports.availability.failover import Failover, failover
-from reports.availability.outages import Availability
-from reports.availability.recovery import Recovery
-from reports.plain_json import ID_MAX, is_whole
-from reports.plotting.node_samples import NOT_SAMPLED, Sampled
-from reports.run_page.losses import NOT_JUDGED, Losses
+from shaketable.harness.plugins import FaultWindow
+from shaketable.harness.verdict import FINDINGS_KEPT_MAX
+from shaketable.reports import plain_words
+from shaketable.reports.availability.failover import Failover, failover
+from shaketable.reports.availability.outages import Availability
+from shaketable.reports.availability.recovery import Recovery
+from shaketable.reports.plain_json import ID_MAX, is_whole
+from shaketable.reports.plotting.node_samples import NOT_SAMPLED, Sampled
+from shaketable.reports.run_page.losses import NOT_JUDGED, Losses
 
 
 @dataclass(frozen=True, slots=True)

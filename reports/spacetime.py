@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.plugins import FaultWindow
-from reports.model import OperationRow, RoleSpan
-from reports.time_axis import LABEL_WIDTH, TimeAxis, breaks, ticks, time_axis
+from shaketable.harness.plugins import FaultWindow
+from shaketable.reports.model import OperationRow, RoleSpan
+from shaketable.reports.time_axis import LABEL_WIDTH, TimeAxis, breaks, ticks, time_axis
 
 WIDTH = 960
 LEFT = 84

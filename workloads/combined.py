@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Self
 
-from harness.clients import OpeningWorkload, hold_of
-from harness.generators import Generator, alone, side_by_side
-from harness.generators.workload import final_generator_of, generator_of
-from harness.groups import GroupClient, GroupWorkload
-from harness.plugins import Answer, Json, Operation, TargetClient, Workload
-from workloads.everything_clients import EverythingClients
-from workloads.log import LogWorkload
-from workloads.queue_push import QueuePush
-from workloads.register import RegisterWorkload
+from shaketable.harness.clients import OpeningWorkload, hold_of
+from shaketable.harness.generators import Generator, alone, side_by_side
+from shaketable.harness.generators.workload import final_generator_of, generator_of
+from shaketable.harness.groups import GroupClient, GroupWorkload
+from shaketable.harness.plugins import Answer, Json, Operation, TargetClient, Workload
+from shaketable.workloads.everything_clients import EverythingClients
+from shaketable.workloads.log import LogWorkload
+from shaketable.workloads.queue_push import QueuePush
+from shaketable.workloads.register import RegisterWorkload
 
 GENERAL_CHECKERS: Final = ("durability", "committed-prefix", "vacuity", "stats")
 """Those that judge the topics of all parts."""

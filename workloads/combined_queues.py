@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from workloads.combined import Combined, Part
-from workloads.everything_clients import EverythingClients
-from workloads.queue_push import QueuePush
+from shaketable.workloads.combined import Combined, Part
+from shaketable.workloads.everything_clients import EverythingClients
+from shaketable.workloads.queue_push import QueuePush
 
 
 class EveryQueueClient(Combined):

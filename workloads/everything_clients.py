@@ -5,8 +5,8 @@ Source: the workloads queue-* beside it.
 
 from __future__ import annotations
 
-from workloads.message_queue import QueueWorkload
-from workloads.queue_shape import BATCH_MAX, DELAYS_MS, HOLD_S, TAGS, Shape
+from shaketable.workloads.message_queue import QueueWorkload
+from shaketable.workloads.queue_shape import BATCH_MAX, DELAYS_MS, HOLD_S, TAGS, Shape
 
 
 class EverythingClients(QueueWorkload):

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from harness.clients import ALL_SPAN, KeyedClient
-from harness.plugins import Answer, Operation
-from workloads.queue_shape import Shape
+from shaketable.harness.clients import ALL_SPAN, KeyedClient
+from shaketable.harness.plugins import Answer, Operation
+from shaketable.workloads.queue_shape import Shape
 
 FINAL_RANGES_MAX: Final = 64
 """Ranges of values that are asked for in each queue in the end, spread over all there were."""

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Final, Self
 
-from harness.draw import draw
-from harness.errors import HarnessError
-from harness.generators.keys import KeySpread
-from harness.groups import GroupClient
-from harness.plugins import Answer, Json, Operation, TargetClient
-from workloads.key_questions import Greatest
-from workloads.misrequests import Unasked
-from workloads.queue_consumer import ORDERED, ORDERED_END, TOPIC, Consumer
-from workloads.queue_shape import DELETE, FOUND, PRODUCED, Shape
+from shaketable.harness.draw import draw
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.generators.keys import KeySpread
+from shaketable.harness.groups import GroupClient
+from shaketable.harness.plugins import Answer, Json, Operation, TargetClient
+from shaketable.workloads.key_questions import Greatest
+from shaketable.workloads.misrequests import Unasked
+from shaketable.workloads.queue_consumer import ORDERED, ORDERED_END, TOPIC, Consumer
+from shaketable.workloads.queue_shape import DELETE, FOUND, PRODUCED, Shape
 
 __all__ = ["TOPIC", "QueueWorkload"]
 

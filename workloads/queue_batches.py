@@ -5,8 +5,8 @@ Source: RocketMQ's SEND_BATCH_MESSAGE, and subscriptions by TAG (FilterAPI).
 
 from __future__ import annotations
 
-from workloads.message_queue import QueueWorkload
-from workloads.queue_shape import BATCH_MAX, TAGS, Shape
+from shaketable.workloads.message_queue import QueueWorkload
+from shaketable.workloads.queue_shape import BATCH_MAX, TAGS, Shape
 
 
 class QueueBatches(QueueWorkload):

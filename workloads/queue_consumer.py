@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from harness.clients import (
+from shaketable.harness.clients import (
     BatchingClient,
     DelayingClient,
     ErringClient,
@@ -23,12 +23,12 @@ from harness.clients import (
     OperatingClient,
     TaggingClient,
 )
-from harness.errors import DefiniteError
-from harness.groups import GroupClient
-from harness.plugins import Answer, Operation
-from workloads.key_questions import Greatest, KeyQuestions
-from workloads.misrequests import Unasked
-from workloads.queue_shape import (
+from shaketable.harness.errors import DefiniteError
+from shaketable.harness.groups import GroupClient
+from shaketable.harness.plugins import Answer, Operation
+from shaketable.workloads.key_questions import Greatest, KeyQuestions
+from shaketable.workloads.misrequests import Unasked
+from shaketable.workloads.queue_shape import (
     DELETE,
     DRAIN_HOLD_S,
     MISREQUEST,

@@ -5,8 +5,8 @@ Source: RocketMQ's delay levels (ScheduleMessageService).
 
 from __future__ import annotations
 
-from workloads.message_queue import QueueWorkload
-from workloads.queue_shape import DELAYS_MS, Shape
+from shaketable.workloads.message_queue import QueueWorkload
+from shaketable.workloads.queue_shape import DELAYS_MS, Shape
 
 
 class QueueDelays(QueueWorkload):

@@ -5,8 +5,8 @@ Source: RocketMQ's long polling (PullRequestHoldService).
 
 from __future__ import annotations
 
-from workloads.message_queue import QueueWorkload
-from workloads.queue_shape import HOLD_S, Shape
+from shaketable.workloads.message_queue import QueueWorkload
+from shaketable.workloads.queue_shape import HOLD_S, Shape
 
 
 class QueueHeld(QueueWorkload):

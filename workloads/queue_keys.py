@@ -5,8 +5,8 @@ Source: RocketMQ's QUERY_MESSAGE and VIEW_MESSAGE_BY_ID, MQAdmin.queryMessage an
 
 from __future__ import annotations
 
-from workloads.message_queue import QueueWorkload
-from workloads.queue_shape import Shape
+from shaketable.workloads.message_queue import QueueWorkload
+from shaketable.workloads.queue_shape import Shape
 
 
 class QueueKeys(QueueWorkload):

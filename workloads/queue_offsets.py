@@ -5,8 +5,8 @@ Source: RocketMQ's UPDATE_CONSUMER_OFFSET (one-way by default), mqadmin resetOff
 
 from __future__ import annotations
 
-from workloads.message_queue import QueueWorkload
-from workloads.queue_shape import Shape
+from shaketable.workloads.message_queue import QueueWorkload
+from shaketable.workloads.queue_shape import Shape
 
 
 class QueueOffsets(QueueWorkload):

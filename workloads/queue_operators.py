@@ -5,8 +5,8 @@ Source: RocketMQ's mqadmin; jepsen.nemesis.membership, whose operations may be r
 
 from __future__ import annotations
 
-from workloads.message_queue import QueueWorkload
-from workloads.queue_shape import Shape
+from shaketable.workloads.message_queue import QueueWorkload
+from shaketable.workloads.queue_shape import Shape
 
 
 class QueueOperators(QueueWorkload):

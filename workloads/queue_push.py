@@ -11,14 +11,14 @@ from typing import Final, Self
 
 import trio
 
-from harness.clients import FailingClient, HandlingClient, RetryingClient
-from harness.draw import draw
-from harness.errors import DefiniteError, HarnessError
-from harness.generators.keys import KeySpread
-from harness.groups import GroupClient, Handed
-from harness.plugins import Answer, Json, Operation, TargetClient
-from workloads.queue_consumer import TOPIC
-from workloads.queue_retries import Retries, Returning
+from shaketable.harness.clients import FailingClient, HandlingClient, RetryingClient
+from shaketable.harness.draw import draw
+from shaketable.harness.errors import DefiniteError, HarnessError
+from shaketable.harness.generators.keys import KeySpread
+from shaketable.harness.groups import GroupClient, Handed
+from shaketable.harness.plugins import Answer, Json, Operation, TargetClient
+from shaketable.workloads.queue_consumer import TOPIC
+from shaketable.workloads.queue_retries import Retries, Returning
 
 QUEUES_DEFAULT: Final = 5
 """So many that few numbers of consumers divide them evenly."""

@@ -5,7 +5,7 @@ Source: RocketMQ's ConsumeMessageOrderlyService.
 
 from __future__ import annotations
 
-from workloads.queue_push import QueuePush
+from shaketable.workloads.queue_push import QueuePush
 
 
 class QueuePushOrdered(QueuePush):

@@ -11,7 +11,7 @@ from itertools import combinations
 from random import Random
 from typing import Final
 
-from harness.clients import (
+from shaketable.harness.clients import (
     BatchingClient,
     DelayingClient,
     ErringClient,
@@ -22,7 +22,7 @@ from harness.clients import (
     OperatingClient,
     TaggingClient,
 )
-from harness.plugins import Operation
+from shaketable.harness.plugins import Operation
 
 DELETE: Final = "delete-topic"
 MISREQUEST: Final = "misrequest"

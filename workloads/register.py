@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from harness.clients import ConditionalClient, RegisterClient
-from harness.draw import draw
-from harness.generators import (
+from shaketable.harness.clients import ConditionalClient, RegisterClient
+from shaketable.harness.draw import draw
+from shaketable.harness.generators import (
     Context,
     Due,
     Ended,
@@ -22,7 +22,7 @@ from harness.generators import (
     each_client,
     operations,
 )
-from harness.plugins import Answer, Json, Operation, TargetClient, Workload
+from shaketable.harness.plugins import Answer, Json, Operation, TargetClient, Workload
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4

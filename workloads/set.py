@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 
-from harness.clients import PollingClient
-from harness.errors import IndefiniteError
-from harness.generators import (
+from shaketable.harness.clients import PollingClient
+from shaketable.harness.errors import IndefiniteError
+from shaketable.harness.generators import (
     Generator,
     alone,
     limit,
@@ -23,7 +23,7 @@ from harness.generators import (
     until_ok,
     width_of,
 )
-from harness.plugins import Answer, Json, Operation, TargetClient, Workload
+from shaketable.harness.plugins import Answer, Json, Operation, TargetClient, Workload
 
 TOPIC: Final = "shaketable-set"
 QUEUES_A_TOPIC: Final = 16

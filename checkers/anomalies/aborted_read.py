@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from checkers.anomalies.log_rules import (
+from shaketable.checkers.anomalies.log_rules import (
     check_log,
     conclude_log,
     details,
@@ -18,10 +18,10 @@ from checkers.anomalies.log_rules import (
     told_read,
     told_send,
 )
-from checkers.anomalies.observations import NOWHERE, Log, senders
-from checkers.findings import Findings
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.observations import NOWHERE, Log, senders
+from shaketable.checkers.findings import Findings
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME = "aborted-read"
 G1A = "G1a"

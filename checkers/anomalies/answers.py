@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.anomalies.observations import NEVER, Bools, Ints, is_valid, whole_numbers
+from shaketable.checkers.anomalies.observations import NEVER, Bools, Ints, is_valid, whole_numbers
 
 UNANSWERED: Final = ("commit-oneway",)
 """Operations that nobody answers: ok says that it was sent, the outcome is unknown."""

@@ -12,13 +12,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from checkers.anomalies.answers import COMMITTING, Answers
-from checkers.anomalies.log_rules import conclude, details
-from checkers.anomalies.observations import NEVER, NOWHERE, Ints
-from checkers.anomalies.oneway_commits import Fates, fates_of
-from checkers.findings import Findings, gather
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.answers import COMMITTING, Answers
+from shaketable.checkers.anomalies.log_rules import conclude, details
+from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Ints
+from shaketable.checkers.anomalies.oneway_commits import Fates, fates_of
+from shaketable.checkers.findings import Findings, gather
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME: Final = "consumer-offsets"
 BACK, AHEAD = "offset-went-back", "offset-ran-ahead"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checkers.anomalies.observations import NEVER, NOWHERE, Bools, Ints, Log
+from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Bools, Ints, Log
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Final
 import networkx as nx
 import numpy as np
 
-from checkers.anomalies.dependencies import (
+from shaketable.checkers.anomalies.dependencies import (
     PROCESS,
     REALTIME,
     WR,
@@ -30,8 +30,8 @@ from checkers.anomalies.dependencies import (
     process_edges,
     realtime_edges,
 )
-from checkers.anomalies.observations import Ints, Log
-from checkers.kernels.components import components
+from shaketable.checkers.anomalies.observations import Ints, Log
+from shaketable.checkers.kernels.components import components
 
 LEVELS: Final = (
     ("G0", frozenset((WW,))),

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from checkers.anomalies.cycle_search import Cycle, Link, Searched, search
-from checkers.anomalies.dependencies import PROCESS, WR, WW
-from checkers.anomalies.log_rules import REPEATED_SHOWN_MAX, conclude_log, details
-from checkers.anomalies.observations import Log, load_log
-from checkers.findings import Findings
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.cycle_search import Cycle, Link, Searched, search
+from shaketable.checkers.anomalies.dependencies import PROCESS, WR, WW
+from shaketable.checkers.anomalies.log_rules import REPEATED_SHOWN_MAX, conclude_log, details
+from shaketable.checkers.anomalies.observations import Log, load_log
+from shaketable.checkers.findings import Findings
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME: Final = "cycles"
 

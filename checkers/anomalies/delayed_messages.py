@@ -15,15 +15,19 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from checkers.anomalies.answers import Answers
-from checkers.anomalies.consumer_steps import blanks_from, known_offsets, running_greatest
-from checkers.anomalies.log_rules import conclude, details, finding, told_read
-from checkers.anomalies.observations import NEVER, NOWHERE, Bools, Ints, Log, load_log
-from checkers.anomalies.quiet_times import quiet_since
-from checkers.findings import Findings, gather
-from harness.plugins import CheckContext
-from harness.promises import FAULTS_OF_CLOCKS
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.answers import Answers
+from shaketable.checkers.anomalies.consumer_steps import (
+    blanks_from,
+    known_offsets,
+    running_greatest,
+)
+from shaketable.checkers.anomalies.log_rules import conclude, details, finding, told_read
+from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Bools, Ints, Log, load_log
+from shaketable.checkers.anomalies.quiet_times import quiet_since
+from shaketable.checkers.findings import Findings, gather
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.promises import FAULTS_OF_CLOCKS
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME: Final = "delayed-messages"
 EARLY, LATE, LOST = "early-delivery", "late-delivery", "lost-message"

@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from checkers.anomalies.observations import NEVER, NOWHERE, Ints, Log, senders
+from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Ints, Log, senders
 
 WW, WR, PROCESS, REALTIME = "ww", "wr", "process", "realtime"
 DEPENDENCIES: Final = (WW, WR)

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from checkers.anomalies.inconsistent_offsets import Sightings
-from checkers.anomalies.log_rules import check_log, conclude_log, details, finding
-from checkers.anomalies.observations import Log
-from checkers.findings import Findings
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.inconsistent_offsets import Sightings
+from shaketable.checkers.anomalies.log_rules import check_log, conclude_log, details, finding
+from shaketable.checkers.anomalies.observations import Log
+from shaketable.checkers.findings import Findings
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME = "duplicate"
 DELIVERED_TWICE = "duplicate-delivery"

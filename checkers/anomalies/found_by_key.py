@@ -18,14 +18,21 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from checkers.anomalies.answers import Answers
-from checkers.anomalies.log_rules import conclude, details
-from checkers.anomalies.observations import NEVER, NOWHERE, Bools, Ints, is_valid, whole_numbers
-from checkers.anomalies.quiet_times import disturbances
-from checkers.findings import Findings, gather
-from harness.clients import FOUND_MAX
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.answers import Answers
+from shaketable.checkers.anomalies.log_rules import conclude, details
+from shaketable.checkers.anomalies.observations import (
+    NEVER,
+    NOWHERE,
+    Bools,
+    Ints,
+    is_valid,
+    whole_numbers,
+)
+from shaketable.checkers.anomalies.quiet_times import disturbances
+from shaketable.checkers.findings import Findings, gather
+from shaketable.harness.clients import FOUND_MAX
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME: Final = "found-by-key"
 UNWANTED, MISSED = "unwanted-key", "missed-key"

@@ -21,12 +21,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from checkers.anomalies.aborted_read import aborted_reads
-from checkers.anomalies.answers import COMMITTING, Answers
-from checkers.anomalies.consumer_steps import running_greatest, spans_of
-from checkers.anomalies.duplicate import duplicates
-from checkers.anomalies.inconsistent_offsets import inconsistent_offsets
-from checkers.anomalies.log_rules import (
+from shaketable.checkers.anomalies.aborted_read import aborted_reads
+from shaketable.checkers.anomalies.answers import COMMITTING, Answers
+from shaketable.checkers.anomalies.consumer_steps import running_greatest, spans_of
+from shaketable.checkers.anomalies.duplicate import duplicates
+from shaketable.checkers.anomalies.inconsistent_offsets import inconsistent_offsets
+from shaketable.checkers.anomalies.log_rules import (
     check_log,
     conclude,
     details,
@@ -35,14 +35,22 @@ from checkers.anomalies.log_rules import (
     told_read,
     told_send,
 )
-from checkers.anomalies.lost_write import blank_behind
-from checkers.anomalies.nonmonotonic_poll import nonmonotonic_polls
-from checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
-from checkers.anomalies.observations import NOWHERE, Bools, Ints, Log, Reads, Starts, senders
-from checkers.anomalies.poll_skip import poll_skips
-from checkers.findings import Findings, gather
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.lost_write import blank_behind
+from shaketable.checkers.anomalies.nonmonotonic_poll import nonmonotonic_polls
+from shaketable.checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
+from shaketable.checkers.anomalies.observations import (
+    NOWHERE,
+    Bools,
+    Ints,
+    Log,
+    Reads,
+    Starts,
+    senders,
+)
+from shaketable.checkers.anomalies.poll_skip import poll_skips
+from shaketable.checkers.findings import Findings, gather
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME: Final = "group-delivery"
 LOST, OUT_OF_ORDER, AGAIN = "lost-message", "out-of-order", "redelivered-committed"

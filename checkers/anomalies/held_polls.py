@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.anomalies.answers import UNANSWERED, Answers
-from checkers.anomalies.consumer_steps import running_greatest
-from checkers.anomalies.log_rules import conclude, details, finding, told_send
-from checkers.anomalies.observations import (
+from shaketable.checkers.anomalies.answers import UNANSWERED, Answers
+from shaketable.checkers.anomalies.consumer_steps import running_greatest
+from shaketable.checkers.anomalies.log_rules import conclude, details, finding, told_send
+from shaketable.checkers.anomalies.observations import (
     NEVER,
     STARTS,
     Bools,
@@ -29,10 +29,10 @@ from checkers.anomalies.observations import (
     load_log,
     whole_numbers,
 )
-from checkers.anomalies.quiet_times import quiet_since
-from checkers.findings import Findings, gather
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.quiet_times import quiet_since
+from shaketable.checkers.findings import Findings, gather
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME: Final = "held-polls"
 LATE: Final = "late-delivery"

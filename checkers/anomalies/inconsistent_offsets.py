@@ -10,17 +10,17 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from checkers.anomalies.log_rules import (
+from shaketable.checkers.anomalies.log_rules import (
     check_log,
     conclude_log,
     details,
     finding,
     told_read,
 )
-from checkers.anomalies.observations import Ints, Log
-from checkers.findings import Findings
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.observations import Ints, Log
+from shaketable.checkers.findings import Findings
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME = "inconsistent-offsets"
 

@@ -10,17 +10,17 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from checkers.anomalies.aborted_read import aborted_reads
-from checkers.anomalies.duplicate import duplicates
-from checkers.anomalies.inconsistent_offsets import inconsistent_offsets
-from checkers.anomalies.log_rules import check_log, conclude_log
-from checkers.anomalies.lost_write import lost_writes
-from checkers.anomalies.nonmonotonic_poll import nonmonotonic_polls
-from checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
-from checkers.anomalies.poll_skip import poll_skips
-from checkers.anomalies.unseen import unseen
-from harness.plugins import CheckContext
-from harness.verdict import Verdict
+from shaketable.checkers.anomalies.aborted_read import aborted_reads
+from shaketable.checkers.anomalies.duplicate import duplicates
+from shaketable.checkers.anomalies.inconsistent_offsets import inconsistent_offsets
+from shaketable.checkers.anomalies.log_rules import check_log, conclude_log
+from shaketable.checkers.anomalies.lost_write import lost_writes
+from shaketable.checkers.anomalies.nonmonotonic_poll import nonmonotonic_polls
+from shaketable.checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
+from shaketable.checkers.anomalies.poll_skip import poll_skips
+from shaketable.checkers.anomalies.unseen import unseen
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Verdict
 
 NAME = "log-anomalies"
 RULES = (

@@ -8,11 +8,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from checkers.anomalies.observations import NEVER, NOWHERE, Log, Reads, load_log
-from checkers.anomalies.promises import NEEDS_ALL_EVENTS, why_not_promised
-from checkers.findings import Findings, Gathered, gather, name_of, settle, windows_at
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Log, Reads, load_log
+from shaketable.checkers.anomalies.promises import NEEDS_ALL_EVENTS, why_not_promised
+from shaketable.checkers.findings import Findings, Gathered, gather, name_of, settle, windows_at
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 REPEATED_SHOWN_MAX: Final = 5
 """Repeated values of one log that the verdict names."""

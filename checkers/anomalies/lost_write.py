@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from checkers.anomalies.consumer_steps import blanks_from, running_greatest, spans_of
-from checkers.anomalies.log_rules import (
+from shaketable.checkers.anomalies.consumer_steps import blanks_from, running_greatest, spans_of
+from shaketable.checkers.anomalies.log_rules import (
     check_log,
     conclude_log,
     details,
@@ -20,10 +20,10 @@ from checkers.anomalies.log_rules import (
     told_read,
     told_send,
 )
-from checkers.anomalies.observations import NEVER, NOWHERE, Ints, Log
-from checkers.findings import Findings
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Ints, Log
+from shaketable.checkers.findings import Findings
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME = "lost-write"
 

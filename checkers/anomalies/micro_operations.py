@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.anomalies.observations import TRANSACTION
-from harness.history.schema import OPERATIONS
+from shaketable.checkers.anomalies.observations import TRANSACTION
+from shaketable.harness.history.schema import OPERATIONS
 
 
 def explode(operations: pa.Table) -> pa.Table:

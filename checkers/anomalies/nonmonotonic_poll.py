@@ -10,12 +10,18 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from checkers.anomalies.consumer_steps import operations_of, steps_of, told_step
-from checkers.anomalies.log_rules import check_log, conclude_log, details, finding, told_read
-from checkers.anomalies.observations import Log
-from checkers.findings import Findings
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.consumer_steps import operations_of, steps_of, told_step
+from shaketable.checkers.anomalies.log_rules import (
+    check_log,
+    conclude_log,
+    details,
+    finding,
+    told_read,
+)
+from shaketable.checkers.anomalies.observations import Log
+from shaketable.checkers.findings import Findings
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME = "nonmonotonic-poll"
 INSIDE = "int-nonmonotonic-poll"

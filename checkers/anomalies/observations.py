@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.anomalies.promises import BATCHES, DELAYS, READS, SENDS
+from shaketable.checkers.anomalies.promises import BATCHES, DELAYS, READS, SENDS
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from checkers.anomalies.answers import UNANSWERED, Answers
-from checkers.anomalies.observations import NEVER, Bools, Ints
-from checkers.anomalies.quiet_times import quiet_since
-from harness.plugins import CheckContext
+from shaketable.checkers.anomalies.answers import UNANSWERED, Answers
+from shaketable.checkers.anomalies.observations import NEVER, Bools, Ints
+from shaketable.checkers.anomalies.quiet_times import quiet_since
+from shaketable.harness.plugins import CheckContext
 
 GAP_NS: Final = 250_000_000
 """So long after it was sent a one-way commit has taken effect where nothing is in its way."""

@@ -21,13 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.anomalies.aborted_read import aborted_reads
-from checkers.anomalies.answers import Answers
-from checkers.anomalies.duplicate import duplicates
-from checkers.anomalies.group_delivery import LOST, OUT_OF_ORDER
-from checkers.anomalies.held_polls import LATE
-from checkers.anomalies.inconsistent_offsets import inconsistent_offsets
-from checkers.anomalies.log_rules import (
+from shaketable.checkers.anomalies.aborted_read import aborted_reads
+from shaketable.checkers.anomalies.answers import Answers
+from shaketable.checkers.anomalies.duplicate import duplicates
+from shaketable.checkers.anomalies.group_delivery import LOST, OUT_OF_ORDER
+from shaketable.checkers.anomalies.held_polls import LATE
+from shaketable.checkers.anomalies.inconsistent_offsets import inconsistent_offsets
+from shaketable.checkers.anomalies.log_rules import (
     check_log,
     conclude,
     details,
@@ -35,8 +35,8 @@ from checkers.anomalies.log_rules import (
     repeated_values,
     told_send,
 )
-from checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
-from checkers.anomalies.observations import (
+from shaketable.checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
+from shaketable.checkers.anomalies.observations import (
     HANDLES,
     NEVER,
     NOWHERE,
@@ -46,10 +46,10 @@ from checkers.anomalies.observations import (
     is_valid,
     whole_numbers,
 )
-from checkers.anomalies.quiet_times import quiet_since
-from checkers.findings import Findings, gather
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.quiet_times import quiet_since
+from shaketable.checkers.findings import Findings, gather
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME: Final = "push-delivery"
 BOUND_NS: Final = 15_000_000_000

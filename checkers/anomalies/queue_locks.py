@@ -15,11 +15,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from checkers.anomalies.log_rules import conclude, details
-from checkers.anomalies.quiet_times import RECOVERY_NS, disturbances
-from checkers.findings import Findings, gather
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.log_rules import conclude, details
+from shaketable.checkers.anomalies.quiet_times import RECOVERY_NS, disturbances
+from shaketable.checkers.findings import Findings, gather
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME: Final = "queue-locks"
 OVERLAP: Final = "lock-overlap"

@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.anomalies.answers import Answers
-from checkers.anomalies.log_rules import conclude, details
-from checkers.anomalies.observations import NEVER, Bools, Ints, is_valid, whole_numbers
-from checkers.anomalies.quiet_times import quiet_since
-from checkers.findings import Findings, gather
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.answers import Answers
+from shaketable.checkers.anomalies.log_rules import conclude, details
+from shaketable.checkers.anomalies.observations import NEVER, Bools, Ints, is_valid, whole_numbers
+from shaketable.checkers.anomalies.quiet_times import quiet_since
+from shaketable.checkers.findings import Findings, gather
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME: Final = "refusals"
 DONE, WRONG, SILENT = "not-refused", "wrong-refusal", "no-answer"

@@ -26,16 +26,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.anomalies.delayed_messages import EARLY, EARLY_MAX_NS, LATE, LOST, under_clock_faults
-from checkers.anomalies.log_rules import conclude, details
-from checkers.anomalies.observations import NEVER
-from checkers.anomalies.promises import why_not_promised
-from checkers.anomalies.push_delivery import BOUND_NS
-from checkers.anomalies.quiet_times import quiet_since
-from checkers.findings import Findings, gather
-from harness.groups import DEAD, RETRY
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.delayed_messages import (
+    EARLY,
+    EARLY_MAX_NS,
+    LATE,
+    LOST,
+    under_clock_faults,
+)
+from shaketable.checkers.anomalies.log_rules import conclude, details
+from shaketable.checkers.anomalies.observations import NEVER
+from shaketable.checkers.anomalies.promises import why_not_promised
+from shaketable.checkers.anomalies.push_delivery import BOUND_NS
+from shaketable.checkers.anomalies.quiet_times import quiet_since
+from shaketable.checkers.findings import Findings, gather
+from shaketable.harness.groups import DEAD, RETRY
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME: Final = "retried-messages"
 WRONG_ATTEMPT: Final = "wrong-attempt"

@@ -11,11 +11,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.anomalies.cycles import check_cycles, conclude_cycles
-from checkers.anomalies.micro_operations import explode
-from checkers.anomalies.observations import load_log
-from harness.plugins import CheckContext
-from harness.verdict import Verdict
+from shaketable.checkers.anomalies.cycles import check_cycles, conclude_cycles
+from shaketable.checkers.anomalies.micro_operations import explode
+from shaketable.checkers.anomalies.observations import load_log
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Verdict
 
 NAME: Final = "transaction-cycles"
 

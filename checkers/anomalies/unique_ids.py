@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from checkers.anomalies.answers import Answers
-from checkers.anomalies.log_rules import conclude, details
-from checkers.findings import Findings, gather
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.answers import Answers
+from shaketable.checkers.anomalies.log_rules import conclude, details
+from shaketable.checkers.findings import Findings, gather
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME: Final = "unique-ids"
 REPEATED: Final = "repeated-id"

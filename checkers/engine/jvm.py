@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from harness.errors import HarnessError
+from shaketable.harness.errors import HarnessError
 
 BOOT_TIMEOUT_S = 90.0
 """How long the JVM may take until it says where it listens."""

@@ -15,9 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.errors import HarnessError
-from harness.history.operation_files import FileKeys, read_keys
-from harness.history.schema import OPERATIONS, OPERATIONS_CODED
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history.operation_files import FileKeys, read_keys
+from shaketable.harness.history.schema import OPERATIONS, OPERATIONS_CODED
 
 TASK_ROWS_MIN = 500_000
 TASK_ROWS_MAX = 5_000_000

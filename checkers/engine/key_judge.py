@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from checkers.engine.judge import NOT_JUDGED, TAGGED, judged, lost, tagged
-from harness.history.schema import FINDINGS, OPERATIONS
-from harness.plugins import CheckContext, Checker, KeysChecker
+from shaketable.checkers.engine.judge import NOT_JUDGED, TAGGED, judged, lost, tagged
+from shaketable.harness.history.schema import FINDINGS, OPERATIONS
+from shaketable.harness.plugins import CheckContext, Checker, KeysChecker
 
 TIMES = "times"
 """Kind of the row, of no checker, that says what a task spent its time on (Spent)."""

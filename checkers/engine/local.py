@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.engine.job import CheckJob, Progress, no_progress, with_clock
-from checkers.engine.judge import (
+from shaketable.checkers.engine.job import CheckJob, Progress, no_progress, with_clock
+from shaketable.checkers.engine.judge import (
     BUCKET_ENTRIES,
     PARTITIONS,
     SCHEMAS,
@@ -29,13 +29,13 @@ from checkers.engine.judge import (
     reads_on,
     without_unreadable,
 )
-from checkers.engine.key_files import coded, plan, read_files
-from checkers.engine.key_judge import judge_tables, split_times
-from checkers.engine.local_processes import judge_in_processes
-from checkers.engine.log_evidence import with_log_evidence
-from harness.history.schema import ENTRIES, OPERATIONS
-from harness.plugins import Checker
-from harness.verdict import Verdict
+from shaketable.checkers.engine.key_files import coded, plan, read_files
+from shaketable.checkers.engine.key_judge import judge_tables, split_times
+from shaketable.checkers.engine.local_processes import judge_in_processes
+from shaketable.checkers.engine.log_evidence import with_log_evidence
+from shaketable.harness.history.schema import ENTRIES, OPERATIONS
+from shaketable.harness.plugins import Checker
+from shaketable.harness.verdict import Verdict
 
 ROWS_FOR_PROCESSES = 2_000_000
 """Operations from which on it pays to start processes that judge them side by side."""

@@ -18,12 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.engine.judge import CRASHED, NOT_JUDGED, lost
-from checkers.engine.key_files import Task, read_files
-from checkers.engine.key_judge import judge_tables
-from checkers.engine.memory_limit import limited_memory
-from harness.errors import HarnessError
-from harness.plugins import CheckContext, Checker
+from shaketable.checkers.engine.judge import CRASHED, NOT_JUDGED, lost
+from shaketable.checkers.engine.key_files import Task, read_files
+from shaketable.checkers.engine.key_judge import judge_tables
+from shaketable.checkers.engine.memory_limit import limited_memory
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.plugins import CheckContext, Checker
 
 GRACE_S = 0.4
 """How long after a deadline a process may go on: checkers end by themselves."""

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from checkers.engine.job import CheckJob, Progress
-from checkers.evidence.answers import marks
-from checkers.evidence.node_logs import Held, held_in_logs
-from checkers.models.values import Values
-from harness.history.schema import ENTRIES
-from harness.plugins import Checker
+from shaketable.checkers.engine.job import CheckJob, Progress
+from shaketable.checkers.evidence.answers import marks
+from shaketable.checkers.evidence.node_logs import Held, held_in_logs
+from shaketable.checkers.models.values import Values
+from shaketable.harness.history.schema import ENTRIES
+from shaketable.harness.plugins import Checker
 
 ENTRIES_MAX: Final = 2_000_000
 """Entries of all nodes together that are read; longer logs are not asked."""

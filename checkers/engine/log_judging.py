@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from checkers.engine.judge import TAGGED, judged
-from checkers.engine.log_parts import (
+from shaketable.checkers.engine.judge import TAGGED, judged
+from shaketable.checkers.engine.log_parts import (
     APPENDED,
     COPIED,
     COUNTED,
@@ -29,11 +29,11 @@ from checkers.engine.log_parts import (
     WindowChecker,
     deal,
 )
-from checkers.logs.append_fates import STANDING
-from checkers.logs.append_places import places_of
-from checkers.logs.log_part import LogPart, entries_in, load_part
-from harness.history.schema import FINDINGS
-from harness.plugins import CheckContext
+from shaketable.checkers.logs.append_fates import STANDING
+from shaketable.checkers.logs.append_places import places_of
+from shaketable.checkers.logs.log_part import LogPart, entries_in, load_part
+from shaketable.harness.history.schema import FINDINGS
+from shaketable.harness.plugins import CheckContext
 
 UNSETTLED_AT, OTHER_WINDOWS = "unsettled-at", "other-windows"
 """Kinds of rows of TAGGED that are no findings: `operations` has places, or windows."""

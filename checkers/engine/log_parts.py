@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkers.logs.index_windows import WINDOW_ENTRIES, WindowCutter
-from checkers.logs.log_part import (
+from shaketable.checkers.logs.index_windows import WINDOW_ENTRIES, WindowCutter
+from shaketable.checkers.logs.log_part import (
     APPENDS,
     COPIES,
     Bools,
@@ -34,8 +34,8 @@ from checkers.logs.log_part import (
     numbered,
     part_of,
 )
-from harness.history.schema import OPERATIONS
-from harness.plugins import CheckContext
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import CheckContext
 
 PACKED = pa.schema([("part", pa.int64()), ("kind", pa.string()), ("payload", pa.binary())])
 """A table of some kind, or its share that belongs to one part."""

@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.engine.java import Java
-from checkers.engine.job import CheckJob, Progress, no_progress, with_clock
-from checkers.engine.judge import (
+from shaketable.checkers.engine.java import Java
+from shaketable.checkers.engine.job import CheckJob, Progress, no_progress, with_clock
+from shaketable.checkers.engine.judge import (
     CRASHED,
     NOT_JUDGED,
     PARTITIONS,
@@ -29,19 +29,19 @@ from checkers.engine.judge import (
     reads_on,
     without_unreadable,
 )
-from checkers.engine.key_judge import Spent
-from checkers.engine.log_evidence import with_log_evidence
-from checkers.engine.spark_frames import judge_groups, read_operations
-from checkers.engine.spark_guard import Guard
-from checkers.engine.spark_logs import decode_logs, unreadable_logs
-from checkers.engine.spark_operations import judge_by_key
-from checkers.engine.spark_parts import is_split, judge_split
-from checkers.engine.spark_session import Session, first_line
-from harness.errors import HarnessError
-from harness.plugins import Checker
-from harness.verdict import Verdict
+from shaketable.checkers.engine.key_judge import Spent
+from shaketable.checkers.engine.log_evidence import with_log_evidence
+from shaketable.checkers.engine.spark_frames import judge_groups, read_operations
+from shaketable.checkers.engine.spark_guard import Guard
+from shaketable.checkers.engine.spark_logs import decode_logs, unreadable_logs
+from shaketable.checkers.engine.spark_operations import judge_by_key
+from shaketable.checkers.engine.spark_parts import is_split, judge_split
+from shaketable.checkers.engine.spark_session import Session, first_line
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.plugins import Checker
+from shaketable.harness.verdict import Verdict
 
-DAMAGED_INPUT = "harness.errors.HarnessError"
+DAMAGED_INPUT = "shaketable.harness.errors.HarnessError"
 """How an executor's traceback names the error of a file that cannot be read."""
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.engine.judge import BUCKET_ENTRIES, SCHEMAS, TAGGED, judge_partition, needs
-from harness.errors import HarnessError
-from harness.plugins import CheckContext, Checker
+from shaketable.checkers.engine.judge import BUCKET_ENTRIES, SCHEMAS, TAGGED, judge_partition, needs
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.plugins import CheckContext, Checker
 
 _TYPES = {pa.int64(): "bigint", pa.string(): "string", pa.list_(pa.int64()): "array<bigint>"}
 

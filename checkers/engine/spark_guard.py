@@ -7,7 +7,7 @@ import secrets
 import threading
 from typing import Any
 
-from harness.plugins import CheckContext
+from shaketable.harness.plugins import CheckContext
 
 GRACE_S = 0.4
 """How long after a deadline a job may go on: checkers end by themselves and tell what is open."""

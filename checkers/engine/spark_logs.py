@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.engine.job import CheckJob, ReadLog
-from checkers.engine.judge import UNREADABLE
-from checkers.engine.spark_frames import ddl
-from harness.history.schema import ENTRIES
+from shaketable.checkers.engine.job import CheckJob, ReadLog
+from shaketable.checkers.engine.judge import UNREADABLE
+from shaketable.checkers.engine.spark_frames import ddl
+from shaketable.harness.history.schema import ENTRIES
 
 
 def decode_logs(session: Any, job: CheckJob) -> Any:

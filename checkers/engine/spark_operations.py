@@ -17,13 +17,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.engine.job import CheckJob
-from checkers.engine.judge import TAGGED
-from checkers.engine.key_files import Task, coded, plan, read_files
-from checkers.engine.key_judge import Spent, judge_tables, split_times
-from checkers.engine.memory_limit import limited_memory
-from checkers.engine.spark_frames import ddl, read_operations
-from harness.plugins import CheckContext, Checker
+from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.engine.judge import TAGGED
+from shaketable.checkers.engine.key_files import Task, coded, plan, read_files
+from shaketable.checkers.engine.key_judge import Spent, judge_tables, split_times
+from shaketable.checkers.engine.memory_limit import limited_memory
+from shaketable.checkers.engine.spark_frames import ddl, read_operations
+from shaketable.harness.plugins import CheckContext, Checker
 
 WORKERS_UNKNOWN = 16
 """What is taken for the workers behind a Spark Connect server."""

@@ -20,16 +20,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from checkers.engine.job import CheckJob, ReadLog, SegmentedReader
-from checkers.engine.judge import TAGGED
-from checkers.engine.log_judging import (
+from shaketable.checkers.engine.job import CheckJob, ReadLog, SegmentedReader
+from shaketable.checkers.engine.judge import TAGGED
+from shaketable.checkers.engine.log_judging import (
     OTHER_WINDOWS,
     UNSETTLED_AT,
     judge_part,
     judge_places,
     open_places,
 )
-from checkers.engine.log_parts import (
+from shaketable.checkers.engine.log_parts import (
     PACKED,
     RANGE,
     UNREADABLE,
@@ -42,11 +42,11 @@ from checkers.engine.log_parts import (
     pack_log,
     pack_operations,
 )
-from checkers.engine.spark_frames import ddl
-from checkers.logs.append_places import PLACES
-from checkers.logs.index_windows import WINDOW_ENTRIES
-from harness.errors import HarnessError
-from harness.plugins import Checker
+from shaketable.checkers.engine.spark_frames import ddl
+from shaketable.checkers.logs.append_places import PLACES
+from shaketable.checkers.logs.index_windows import WINDOW_ENTRIES
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.plugins import Checker
 
 APPENDS_A_PART = 150_000
 """Operations in a part of values, about: what bounds the memory of judging it."""

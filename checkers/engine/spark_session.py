@@ -11,7 +11,6 @@ Settings and traps: SPARK.md.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 import os
 import shutil
@@ -29,11 +28,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.engine.java import Java, find_java
-from checkers.engine.jvm import Jvm, launch
-from checkers.kernels.shipped import code_kept
-from harness.errors import HarnessError, UsageError
-from harness.marks import scratch_prefix
+import shaketable
+from shaketable.checkers.engine.java import Java, find_java
+from shaketable.checkers.engine.jvm import Jvm, launch
+from shaketable.checkers.kernels.shipped import code_kept
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.marks import scratch_prefix
 
 DRIVER_MEMORY = "2g"
 """Heap of the local JVM. Arrow data and the Python workers are outside of it."""
@@ -41,15 +41,15 @@ DRIVER_MEMORY = "2g"
 LOG_LINES_MAX = 3
 """Lines of Spark's log that an error quotes."""
 
-SHIPPED = ("harness", "checkers", "workloads", "reports", "system")
-"""Packages that executors on other machines need; what is not there is left out."""
+PACKAGE = "shaketable"
+"""What executors on other machines need, whole."""
 
 CONNECT_PORT = 15002
 """Where a Spark Connect server listens unless it is told otherwise."""
 CONNECT_TIMEOUT_S = 10.0
 
-KERNELS = "kernels"
-"""Our folder of kernels, in the package that has it: checkers.kernels.shipped unpacks it."""
+KERNELS = Path("checkers", "kernels")
+"""Our folder of kernels: checkers.kernels.shipped unpacks it."""
 
 _LOG = logging.getLogger(__name__)
 _LOGGING = """\
@@ -257,17 +257,22 @@ def _ship(scratch: Path) -> Path:
     """
     target = scratch / "shaketable-packages.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name in SHIPPED:
-            spec = importlib.util.find_spec(name)
-            if spec is None or spec.origin is None:
-                continue
-            root = Path(spec.origin).parent
-            for path in sorted(root.rglob("*.py")):
-                packed.write(path, Path(name) / path.relative_to(root))
-            for path in code_kept(root / KERNELS):
-                with suppress(FileNotFoundError):  # another process has just forgotten it
-                    packed.write(path, Path(name) / path.relative_to(root))
+        root = Path(shaketable.__file__).parent
+        for path in sorted(_sources(root)):
+            packed.write(path, Path(PACKAGE) / path.relative_to(root))
+        for path in code_kept(root / KERNELS):
+            with suppress(FileNotFoundError):  # another process has just forgotten it
+                packed.write(path, Path(PACKAGE) / path.relative_to(root))
     return target
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    """Find our modules. In a checkout our packages are links, which `rglob` does not follow."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _sources(path)
+        elif path.suffix == ".py":
+            yield path
 
 
 def _require_listener(address: str) -> None:

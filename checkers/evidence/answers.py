@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.models.values import Values
+from shaketable.checkers.models.values import Values
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

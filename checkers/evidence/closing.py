@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from checkers.evidence.node_logs import Held
-from checkers.evidence.resolve import READ, resolve
-from checkers.findings import Gathered
-from checkers.models.values import Values
-from harness.plugins import CheckContext
-from harness.verdict import Verdict
+from shaketable.checkers.evidence.node_logs import Held
+from shaketable.checkers.evidence.resolve import READ, resolve
+from shaketable.checkers.findings import Gathered
+from shaketable.checkers.models.values import Values
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Verdict
 
 BY_READS: Final = "closed_by_reads"
 BY_LOGS: Final = "closed_by_logs"

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.evidence.offset_map import AckedAppends, NodeOffsets, map_of
+from shaketable.checkers.evidence.offset_map import AckedAppends, NodeOffsets, map_of
 
 FORMAT: Final = 1
 PLACES_MAX: Final = 80

@@ -37,10 +37,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.evidence.answers import Answers, Bools, Ints, marks
-from checkers.evidence.node_logs import Held, held_in_logs
-from checkers.models.values import LOG, QUEUE, REGISTER, SET, Values
-from harness.plugins import CheckContext
+from shaketable.checkers.evidence.answers import Answers, Bools, Ints, marks
+from shaketable.checkers.evidence.node_logs import Held, held_in_logs
+from shaketable.checkers.models.values import LOG, QUEUE, REGISTER, SET, Values
+from shaketable.harness.plugins import CheckContext
 
 __all__ = ["CITATIONS", "LOG", "QUEUE", "REGISTER", "SET", "Values", "resolve"]
 

@@ -3,6 +3,6 @@
 from pathlib import Path
 
 if not Path(__file__).is_file():  # in the zip file that Spark ships to executors
-    from checkers.kernels.shipped import unpacked
+    from shaketable.checkers.kernels.shipped import unpacked
 
     __path__ = [unpacked(__file__), *__path__]

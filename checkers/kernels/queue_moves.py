@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from checkers.kernels.compiled import bare, compiled, inlined
-from checkers.kernels.heap import MERIT, drop_first, rise, swap
-from checkers.kernels.queue_arrays import (
+from shaketable.checkers.kernels.heap import MERIT, drop_first, rise, swap
+from shaketable.checkers.kernels.queue_arrays import (
     AFTER,
     CALLED,
     COST,
@@ -34,6 +33,7 @@ from checkers.kernels.queue_arrays import (
     Int64s,
     Pairs,
 )
+from shaketable.harness.compiled import bare, compiled, inlined
 
 
 @inlined

@@ -32,8 +32,7 @@ reductions are fuzzed against brute force.
 
 from __future__ import annotations
 
-from checkers.kernels.compiled import bare, compiled, inlined
-from checkers.kernels.queue_arrays import (
+from shaketable.checkers.kernels.queue_arrays import (
     AFTER,
     COST,
     DEEPEST,
@@ -66,8 +65,15 @@ from checkers.kernels.queue_arrays import (
     TOP,
     Pairs,
 )
-from checkers.kernels.queue_moves import push_moves, resume
-from checkers.kernels.queue_places import displace, first_return, is_new, place, place_empties
+from shaketable.checkers.kernels.queue_moves import push_moves, resume
+from shaketable.checkers.kernels.queue_places import (
+    displace,
+    first_return,
+    is_new,
+    place,
+    place_empties,
+)
+from shaketable.harness.compiled import bare, compiled, inlined
 
 
 @inlined

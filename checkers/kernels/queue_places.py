@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.compiled import inlined
-from checkers.kernels.queue_arrays import (
+from shaketable.checkers.kernels.queue_arrays import (
     ANY,
     CALLED,
     EMPTIES_PLACED,
@@ -22,7 +21,8 @@ from checkers.kernels.queue_arrays import (
     Int64s,
     Pairs,
 )
-from checkers.kernels.search_steps import mix
+from shaketable.checkers.kernels.search_steps import mix
+from shaketable.harness.compiled import inlined
 
 
 @inlined

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.compiled import bare, compiled, inlined
-from checkers.kernels.search_arrays import (
+from shaketable.checkers.kernels.search_arrays import (
     AT,
     BEST,
     CALL,
@@ -67,11 +66,18 @@ from checkers.kernels.search_arrays import (
     History,
     Steps,
 )
-from checkers.kernels.search_cursor import move_to, step_forward
-from checkers.kernels.search_history import VALUE
-from checkers.kernels.search_memo import add_node, is_covered, spend
-from checkers.kernels.search_moves import has, is_doomed, is_useful, list_moves, push_moves
-from checkers.kernels.search_steps import step
+from shaketable.checkers.kernels.search_cursor import move_to, step_forward
+from shaketable.checkers.kernels.search_history import VALUE
+from shaketable.checkers.kernels.search_memo import add_node, is_covered, spend
+from shaketable.checkers.kernels.search_moves import (
+    has,
+    is_doomed,
+    is_useful,
+    list_moves,
+    push_moves,
+)
+from shaketable.checkers.kernels.search_steps import step
+from shaketable.harness.compiled import bare, compiled, inlined
 
 
 @inlined

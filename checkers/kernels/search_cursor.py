@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.compiled import bare, inlined
-from checkers.kernels.search_arrays import (
+from shaketable.checkers.kernels.search_arrays import (
     ABOUT,
     AT,
     BEHIND,
@@ -30,6 +29,7 @@ from checkers.kernels.search_arrays import (
     Cursor,
     History,
 )
+from shaketable.harness.compiled import bare, inlined
 
 
 @inlined

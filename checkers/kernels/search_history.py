@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.compiled import compiled, inlined
-from checkers.kernels.search_arrays import (
+from shaketable.checkers.kernels.search_arrays import (
     ABOUT,
     BEHIND,
     CALL,
@@ -44,6 +43,7 @@ from checkers.kernels.search_arrays import (
     Int32s,
     Int64s,
 )
+from shaketable.harness.compiled import compiled, inlined
 
 VALUE = 1
 """problem.Family.VALUE."""

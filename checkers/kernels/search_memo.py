@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.compiled import bare, compiled, inlined
-from checkers.kernels.search_arrays import (
+from shaketable.checkers.kernels.search_arrays import (
     BEST,
     CHAIN,
     COVERED,
@@ -28,7 +27,8 @@ from checkers.kernels.search_arrays import (
     History,
     Int32s,
 )
-from checkers.kernels.search_steps import mix
+from shaketable.checkers.kernels.search_steps import mix
+from shaketable.harness.compiled import bare, compiled, inlined
 
 Node = tuple[int, int, int, int]
 """Event, state, row of used unknown outcomes, flags. The masks are in Cursor.child."""

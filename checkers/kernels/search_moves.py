@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.compiled import bare, inlined
-from checkers.kernels.search_arrays import (
+from shaketable.checkers.kernels.search_arrays import (
     CALLED,
     CODE,
     DROP,
@@ -47,8 +46,9 @@ from checkers.kernels.search_arrays import (
     Steps,
     Words,
 )
-from checkers.kernels.search_history import CAS, READ, VALUE, takes
-from checkers.kernels.search_steps import step
+from shaketable.checkers.kernels.search_history import CAS, READ, VALUE, takes
+from shaketable.checkers.kernels.search_steps import step
+from shaketable.harness.compiled import bare, inlined
 
 PLENTY = 2**40
 """How often a window may use one of unknown outcome."""

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from checkers.kernels.compiled import bare, compiled, inlined
-from checkers.kernels.search_arrays import (
+from shaketable.checkers.kernels.search_arrays import (
     CODE,
     FAMILY,
     FILLED,
@@ -23,7 +22,8 @@ from checkers.kernels.search_arrays import (
     Int64s,
     Steps,
 )
-from checkers.kernels.search_history import CAS, READ, VALUE, WRITE
+from shaketable.checkers.kernels.search_history import CAS, READ, VALUE, WRITE
+from shaketable.harness.compiled import bare, compiled, inlined
 
 
 @inlined

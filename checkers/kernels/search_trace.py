@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.compiled import bare, compiled, inlined
-from checkers.kernels.search_arrays import (
+from shaketable.checkers.kernels.search_arrays import (
     AT,
     CALL,
     DROP,
@@ -34,8 +33,9 @@ from checkers.kernels.search_arrays import (
     Int64s,
     Steps,
 )
-from checkers.kernels.search_cursor import move_to, step_forward
-from checkers.kernels.search_steps import mix, step
+from shaketable.checkers.kernels.search_cursor import move_to, step_forward
+from shaketable.checkers.kernels.search_steps import mix, step
+from shaketable.harness.compiled import bare, compiled, inlined
 
 NOT_ABSORBED = -1
 NEVER_NAMED = -2

@@ -8,9 +8,8 @@ counterexample. Where it can, nothing is proven, and a wider one is tried.
 
 from __future__ import annotations
 
-from checkers.kernels.compiled import bare, compiled, inlined
-from checkers.kernels.search import run_on
-from checkers.kernels.search_arrays import (
+from shaketable.checkers.kernels.search import run_on
+from shaketable.checkers.kernels.search_arrays import (
     FIRST_MADE,
     IS_WINDOW,
     LAST_NEED,
@@ -36,8 +35,9 @@ from checkers.kernels.search_arrays import (
     Int64s,
     Steps,
 )
-from checkers.kernels.search_cursor import move_to
-from checkers.kernels.search_memo import forget
+from shaketable.checkers.kernels.search_cursor import move_to
+from shaketable.checkers.kernels.search_memo import forget
+from shaketable.harness.compiled import bare, compiled, inlined
 
 # ---- what a quest is at
 PHASE = 0

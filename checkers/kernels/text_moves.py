@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from checkers.kernels.compiled import bare, inlined
-from checkers.kernels.heap import MERIT, drop_first, rise, swap
-from checkers.kernels.text_arrays import (
+from shaketable.checkers.kernels.heap import MERIT, drop_first, rise, swap
+from shaketable.checkers.kernels.text_arrays import (
     AFTER,
     ANYTHING,
     APPENDS,
@@ -52,7 +51,8 @@ from checkers.kernels.text_arrays import (
     WINDOW,
     Texts,
 )
-from checkers.kernels.text_places import first_return, junk_of
+from shaketable.checkers.kernels.text_places import first_return, junk_of
+from shaketable.harness.compiled import bare, inlined
 
 # ---- classes of what may come next, the best first
 TO_GOAL = 0

@@ -58,8 +58,7 @@ order in which choices are tried. The reductions are fuzzed against brute force.
 
 from __future__ import annotations
 
-from checkers.kernels.compiled import bare, compiled, inlined
-from checkers.kernels.text_arrays import (
+from shaketable.checkers.kernels.text_arrays import (
     AT_DEPTH,
     COST,
     DEPTH,
@@ -86,8 +85,9 @@ from checkers.kernels.text_arrays import (
     THROUGH,
     Texts,
 )
-from checkers.kernels.text_moves import find_moves, resume
-from checkers.kernels.text_places import enter, first_return, is_new, leave, settle
+from shaketable.checkers.kernels.text_moves import find_moves, resume
+from shaketable.checkers.kernels.text_places import enter, first_return, is_new, leave, settle
+from shaketable.harness.compiled import bare, compiled, inlined
 
 
 @bare

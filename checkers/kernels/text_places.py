@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.compiled import bare, inlined
-from checkers.kernels.search_steps import mix
-from checkers.kernels.text_arrays import (
+from shaketable.checkers.kernels.search_steps import mix
+from shaketable.checkers.kernels.text_arrays import (
     ANYTHING,
     APPENDS,
     AT_DEPTH,
@@ -32,6 +31,7 @@ from checkers.kernels.text_arrays import (
     Int32s,
     Texts,
 )
+from shaketable.harness.compiled import bare, inlined
 
 
 @inlined

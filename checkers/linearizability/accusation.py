@@ -31,8 +31,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.search.problem import NEVER, Ints
-from harness.verdict import Outcome
+from shaketable.checkers.search.problem import NEVER, Ints
+from shaketable.harness.verdict import Outcome
 
 ACCUSED_MAX: Final = 16
 """Operations of a set that is named; a larger one tells nobody anything."""

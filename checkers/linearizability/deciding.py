@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from checkers.evidence.closing import Closed, close
-from checkers.models.model import Model
-from checkers.models.values import values_of
-from checkers.search.budget import Limits
-from checkers.search.driver import search
-from checkers.search.found import Found, Part
-from checkers.search.problem import ModelError, Problem, State
-from checkers.search.replay import WitnessError
-from checkers.special.choice import decide, no_special_case
-from checkers.special.decision import Accusation
-from harness.errors import UsageError
-from harness.plugins import CheckContext
-from harness.verdict import Outcome
+from shaketable.checkers.evidence.closing import Closed, close
+from shaketable.checkers.models.model import Model
+from shaketable.checkers.models.values import values_of
+from shaketable.checkers.search.budget import Limits
+from shaketable.checkers.search.driver import search
+from shaketable.checkers.search.found import Found, Part
+from shaketable.checkers.search.problem import ModelError, Problem, State
+from shaketable.checkers.search.replay import WitnessError
+from shaketable.checkers.special.choice import decide, no_special_case
+from shaketable.checkers.special.decision import Accusation
+from shaketable.harness.errors import UsageError
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Outcome
 
 OF_MODEL = "model"
 """Stands for a budget where the model cannot be trusted."""

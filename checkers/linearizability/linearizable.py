@@ -18,31 +18,31 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from checkers.evidence.closing import (
+from shaketable.checkers.evidence.closing import (
     Citation,
     Closed,
     closed_counts,
     some_cited,
     with_closed,
 )
-from checkers.findings import Findings, Gathered, gather, settle
-from checkers.linearizability.deciding import OF_MODEL, Decider
-from checkers.linearizability.many_keys import problems
-from checkers.linearizability.many_registers import decide_registers
-from checkers.linearizability.proving import refute
-from checkers.linearizability.refutation import (
+from shaketable.checkers.findings import Findings, Gathered, gather, settle
+from shaketable.checkers.linearizability.deciding import OF_MODEL, Decider
+from shaketable.checkers.linearizability.many_keys import problems
+from shaketable.checkers.linearizability.many_registers import decide_registers
+from shaketable.checkers.linearizability.proving import refute
+from shaketable.checkers.linearizability.refutation import (
     NOT_LINEARIZABLE,
     UNDECIDED,
     Operations,
     explain_open_part,
 )
-from checkers.models.model import Model
-from checkers.models.register import Register
-from checkers.search.problem import NEVER, Ints, ModelError, Problem, State
-from harness.errors import UsageError
-from harness.history.schema import OPERATIONS
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Outcome, Verdict
+from shaketable.checkers.models.model import Model
+from shaketable.checkers.models.register import Register
+from shaketable.checkers.search.problem import NEVER, Ints, ModelError, Problem, State
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Outcome, Verdict
 
 NAME = "linearizable"
 UNFIT = "unfit"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checkers.search.found import Part, Witness
-from checkers.search.problem import NEVER, Problem, State
+from shaketable.checkers.search.found import Part, Witness
+from shaketable.checkers.search.problem import NEVER, Problem, State
 
 OPERATIONS_MAX = 200
 """Operations of the part that are tried, its last ones, and as many of those called after it."""

@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from checkers.models.encoding import StepByKind
-from checkers.models.model import Model
-from checkers.search.problem import Family, Ints, Kinds, Problem, State, Step
+from shaketable.checkers.models.encoding import StepByKind
+from shaketable.checkers.models.model import Model
+from shaketable.checkers.search.problem import Family, Ints, Kinds, Problem, State, Step
 
 KIND_ARRAYS = ("code", "a", "b", "observes", "overwrites")
 VALUES_SHARED_MAX = 256

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from checkers.kernels.open_sets import (
+from shaketable.checkers.kernels.open_sets import (
     CAS,
     LINEARIZABLE,
     NEVER,
@@ -26,7 +26,7 @@ from checkers.kernels.open_sets import (
     WRITE,
     decide,
 )
-from checkers.search.problem import Bools, Ints
+from shaketable.checkers.search.problem import Bools, Ints
 
 NOTHING = int(np.iinfo(np.int64).min)
 """Stands for null among whole numbers; what has, or begins with, the number itself is left."""

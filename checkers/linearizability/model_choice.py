@@ -27,9 +27,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers import models
-from checkers.models.model import Model
-from harness.errors import UsageError
+from shaketable.checkers import models
+from shaketable.checkers.models.model import Model
+from shaketable.harness.errors import UsageError
 
 ENTRY_POINTS: Final = "shaketable.models"
 LOOKED_AT_ROWS: Final = 100_000

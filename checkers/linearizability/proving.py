@@ -15,19 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.linearizability.accusation import Accused, accuse, upto, without
-from checkers.linearizability.deciding import Answer, Decider
-from checkers.linearizability.refutation import (
+from shaketable.checkers.linearizability.accusation import Accused, accuse, upto, without
+from shaketable.checkers.linearizability.deciding import Answer, Decider
+from shaketable.checkers.linearizability.refutation import (
     Judged,
     Operations,
     Refuted,
     explain_refutation,
 )
-from checkers.linearizability.staleness import Stale, first_stale_read, stalest_read
-from checkers.search.problem import NEVER, Problem
-from harness.errors import UsageError
-from harness.history.schema import OPERATIONS
-from harness.verdict import Finding, Outcome
+from shaketable.checkers.linearizability.staleness import Stale, first_stale_read, stalest_read
+from shaketable.checkers.search.problem import NEVER, Problem
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.verdict import Finding, Outcome
 
 PROOF_SHARE: Final = 0.25
 """Of the time that a partition's search has, what the proof may take."""

@@ -28,23 +28,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.evidence.closing import CLOSED, Citation, sentences
-from checkers.linearizability.accusation import Accused
-from checkers.linearizability.deciding import OF_MODEL, Answer
-from checkers.linearizability.longest_prefix import Prefix, as_found, longest_prefix, needed_steps
-from checkers.linearizability.staleness import (
+from shaketable.checkers.evidence.closing import CLOSED, Citation, sentences
+from shaketable.checkers.linearizability.accusation import Accused
+from shaketable.checkers.linearizability.deciding import OF_MODEL, Answer
+from shaketable.checkers.linearizability.longest_prefix import (
+    Prefix,
+    as_found,
+    longest_prefix,
+    needed_steps,
+)
+from shaketable.checkers.linearizability.staleness import (
     Register,
     Stale,
     in_words,
     read_of_failed,
     stale_read,
 )
-from checkers.models.columns import call_of
-from checkers.models.model import Call, Model
-from checkers.search.found import Found, Part, Witness
-from checkers.search.problem import NEVER, Problem, State
-from checkers.special.decision import Accusation
-from harness.verdict import Finding, Outcome
+from shaketable.checkers.models.columns import call_of
+from shaketable.checkers.models.model import Call, Model
+from shaketable.checkers.search.found import Found, Part, Witness
+from shaketable.checkers.search.problem import NEVER, Problem, State
+from shaketable.checkers.special.decision import Accusation
+from shaketable.harness.verdict import Finding, Outcome
 
 NOT_LINEARIZABLE = "not-linearizable"
 UNDECIDED = "undecided"

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.models.register import REFUSED
-from checkers.search.problem import Bools, Ints
+from shaketable.checkers.models.register import REFUSED
+from shaketable.checkers.search.problem import Bools, Ints
 
 MODELS = frozenset(("register", "cas-register"))
 UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))

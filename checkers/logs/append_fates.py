@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from checkers.findings import Findings
-from checkers.kernels.log_match import (
+from shaketable.checkers.findings import Findings
+from shaketable.checkers.kernels.log_match import (
     FEW_MAX,
     NOWHERE,
     Rows,
@@ -19,10 +19,10 @@ from checkers.kernels.log_match import (
     hash_values,
     match_copies,
 )
-from checkers.logs.log_part import Bools, Ints, LogPart, bools, ints
-from harness.plugins import CheckContext
-from harness.promises import OURS
-from harness.verdict import Finding
+from shaketable.checkers.logs.log_part import Bools, Ints, LogPart, bools, ints
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.promises import OURS
+from shaketable.harness.verdict import Finding
 
 LOST, REORDERED, MISSING = "lost", "reordered", "missing"
 

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.findings import Findings, just_before, name_of, windows_at
-from checkers.kernels.log_match import NOWHERE
-from checkers.logs.append_fates import LOST, MISSING, REORDERED, STANDING
-from checkers.logs.log_part import Bools, Ints, LogPart, ints, numbered
-from harness.plugins import CheckContext
-from harness.verdict import Finding
+from shaketable.checkers.findings import Findings, just_before, name_of, windows_at
+from shaketable.checkers.kernels.log_match import NOWHERE
+from shaketable.checkers.logs.append_fates import LOST, MISSING, REORDERED, STANDING
+from shaketable.checkers.logs.log_part import Bools, Ints, LogPart, ints, numbered
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding
 
 NS_PER_S = 1_000_000_000
 PLACES = 1 << 23

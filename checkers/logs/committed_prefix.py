@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.findings import Findings, Gathered, gather, settle
-from checkers.logs.durability import why_not_judged
-from checkers.logs.index_windows import compare_windows
-from harness.history.schema import FINDINGS
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.checkers.findings import Findings, Gathered, gather, settle
+from shaketable.checkers.logs.durability import why_not_judged
+from shaketable.checkers.logs.index_windows import compare_windows
+from shaketable.harness.history.schema import FINDINGS
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME = "committed-prefix"
 _ORDER = ("kind", "key", "offset", "message")

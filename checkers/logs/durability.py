@@ -21,12 +21,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from checkers.findings import Findings, Gathered, gather, settle
-from checkers.logs.append_fates import ValueSearch
-from checkers.logs.append_places import PLACES, copies_at, damage_at, places_of, settle_places
-from checkers.logs.log_part import Bools, LogPart, bools, whole_part
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Outcome, Verdict
+from shaketable.checkers.findings import Findings, Gathered, gather, settle
+from shaketable.checkers.logs.append_fates import ValueSearch
+from shaketable.checkers.logs.append_places import (
+    PLACES,
+    copies_at,
+    damage_at,
+    places_of,
+    settle_places,
+)
+from shaketable.checkers.logs.log_part import Bools, LogPart, bools, whole_part
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Outcome, Verdict
 
 NAME = "durability"
 NOT_JUDGED = "not_judged"

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.findings import Findings, gather, settle
-from checkers.logs.durability import NOT_JUDGED, why_unpromised
-from harness.history.schema import APPENDING
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Outcome, Verdict
+from shaketable.checkers.findings import Findings, gather, settle
+from shaketable.checkers.logs.durability import NOT_JUDGED, why_unpromised
+from shaketable.harness.history.schema import APPENDING
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Outcome, Verdict
 
 NAME = "final-reads"
 NS_PER_S = 1e9

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from checkers.logs.log_part import Ints, ints
-from harness.history.schema import ENTRIES
+from shaketable.checkers.logs.log_part import Ints, ints
+from shaketable.harness.history.schema import ENTRIES
 
 WINDOW_ENTRIES = 16_384
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from checkers.evidence.closing import (
+from shaketable.checkers.evidence.closing import (
     BY_LOGS,
     CITED_MAX,
     CLOSED,
@@ -33,11 +33,11 @@ from checkers.evidence.closing import (
     some_cited,
     with_closed,
 )
-from checkers.evidence.node_logs import Held
-from checkers.findings import Findings, gather, name_of, settle, windows_at
-from checkers.logs.durability import why_unpromised
-from checkers.models.values import Values
-from checkers.special.log_order import (
+from shaketable.checkers.evidence.node_logs import Held
+from shaketable.checkers.findings import Findings, gather, name_of, settle, windows_at
+from shaketable.checkers.logs.durability import why_unpromised
+from shaketable.checkers.models.values import Values
+from shaketable.checkers.special.log_order import (
     FUNCTIONS,
     NOBODY,
     Anomaly,
@@ -47,9 +47,9 @@ from checkers.special.log_order import (
     load_queue,
     repeated_value,
 )
-from harness.history.schema import FINDINGS
-from harness.plugins import CheckContext
-from harness.verdict import Finding, Verdict
+from shaketable.harness.history.schema import FINDINGS
+from shaketable.harness.plugins import CheckContext
+from shaketable.harness.verdict import Finding, Verdict
 
 NAME = "linearizable-log"
 UNPROMISED = " (not promised)"

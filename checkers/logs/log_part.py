@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.history.schema import APPENDING, ENTRIES
+from shaketable.harness.history.schema import APPENDING, ENTRIES
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -5,7 +5,7 @@ Source: knossos.model CASRegister; porcupine's etcd model for the cas that answe
 
 from __future__ import annotations
 
-from checkers.models.register import Register
+from shaketable.checkers.models.register import Register
 
 
 class CasRegister(Register):

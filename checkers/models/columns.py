@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.models.model import UNKNOWN, Call
-from checkers.search.problem import NEVER, Bools, Ints
-from harness.errors import UsageError
+from shaketable.checkers.models.model import UNKNOWN, Call
+from shaketable.checkers.search.problem import NEVER, Bools, Ints
+from shaketable.harness.errors import UsageError
 
 ABSENT = -1
 """The number of an output that nobody saw: Call.output is UNKNOWN there."""

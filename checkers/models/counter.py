@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from checkers.models.columns import NOTHING, load_columns
-from checkers.models.encoding import table_problem
-from checkers.models.model import UNKNOWN, Call
-from checkers.search.problem import Problem, State
-from harness.errors import UsageError
+from shaketable.checkers.models.columns import NOTHING, load_columns
+from shaketable.checkers.models.encoding import table_problem
+from shaketable.checkers.models.model import UNKNOWN, Call
+from shaketable.checkers.search.problem import Problem, State
+from shaketable.harness.errors import UsageError
 
 
 class Counter:

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from checkers.models.columns import Columns, distinct, load_columns
-from checkers.models.model import Call
-from checkers.search.problem import (
+from shaketable.checkers.models.columns import Columns, distinct, load_columns
+from shaketable.checkers.models.model import Call
+from shaketable.checkers.search.problem import (
     Access,
     Bools,
     Family,
@@ -23,7 +23,7 @@ from checkers.search.problem import (
     said,
     shown,
 )
-from harness.errors import UsageError
+from shaketable.harness.errors import UsageError
 
 
 class Stepping(Protocol):

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.models.columns import NOTHING, load_columns
-from checkers.models.encoding import first_values, listed, table_problem, words
-from checkers.models.model import UNKNOWN, Call
-from checkers.models.values import QUEUE, Values, whole_numbers
-from checkers.search.problem import Problem, State
+from shaketable.checkers.models.columns import NOTHING, load_columns
+from shaketable.checkers.models.encoding import first_values, listed, table_problem, words
+from shaketable.checkers.models.model import UNKNOWN, Call
+from shaketable.checkers.models.values import QUEUE, Values, whole_numbers
+from shaketable.checkers.search.problem import Problem, State
 
 
 class FifoQueue:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.models.columns import load_columns
-from checkers.models.encoding import table_problem, words
-from checkers.models.model import UNKNOWN, Call
-from checkers.search.problem import Problem, State
+from shaketable.checkers.models.columns import load_columns
+from shaketable.checkers.models.encoding import table_problem, words
+from shaketable.checkers.models.model import UNKNOWN, Call
+from shaketable.checkers.search.problem import Problem, State
 
 
 def _text(value: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from checkers.search.problem import Problem, State
+from shaketable.checkers.search.problem import Problem, State
 
 
 class _Unknown:

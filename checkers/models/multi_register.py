@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.models.columns import ABSENT, Columns, load_columns
-from checkers.models.encoding import table_problem, words
-from checkers.models.model import UNKNOWN, Call
-from checkers.search.problem import Bools, Problem, State
-from harness.errors import UsageError
+from shaketable.checkers.models.columns import ABSENT, Columns, load_columns
+from shaketable.checkers.models.encoding import table_problem, words
+from shaketable.checkers.models.model import UNKNOWN, Call
+from shaketable.checkers.search.problem import Bools, Problem, State
+from shaketable.harness.errors import UsageError
 
 READS = frozenset(("r", "read"))
 WRITES = frozenset(("w", "write"))

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from checkers.models.columns import load_columns
-from checkers.models.encoding import value_problem
-from checkers.models.model import UNKNOWN, Call
-from checkers.search.problem import Access, Problem, State
-from harness.errors import UsageError
+from shaketable.checkers.models.columns import load_columns
+from shaketable.checkers.models.encoding import value_problem
+from shaketable.checkers.models.model import UNKNOWN, Call
+from shaketable.checkers.search.problem import Access, Problem, State
+from shaketable.harness.errors import UsageError
 
 FREE, HELD = "free", "held"
 _NUMBERS = {FREE: 0, HELD: 1}

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from checkers.models.columns import Columns, load_columns
-from checkers.models.encoding import value_problem, words
-from checkers.models.model import UNKNOWN, Call
-from checkers.models.values import REGISTER, Values, whole_numbers
-from checkers.search.problem import Access, Bools, Ints, Problem, State
-from harness.errors import UsageError
+from shaketable.checkers.models.columns import Columns, load_columns
+from shaketable.checkers.models.encoding import value_problem, words
+from shaketable.checkers.models.model import UNKNOWN, Call
+from shaketable.checkers.models.values import REGISTER, Values, whole_numbers
+from shaketable.checkers.search.problem import Access, Bools, Ints, Problem, State
+from shaketable.harness.errors import UsageError
 
 Holding = tuple[Any]
 """The state: a tuple of the one value, None for nothing."""

@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.models.columns import NOTHING, Columns, load_columns
-from checkers.models.encoding import first_values, listed, table_problem, words
-from checkers.models.model import UNKNOWN, Call
-from checkers.models.values import SET, Values, whole_numbers
-from checkers.search.problem import Problem, State
-from harness.errors import UsageError
+from shaketable.checkers.models.columns import NOTHING, Columns, load_columns
+from shaketable.checkers.models.encoding import first_values, listed, table_problem, words
+from shaketable.checkers.models.model import UNKNOWN, Call
+from shaketable.checkers.models.values import SET, Values, whole_numbers
+from shaketable.checkers.search.problem import Problem, State
+from shaketable.harness.errors import UsageError
 
 
 def elements_of(output: Any) -> frozenset[Any]:

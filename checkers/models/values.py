@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
-from checkers.search.problem import State
+from shaketable.checkers.search.problem import State
 
 
 @dataclass(frozen=True, slots=True)

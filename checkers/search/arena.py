@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.search_arrays import (
+from shaketable.checkers.kernels.search_arrays import (
     ARENA_FACTS,
     BEST,
     DEEPEST,
@@ -22,8 +22,8 @@ from checkers.kernels.search_arrays import (
     Arena,
     History,
 )
-from checkers.kernels.search_memo import chain_anew, chain_used_anew
-from checkers.search.budget import Memory
+from shaketable.checkers.kernels.search_memo import chain_anew, chain_used_anew
+from shaketable.checkers.search.budget import Memory
 
 NODES_FIRST = 1024
 OPERATIONS_FOR_MORE = 1000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from checkers.kernels.search_arrays import (
+from shaketable.checkers.kernels.search_arrays import (
     CODE,
     DOES_COLUMNS,
     EVENT_COLUMNS,
@@ -34,9 +34,9 @@ from checkers.kernels.search_arrays import (
     Cursor,
     History,
 )
-from checkers.kernels.search_history import NO_EVENT, build, sort_out
-from checkers.search.budget import Memory
-from checkers.search.problem import NEVER, Family, Ints, Problem
+from shaketable.checkers.kernels.search_history import NO_EVENT, build, sort_out
+from shaketable.checkers.search.budget import Memory
+from shaketable.checkers.search.problem import NEVER, Family, Ints, Problem
 
 COUNTED_KINDS_MAX = 40
 """With more kinds of unknown outcome than that, one that is alone of its kind is not counted but

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from checkers.kernels.search import run
-from checkers.kernels.search_arrays import (
+from shaketable.checkers.kernels.search import run
+from shaketable.checkers.kernels.search_arrays import (
     BEST,
     DEEPEST,
     EVENT,
@@ -23,13 +23,13 @@ from checkers.kernels.search_arrays import (
     THROUGH,
     TOP,
 )
-from checkers.kernels.search_memo import put_off
-from checkers.kernels.search_trace import name_operations, trace
-from checkers.search.arena import enlarge, new_arena
-from checkers.search.arrange import arrange
-from checkers.search.budget import Memory, TimeSpentError
-from checkers.search.problem import Ints, Problem
-from checkers.search.steps import StepTable
+from shaketable.checkers.kernels.search_memo import put_off
+from shaketable.checkers.kernels.search_trace import name_operations, trace
+from shaketable.checkers.search.arena import enlarge, new_arena
+from shaketable.checkers.search.arrange import arrange
+from shaketable.checkers.search.budget import Memory, TimeSpentError
+from shaketable.checkers.search.problem import Ints, Problem
+from shaketable.checkers.search.steps import StepTable
 
 SLICE_NODES = 20_000
 """Between two looks at the clock: some hundredths of a second."""

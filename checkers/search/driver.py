@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from checkers.kernels.search_arrays import REFUTED, THROUGH
-from checkers.search.attempt import Attempt, Setting
-from checkers.search.budget import MemorySpentError, TimeSpentError
-from checkers.search.found import Found, Part, Witness
-from checkers.search.pace import Pace
-from checkers.search.parts import open_part, search_part, window_part
-from checkers.search.problem import Family, Problem
-from checkers.search.replay import replay
-from checkers.search.windows import Windows
-from harness.verdict import Outcome
+from shaketable.checkers.kernels.search_arrays import REFUTED, THROUGH
+from shaketable.checkers.search.attempt import Attempt, Setting
+from shaketable.checkers.search.budget import MemorySpentError, TimeSpentError
+from shaketable.checkers.search.found import Found, Part, Witness
+from shaketable.checkers.search.pace import Pace
+from shaketable.checkers.search.parts import open_part, search_part, window_part
+from shaketable.checkers.search.problem import Family, Problem
+from shaketable.checkers.search.replay import replay
+from shaketable.checkers.search.windows import Windows
+from shaketable.harness.verdict import Outcome
 
 ORDERED_ANYWAY_MAX = 200_000
 """Operations that are put in order though the time is over, so that the open part can be named."""

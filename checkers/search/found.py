@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from checkers.search.problem import Ints, State
-from harness.verdict import Outcome
+from shaketable.checkers.search.problem import Ints, State
+from shaketable.harness.verdict import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.search_arrays import (
+from shaketable.checkers.kernels.search_arrays import (
     CALL,
     CALLED,
     FIRST_MADE,
@@ -19,12 +19,12 @@ from checkers.kernels.search_arrays import (
     WHAT,
     WHO,
 )
-from checkers.kernels.search_history import CAS, WRITE
-from checkers.search.attempt import Attempt, Setting
-from checkers.search.budget import MemorySpentError
-from checkers.search.found import Part, Witness
-from checkers.search.problem import NEVER, Family, Problem, State
-from checkers.search.replay import follow
+from shaketable.checkers.kernels.search_history import CAS, WRITE
+from shaketable.checkers.search.attempt import Attempt, Setting
+from shaketable.checkers.search.budget import MemorySpentError
+from shaketable.checkers.search.found import Part, Witness
+from shaketable.checkers.search.problem import NEVER, Family, Problem, State
+from shaketable.checkers.search.replay import follow
 
 OPEN_PART_EVENTS = 64
 """How many events in front of the place where a search stood count as its open part."""

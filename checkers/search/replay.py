@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.search_trace import distinct_steps
-from checkers.search.attempt import Run
-from checkers.search.found import Witness
-from checkers.search.problem import NEVER, Problem, State
+from shaketable.checkers.kernels.search_trace import distinct_steps
+from shaketable.checkers.search.attempt import Run
+from shaketable.checkers.search.found import Witness
+from shaketable.checkers.search.problem import NEVER, Problem, State
 
 
 class WitnessError(AssertionError):

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from checkers.kernels.search_arrays import (
+from shaketable.checkers.kernels.search_arrays import (
     FILLED,
     IMPOSSIBLE,
     MISSING_COUNT,
@@ -14,9 +14,9 @@ from checkers.kernels.search_arrays import (
     STEPS_FACTS,
     Steps,
 )
-from checkers.kernels.search_steps import remember
-from checkers.search.budget import Memory
-from checkers.search.problem import Family, ModelError, Problem, State, said, shown
+from shaketable.checkers.kernels.search_steps import remember
+from shaketable.checkers.search.budget import Memory
+from shaketable.checkers.search.problem import Family, ModelError, Problem, State, said, shown
 
 STEPS_FIRST = 1024
 ASKED_AGAIN_MAX = 1000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.kernels.search_arrays import FIRST_LACKING, REFUTED
-from checkers.kernels.search_windows import (
+from shaketable.checkers.kernels.search_arrays import FIRST_LACKING, REFUTED
+from shaketable.checkers.kernels.search_windows import (
     CHAIN_MAX,
     FROM,
     LOOKED_AT,
@@ -15,9 +15,9 @@ from checkers.kernels.search_windows import (
     begin_quest,
     pursue,
 )
-from checkers.search import attempt as attempts
-from checkers.search.attempt import Attempt, Setting
-from checkers.search.problem import Family
+from shaketable.checkers.search import attempt as attempts
+from shaketable.checkers.search.attempt import Attempt, Setting
+from shaketable.checkers.search.problem import Family
 
 EVENTS_FIRST = 32
 """How far in front of the place where a search stands the first window begins."""

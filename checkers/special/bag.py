@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.models.unordered_queue import Bag
-from checkers.search.budget import UNLIMITED, Limits
-from checkers.search.problem import NEVER, Ints, Problem
-from checkers.special.decision import Decision
-from checkers.special.queue_history import QueueHistory, covered_empty, decide_queue
+from shaketable.checkers.models.unordered_queue import Bag
+from shaketable.checkers.search.budget import UNLIMITED, Limits
+from shaketable.checkers.search.problem import NEVER, Ints, Problem
+from shaketable.checkers.special.decision import Decision
+from shaketable.checkers.special.queue_history import QueueHistory, covered_empty, decide_queue
 
 METHOD = "bag"
 

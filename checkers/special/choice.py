@@ -6,10 +6,18 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from checkers.search.budget import UNLIMITED, Limits, MemorySpentError, TimeSpentError
-from checkers.search.problem import Problem
-from checkers.special import bag, fifo, fifo_pairs, kv_texts, log_offsets, set_levels, zones
-from checkers.special.decision import Decision
+from shaketable.checkers.search.budget import UNLIMITED, Limits, MemorySpentError, TimeSpentError
+from shaketable.checkers.search.problem import Problem
+from shaketable.checkers.special import (
+    bag,
+    fifo,
+    fifo_pairs,
+    kv_texts,
+    log_offsets,
+    set_levels,
+    zones,
+)
+from shaketable.checkers.special.decision import Decision
 
 
 def _fifo_queue(problem: Problem, limits: Limits) -> Decision:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from checkers.search.found import Part
-from harness.verdict import Outcome
+from shaketable.checkers.search.found import Part
+from shaketable.harness.verdict import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.search.budget import UNLIMITED, Limits
-from checkers.search.problem import NEVER, Ints, Problem
-from checkers.special.decision import Accusation, Decision
-from checkers.special.queue_history import (
+from shaketable.checkers.search.budget import UNLIMITED, Limits
+from shaketable.checkers.search.problem import NEVER, Ints, Problem
+from shaketable.checkers.special.decision import Accusation, Decision
+from shaketable.checkers.special.queue_history import (
     NOBODY,
     QueueHistory,
     accuse_rows,

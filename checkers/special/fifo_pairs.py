@@ -14,16 +14,26 @@ from collections import deque
 
 import numpy as np
 
-from checkers.models.columns import ABSENT, NOTHING
-from checkers.models.encoding import StepByKind
-from checkers.search.budget import UNLIMITED, Limits, TimeSpentError
-from checkers.search.found import Part
-from checkers.search.problem import NEVER, Ints, Problem, State
-from checkers.search.replay import WitnessError
-from checkers.special.decision import Accusation, Decision
-from checkers.special.order_proof import first_impassable, open_part, part_until, require_times
-from checkers.special.queue_history import DEQUEUE, ENQUEUE
-from checkers.special.queue_order import BEFORE_ALL, OPERATION_BYTES, QueueOrder, first_values
+from shaketable.checkers.models.columns import ABSENT, NOTHING
+from shaketable.checkers.models.encoding import StepByKind
+from shaketable.checkers.search.budget import UNLIMITED, Limits, TimeSpentError
+from shaketable.checkers.search.found import Part
+from shaketable.checkers.search.problem import NEVER, Ints, Problem, State
+from shaketable.checkers.search.replay import WitnessError
+from shaketable.checkers.special.decision import Accusation, Decision
+from shaketable.checkers.special.order_proof import (
+    first_impassable,
+    open_part,
+    part_until,
+    require_times,
+)
+from shaketable.checkers.special.queue_history import DEQUEUE, ENQUEUE
+from shaketable.checkers.special.queue_order import (
+    BEFORE_ALL,
+    OPERATION_BYTES,
+    QueueOrder,
+    first_values,
+)
 
 METHOD = "pairs"
 SHOWN_MAX = 200

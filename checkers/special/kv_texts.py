@@ -12,14 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from checkers.search.budget import UNLIMITED, Limits, Memory, TimeSpentError
-from checkers.search.found import Part
-from checkers.search.problem import NEVER, Ints, Problem, State
-from checkers.search.replay import WitnessError
-from checkers.special.decision import Decision
-from checkers.special.order_proof import first_impassable, open_part, part_until, require_times
-from checkers.special.text_order import TextOrder, memory_of
-from checkers.special.text_states import (
+from shaketable.checkers.search.budget import UNLIMITED, Limits, Memory, TimeSpentError
+from shaketable.checkers.search.found import Part
+from shaketable.checkers.search.problem import NEVER, Ints, Problem, State
+from shaketable.checkers.search.replay import WitnessError
+from shaketable.checkers.special.decision import Decision
+from shaketable.checkers.special.order_proof import (
+    first_impassable,
+    open_part,
+    part_until,
+    require_times,
+)
+from shaketable.checkers.special.text_order import TextOrder, memory_of
+from shaketable.checkers.special.text_states import (
     APPEND,
     GET,
     TextStates,

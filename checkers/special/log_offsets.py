@@ -9,11 +9,18 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from checkers.search.budget import UNLIMITED, Limits
-from checkers.search.problem import Problem
-from checkers.special.decision import Accusation, Decision
-from checkers.special.log_order import NOBODY, Anomaly, Queue, anomalies, load_queue, repeated_value
-from harness.history.schema import OPERATIONS
+from shaketable.checkers.search.budget import UNLIMITED, Limits
+from shaketable.checkers.search.problem import Problem
+from shaketable.checkers.special.decision import Accusation, Decision
+from shaketable.checkers.special.log_order import (
+    NOBODY,
+    Anomaly,
+    Queue,
+    anomalies,
+    load_queue,
+    repeated_value,
+)
+from shaketable.harness.history.schema import OPERATIONS
 
 METHOD = "log-offsets"
 OPERATION_BYTES = 100

@@ -32,7 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.search.budget import UNLIMITED, Limits
+from shaketable.checkers.search.budget import UNLIMITED, Limits
 
 FUNCTIONS = frozenset(("append", "read", "end"))
 _COLUMNS = [

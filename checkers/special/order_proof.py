@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from checkers.search.budget import MemorySpentError, TimeSpentError
-from checkers.search.found import Part, Witness
-from checkers.search.problem import NEVER, Ints, Problem, State
-from checkers.search.replay import WitnessError
+from shaketable.checkers.search.budget import MemorySpentError, TimeSpentError
+from shaketable.checkers.search.found import Part, Witness
+from shaketable.checkers.search.problem import NEVER, Ints, Problem, State
+from shaketable.checkers.search.replay import WitnessError
 
 SHOWN_MAX = 200
 """Steps of the longest prefix that a refutation carries."""

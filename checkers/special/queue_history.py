@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from checkers.models.columns import ABSENT, NOTHING
-from checkers.search.budget import Limits
-from checkers.search.problem import NEVER, Ints, Problem
-from checkers.special.decision import Accusation, Decision
+from shaketable.checkers.models.columns import ABSENT, NOTHING
+from shaketable.checkers.search.budget import Limits
+from shaketable.checkers.search.problem import NEVER, Ints, Problem
+from shaketable.checkers.special.decision import Accusation, Decision
 
 DEQUEUE, ENQUEUE = 0, 1
 """Codes of the kinds: the places of the names in sorted order."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from checkers.kernels import queue_arrays as arrays
-from checkers.kernels.queue_arrays import (
+from shaketable.checkers.kernels import queue_arrays as arrays
+from shaketable.checkers.kernels.queue_arrays import (
     NEEDS_LATER,
     NEEDS_NODES,
     NEEDS_SEEN,
@@ -17,13 +17,13 @@ from checkers.kernels.queue_arrays import (
     THROUGH,
     Pairs,
 )
-from checkers.kernels.queue_moves import set_price
-from checkers.kernels.queue_pairs import run
-from checkers.models.columns import ABSENT, NOTHING
-from checkers.models.encoding import StepByKind
-from checkers.search.budget import Limits, Memory
-from checkers.search.problem import NEVER, Ints, Problem
-from checkers.special.queue_history import DEQUEUE, ENQUEUE
+from shaketable.checkers.kernels.queue_moves import set_price
+from shaketable.checkers.kernels.queue_pairs import run
+from shaketable.checkers.models.columns import ABSENT, NOTHING
+from shaketable.checkers.models.encoding import StepByKind
+from shaketable.checkers.search.budget import Limits, Memory
+from shaketable.checkers.search.problem import NEVER, Ints, Problem
+from shaketable.checkers.special.queue_history import DEQUEUE, ENQUEUE
 
 LOOKS_MAX = 20_000
 """Orders that are looked at between two looks at the clock: some hundredths of a second."""

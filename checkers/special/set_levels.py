@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from checkers.models.encoding import StepByKind, listed
-from checkers.models.set import elements_of
-from checkers.search.budget import UNLIMITED, Limits
-from checkers.search.problem import NEVER, Ints, Problem
-from checkers.special.decision import Accusation, Decision
+from shaketable.checkers.models.encoding import StepByKind, listed
+from shaketable.checkers.models.set import elements_of
+from shaketable.checkers.search.budget import UNLIMITED, Limits
+from shaketable.checkers.search.problem import NEVER, Ints, Problem
+from shaketable.checkers.special.decision import Accusation, Decision
 
 METHOD = "set-levels"
 ADD, READ, REMOVE = 0, 1, 2

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from checkers.kernels import text_arrays as arrays
-from checkers.kernels.text_arrays import (
+from shaketable.checkers.kernels import text_arrays as arrays
+from shaketable.checkers.kernels.text_arrays import (
     NEEDS_LATER,
     NEEDS_NODES,
     NEEDS_SEEN,
@@ -15,11 +15,11 @@ from checkers.kernels.text_arrays import (
     THROUGH,
     Texts,
 )
-from checkers.kernels.text_order import run
-from checkers.kernels.text_trie import NOWHERE
-from checkers.search.budget import Limits, Memory
-from checkers.search.problem import NEVER, Ints, Problem
-from checkers.special.text_states import TextStates
+from shaketable.checkers.kernels.text_order import run
+from shaketable.checkers.kernels.text_trie import NOWHERE
+from shaketable.checkers.search.budget import Limits, Memory
+from shaketable.checkers.search.problem import NEVER, Ints, Problem
+from shaketable.checkers.special.text_states import TextStates
 
 LOOKS_MAX = 20_000
 """Orders that are looked at between two looks at the clock: some hundredths of a second."""

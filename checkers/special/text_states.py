@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from checkers.kernels import text_arrays as arrays
-from checkers.kernels import text_trie as tries
-from checkers.kernels.text_trie import NOWHERE, Reach, Trie
-from checkers.models.encoding import StepByKind
-from checkers.search.budget import Limits, Memory
-from checkers.search.problem import Ints, Problem
+from shaketable.checkers.kernels import text_arrays as arrays
+from shaketable.checkers.kernels import text_trie as tries
+from shaketable.checkers.kernels.text_trie import NOWHERE, Reach, Trie
+from shaketable.checkers.models.encoding import StepByKind
+from shaketable.checkers.search.budget import Limits, Memory
+from shaketable.checkers.search.problem import Ints, Problem
 
 Int32s = npt.NDArray[np.int32]
 

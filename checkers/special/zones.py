@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checkers.search.budget import UNLIMITED, Limits
-from checkers.search.problem import NEVER, Access, Bools, Family, Ints, Problem
-from checkers.special.decision import Accusation, Decision
+from shaketable.checkers.search.budget import UNLIMITED, Limits
+from shaketable.checkers.search.problem import NEVER, Access, Bools, Family, Ints, Problem
+from shaketable.checkers.special.decision import Accusation, Decision
 
 METHOD = "zones"
 BEFORE_ALL = int(np.iinfo(np.int64).min)

@@ -13,9 +13,14 @@ from typing import Any
 
 import httpx
 
-from harness.errors import DefiniteError, IndefiniteError
-from harness.plugins import Address, Launch, NodeLayout, NodeStatus
-from harness.promises import FAULTS_OF_CLOCKS, FAULTS_OF_LINKS, FAULTS_OF_PROCESSES, Promises
+from shaketable.harness.errors import DefiniteError, IndefiniteError
+from shaketable.harness.plugins import Address, Launch, NodeLayout, NodeStatus
+from shaketable.harness.promises import (
+    FAULTS_OF_CLOCKS,
+    FAULTS_OF_LINKS,
+    FAULTS_OF_PROCESSES,
+    Promises,
+)
 
 STANDS = frozenset({"kill", "pause"}) | FAULTS_OF_PROCESSES | FAULTS_OF_LINKS | FAULTS_OF_CLOCKS
 REFUSALS = ("no leader", "not capable", "too many requests", "request is too large")

@@ -18,14 +18,14 @@ from typing import Any, Final
 
 import msgspec
 
-from harness import discovery
-from harness.calibration.plan import CLEAN, IN_SIM, OF_DEFAULT, Effort, Hunt
-from harness.campaign import LOG
-from harness.history.run_folder import LATEST, write_atomically
-from harness.runtime import guard
-from harness.simulation import VIRTUAL_S_DEFAULT, Ask, Simulated
-from harness.verdict import ExitCode
-from reports.calibration_page.model import Found
+from shaketable.harness import discovery
+from shaketable.harness.calibration.plan import CLEAN, IN_SIM, OF_DEFAULT, Effort, Hunt
+from shaketable.harness.campaign import LOG
+from shaketable.harness.history.run_folder import LATEST, write_atomically
+from shaketable.harness.runtime import guard
+from shaketable.harness.simulation import VIRTUAL_S_DEFAULT, Ask, Simulated
+from shaketable.harness.verdict import ExitCode
+from shaketable.reports.calibration_page.model import Found
 
 FAMILY_TIME_LIMIT_S: Final = 30.0
 """How long clients work in a family's campaign."""
@@ -173,7 +173,7 @@ class _Tries:
 
 def _run(hunt: Hunt, seed: str, store: Path) -> tuple[int, str]:
     """Run one campaign; return its exit code, and the last line that it printed."""
-    argv = [sys.executable, "-P", "-m", "harness.cli", "run", *_arguments(hunt, seed)]
+    argv = [sys.executable, "-P", "-m", "shaketable", "run", *_arguments(hunt, seed)]
     store.mkdir(parents=True, exist_ok=True)
     output = store / "output.txt"
     with output.open("wb") as file:
@@ -221,7 +221,7 @@ def _checkers(run: Path) -> Mapping[str, Any]:
 
 def _read_found(folder: Path, run: Path, hunt: Hunt, seed: str) -> Found:
     """Read of an INVALID run what a person reads of it first."""
-    from reports.run_page.view import build_view  # noqa: PLC0415 - half a second, for campaigns
+    from shaketable.reports.run_page.view import build_view  # noqa: PLC0415 - half a second, for campaigns
 
     view = build_view(run)
     decisive = [checker for checker in view.checkers if checker.verdict == "INVALID"]

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
-from harness.calibration.hunting import HuntOutcome
-from harness.calibration.plan import CLEAN, METHODS, Method
-from reports.calibration_page.model import BugRow, CleanRow, Score, Scorecard
+from shaketable.harness.calibration.hunting import HuntOutcome
+from shaketable.harness.calibration.plan import CLEAN, METHODS, Method
+from shaketable.reports.calibration_page.model import BugRow, CleanRow, Score, Scorecard
 
 FORMAT: Final = 1
 NO_FAULT: Final = "none"

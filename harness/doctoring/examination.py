@@ -19,17 +19,17 @@ from typing import Final
 import msgspec
 import trio
 
-from harness import campaign, marks
-from harness.campaign import faults_of
-from harness.doctoring import surroundings
-from harness.doctoring import survey as surveys
-from harness.doctoring.findings import WORLDS, Examination, Finding, World, untried
-from harness.doctoring.survey import Survey
-from harness.doctoring.trials import Task
-from harness.errors import HarnessError
-from harness.network import enter
-from harness.network.probe import why_no_namespace
-from harness.runtime import children, guard
+from shaketable.harness import campaign, marks
+from shaketable.harness.campaign import faults_of
+from shaketable.harness.doctoring import surroundings
+from shaketable.harness.doctoring import survey as surveys
+from shaketable.harness.doctoring.findings import WORLDS, Examination, Finding, World, untried
+from shaketable.harness.doctoring.survey import Survey
+from shaketable.harness.doctoring.trials import Task
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.network import enter
+from shaketable.harness.network.probe import why_no_namespace
+from shaketable.harness.runtime import children, guard
 
 FAULT_TIMEOUT_S: Final = 60.0
 """So long a fault may be under way, with the recovery of the group; most take less than five."""
@@ -137,7 +137,7 @@ class Heard:
 
 async def _run(task: Task, log: Path, heard: Heard) -> str:
     """Run trials until they end; say why they ended before all was tried, if so."""
-    program = [sys.executable, "-P", "-m", "harness.doctoring.trials"]
+    program = [sys.executable, "-P", "-m", "shaketable.harness.doctoring.trials"]
     argv = [*program, str(os.getpid()), msgspec.json.encode(task).decode()]
     argv = guard.command(enter.new(argv) if task.world == "netns" else argv, os.getpid())
     ended = await children.run(argv, log, heard.take, START_TIMEOUT_S)

@@ -1,7 +1,7 @@
 """Starts Spark as a check does, has it run Python, ends it, and says what that came to.
 
-`python -m harness.doctoring.spark_trial` prints one line. A process of its own, for what a JVM
-leaves in this one (signals, threads), and so that it can be ended when it hangs.
+`python -m shaketable.harness.doctoring.spark_trial` prints one line. A process of its own, for
+what a JVM leaves in this one (signals, threads), and so that it can be ended when it hangs.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import time
 from importlib.metadata import version
 from typing import Final
 
-from checkers.engine.spark import SparkEngine
-from harness.errors import HarnessError, UsageError
-from harness.telling import sentence
+from shaketable.checkers.engine.spark import SparkEngine
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.telling import sentence
 
 MASTER: Final = "local[1]"
 

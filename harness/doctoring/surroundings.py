@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import Final
 
-from checkers.engine.java import find_java
-from harness.doctoring.findings import Fact
-from harness.errors import HarnessError, UsageError
-from harness.plugins import Launch
-from harness.runtime import children, faketime, guard
+from shaketable.checkers.engine.java import find_java
+from shaketable.harness.doctoring.findings import Fact
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.plugins import Launch
+from shaketable.harness.runtime import children, faketime, guard
 
 FREE_BYTES_MIN: Final = 1 << 30
 """A campaign of a minute writes a tenth of this."""
@@ -92,7 +92,7 @@ def _java() -> Fact:
 
 def _spark(scratch: Path) -> Fact:
     """Start Spark as a check does, and let it run Python."""
-    argv = [sys.executable, "-P", "-m", "harness.doctoring.spark_trial"]
+    argv = [sys.executable, "-P", "-m", "shaketable.harness.doctoring.spark_trial"]
     argv = guard.command(argv, os.getpid())
     done = children.ask(argv, SPARK_TIMEOUT_S, add={"TMPDIR": str(scratch)})
     if done.is_late:

@@ -1,8 +1,8 @@
 """Finds out which faults there are, in a process of its own: a plug-in may do anything on import.
 
-`python -m harness.doctoring.survey PARENT_PID [ENTRY_POINT...]` prints JSON lines: each of our
-faults; then, for each entry point but those named, which it is, and behind its import what came of
-it. What cannot be imported is a row among the others, and ends nothing.
+`python -m shaketable.harness.doctoring.survey PARENT_PID [ENTRY_POINT...]` prints JSON lines: each
+of our faults; then, for each entry point but those named, which it is, and behind its import what
+came of it. What cannot be imported is a row among the others, and ends nothing.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Final
 import msgspec
 import trio
 
-from harness import discovery
-from harness.errors import HarnessError
-from harness.runtime import children, guard
-from harness.telling import sentence
+from shaketable.harness import discovery
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.runtime import children, guard
+from shaketable.harness.telling import sentence
 
 START_TIMEOUT_S: Final = 60.0
 IMPORT_TIMEOUT_S: Final = 20.0
@@ -95,7 +95,14 @@ async def _look_once(log: Path, without: Sequence[str]) -> tuple[list[Known], Kn
             found.append(told)
         return IMPORT_TIMEOUT_S
 
-    program = [sys.executable, "-P", "-m", "harness.doctoring.survey", str(os.getpid()), *without]
+    program = [
+        sys.executable,
+        "-P",
+        "-m",
+        "shaketable.harness.doctoring.survey",
+        str(os.getpid()),
+        *without,
+    ]
     ended = await children.run(guard.command(program, os.getpid()), log, take, START_TIMEOUT_S)
     if not ended.is_late and not ended.status:
         return found, None

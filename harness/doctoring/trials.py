@@ -1,12 +1,12 @@
 """Tries every fault on one world, on a real group of three nodes with clients, and tells what came.
 
-`python -m harness.doctoring.trials PARENT_PID TASK` (for world netns from within a namespace,
-`harness.network.enter`), with a `Task` as JSON, prints JSON lines: for each fault its name before
-it is looked at or tried ("" when none is), and then a `Finding` of `harness.doctoring.findings`.
-What anybody else prints goes to stderr. Each fault is planned, done, probed and undone by the
-nemesis that does so in campaigns, for a short while, and for a longer one if it took no effect.
-Behind its undo nothing of it may be left in the world, and the group has to stand again: if it does
-not, the trials end, and whoever began them begins new ones for the rest.
+`python -m shaketable.harness.doctoring.trials PARENT_PID TASK` (for world netns from within a
+namespace, `harness.network.enter`), with a `Task` as JSON, prints JSON lines: for each fault its
+name before it is looked at or tried ("" when none is), and then a `Finding` of
+`harness.doctoring.findings`. What anybody else prints goes to stderr. Each fault is planned, done,
+probed and undone by the nemesis that does so in campaigns, for a short while, and for a longer one
+if it took no effect. Behind its undo nothing of it may be left in the world, and the group has to
+stand again: if it does not, the trials end, and whoever began them begins new ones for the rest.
 
 What is made is a run in FOLDER, and processes that end with this one.
 """
@@ -27,23 +27,23 @@ from typing import Final
 import msgspec
 import trio
 
-from harness import availability, blame, campaign, discovery, marks
-from harness.availability import Choice
-from harness.blame import PlugInError, blamed
-from harness.campaign import Campaign, node_names
-from harness.doctoring.findings import Finding, State, World
-from harness.errors import HarnessError, UsageError, clearest
-from harness.foreign_words import told
-from harness.history import run_folder
-from harness.history.run_folder import RunFolder
-from harness.plugins import Fault
-from harness.runtime import children, phases, simulated
-from harness.runtime.observer import SilentObserver
-from harness.runtime.questions import wait_until
-from harness.runtime.rig import Rig, build
-from harness.schedule import Planned, least_s, schedule
-from harness.telling import sentence
-from harness.words import family_of
+from shaketable.harness import availability, blame, campaign, discovery, marks
+from shaketable.harness.availability import Choice
+from shaketable.harness.blame import PlugInError, blamed
+from shaketable.harness.campaign import Campaign, node_names
+from shaketable.harness.doctoring.findings import Finding, State, World
+from shaketable.harness.errors import HarnessError, UsageError, clearest
+from shaketable.harness.foreign_words import told
+from shaketable.harness.history import run_folder
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.plugins import Fault
+from shaketable.harness.runtime import children, phases, simulated
+from shaketable.harness.runtime.observer import SilentObserver
+from shaketable.harness.runtime.questions import wait_until
+from shaketable.harness.runtime.rig import Rig, build
+from shaketable.harness.schedule import Planned, least_s, schedule
+from shaketable.harness.telling import sentence
+from shaketable.harness.words import family_of
 
 HOLD_S: Final = (0.5, 1.5, 3.0)
 """How long a fault holds, attempt after attempt."""

@@ -14,11 +14,16 @@ from random import Random
 
 import trio
 
-from harness import words
-from harness.errors import IndefiniteError
-from harness.faults.victims import choose_variants, describe_victims, pick_victims, plan_victims
-from harness.plugins import Evidence, Fault, Json, Target, World
-from harness.words import ClockChange, ClockReading, SkewsClocks, Word
+from shaketable.harness import words
+from shaketable.harness.errors import IndefiniteError
+from shaketable.harness.faults.victims import (
+    choose_variants,
+    describe_victims,
+    pick_victims,
+    plan_victims,
+)
+from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.words import ClockChange, ClockReading, SkewsClocks, Word
 
 VARIANTS = ("leader", "one", "minority", "majority", "followers", "all")
 KINDS = ("drift", "offset", "frozen", "strobe")

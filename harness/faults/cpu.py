@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.faults.taken_resources import ResourceFault
-from harness.plugins import Json
-from harness.resources import Resources
-from harness.words import Word
+from shaketable.harness.faults.taken_resources import ResourceFault
+from shaketable.harness.plugins import Json
+from shaketable.harness.resources import Resources
+from shaketable.harness.words import Word
 
 SHARES = (0.05, 0.1, 0.2, 0.4)
 SLICES_MS = (20.0, 50.0, 100.0, 400.0)

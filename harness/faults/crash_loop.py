@@ -11,17 +11,17 @@ from random import Random
 
 import trio
 
-from harness import words
-from harness.faults.incarnations import in_effect
-from harness.faults.victims import (
+from shaketable.harness import words
+from shaketable.harness.faults.incarnations import in_effect
+from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
     pick_victims,
     plan_victims,
     without,
 )
-from harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from harness.words import Word
+from shaketable.harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
+from shaketable.harness.words import Word
 
 VARIANTS = ("leader", "one", "minority")
 LIVES = 6

@@ -14,14 +14,19 @@ from random import Random
 
 import trio
 
-from harness import words
-from harness.abilities import LosesDisks, NoticesDamage
-from harness.faults.incarnations import undone_if_it_fails
-from harness.faults.victims import SINGLE, choose_variants, describe_victims, pick_victims
-from harness.faults.victims import plan_victims as draw_victims
-from harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from harness.words import Damage as Edit
-from harness.words import HurtsDisks, Word
+from shaketable.harness import words
+from shaketable.harness.abilities import LosesDisks, NoticesDamage
+from shaketable.harness.faults.incarnations import undone_if_it_fails
+from shaketable.harness.faults.victims import (
+    SINGLE,
+    choose_variants,
+    describe_victims,
+    pick_victims,
+)
+from shaketable.harness.faults.victims import plan_victims as draw_victims
+from shaketable.harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
+from shaketable.harness.words import Damage as Edit
+from shaketable.harness.words import HurtsDisks, Word
 
 VARIANTS = SINGLE
 WAYS = ("flip", "truncate")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.faults.shaped_links import LinkFault, crossed
-from harness.plugins import Json
-from harness.words import LinkShape, Word
+from shaketable.harness.faults.shaped_links import LinkFault, crossed
+from shaketable.harness.plugins import Json
+from shaketable.harness.words import LinkShape, Word
 
 DELAYS_MS = (30.0, 80.0, 150.0, 300.0)
 """From a link to the next town to one around the world, with more than an election timeout."""

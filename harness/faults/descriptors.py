@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.faults.taken_resources import ResourceFault, how_it_ended
-from harness.plugins import Json
-from harness.resources import Resources
-from harness.words import Word
+from shaketable.harness.faults.taken_resources import ResourceFault, how_it_ended
+from shaketable.harness.plugins import Json
+from shaketable.harness.resources import Resources
+from shaketable.harness.words import Word
 
 SPARES = (0, 0, 1, 3)
 CALLERS = 8

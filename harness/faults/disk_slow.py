@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.faults.harmed_disks import DiskFault, judge_waits
-from harness.plugins import Json
-from harness.words import DiskHarm, Word
+from shaketable.harness.faults.harmed_disks import DiskFault, judge_waits
+from shaketable.harness.plugins import Json
+from shaketable.harness.words import DiskHarm, Word
 
 DELAYS_MS = (5.0, 20.0, 60.0, 150.0, 400.0)
 """From a slow drive to one that is about to die."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.faults.harmed_disks import DiskFault, judge_waits
-from harness.plugins import Json
-from harness.words import DiskHarm, Word
+from shaketable.harness.faults.harmed_disks import DiskFault, judge_waits
+from shaketable.harness.plugins import Json
+from shaketable.harness.words import DiskHarm, Word
 
 
 def _draw(rng: Random, turn: int) -> Json:

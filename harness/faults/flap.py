@@ -14,16 +14,16 @@ from random import Random
 
 import trio
 
-from harness import words
-from harness.faults.victims import (
+from shaketable.harness import words
+from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
     pick_victims,
     plan_victims,
     without,
 )
-from harness.plugins import Evidence, Fault, Json, Target, World
-from harness.words import Word
+from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.words import Word
 
 VARIANTS = ("leader", "one", "minority", "all")
 NODES_MIN = 2

@@ -14,16 +14,16 @@ from random import Random
 
 import trio
 
-from harness import words
-from harness.faults.victims import (
+from shaketable.harness import words
+from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
     pick_victims,
     plan_victims,
     without,
 )
-from harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from harness.words import DiskHarm, HurtsDisks, Word
+from shaketable.harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
+from shaketable.harness.words import DiskHarm, HurtsDisks, Word
 
 VARIANTS = ("leader", "one", "minority")
 UNDO_TIMEOUT_S = 10.0

@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from random import Random
 
-from harness import words
-from harness.faults.incarnations import apply_to_each, in_effect
-from harness.faults.victims import (
+from shaketable.harness import words
+from shaketable.harness.faults.incarnations import apply_to_each, in_effect
+from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
     pick_victims,
     plan_victims,
     without,
 )
-from harness.plugins import Evidence, Fault, Json, Target, World
-from harness.words import Word
+from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.words import Word
 
 VARIANTS = ("leader", "one", "minority", "all")
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.faults.shaped_links import LinkFault, judge_count
-from harness.plugins import Json
-from harness.words import LinkShape, Word
+from shaketable.harness.faults.shaped_links import LinkFault, judge_count
+from shaketable.harness.plugins import Json
+from shaketable.harness.words import LinkShape, Word
 
 SHARES = (0.05, 0.15, 0.4)
 

@@ -13,9 +13,9 @@ from random import Random
 
 import trio
 
-from harness import words
-from harness.abilities import ChangesMembers
-from harness.faults.victims import (
+from shaketable.harness import words
+from shaketable.harness.abilities import ChangesMembers
+from shaketable.harness.faults.victims import (
     SINGLE,
     choose_variants,
     describe_victims,
@@ -23,9 +23,9 @@ from harness.faults.victims import (
     plan_victims,
     without,
 )
-from harness.operators import MovesMembers
-from harness.plugins import Evidence, Fault, Json, Target, World
-from harness.words import Word
+from shaketable.harness.operators import MovesMembers
+from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.words import Word
 
 VARIANTS = ("leader", "one")
 ASK_FOR_S = 3.0

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from harness import words
-from harness.faults.victims import choose_variants, pick_victims, plan_victims
-from harness.plugins import Evidence, Fault, Json, Target, World
-from harness.words import Link, LinkShape, LinksNameServers, ShapesLinks, Word
+from shaketable.harness import words
+from shaketable.harness.faults.victims import choose_variants, pick_victims, plan_victims
+from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.words import Link, LinkShape, LinksNameServers, ShapesLinks, Word
 
 VARIANTS = ("leader", "one", "all")
 CUT: Final = "cut"

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from harness import words
-from harness.faults.incarnations import apply_to_each, in_effect
-from harness.plugins import Evidence, Fault, Json, Target, World
-from harness.words import StrikesNameServers, Word
+from shaketable.harness import words
+from shaketable.harness.faults.incarnations import apply_to_each, in_effect
+from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.words import StrikesNameServers, Word
 
 KILL: Final = "kill"
 PAUSE: Final = "pause"

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from random import Random
 
-from harness import words
-from harness.faults import grudges
-from harness.faults.victims import choose_variants, pick_victims, plan_victims
-from harness.plugins import Evidence, Fault, Json, Target, World
-from harness.words import Word
+from shaketable.harness import words
+from shaketable.harness.faults import grudges
+from shaketable.harness.faults.victims import choose_variants, pick_victims, plan_victims
+from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.words import Word
 
 MEND_MODES = ("deliver", "reset")
 NODES_MIN = 2

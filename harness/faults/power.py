@@ -15,17 +15,17 @@ from random import Random
 
 import trio
 
-from harness import words
-from harness.faults.incarnations import in_effect
-from harness.faults.victims import (
+from shaketable.harness import words
+from shaketable.harness.faults.incarnations import in_effect
+from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
     pick_victims,
     plan_victims,
     without,
 )
-from harness.plugins import Evidence, Fault, Json, Target, World
-from harness.words import LosesPower, Word
+from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.words import LosesPower, Word
 
 VARIANTS = ("leader", "all", "one", "minority")
 MOMENTS = ("", "sync:1", "write:2", "sync:3")

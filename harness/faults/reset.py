@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.faults.shaped_links import LinkFault
-from harness.plugins import Json
-from harness.words import LinkShape, Word
+from shaketable.harness.faults.shaped_links import LinkFault
+from shaketable.harness.plugins import Json
+from shaketable.harness.words import LinkShape, Word
 
 EVERY_MS = (150.0, 400.0, 1000.0)
 

@@ -15,13 +15,18 @@ from random import Random
 
 import trio
 
-from harness import words
-from harness.abilities import LosesDisks
-from harness.faults.incarnations import undone_if_it_fails
-from harness.faults.victims import SINGLE, choose_variants, describe_victims, pick_victims
-from harness.faults.victims import plan_victims as draw_victims
-from harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from harness.words import Damage, HurtsDisks, Word
+from shaketable.harness import words
+from shaketable.harness.abilities import LosesDisks
+from shaketable.harness.faults.incarnations import undone_if_it_fails
+from shaketable.harness.faults.victims import (
+    SINGLE,
+    choose_variants,
+    describe_victims,
+    pick_victims,
+)
+from shaketable.harness.faults.victims import plan_victims as draw_victims
+from shaketable.harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
+from shaketable.harness.words import Damage, HurtsDisks, Word
 
 VARIANTS = SINGLE
 AGE_MIN_S, AGE_MAX_S = 0.8, 2.0

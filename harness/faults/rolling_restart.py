@@ -13,11 +13,11 @@ from random import Random
 
 import trio
 
-from harness import words
-from harness.faults.incarnations import in_effect
-from harness.operators import StopsNodes
-from harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from harness.words import Word
+from shaketable.harness import words
+from shaketable.harness.faults.incarnations import in_effect
+from shaketable.harness.operators import StopsNodes
+from shaketable.harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
+from shaketable.harness.words import Word
 
 NODE_S = 2.5
 """How long one node is given on average."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from random import Random
 
-from harness import words
-from harness.faults.victims import choose_variants, pick_victims, plan_victims
-from harness.plugins import Evidence, Fault, Json, Target, World
-from harness.words import LinkShape, ShapesLinks, Word
+from shaketable.harness import words
+from shaketable.harness.faults.victims import choose_variants, pick_victims, plan_victims
+from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.words import LinkShape, ShapesLinks, Word
 
 VARIANTS = ("leader", "one", "minority", "all")
 DIRECTIONS = ("both", "out", "in")

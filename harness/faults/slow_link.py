@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.faults.shaped_links import LinkFault, crossed
-from harness.plugins import Json
-from harness.words import LinkShape, Word
+from shaketable.harness.faults.shaped_links import LinkFault, crossed
+from shaketable.harness.plugins import Json
+from shaketable.harness.words import LinkShape, Word
 
 RATES_BYTES_S = (4_000.0, 16_000.0, 64_000.0)
 """From a modem's rate to one at which heartbeats get through and a busy log does not."""

@@ -15,18 +15,18 @@ from random import Random
 
 import trio
 
-from harness import words
-from harness.errors import all_of
-from harness.faults.victims import (
+from shaketable.harness import words
+from shaketable.harness.errors import all_of
+from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
     pick_victims,
     plan_victims,
     without,
 )
-from harness.plugins import Evidence, Fault, Json, Target, World
-from harness.resources import Resources, TakesResources
-from harness.words import Word
+from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.resources import Resources, TakesResources
+from shaketable.harness.words import Word
 
 VARIANTS = ("leader", "one", "minority")
 UNDO_TIMEOUT_S = 10.0

@@ -15,10 +15,10 @@ from random import Random
 
 import trio
 
-from harness import words
-from harness.abilities import TransfersLeadership
-from harness.plugins import Evidence, Fault, Json, Target, World
-from harness.words import Word
+from shaketable.harness import words
+from shaketable.harness.abilities import TransfersLeadership
+from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.words import Word
 
 NODES_MIN = 2
 ASK_FOR_S = 6.0

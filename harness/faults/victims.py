@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from random import Random
 
-from harness.discovery import unknown
-from harness.errors import UsageError
-from harness.plugins import Json
+from shaketable.harness.discovery import unknown
+from shaketable.harness.errors import UsageError
+from shaketable.harness.plugins import Json
 
 VICTIMS = ("leader", "one", "minority", "all", "minority-third", "majority", "followers")
 """What `victims` may say besides names of nodes."""

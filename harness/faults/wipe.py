@@ -14,10 +14,10 @@ from random import Random
 
 import trio
 
-from harness import words
-from harness.abilities import LosesDisks
-from harness.faults.incarnations import UNDO_TIMEOUT_S
-from harness.faults.victims import (
+from shaketable.harness import words
+from shaketable.harness.abilities import LosesDisks
+from shaketable.harness.faults.incarnations import UNDO_TIMEOUT_S
+from shaketable.harness.faults.victims import (
     SINGLE,
     choose_variants,
     describe_victims,
@@ -25,8 +25,8 @@ from harness.faults.victims import (
     plan_victims,
     without,
 )
-from harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from harness.words import Word
+from shaketable.harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
+from shaketable.harness.words import Word
 
 VARIANTS = ("leader", "one")
 WAIT_S = 6.0

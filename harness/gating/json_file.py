@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from harness.history.plain_files import NoPlainFileError, read_plain
+from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
 
 FILE_BYTES_MAX: Final = 256 << 20
 

@@ -8,19 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from harness.errors import HarnessError, UsageError
-from harness.gating import stored_runs
-from harness.gating.json_file import FILE_BYTES_MAX, UnreadableError, decode_json
-from harness.gating.verdict_file import COUNT_MAX, SECONDS_MAX
-from harness.history.plain_files import NoPlainFileError, read_plain
-from harness.history.run_folder import RunFolder
-from harness.matrix import folder as folders
-from harness.matrix.folder import MatrixFolder
-from harness.matrix.journal import Event
-from harness.matrix.journal import Outcome as Attempt
-from harness.verdict import ExitCode, Outcome
-from reports.gating.model import Bites, RunFacts
-from reports.gating.policy import Policy
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.gating import stored_runs
+from shaketable.harness.gating.json_file import FILE_BYTES_MAX, UnreadableError, decode_json
+from shaketable.harness.gating.verdict_file import COUNT_MAX, SECONDS_MAX
+from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.matrix import folder as folders
+from shaketable.harness.matrix.folder import MatrixFolder
+from shaketable.harness.matrix.journal import Event
+from shaketable.harness.matrix.journal import Outcome as Attempt
+from shaketable.harness.verdict import ExitCode, Outcome
+from shaketable.reports.gating.model import Bites, RunFacts
+from shaketable.reports.gating.policy import Policy
 
 SELDOM: Final = "bit too seldom"
 """How the journal's reason begins where a fault did not bite often enough."""

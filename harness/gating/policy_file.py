@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from harness.discovery import unknown
-from harness.errors import UsageError
-from reports.gating.policy import (
+from shaketable.harness.discovery import unknown
+from shaketable.harness.errors import UsageError
+from shaketable.reports.gating.policy import (
     UNAVAILABLE,
     Allowance,
     Ceilings,

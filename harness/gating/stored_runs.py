@@ -12,24 +12,24 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.errors import HarnessError
-from harness.gating.json_file import UnreadableError, read_json
-from harness.gating.verdict_file import ResultsFile, conclusions_of, outcome_of
-from harness.history.export import (
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.gating.json_file import UnreadableError, read_json
+from shaketable.harness.gating.verdict_file import ResultsFile, conclusions_of, outcome_of
+from shaketable.harness.history.export import (
     fault_windows,
     load_given_up,
     load_nemesis,
     load_operations,
 )
-from harness.history.plain_files import NoPlainFileError, read_plain
-from harness.history.run_folder import RunFolder
-from reports.availability.worked import Worked, worked_until
-from reports.gating.measures import CEILINGS
-from reports.gating.measuring import COLUMNS, Measured, measure_loss, measure_operations
-from reports.gating.model import Bites, Conclusion, RunFacts
-from reports.gating.policy import Policy
-from reports.plotting.timeline import phase_spans
-from reports.violation_page import page_index
+from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.reports.availability.worked import Worked, worked_until
+from shaketable.reports.gating.measures import CEILINGS
+from shaketable.reports.gating.measuring import COLUMNS, Measured, measure_loss, measure_operations
+from shaketable.reports.gating.model import Bites, Conclusion, RunFacts
+from shaketable.reports.gating.policy import Policy
+from shaketable.reports.plotting.timeline import phase_spans
+from shaketable.reports.violation_page import page_index
 
 NS_PER_S: Final = 1e9
 MEASURED: Final = tuple(key for key in CEILINGS if key != "acknowledged_loss")

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from harness.verdict import FINDINGS_KEPT_MAX, Outcome
-from reports.gating.model import Conclusion, Kind
-from reports.run_page.violations import kind_totals
+from shaketable.harness.verdict import FINDINGS_KEPT_MAX, Outcome
+from shaketable.reports.gating.model import Conclusion, Kind
+from shaketable.reports.run_page.violations import kind_totals
 
 Valid = bool | Literal["unknown"]
 FOUND_UNKNOWN = "finding"

@@ -25,9 +25,15 @@ the clients of one worker, and what a generator counts (`limit`) it counts for o
 Source: jepsen.generator and jepsen.independent.
 """
 
-from harness.generators.choices import any_of, mix, until_ok
-from harness.generators.clients import each_client, on_clients, per_key, reserve, side_by_side
-from harness.generators.generator import (
+from shaketable.harness.generators.choices import any_of, mix, until_ok
+from shaketable.harness.generators.clients import (
+    each_client,
+    on_clients,
+    per_key,
+    reserve,
+    side_by_side,
+)
+from shaketable.harness.generators.generator import (
     NOTHING_NOW,
     Context,
     Due,
@@ -36,10 +42,10 @@ from harness.generators.generator import (
     Given,
     Wait,
 )
-from harness.generators.keys import KeySpread, width_of
-from harness.generators.pace import delay, rate, sleep, stagger, think_time, time_limit
-from harness.generators.play import Played, alone, play
-from harness.generators.sequences import (
+from shaketable.harness.generators.keys import KeySpread, width_of
+from shaketable.harness.generators.pace import delay, rate, sleep, stagger, think_time, time_limit
+from shaketable.harness.generators.play import Played, alone, play
+from shaketable.harness.generators.sequences import (
     Lazy,
     concat,
     limit,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
-from harness.draw import draw
-from harness.generators.generator import (
+from shaketable.harness.draw import draw
+from shaketable.harness.generators.generator import (
     NOTHING_NOW,
     Context,
     Due,
@@ -21,7 +21,7 @@ from harness.generators.generator import (
     Wait,
     sooner,
 )
-from harness.generators.sequences import Lazy
+from shaketable.harness.generators.sequences import Lazy
 
 
 def mix(*parts: Generator, seed: str, weights: Sequence[float] | None = None) -> Generator:

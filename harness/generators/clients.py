@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from harness.generators.choices import any_of
-from harness.generators.generator import (
+from shaketable.harness.generators.choices import any_of
+from shaketable.harness.generators.generator import (
     NOTHING_NOW,
     Context,
     Due,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
-from harness.errors import UsageError
-from harness.plugins import Json
+from shaketable.harness.errors import UsageError
+from shaketable.harness.plugins import Json
 
 
 @dataclass(frozen=True, slots=True)

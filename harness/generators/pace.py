@@ -12,9 +12,17 @@ from itertools import repeat as repeated
 from random import Random
 from typing import Final
 
-from harness.draw import draw
-from harness.generators.generator import Context, Due, Ended, Generator, Given, Wait, sooner
-from harness.generators.sequences import Lazy
+from shaketable.harness.draw import draw
+from shaketable.harness.generators.generator import (
+    Context,
+    Due,
+    Ended,
+    Generator,
+    Given,
+    Wait,
+    sooner,
+)
+from shaketable.harness.generators.sequences import Lazy
 
 NS: Final = 1_000_000_000
 CATCH_UP_MAX_NS: Final = NS

@@ -10,8 +10,15 @@ from dataclasses import dataclass
 from itertools import repeat as repeated
 from typing import Generic, TypeVar
 
-from harness.generators.generator import NOTHING_NOW, Context, Due, Ended, Generator, Given
-from harness.plugins import Operation
+from shaketable.harness.generators.generator import (
+    NOTHING_NOW,
+    Context,
+    Due,
+    Ended,
+    Generator,
+    Given,
+)
+from shaketable.harness.plugins import Operation
 
 Item = TypeVar("Item")
 

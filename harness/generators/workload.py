@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from harness.generators.clients import each_client
-from harness.generators.generator import Generator
-from harness.generators.sequences import operations
-from harness.plugins import Workload
+from shaketable.harness.generators.clients import each_client
+from shaketable.harness.generators.generator import Generator
+from shaketable.harness.generators.sequences import operations
+from shaketable.harness.plugins import Workload
 
 
 @runtime_checkable

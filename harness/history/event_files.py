@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness.history.operation_files import text_column
-from harness.history.rounds import Round
-from harness.history.rows import EVENT_TEXTS, NO_TEXT
-from harness.history.schema import EVENTS
-from harness.history.text_kernels import LINE_BYTES_MAX, VALUE_BYTES_MAX, lines, values
+from shaketable.harness.history.operation_files import text_column
+from shaketable.harness.history.rounds import Round
+from shaketable.harness.history.rows import EVENT_TEXTS, NO_TEXT
+from shaketable.harness.history.schema import EVENTS
+from shaketable.harness.history.text_kernels import LINE_BYTES_MAX, VALUE_BYTES_MAX, lines, values
 
 EVENTS_AT_A_TIME = 200_000
 """Events that are put into words at a time; a row group of events.parquet holds as many."""

@@ -19,16 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness.errors import HarnessError
-from harness.history import watermark
-from harness.history.event_files import EventFiles, events_table
-from harness.history.operation_files import OperationParts
-from harness.history.rounds import NotInOrder, Recordings
-from harness.history.rows import EVENT_ROW
-from harness.history.run_folder import RunFolder, replace_folder, temp_beside
-from harness.history.schema import EVENTS, NEMESIS_PROCESS, OPERATIONS
-from harness.history.segments import SegmentEnd
-from harness.plugins import FaultWindow
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history import watermark
+from shaketable.harness.history.event_files import EventFiles, events_table
+from shaketable.harness.history.operation_files import OperationParts
+from shaketable.harness.history.rounds import NotInOrder, Recordings
+from shaketable.harness.history.rows import EVENT_ROW
+from shaketable.harness.history.run_folder import RunFolder, replace_folder, temp_beside
+from shaketable.harness.history.schema import EVENTS, NEMESIS_PROCESS, OPERATIONS
+from shaketable.harness.history.segments import SegmentEnd
+from shaketable.harness.plugins import FaultWindow
 
 THREADS_MAX = 8
 """More do not help: the order of all events is found by one."""

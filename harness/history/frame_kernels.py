@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from harness.history.compiled import compiled, inlined
-from harness.history.rows import HAS_EXPECTED, HAS_INPUT, HAS_OFFSET, HAS_OUTPUT, NO_TEXT
+from shaketable.harness.compiled import compiled, inlined
+from shaketable.harness.history.rows import HAS_EXPECTED, HAS_INPUT, HAS_OFFSET, HAS_OUTPUT, NO_TEXT
 
 MORE, UNREADABLE, CLOSING, ODD, ROWS_FULL, TEXTS_FULL = range(6)
 """Why `scan` stopped: bytes are lacking, no frame stands there, the closing frame, a payload
@@ -120,7 +120,7 @@ def _intern(
     slot = value & mask
     while slots[slot] != 0:
         number = np.int64(slots[slot]) - 1
-        if known[number, 0] == value and _is_same(known, arena, number, data, at, size):
+        if known[number, 0] == value and _is_same(known, arena, int(number), data, at, size):
             return number
         slot = (slot + 1) & mask
     number, used = counts[0], counts[1]
@@ -154,7 +154,7 @@ def place(known: Any, slots: Any) -> None:
 
 
 @inlined
-def _big_endian(data: Any, at: int, size: int) -> Any:
+def _big_endian(data: Any, at: int, size: Any) -> Any:
     value = np.int64(0)
     for place in range(at, at + size):
         value = value << 8 | np.int64(data[place])

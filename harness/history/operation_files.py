@@ -21,14 +21,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.history.order_kernels import distinct, gather, scatter
-from harness.history.rows import (
+from shaketable.harness.history.order_kernels import distinct, gather, scatter
+from shaketable.harness.history.rows import (
     NO_TEXT,
     OPERATION_NUMBERS,
     OPERATION_ROW,
     OPERATION_TEXTS,
 )
-from harness.history.schema import OPERATIONS
+from shaketable.harness.history.schema import OPERATIONS
 
 OPERATIONS_PER_FILE_MAX = 250_000
 """Rows of an operations file; a key with more has files of its own."""

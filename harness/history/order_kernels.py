@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from harness.history.compiled import compiled
-from harness.history.rows import (
+from shaketable.harness.compiled import compiled
+from shaketable.harness.history.rows import (
     EMPTY,
     HAS_EXPECTED,
     HAS_INPUT,

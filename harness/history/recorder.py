@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from harness.history.segments import NEMESIS, Event, SegmentWriter
+from shaketable.harness.history.segments import NEMESIS, Event, SegmentWriter
 
 ERROR_CHARS_MAX = 500
 """An error's text is cut there: one line for a person, not a log."""

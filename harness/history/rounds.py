@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import HarnessError
-from harness.history.order_kernels import Open, merge, pair, rehash
-from harness.history.rows import INVOKE, OPERATION_ROW
-from harness.history.segment_stream import SegmentStream
-from harness.history.segments import SegmentEnd
-from harness.history.texts import HistoryTexts
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history.order_kernels import Open, merge, pair, rehash
+from shaketable.harness.history.rows import INVOKE, OPERATION_ROW
+from shaketable.harness.history.segment_stream import SegmentStream
+from shaketable.harness.history.segments import SegmentEnd
+from shaketable.harness.history.texts import HistoryTexts
 
 ROUND_BYTES = 8 << 20
 """Bytes of all segments together that are decoded at a time: arrays of that size are taken from

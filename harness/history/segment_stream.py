@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import HarnessError
-from harness.history import frame_kernels as frames
-from harness.history.order_kernels import renumber
-from harness.history.rows import EVENT_NUMBERS, EVENT_ROW, EVENT_TEXTS, NO_TEXT
-from harness.history.segments import (
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history import frame_kernels as frames
+from shaketable.harness.history.order_kernels import renumber
+from shaketable.harness.history.rows import EVENT_NUMBERS, EVENT_ROW, EVENT_TEXTS, NO_TEXT
+from shaketable.harness.history.segments import (
     MAGIC,
     NO_EVENT,
     PAYLOAD_BYTES_MAX,
@@ -26,7 +26,7 @@ from harness.history.segments import (
     frame_bytes,
     judge_end,
 )
-from harness.history.texts import HistoryTexts, RecordedTexts
+from shaketable.harness.history.texts import HistoryTexts, RecordedTexts
 
 FRAME_BYTES_USUAL = 24
 """Rows are laid out for frames no shorter than that; shorter ones take another round."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.history.compiled import compiled, inlined
-from harness.history.rows import HAS_EXPECTED, HAS_INPUT, HAS_OFFSET, HAS_OUTPUT, NO_TEXT
+from shaketable.harness.compiled import compiled, inlined
+from shaketable.harness.history.rows import HAS_EXPECTED, HAS_INPUT, HAS_OFFSET, HAS_OUTPUT, NO_TEXT
 
 NEMESIS = -1
 """schema.NEMESIS_PROCESS."""

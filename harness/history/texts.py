@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.history.frame_kernels import TextTable, intern, place
-from harness.history.rows import FIRST_TEXTS
+from shaketable.harness.history.frame_kernels import TextTable, intern, place
+from shaketable.harness.history.rows import FIRST_TEXTS
 
 TEXTS_AT_FIRST = 1024
 ARENA_BYTES_AT_FIRST = 1 << 16

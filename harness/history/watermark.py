@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from harness.errors import HarnessError
-from harness.history.run_folder import RunFolder, write_atomically
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history.run_folder import RunFolder, write_atomically
 
 
 def note(folder: RunFolder) -> None:

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import msgspec
 
-from harness import campaign as campaigns
-from harness.campaign import Campaign
-from harness.errors import UsageError
-from harness.history.run_folder import LATEST, utc_name, write_atomically
-from harness.matrix.plan import Plan
+from shaketable.harness import campaign as campaigns
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.run_folder import LATEST, utc_name, write_atomically
+from shaketable.harness.matrix.plan import Plan
 
 PREFIX = "matrix-"
 

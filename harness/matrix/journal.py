@@ -18,8 +18,8 @@ from typing import Literal
 
 import msgspec
 
-from harness.errors import HarnessError, UsageError
-from harness.verdict import ExitCode
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.verdict import ExitCode
 
 
 class FaultCount(msgspec.Struct, frozen=True):

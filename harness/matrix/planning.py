@@ -13,17 +13,17 @@ from pathlib import Path
 
 import msgspec
 
-from harness import availability, discovery
-from harness import campaign as campaigns
-from harness.campaign import Campaign, node_names
-from harness.draw import new_seed
-from harness.errors import UsageError
-from harness.faults.victims import UnknownVictimError, is_victim
-from harness.limits import check_numbers
-from harness.matrix.plan import Cell, Matrix, Plan, Wanted, expand, read_matrix
-from harness.schedule import schedule
-from harness.toml_text import toml_value
-from harness.words import family_of
+from shaketable.harness import availability, discovery
+from shaketable.harness import campaign as campaigns
+from shaketable.harness.campaign import Campaign, node_names
+from shaketable.harness.draw import new_seed
+from shaketable.harness.errors import UsageError
+from shaketable.harness.faults.victims import UnknownVictimError, is_victim
+from shaketable.harness.limits import check_numbers
+from shaketable.harness.matrix.plan import Cell, Matrix, Plan, Wanted, expand, read_matrix
+from shaketable.harness.schedule import schedule
+from shaketable.harness.toml_text import toml_value
+from shaketable.harness.words import family_of
 
 FAMILIES = ("process", "network", "clock", "disk", "rollback", "membership", "resources")
 """The order in which the built-in families of faults are told; others follow by name."""
@@ -171,12 +171,12 @@ def _why_not(campaign: Campaign, where: str, nodes: Collection[str]) -> str | No
 
 def _lacks_world(campaign: Campaign) -> str | None:
     if campaign.world == "netns":
-        from harness.network.probe import why_no_namespace  # noqa: PLC0415 - others need none
+        from shaketable.harness.network.probe import why_no_namespace  # noqa: PLC0415 - others need none
 
         why = why_no_namespace()
         return None if why is None else f"world netns: {why}"
     if campaign.world == "sim":
-        from harness.runtime.simulated import groups_of  # noqa: PLC0415 - others need none
+        from shaketable.harness.runtime.simulated import groups_of  # noqa: PLC0415 - others need none
 
         groups_of(discovery.get("targets", campaign.target))
     return None

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from harness.history.run_folder import LATEST, RunFolder
-from harness.matrix.folder import MatrixFolder
-from harness.matrix.journal import FaultCount, Outcome
-from harness.verdict import ExitCode
-from reports.availability.recovery import summarise
-from reports.run_page.view import build_view
+from shaketable.harness.history.run_folder import LATEST, RunFolder
+from shaketable.harness.matrix.folder import MatrixFolder
+from shaketable.harness.matrix.journal import FaultCount, Outcome
+from shaketable.harness.verdict import ExitCode
+from shaketable.reports.availability.recovery import summarise
+from shaketable.reports.run_page.view import build_view
 
 VERDICTS: Final = (ExitCode.VALID, ExitCode.INVALID, ExitCode.UNKNOWN)
 SAID_CHARS_MAX: Final = 400

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from harness.errors import HarnessError
-from harness.matrix.folder import MatrixFolder
-from harness.matrix.journal import Journal, Outcome
-from harness.runtime import guard
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.matrix.folder import MatrixFolder
+from shaketable.harness.matrix.journal import Journal, Outcome
+from shaketable.harness.runtime import guard
 
 POLL_S: Final = 0.1
 TERM_EVERY_S: Final = 1.0
@@ -157,7 +157,7 @@ def launcher(folder: MatrixFolder) -> Callable[[str, int], subprocess.Popen[byte
 
     def launch(cell: str, attempt: int) -> subprocess.Popen[bytes]:
         run = ["run", str(folder.campaign(cell)), "--store", str(folder.runs)]
-        argv = guard.command([sys.executable, "-P", "-m", "harness.cli", *run], os.getpid())
+        argv = guard.command([sys.executable, "-P", "-m", "shaketable", *run], os.getpid())
         try:
             with folder.output(cell, attempt).open("wb") as output:
                 return subprocess.Popen(

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from harness.matrix.journal import Outcome, code_of
-from harness.matrix.plan import Cell, Plan
-from harness.verdict import ExitCode, worst_exit
-from reports.matrix_page.model import MatrixAttempt, MatrixCell, MatrixRow, MatrixView
+from shaketable.harness.matrix.journal import Outcome, code_of
+from shaketable.harness.matrix.plan import Cell, Plan
+from shaketable.harness.verdict import ExitCode, worst_exit
+from shaketable.reports.matrix_page.model import MatrixAttempt, MatrixCell, MatrixRow, MatrixView
 
 FORMAT: Final = 1
 NS_PER_S: Final = 1e9

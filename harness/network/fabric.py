@@ -25,8 +25,8 @@ from typing import Final
 
 from pyroute2 import IPRoute
 
-from harness.network import enter
-from harness.network.addresses import (
+from shaketable.harness.network import enter
+from shaketable.harness.network.addresses import (
     HARNESS,
     hardware_address,
     node_address,

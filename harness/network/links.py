@@ -10,8 +10,8 @@ from typing import Protocol
 
 import trio
 
-from harness.plugins import Json
-from harness.words import Link, LinkShape
+from shaketable.harness.plugins import Json
+from shaketable.harness.words import Link, LinkShape
 
 
 class Network(Protocol):

@@ -20,11 +20,11 @@ from typing import Any, Final
 
 import trio
 
-from harness.errors import HarnessError
-from harness.network import enter
-from harness.plugins import Json
-from harness.runtime import guard
-from harness.words import Link, LinkShape
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.network import enter
+from shaketable.harness.plugins import Json
+from shaketable.harness.runtime import guard
+from shaketable.harness.words import Link, LinkShape
 
 READY_TIMEOUT_S: Final = 20.0
 ANSWER_TIMEOUT_S: Final = 5.0
@@ -49,7 +49,13 @@ class PacketNetwork:
 
     def __init__(self, nodes: Sequence[str], log: Path) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        program = (sys.executable, "-m", "harness.network.switch", str(theirs.fileno()), *nodes)
+        program = (
+            sys.executable,
+            "-m",
+            "shaketable.harness.network.switch",
+            str(theirs.fileno()),
+            *nodes,
+        )
         self._control = ours
         self._asked = 0
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from harness.network.frames import Flow, reverse
-from harness.plugins import Json
+from shaketable.harness.network.frames import Flow, reverse
+from shaketable.harness.plugins import Json
 
 LATE_MIN_S: Final = 0.001
 """What is late by less is not counted as delayed: our own work takes time, too."""

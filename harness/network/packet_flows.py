@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Final
 
-from harness.network import frames
-from harness.network.frames import Flow
-from harness.words import Link
+from shaketable.harness.network import frames
+from shaketable.harness.network.frames import Flow
+from shaketable.harness.words import Link
 
 FLOWS_MAX: Final = 4096
 """Of more connections than that the oldest are forgotten."""

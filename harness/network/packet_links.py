@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from harness.network.frames import with_bit_flipped
-from harness.network.packet_accounts import Account, CutAccount
-from harness.network.packet_flows import Flows
-from harness.plugins import Json
-from harness.words import Link, LinkShape, Word
+from shaketable.harness.network.frames import with_bit_flipped
+from shaketable.harness.network.packet_accounts import Account, CutAccount
+from shaketable.harness.network.packet_flows import Flows
+from shaketable.harness.plugins import Json
+from shaketable.harness.words import Link, LinkShape, Word
 
 LATE_PACKETS_MAX: Final = 20_000
 """What all links hold back together: 30 MB of full frames. What comes then is dropped."""

@@ -1,8 +1,8 @@
 """What packets between network namespaces can be made to suffer here, tried by doing it.
 
-`python -m harness.network.probe` (in a namespace of its own, see `enter`) wires two nodes, does to
-what flows between them what each word says, measures what came of it at their ends, and prints
-{word: {"works", "what"}} as JSON. `probed` asks such a process, once.
+`python -m shaketable.harness.network.probe` (in a namespace of its own, see `enter`) wires two
+nodes, does to what flows between them what each word says, measures what came of it at their ends,
+and prints {word: {"works", "what"}} as JSON. `probed` asks such a process, once.
 
 Source: HARNESSES.md section 6 (probe each by doing it, never by looking for a binary).
 """
@@ -26,12 +26,12 @@ from pathlib import Path
 from time import monotonic, sleep, time_ns
 from typing import Final
 
-from harness.errors import HarnessError
-from harness.marks import scratch_prefix
-from harness.network import enter
-from harness.network.addresses import node_address
-from harness.network.netns import PacketNetwork
-from harness.words import LinkShape, Word
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.marks import scratch_prefix
+from shaketable.harness.network import enter
+from shaketable.harness.network.addresses import node_address
+from shaketable.harness.network.netns import PacketNetwork
+from shaketable.harness.words import LinkShape, Word
 
 WORDS: Final = (
     Word.CUT,
@@ -70,7 +70,7 @@ class Probed:
 @cache
 def probed() -> Mapping[Word, Probed]:
     """Try every word in a scratch namespace; nothing of it is left. Takes two seconds, once."""
-    program = [sys.executable, "-P", "-m", "harness.network.probe"]
+    program = [sys.executable, "-P", "-m", "shaketable.harness.network.probe"]
     try:
         done = subprocess.run(
             enter.new(program), capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False

@@ -29,13 +29,13 @@ from random import Random
 
 import trio
 
-from harness.errors import HarnessError
-from harness.network.callers import Callers
-from harness.network.connection import Connection, prepare
-from harness.network.gates import Gates, Link
-from harness.network.shapes import Applied, Shapes
-from harness.plugins import Address, Json
-from harness.words import LinkShape, Word
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.network.callers import Callers
+from shaketable.harness.network.connection import Connection, prepare
+from shaketable.harness.network.gates import Gates, Link
+from shaketable.harness.network.shapes import Applied, Shapes
+from shaketable.harness.plugins import Address, Json
+from shaketable.harness.words import LinkShape, Word
 
 CONNECTIONS_PER_LINK_MAX = 256
 LISTEN_BACKLOG = 128

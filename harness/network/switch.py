@@ -1,9 +1,9 @@
 """The switch among nodes in network namespaces: a process of its own, between their wires.
 
-`python -m harness.network.switch DESCRIPTOR NODE...` wires the nodes (`fabric`), says so over the
-socket of that descriptor, and carries frames until the socket's other end is closed. What it is
-asked over the socket, one JSON message each, it answers at once; what becomes of frames is for
-`packet_links` to say.
+`python -m shaketable.harness.network.switch DESCRIPTOR NODE...` wires the nodes (`fabric`), says
+so over the socket of that descriptor, and carries frames until the socket's other end is closed.
+What it is asked over the socket, one JSON message each, it answers at once; what becomes of frames
+is for `packet_links` to say.
 
 Source: packet(7); ADR 0020 (why not netem or NFQUEUE).
 """
@@ -24,11 +24,11 @@ from typing import Any, Final
 
 from pyroute2 import NetlinkError
 
-from harness.network import addresses, fabric
-from harness.network.fabric import Port
-from harness.network.packet_links import PacketLinks
-from harness.plugins import Json
-from harness.words import LinkShape
+from shaketable.harness.network import addresses, fabric
+from shaketable.harness.network.fabric import Port
+from shaketable.harness.network.packet_links import PacketLinks
+from shaketable.harness.plugins import Json
+from shaketable.harness.words import LinkShape
 
 MESSAGE_BYTES_MAX: Final = 64 * 1024
 FRAME_BYTES_MAX: Final = 65_536

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import trio
 
-from harness import blame
-from harness.blame import blamed
-from harness.plugins import Fault, Json
-from harness.words import TakesOut
+from shaketable.harness import blame
+from shaketable.harness.blame import blamed
+from shaketable.harness.plugins import Fault, Json
+from shaketable.harness.words import TakesOut
 
 
 class Budget:

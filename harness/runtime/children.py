@@ -19,8 +19,8 @@ from typing import IO, Final
 
 import trio
 
-from harness import marks
-from harness.runtime import guard
+from shaketable.harness import marks
+from shaketable.harness.runtime import guard
 
 END_POLL_S: Final = 0.01
 ROUNDS_MAX: Final = 20

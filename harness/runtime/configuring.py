@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
-from harness import availability
-from harness.abilities import NamesBrokers, PlantsBugsBeside
-from harness.errors import HarnessError
-from harness.history.run_folder import RunFolder
-from harness.network.netns import PacketNetwork
-from harness.plugins import Address, Launch, NodeLayout, Target
-from harness.runtime.disks import Member
-from harness.runtime.faketime import FakedTime
-from harness.runtime.ledger import Ledger
-from harness.runtime.nodes import NodeProcess
-from harness.runtime.sites import Site
-from harness.words import Word
+from shaketable.harness import availability
+from shaketable.harness.abilities import NamesBrokers, PlantsBugsBeside
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.network.netns import PacketNetwork
+from shaketable.harness.plugins import Address, Launch, NodeLayout, Target
+from shaketable.harness.runtime.disks import Member
+from shaketable.harness.runtime.faketime import FakedTime
+from shaketable.harness.runtime.ledger import Ledger
+from shaketable.harness.runtime.nodes import NodeProcess
+from shaketable.harness.runtime.sites import Site
+from shaketable.harness.words import Word
 
 
 def configure(

@@ -14,13 +14,13 @@ from typing import Final
 
 import trio
 
-from harness.abilities import LosesDisks, NoticesDamage, Vital
-from harness.draw import draw
-from harness.errors import HarnessError
-from harness.plugins import Json, Target
-from harness.runtime.disks import Member
-from harness.runtime.stored_logs import CountsLogs
-from harness.words import Damage
+from shaketable.harness.abilities import LosesDisks, NoticesDamage, Vital
+from shaketable.harness.draw import draw
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.plugins import Json, Target
+from shaketable.harness.runtime.disks import Member
+from shaketable.harness.runtime.stored_logs import CountsLogs
+from shaketable.harness.words import Damage
 
 COPIES: Final = "copies"
 """Where, in a node's folder, copies of its store are kept until they are put back."""

@@ -16,11 +16,11 @@ from typing import Protocol
 
 import trio
 
-from harness.abilities import LosesDisks
-from harness.plugins import Json, Launch, NodeLayout, Target
-from harness.runtime.faketime import FakedTime
-from harness.runtime.nodes import NodeProcess
-from harness.runtime.stored_logs import CountsLogs
+from shaketable.harness.abilities import LosesDisks
+from shaketable.harness.plugins import Json, Launch, NodeLayout, Target
+from shaketable.harness.runtime.faketime import FakedTime
+from shaketable.harness.runtime.nodes import NodeProcess
+from shaketable.harness.runtime.stored_logs import CountsLogs
 
 STOP_GRACE_S = 5.0
 READMIT_TIMEOUT_S = 12.0

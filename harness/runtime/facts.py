@@ -23,10 +23,10 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from harness.campaign import Campaign, faults_of, node_names
-from harness.history.run_folder import write_atomically
-from harness.plugins import Json, Promises
-from harness.runtime import machine_use
+from shaketable.harness.campaign import Campaign, faults_of, node_names
+from shaketable.harness.history.run_folder import write_atomically
+from shaketable.harness.plugins import Json, Promises
+from shaketable.harness.runtime import machine_use
 
 SIMULATED_CLOCK: Json = {"unix_ns": 0, "utc_offset_s": 0}
 """What simulated nodes stamp their logs by: a world begins with the year 1970."""

@@ -16,12 +16,12 @@ from itertools import count
 
 import trio
 
-from harness.abilities import ShowsClock
-from harness.errors import IndefiniteError
-from harness.plugins import Json
-from harness.runtime import faketime
-from harness.runtime.disks import Member
-from harness.words import ClockChange, ClockReading
+from shaketable.harness.abilities import ShowsClock
+from shaketable.harness.errors import IndefiniteError
+from shaketable.harness.plugins import Json
+from shaketable.harness.runtime import faketime
+from shaketable.harness.runtime.disks import Member
+from shaketable.harness.words import ClockChange, ClockReading
 
 ANSWER_TIMEOUT_S = 0.3
 TICK_WAIT_S = 1.5

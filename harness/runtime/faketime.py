@@ -22,9 +22,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from harness.errors import HarnessError
-from harness.history.run_folder import write_atomically
-from harness.plugins import Launch
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history.run_folder import write_atomically
+from shaketable.harness.plugins import Launch
 
 RIGHT: Final = "+0 x1"
 """What undoes an offset and a rate."""

@@ -1,8 +1,8 @@
 """Undoes a fault of somebody else's in a process of its own: it may hang, or end Python.
 
-`python -P -m harness.runtime.foreign_undo PARENT_PID` reads {"fault", "undo", "nodes"} as JSON,
-calls that fault's undo in a world that is over, and prints as JSON why that failed, null if it did
-not. It ends with the process that started it.
+`python -P -m shaketable.harness.runtime.foreign_undo PARENT_PID` reads {"fault", "undo", "nodes"}
+as JSON, calls that fault's undo in a world that is over, and prints as JSON why that failed, null
+if it did not. It ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 
 import trio
 
-from harness import discovery
-from harness.blame import PlugInError, blamed
-from harness.plugins import Fault, Json
-from harness.runtime import children, guard
-from harness.runtime.over_world import OverWorld
-from harness.telling import sentence
+from shaketable.harness import discovery
+from shaketable.harness.blame import PlugInError, blamed
+from shaketable.harness.plugins import Fault, Json
+from shaketable.harness.runtime import children, guard
+from shaketable.harness.runtime.over_world import OverWorld
+from shaketable.harness.telling import sentence
 
 UNDO_TIMEOUT_S: Final = 15.0
 START_TIMEOUT_S: Final = 15.0
@@ -29,7 +29,13 @@ START_TIMEOUT_S: Final = 15.0
 
 def undo(name: str, undo_: Json, nodes: Sequence[str]) -> str | None:
     """Undo a fault by its name; say why that failed, None if it did not. For the main thread."""
-    program = [sys.executable, "-P", "-m", "harness.runtime.foreign_undo", str(os.getpid())]
+    program = [
+        sys.executable,
+        "-P",
+        "-m",
+        "shaketable.harness.runtime.foreign_undo",
+        str(os.getpid()),
+    ]
     given = json.dumps({"fault": name, "undo": undo_, "nodes": list(nodes)}).encode()
     timeout_s = START_TIMEOUT_S + UNDO_TIMEOUT_S
     answer = children.ask(guard.command(program, os.getpid()), timeout_s, given)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import trio
 
-from harness.plugins import World
-from harness.scripts import FAULT_BEGAN, FAULT_HEALED, LEADER_ELECTED, counted
-from harness.words import CountsEffects
+from shaketable.harness.plugins import World
+from shaketable.harness.scripts import FAULT_BEGAN, FAULT_HEALED, LEADER_ELECTED, counted
+from shaketable.harness.words import CountsEffects
 
 COUNTS_POLL_S = 0.02
 """How often nodes' own counts are looked at: an event is noticed so late at most."""

@@ -27,15 +27,15 @@ from typing import Final
 
 import trio
 
-from harness import discovery, marks
-from harness.abilities import SteersNodes
-from harness.campaign import Campaign, load, node_names
-from harness.errors import HarnessError, UsageError
-from harness.history.run_folder import RunFolder
-from harness.plugins import Address, Fault, Json, NodeLayout
-from harness.runtime import faketime, foreign_undo, ledger, own_processes
-from harness.runtime.ledger import Account, Lines, OpenFault
-from harness.runtime.over_world import OverWorld
+from shaketable.harness import discovery, marks
+from shaketable.harness.abilities import SteersNodes
+from shaketable.harness.campaign import Campaign, load, node_names
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.plugins import Address, Fault, Json, NodeLayout
+from shaketable.harness.runtime import faketime, foreign_undo, ledger, own_processes
+from shaketable.harness.runtime.ledger import Account, Lines, OpenFault
+from shaketable.harness.runtime.over_world import OverWorld
 
 UNDO_TIMEOUT_S: Final = 15.0
 PLAN_CHARS_MAX: Final = 400

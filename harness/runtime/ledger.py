@@ -31,10 +31,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import marks
-from harness.errors import HarnessError
-from harness.marks import Who
-from harness.plugins import Json
+from shaketable.harness import marks
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.marks import Who
+from shaketable.harness.plugins import Json
 
 
 class Lines:

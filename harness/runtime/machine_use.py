@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from harness.plugins import Json
+from shaketable.harness.plugins import Json
 
 STAT: Final = Path("/proc/stat")
 FIELDS: Final = 8

@@ -15,9 +15,9 @@ from typing import Final
 
 import trio
 
-from harness.plugins import Json
-from harness.runtime.ledger import Lines
-from harness.runtime.process_files import resident_bytes
+from shaketable.harness.plugins import Json
+from shaketable.harness.runtime.ledger import Lines
+from shaketable.harness.runtime.process_files import resident_bytes
 
 SAMPLE_EVERY_S: Final = 5.0
 HARNESS: Final = "harness"

@@ -17,17 +17,17 @@ from functools import partial
 
 import trio
 
-from harness import blame, discovery
-from harness.blame import PlugInError, blamed
-from harness.plugins import Evidence, Fault, Json, World
-from harness.runtime.budget import Budget
-from harness.runtime.happenings import Happenings
-from harness.runtime.ledger import Ledger
-from harness.runtime.observer import Observer
-from harness.scenarios.cast import Cast
-from harness.schedule import SCRIPT, Planned
-from harness.scripts import counted
-from harness.words import Acts, CountsEffects, UndoesAhead
+from shaketable.harness import blame, discovery
+from shaketable.harness.blame import PlugInError, blamed
+from shaketable.harness.plugins import Evidence, Fault, Json, World
+from shaketable.harness.runtime.budget import Budget
+from shaketable.harness.runtime.happenings import Happenings
+from shaketable.harness.runtime.ledger import Ledger
+from shaketable.harness.runtime.observer import Observer
+from shaketable.harness.scenarios.cast import Cast
+from shaketable.harness.schedule import SCRIPT, Planned
+from shaketable.harness.scripts import counted
+from shaketable.harness.words import Acts, CountsEffects, UndoesAhead
 
 LEADER_WAIT_S = 2.0
 """How long a fault waits for somebody to lead before it aims at whoever was drawn first."""

@@ -20,9 +20,9 @@ from typing import BinaryIO
 
 import trio
 
-from harness.errors import HarnessError
-from harness.plugins import Launch
-from harness.runtime import guard
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.plugins import Launch
+from shaketable.harness.runtime import guard
 
 KILL_WAIT_S = 10.0
 PAUSE_WAIT_S = 2.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from harness.plugins import Json
-from harness.words import ClockChange, ClockReading, DiskHarm, SkewsClocks
+from shaketable.harness.plugins import Json
+from shaketable.harness.words import ClockChange, ClockReading, DiskHarm, SkewsClocks
 
 
 class HarmsDisks(Protocol):

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from harness.abilities import LosesDisks, ShowsClock, SteersNodes
-from harness.errors import HarnessError
-from harness.network import probe
-from harness.plugins import Json, Target
-from harness.runtime import faketime
-from harness.words import Word
+from shaketable.harness.abilities import LosesDisks, ShowsClock, SteersNodes
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.network import probe
+from shaketable.harness.plugins import Json, Target
+from shaketable.harness.runtime import faketime
+from shaketable.harness.words import Word
 
 Question = Callable[[Target, Json], str | None]
 """Asked where it depends on the target or the campaign: None if it can, else why not."""

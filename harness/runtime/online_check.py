@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from harness.history.segments import Event
+from shaketable.harness.history.segments import Event
 
 PLACES_MAX: Final = 100_000
 """Offsets of which the value is remembered; the oldest are forgotten."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.errors import HarnessError
-from harness.plugins import UNTOUCHED, Json
-from harness.resources import Resources
-from harness.words import ClockChange, ClockReading, Damage, DiskHarm, Link, LinkShape
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.plugins import UNTOUCHED, Json
+from shaketable.harness.resources import Resources
+from shaketable.harness.words import ClockChange, ClockReading, Damage, DiskHarm, Link, LinkShape
 
 _NOBODY: Json = {"incarnation": UNTOUCHED}
 

@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from harness import marks
-from harness.marks import Who
-from harness.runtime.ledger import Account
+from shaketable.harness import marks
+from shaketable.harness.marks import Who
+from shaketable.harness.runtime.ledger import Account
 
 ROUNDS_MAX: Final = 20
 """What is ended may have just started another: it is looked again, but not for ever."""

@@ -16,14 +16,14 @@ from functools import partial
 import msgspec
 import trio
 
-from harness import discovery
-from harness.clients import hold_of
-from harness.errors import HarnessError
-from harness.history import watermark
-from harness.history.run_folder import write_atomically
-from harness.liveness import PATIENCE_S, Standstill, never_served, not_back
-from harness.runtime.questions import wait_until
-from harness.runtime.rig import Rig, is_broken
+from shaketable.harness import discovery
+from shaketable.harness.clients import hold_of
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history import watermark
+from shaketable.harness.history.run_folder import write_atomically
+from shaketable.harness.liveness import PATIENCE_S, Standstill, never_served, not_back
+from shaketable.harness.runtime.questions import wait_until
+from shaketable.harness.runtime.rig import Rig, is_broken
 
 READY_TIMEOUT_S = 30.0
 """How long the group may take to have a leader that all nodes know."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from random import SystemRandom
 
-from harness.errors import HarnessError
+from shaketable.harness.errors import HarnessError
 
 HOST = "127.0.0.1"
 PORT_MIN = 10_000

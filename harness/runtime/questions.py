@@ -7,10 +7,10 @@ from functools import partial
 
 import trio
 
-from harness.abilities import ChangesMembers
-from harness.errors import DefiniteError, IndefiniteError
-from harness.plugins import Json, NodeLayout, NodeStatus
-from harness.runtime.standing import STATUS_INTERVAL_S, Standing
+from shaketable.harness.abilities import ChangesMembers
+from shaketable.harness.errors import DefiniteError, IndefiniteError
+from shaketable.harness.plugins import Json, NodeLayout, NodeStatus
+from shaketable.harness.runtime.standing import STATUS_INTERVAL_S, Standing
 
 TRANSFER_TIMEOUT_S = 3.0
 """How long a transfer of leadership is waited for."""

@@ -8,28 +8,28 @@ from functools import partial
 from time import monotonic_ns
 from typing import Protocol
 
-from harness import availability, discovery
-from harness.broken_rules import Broken
-from harness.campaign import Campaign, faults_of, needs_name_server, promises_of
-from harness.history.recorder import Recorder
-from harness.history.run_folder import RunFolder, write_atomically
-from harness.plugins import Fault, Json, Target, World
-from harness.runtime import configuring, sites
-from harness.runtime.budget import Budget
-from harness.runtime.facts import RunFacts, describe, wall_clock
-from harness.runtime.ledger import Ledger, Lines
-from harness.runtime.nemesis import Nemesis
-from harness.runtime.nodes import Exit
-from harness.runtime.observer import Counts, Observer
-from harness.runtime.samples import AnsweredClocks, Samples
-from harness.runtime.sites import Site
-from harness.runtime.standing import Standing
-from harness.runtime.stored_logs import StoredLogs
-from harness.runtime.workers import WorkerGroup, plan_workers
-from harness.runtime.world import ProcessWorld
-from harness.schedule import Planned, encode_schedule, schedule
-from harness.scripts import counted
-from harness.words import STEERED, TAKE_LOGS, Word, needs_of
+from shaketable.harness import availability, discovery
+from shaketable.harness.broken_rules import Broken
+from shaketable.harness.campaign import Campaign, faults_of, needs_name_server, promises_of
+from shaketable.harness.history.recorder import Recorder
+from shaketable.harness.history.run_folder import RunFolder, write_atomically
+from shaketable.harness.plugins import Fault, Json, Target, World
+from shaketable.harness.runtime import configuring, sites
+from shaketable.harness.runtime.budget import Budget
+from shaketable.harness.runtime.facts import RunFacts, describe, wall_clock
+from shaketable.harness.runtime.ledger import Ledger, Lines
+from shaketable.harness.runtime.nemesis import Nemesis
+from shaketable.harness.runtime.nodes import Exit
+from shaketable.harness.runtime.observer import Counts, Observer
+from shaketable.harness.runtime.samples import AnsweredClocks, Samples
+from shaketable.harness.runtime.sites import Site
+from shaketable.harness.runtime.standing import Standing
+from shaketable.harness.runtime.stored_logs import StoredLogs
+from shaketable.harness.runtime.workers import WorkerGroup, plan_workers
+from shaketable.harness.runtime.world import ProcessWorld
+from shaketable.harness.schedule import Planned, encode_schedule, schedule
+from shaketable.harness.scripts import counted
+from shaketable.harness.words import STEERED, TAKE_LOGS, Word, needs_of
 
 NAME_SERVERS = ("ns0", "ns1")
 """Those that run beside the nodes, where clients need one."""

@@ -22,9 +22,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from harness.plugins import Json, NodeStatus
-from harness.runtime.ledger import Lines
-from harness.simulated_nodes import SteersSimulated
+from shaketable.harness.plugins import Json, NodeStatus
+from shaketable.harness.runtime.ledger import Lines
+from shaketable.harness.simulated_nodes import SteersSimulated
 
 SAMPLE_EVERY_NS: Final = 500_000_000
 """A node is sampled at most so often."""

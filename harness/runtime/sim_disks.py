@@ -8,12 +8,12 @@ from pathlib import Path
 
 import trio
 
-from harness.errors import HarnessError
-from harness.plugins import Json, Launch, NodeLayout
-from harness.runtime.disks import STOP_GRACE_S
-from harness.runtime.questions import wait_until
-from harness.runtime.stored_logs import Stored, count_log
-from harness.simulation import SimulatedGroup
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.plugins import Json, Launch, NodeLayout
+from shaketable.harness.runtime.disks import STOP_GRACE_S
+from shaketable.harness.runtime.questions import wait_until
+from shaketable.harness.runtime.stored_logs import Stored, count_log
+from shaketable.harness.simulation import SimulatedGroup
 
 
 class SimulatedMachines:

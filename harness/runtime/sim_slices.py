@@ -11,9 +11,9 @@ from itertools import count
 
 import trio
 
-from harness.plugins import Json
-from harness.resources import Resources
-from harness.simulation import SimulatedGroup
+from shaketable.harness.plugins import Json
+from shaketable.harness.resources import Resources
+from shaketable.harness.simulation import SimulatedGroup
 
 
 @dataclass(slots=True)

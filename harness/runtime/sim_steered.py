@@ -14,9 +14,9 @@ from typing import Protocol
 
 import trio
 
-from harness.plugins import UNTOUCHED, Json
-from harness.simulated_nodes import SimulatedHarm, SteersSimulated
-from harness.words import ClockChange, ClockReading, DiskHarm
+from shaketable.harness.plugins import UNTOUCHED, Json
+from shaketable.harness.simulated_nodes import SimulatedHarm, SteersSimulated
+from shaketable.harness.words import ClockChange, ClockReading, DiskHarm
 
 READING_GAP_S = 0.15
 STALL_STEP_MS = 20.0

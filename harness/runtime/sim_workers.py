@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import trio
 
-from harness.runtime.observer import Counts
-from harness.runtime.worker import ANSWER_GRACE_S, Worker, WorkerPlan
-from harness.runtime.workers import FINALS_GRACE_S
-from harness.simulation import SimulatedGroup
+from shaketable.harness.runtime.observer import Counts
+from shaketable.harness.runtime.worker import ANSWER_GRACE_S, Worker, WorkerPlan
+from shaketable.harness.runtime.workers import FINALS_GRACE_S
+from shaketable.harness.simulation import SimulatedGroup
 
 WORDS_MAX: Final = 16
 """Words to a worker that it has not taken yet."""

@@ -10,28 +10,28 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from harness.abilities import ChangesMembers, TransfersLeadership
-from harness.blame import PlugInError, blamed
-from harness.broken_rules import ENDED_UNHARMED, Broken
-from harness.errors import HarnessError
-from harness.liveness import name_server_ended
-from harness.plugins import UNTOUCHED, Json, NodeStatus
-from harness.resources import Resources
-from harness.runtime.disks import Disks
-from harness.runtime.leaving import Leaving
-from harness.runtime.ledger import Lines
-from harness.runtime.nodes import Exit
-from harness.runtime.obeyed_words import ObeyedWords
-from harness.runtime.observer import Observer
-from harness.runtime.questions import add_member, remove_member, transfer, wait_until
-from harness.runtime.sim_disks import SimulatedMachines
-from harness.runtime.sim_slices import Slices
-from harness.runtime.sim_steered import SimSteered
-from harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standing
-from harness.runtime.world import STOP_GRACE_S
-from harness.simulated_links import ShapesSimulatedLinks, SimulatedShape
-from harness.simulation import SimulatedGroup
-from harness.words import Damage, Link, LinkShape
+from shaketable.harness.abilities import ChangesMembers, TransfersLeadership
+from shaketable.harness.blame import PlugInError, blamed
+from shaketable.harness.broken_rules import ENDED_UNHARMED, Broken
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.liveness import name_server_ended
+from shaketable.harness.plugins import UNTOUCHED, Json, NodeStatus
+from shaketable.harness.resources import Resources
+from shaketable.harness.runtime.disks import Disks
+from shaketable.harness.runtime.leaving import Leaving
+from shaketable.harness.runtime.ledger import Lines
+from shaketable.harness.runtime.nodes import Exit
+from shaketable.harness.runtime.obeyed_words import ObeyedWords
+from shaketable.harness.runtime.observer import Observer
+from shaketable.harness.runtime.questions import add_member, remove_member, transfer, wait_until
+from shaketable.harness.runtime.sim_disks import SimulatedMachines
+from shaketable.harness.runtime.sim_slices import Slices
+from shaketable.harness.runtime.sim_steered import SimSteered
+from shaketable.harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standing
+from shaketable.harness.runtime.world import STOP_GRACE_S
+from shaketable.harness.simulated_links import ShapesSimulatedLinks, SimulatedShape
+from shaketable.harness.simulation import SimulatedGroup
+from shaketable.harness.words import Damage, Link, LinkShape
 
 NO_DAMAGE = "campaigns do not edit the files of simulated nodes"
 

@@ -9,32 +9,32 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from harness import discovery
-from harness.abilities import ExplainsEnds
-from harness.campaign import (
+from shaketable.harness import discovery
+from shaketable.harness.abilities import ExplainsEnds
+from shaketable.harness.campaign import (
     Campaign,
     clients,
     node_names,
     workload_options,
 )
-from harness.errors import HarnessError, UsageError
-from harness.history.run_folder import RunFolder
-from harness.plugins import Target
-from harness.runtime.facts import SIMULATED_CLOCK
-from harness.runtime.observer import Observer
-from harness.runtime.rig import (
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.plugins import Target
+from shaketable.harness.runtime.facts import SIMULATED_CLOCK
+from shaketable.harness.runtime.observer import Observer
+from shaketable.harness.runtime.rig import (
     Rig,
     beside_nodes,
     make_nemesis,
     node_options,
     open_records,
 )
-from harness.runtime.samples import Samples, SimulatedClocks
-from harness.runtime.sim_workers import SimulatedWorkers
-from harness.runtime.sim_world import SimulatedWorld
-from harness.runtime.supervisor import RunResult, run_rig
-from harness.runtime.worker import WorkerPlan
-from harness.simulation import SimulatedGroup, SimulatesGroups
+from shaketable.harness.runtime.samples import Samples, SimulatedClocks
+from shaketable.harness.runtime.sim_workers import SimulatedWorkers
+from shaketable.harness.runtime.sim_world import SimulatedWorld
+from shaketable.harness.runtime.supervisor import RunResult, run_rig
+from shaketable.harness.runtime.worker import WorkerPlan
+from shaketable.harness.simulation import SimulatedGroup, SimulatesGroups
 
 WORKER = "worker-0"
 

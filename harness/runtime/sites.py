@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from harness import discovery
-from harness.abilities import AdvertisesAddresses
-from harness.campaign import Campaign, node_names
-from harness.history.run_folder import RunFolder
-from harness.network import addresses as at
-from harness.network.callers import Callers
-from harness.network.links import Network
-from harness.network.netns import PacketNetwork
-from harness.network.proxy import ProxyNetwork
-from harness.plugins import Address, Json, NodeLayout
-from harness.runtime import ports
+from shaketable.harness import discovery
+from shaketable.harness.abilities import AdvertisesAddresses
+from shaketable.harness.campaign import Campaign, node_names
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.network import addresses as at
+from shaketable.harness.network.callers import Callers
+from shaketable.harness.network.links import Network
+from shaketable.harness.network.netns import PacketNetwork
+from shaketable.harness.network.proxy import ProxyNetwork
+from shaketable.harness.plugins import Address, Json, NodeLayout
+from shaketable.harness.runtime import ports
 
 NETNS = "netns"
 BASE_PORT = 10_000

@@ -11,10 +11,10 @@ from typing import Protocol
 
 import trio
 
-from harness.plugins import Json, NodeStatus
-from harness.runtime.ledger import Lines
-from harness.runtime.observer import Observer
-from harness.runtime.samples import Samples
+from shaketable.harness.plugins import Json, NodeStatus
+from shaketable.harness.runtime.ledger import Lines
+from shaketable.harness.runtime.observer import Observer
+from shaketable.harness.runtime.samples import Samples
 
 STATUS_INTERVAL_S = 0.1
 STATUS_TIMEOUT_S = 0.3

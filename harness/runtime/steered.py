@@ -24,14 +24,14 @@ from typing import Protocol
 
 import trio
 
-from harness.abilities import NodeSteering, ShowsClock, SteersNodes
-from harness.errors import HarnessError, IndefiniteError, all_of
-from harness.plugins import UNTOUCHED, Json, Target
-from harness.runtime import last_words
-from harness.runtime.disks import Member
-from harness.runtime.faked_clocks import FakedClocks
-from harness.runtime.nodes import NodeProcess
-from harness.words import ClockChange, ClockReading, DiskHarm
+from shaketable.harness.abilities import NodeSteering, ShowsClock, SteersNodes
+from shaketable.harness.errors import HarnessError, IndefiniteError, all_of
+from shaketable.harness.plugins import UNTOUCHED, Json, Target
+from shaketable.harness.runtime import last_words
+from shaketable.harness.runtime.disks import Member
+from shaketable.harness.runtime.faked_clocks import FakedClocks
+from shaketable.harness.runtime.nodes import NodeProcess
+from shaketable.harness.words import ClockChange, ClockReading, DiskHarm
 
 OBEY_TIMEOUT_S = 2.0
 """A node that runs obeys within a hundredth of a second; one that is stopped, when it goes on."""

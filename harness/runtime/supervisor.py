@@ -15,16 +15,16 @@ from functools import partial
 
 import trio
 
-from harness.campaign import Campaign
-from harness.errors import HarnessError, UsageError
-from harness.history.run_folder import RunFolder
-from harness.runtime import phases
-from harness.runtime.ledger import Lines
-from harness.runtime.memory_use import MemoryUse
-from harness.runtime.nemesis import Tally
-from harness.runtime.observer import RETRY, Counts, Observer
-from harness.runtime.rig import Rig, build
-from harness.runtime.watching import NOT_WATCHED, Watch, watch_for
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.runtime import phases
+from shaketable.harness.runtime.ledger import Lines
+from shaketable.harness.runtime.memory_use import MemoryUse
+from shaketable.harness.runtime.nemesis import Tally
+from shaketable.harness.runtime.observer import RETRY, Counts, Observer
+from shaketable.harness.runtime.rig import Rig, build
+from shaketable.harness.runtime.watching import NOT_WATCHED, Watch, watch_for
 
 SHUTDOWN_TIMEOUT_S = 60.0
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

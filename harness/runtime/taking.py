@@ -22,11 +22,11 @@ from typing import Protocol
 
 import trio
 
-from harness.errors import HarnessError
-from harness.plugins import Json
-from harness.resources import Resources
-from harness.runtime import last_words, process_files
-from harness.runtime.disks import Member
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.plugins import Json
+from shaketable.harness.resources import Resources
+from shaketable.harness.runtime import last_words, process_files
+from shaketable.harness.runtime.disks import Member
 
 BEFORE_S = 0.25
 """For so long a process is watched before processor time is taken from it."""

@@ -9,7 +9,7 @@ import math
 
 import trio
 
-from harness.generators.generator import Context, Due, Ended, Generator
+from shaketable.harness.generators.generator import Context, Due, Ended, Generator
 
 NS = 1e9
 

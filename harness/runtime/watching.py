@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from harness import discovery
-from harness.campaign import Campaign, faults_of, promises_of
-from harness.clients import topics_of
-from harness.errors import UsageError
-from harness.history.plain_files import NoPlainFileError, open_plain
-from harness.history.segments import MAGIC, Event, whole_events
-from harness.promises import stands
-from harness.runtime.online_check import OnlineCheck, Sighting
-from harness.words import family_of
+from shaketable.harness import discovery
+from shaketable.harness.campaign import Campaign, faults_of, promises_of
+from shaketable.harness.clients import topics_of
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.plain_files import NoPlainFileError, open_plain
+from shaketable.harness.history.segments import MAGIC, Event, whole_events
+from shaketable.harness.promises import stands
+from shaketable.harness.runtime.online_check import OnlineCheck, Sighting
+from shaketable.harness.words import family_of
 
 log = logging.getLogger(__name__)
 

@@ -22,19 +22,27 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from harness import discovery
-from harness.abilities import PlantsBugsBeside
-from harness.clients import OpeningWorkload, hold_of
-from harness.draw import draw
-from harness.errors import DefiniteError, HarnessError, IndefiniteError
-from harness.generators.generator import Ended, Generator
-from harness.generators.pace import rate, think_time
-from harness.generators.workload import final_generator_of, generator_of
-from harness.groups import GroupClient, GroupWorkload
-from harness.history.recorder import Recorder, next_process
-from harness.plugins import Address, Answer, Json, Operation, Target, TargetClient, Workload
-from harness.runtime.guard import die_with_parent
-from harness.runtime.turns import Turns
+from shaketable.harness import discovery
+from shaketable.harness.abilities import PlantsBugsBeside
+from shaketable.harness.clients import OpeningWorkload, hold_of
+from shaketable.harness.draw import draw
+from shaketable.harness.errors import DefiniteError, HarnessError, IndefiniteError
+from shaketable.harness.generators.generator import Ended, Generator
+from shaketable.harness.generators.pace import rate, think_time
+from shaketable.harness.generators.workload import final_generator_of, generator_of
+from shaketable.harness.groups import GroupClient, GroupWorkload
+from shaketable.harness.history.recorder import Recorder, next_process
+from shaketable.harness.plugins import (
+    Address,
+    Answer,
+    Json,
+    Operation,
+    Target,
+    TargetClient,
+    Workload,
+)
+from shaketable.harness.runtime.guard import die_with_parent
+from shaketable.harness.runtime.turns import Turns
 
 REPORT_INTERVAL_S: Final = 0.25
 """How often a worker tells the supervisor its counts."""

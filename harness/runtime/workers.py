@@ -21,12 +21,12 @@ from typing import Any, Final
 import multiprocess
 import trio
 
-from harness.campaign import Campaign, clients, workload_options
-from harness.errors import HarnessError
-from harness.history.run_folder import RunFolder
-from harness.plugins import Address
-from harness.runtime.observer import Counts
-from harness.runtime.worker import ANSWER_GRACE_S, WorkerPlan, run_worker
+from shaketable.harness.campaign import Campaign, clients, workload_options
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.plugins import Address
+from shaketable.harness.runtime.observer import Counts
+from shaketable.harness.runtime.worker import ANSWER_GRACE_S, WorkerPlan, run_worker
 
 __all__ = ["Counts", "WorkerGroup", "WorkerPlan", "plan_workers"]
 

@@ -12,25 +12,25 @@ from time import monotonic_ns
 
 import trio
 
-from harness.abilities import ChangesMembers, ExplainsEnds, TransfersLeadership
-from harness.broken_rules import Broken
-from harness.errors import HarnessError
-from harness.network.links import Network
-from harness.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
-from harness.resources import Resources
-from harness.runtime import ports, questions
-from harness.runtime.damages import Damages
-from harness.runtime.disks import Disks, Member, ProcessMachines
-from harness.runtime.leaving import Leaving
-from harness.runtime.ledger import Lines
-from harness.runtime.nodes import Exit, NodeProcess
-from harness.runtime.obeyed_words import ObeyedWords
-from harness.runtime.observer import Observer
-from harness.runtime.standing import STATUS_TIMEOUT_S, Standing
-from harness.runtime.steered import SteeredNodes
-from harness.runtime.stored_logs import StoredLogs
-from harness.runtime.taking import Taking
-from harness.words import Damage, Link, LinkShape
+from shaketable.harness.abilities import ChangesMembers, ExplainsEnds, TransfersLeadership
+from shaketable.harness.broken_rules import Broken
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.network.links import Network
+from shaketable.harness.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
+from shaketable.harness.resources import Resources
+from shaketable.harness.runtime import ports, questions
+from shaketable.harness.runtime.damages import Damages
+from shaketable.harness.runtime.disks import Disks, Member, ProcessMachines
+from shaketable.harness.runtime.leaving import Leaving
+from shaketable.harness.runtime.ledger import Lines
+from shaketable.harness.runtime.nodes import Exit, NodeProcess
+from shaketable.harness.runtime.obeyed_words import ObeyedWords
+from shaketable.harness.runtime.observer import Observer
+from shaketable.harness.runtime.standing import STATUS_TIMEOUT_S, Standing
+from shaketable.harness.runtime.steered import SteeredNodes
+from shaketable.harness.runtime.stored_logs import StoredLogs
+from shaketable.harness.runtime.taking import Taking
+from shaketable.harness.words import Damage, Link, LinkShape
 
 STOP_GRACE_S = 5.0
 EXITS_KEPT_MAX = 1_000

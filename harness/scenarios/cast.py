@@ -20,8 +20,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from harness.errors import UsageError
-from harness.plugins import Json
+from shaketable.harness.errors import UsageError
+from shaketable.harness.plugins import Json
 
 ROLE: Final = "@"
 TOGETHER: Final = "+"

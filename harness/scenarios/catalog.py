@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from harness.scripts import LEADER_ELECTED, Step
+from shaketable.harness.scripts import LEADER_ELECTED, Step
 
 ELECTION_S: Final = 1.2
 """So long a step that waits for an election has for each of its turns."""

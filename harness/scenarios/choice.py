@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from harness import discovery
-from harness.abilities import TransfersLeadership
-from harness.campaign import Campaign
-from harness.plugins import Target
-from harness.scenarios.catalog import SCENARIOS, Scenario
+from shaketable.harness import discovery
+from shaketable.harness.abilities import TransfersLeadership
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.plugins import Target
+from shaketable.harness.scenarios.catalog import SCENARIOS, Scenario
 
 ALL: Final = ("all",)
 """What `scenarios` says for all that can be made of the faults that a campaign draws from."""

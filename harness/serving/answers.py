@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from harness.history.run_folder import RunFolder
-from harness.serving import pages
-from harness.serving.index import Index, is_run
-from harness.serving.live import Follower
-from harness.serving.places import NotHereError, is_self_contained, opened, place
-from harness.serving.trends import Trends, is_large
-from harness.serving.zipping import zipped
-from reports.violation_page.choosing import NAME as VIOLATION
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.serving import pages
+from shaketable.harness.serving.index import Index, is_run
+from shaketable.harness.serving.live import Follower
+from shaketable.harness.serving.places import NotHereError, is_self_contained, opened, place
+from shaketable.harness.serving.trends import Trends, is_large
+from shaketable.harness.serving.zipping import zipped
+from shaketable.reports.violation_page.choosing import NAME as VIOLATION
 
 CHUNK_BYTES: Final = 256 << 10
 QUERY_FIELDS_MAX: Final = 20
@@ -140,8 +140,8 @@ class Site:
     def _compare(self, query: dict[str, str]) -> Answer:
         if not query.get("a") or not query.get("b"):
             return self.message(400, "Choose a run A and a run B to compare.")
-        from reports.comparing.folders import compare_folders  # noqa: PLC0415 - half a second
-        from reports.comparing.page import render_comparison  # noqa: PLC0415 - as above
+        from shaketable.reports.comparing.folders import compare_folders  # noqa: PLC0415 - half a second
+        from shaketable.reports.comparing.page import render_comparison  # noqa: PLC0415 - as above
 
         names = [unquote(query[letter], errors="surrogateescape") for letter in "ab"]
         folders = [place(self.store, name) for name in names]

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from harness import marks
-from harness.history.run_folder import RunFolder
-from harness.matrix.folder import MatrixFolder
-from harness.serving.places import NotHereError, is_fit, read_bounded
+from shaketable.harness import marks
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.matrix.folder import MatrixFolder
+from shaketable.harness.serving.places import NotHereError, is_fit, read_bounded
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from harness.history.run_folder import RunFolder
-from harness.history.segments import MAGIC, whole_events
-from harness.serving.places import NotHereError, opened, read_tail
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.segments import MAGIC, whole_events
+from shaketable.harness.serving.places import NotHereError, opened, read_tail
 
 STEP_BYTES: Final = 4 << 20
 """Of a segment, read at once: who looks at a long run late catches up in some steps."""

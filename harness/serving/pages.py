@@ -14,11 +14,19 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment
 
-from harness.serving import trends
-from harness.serving.index import JUDGED, STATES, Entry, Index, Listing, chosen, matrix_of
-from harness.serving.places import is_fit
-from harness.serving.trends import Trends
-from reports import templating
+from shaketable.harness.serving import trends
+from shaketable.harness.serving.index import (
+    JUDGED,
+    STATES,
+    Entry,
+    Index,
+    Listing,
+    chosen,
+    matrix_of,
+)
+from shaketable.harness.serving.places import is_fit
+from shaketable.harness.serving.trends import Trends
+from shaketable.reports import templating
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 REPORT_CSS: Final = Path(__file__).parents[2] / "reports" / "templates" / "report.css"

@@ -15,8 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from harness.errors import UsageError
-from harness.serving.answers import Answer, Site
+from shaketable.harness.errors import UsageError
+from shaketable.harness.serving.answers import Answer, Site
 
 log = logging.getLogger(__name__)
 

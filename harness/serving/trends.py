@@ -16,9 +16,9 @@ from typing import Final
 
 import numpy as np
 
-from harness.history.run_folder import RunFolder
-from harness.serving.index import JUDGED, Entry
-from harness.serving.places import is_self_contained
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.serving.index import JUDGED, Entry
+from shaketable.harness.serving.places import is_self_contained
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +97,8 @@ class Trends:
 
 
 def _measure(folder: RunFolder) -> Numbers:
-    from reports.comparing.folders import measured  # noqa: PLC0415 - half a second, for others
-    from reports.comparing.stretches import CALM  # noqa: PLC0415 - as above
+    from shaketable.reports.comparing.folders import measured  # noqa: PLC0415 - half a second, for others
+    from shaketable.reports.comparing.stretches import CALM  # noqa: PLC0415 - as above
 
     try:
         if is_large(folder) or not is_self_contained(folder):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from harness.serving.places import NotHereError, is_fit, opened
+from shaketable.harness.serving.places import NotHereError, is_fit, opened
 
 CHUNK_BYTES: Final = 256 << 10
 ZIP_BYTES_MAX: Final = 8 << 30

@@ -12,9 +12,9 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Final, Literal
 
-from harness.plugins import Address, Launch
-from harness.targets.programs import broker, name_server
-from system.client import RefusedError, brokers
+from shaketable.harness.plugins import Address, Launch
+from shaketable.harness.targets.programs import broker, name_server
+from shaketable.system.client import RefusedError, brokers
 
 HOST = "127.0.0.1"
 CLUSTER = "shaketable"

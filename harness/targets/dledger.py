@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from harness.abilities import Vital
-from harness.broken_rules import BROKE_RULE, FOUND_DAMAGE
-from harness.plugins import Address, Json, Launch, NodeLayout, NodeStatus, Promises
-from harness.promises import (
+from shaketable.harness.abilities import Vital
+from shaketable.harness.broken_rules import BROKE_RULE, FOUND_DAMAGE
+from shaketable.harness.plugins import Address, Json, Launch, NodeLayout, NodeStatus, Promises
+from shaketable.harness.promises import (
     FAULTS_OF_CLOCKS,
     FAULTS_OF_DISKS,
     FAULTS_OF_LINKS,
     FAULTS_OF_PROCESSES,
 )
-from harness.targets import dledger_ids as ids
-from harness.targets import dledger_members as members
-from harness.targets.dledger_client import BROKER_NAME, DLedgerClient, DLedgerGroupClient
-from harness.targets.dledger_damage import synced_parts
-from harness.targets.dledger_outcomes import definite_or_not
-from harness.targets.group_operations import is_name_server
-from harness.targets.planted_bugs import PlantedBugs, client_parts_of
-from harness.targets.programs import broker, name_server
-from harness.targets.refusals import limits_of
-from harness.targets.steering_files import SteeringFiles
-from system.client import (
+from shaketable.harness.targets import dledger_ids as ids
+from shaketable.harness.targets import dledger_members as members
+from shaketable.harness.targets.dledger_client import BROKER_NAME, DLedgerClient, DLedgerGroupClient
+from shaketable.harness.targets.dledger_damage import synced_parts
+from shaketable.harness.targets.dledger_outcomes import definite_or_not
+from shaketable.harness.targets.group_operations import is_name_server
+from shaketable.harness.targets.planted_bugs import PlantedBugs, client_parts_of
+from shaketable.harness.targets.programs import broker, name_server
+from shaketable.harness.targets.refusals import limits_of
+from shaketable.harness.targets.steering_files import SteeringFiles
+from shaketable.system.client import (
     BrokerGroupClient,
     OutcomeUnknownError,
     RefusedError,
@@ -41,7 +41,7 @@ from system.client import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from harness.simulation import SimulatedGroup, Simulator
+    from shaketable.harness.simulation import SimulatedGroup, Simulator
 
 GROUP = "shaketable"
 QUORUM_NODES_MIN = 3
@@ -90,7 +90,7 @@ GROUP_PROMISES = frozenset(
 
 
 class DLedgerTarget:
-    """Three or more `python -m system.node` processes that keep one replicated log."""
+    """Three or more `python -m shaketable.system.node` processes that keep one replicated log."""
 
     name = "dledger"
     client_type = DLedgerClient
@@ -134,7 +134,7 @@ class DLedgerTarget:
     def simulator(self) -> Simulator:
         """The simulated worlds of the same code."""
         # Imported here: client workers and executors need none of it.
-        from harness.targets.dledger_simulation import DLedgerSimulator  # noqa: PLC0415
+        from shaketable.harness.targets.dledger_simulation import DLedgerSimulator  # noqa: PLC0415
 
         return DLedgerSimulator()
 
@@ -142,7 +142,7 @@ class DLedgerTarget:
         self, nodes: Sequence[str], options: Json, name_servers: Sequence[str]
     ) -> SimulatedGroup:
         """Return a group of members in a simulated world."""
-        from harness.targets.simulated_group import BrokerGroup  # noqa: PLC0415 - see above
+        from shaketable.harness.targets.simulated_group import BrokerGroup  # noqa: PLC0415 - see above
 
         return BrokerGroup(DLedgerTarget(), nodes, options, name_servers)
 
@@ -328,21 +328,21 @@ class DLedgerTarget:
     def read_log(directory: Path, node: str) -> Iterator[pa.RecordBatch]:
         """Decode a stopped node's files."""
         # Imported here, since client workers need neither pyarrow nor its start-up time.
-        from harness.targets.dledger_files import read_entries  # noqa: PLC0415
+        from shaketable.harness.targets.dledger_files import read_entries  # noqa: PLC0415
 
         return read_entries(directory, node)
 
     @staticmethod
     def log_segments(directory: Path, node: str) -> tuple[str, ...]:
         """Name a stopped node's data files."""
-        from harness.targets.dledger_files import log_segments  # noqa: PLC0415
+        from shaketable.harness.targets.dledger_files import log_segments  # noqa: PLC0415
 
         return log_segments(directory, node)
 
     @staticmethod
     def read_segment(directory: Path, node: str, segment: str) -> Iterator[pa.RecordBatch]:
         """Decode one of a stopped node's data files."""
-        from harness.targets.dledger_files import read_segment  # noqa: PLC0415
+        from shaketable.harness.targets.dledger_files import read_segment  # noqa: PLC0415
 
         return read_segment(directory, node, segment)
 

@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping
 from random import Random
 
-from harness.groups import Polled
-from harness.plugins import Address
-from harness.targets.dledger_outcomes import DamagedReadError, definite_or_not
-from harness.targets.group_operations import GROUP, GroupOperations, value_of
-from system.client import ClientParts, commit_offset, committed_offset
+from shaketable.harness.groups import Polled
+from shaketable.harness.plugins import Address
+from shaketable.harness.targets.dledger_outcomes import DamagedReadError, definite_or_not
+from shaketable.harness.targets.group_operations import GROUP, GroupOperations, value_of
+from shaketable.system.client import ClientParts, commit_offset, committed_offset
 
 BROKER_NAME = "broker-0"
 NOBODYS_VALUE = -1

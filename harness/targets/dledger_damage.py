@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from harness.abilities import Vital
+from shaketable.harness.abilities import Vital
 
 SLOT_BYTES: Final = 4096
 _MAGIC: Final = b"syncedto"

@@ -25,9 +25,9 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from harness.targets.dledger_ids import last_member
-from harness.targets.dledger_kernels import ENTRY_BYTES_MIN, Bytes, decode, skim
-from harness.targets.dledger_rows import Keys, Row, Rows
+from shaketable.harness.targets.dledger_ids import last_member
+from shaketable.harness.targets.dledger_kernels import ENTRY_BYTES_MIN, Bytes, decode, skim
+from shaketable.harness.targets.dledger_rows import Keys, Row, Rows
 
 BATCH_ROWS = 65_536
 """Entries in a batch: what bounds the reader's memory."""

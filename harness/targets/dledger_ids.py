@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.plugins import NodeLayout
+from shaketable.harness.plugins import NodeLayout
 
 GENERATIONS_MAX = 16
 """So often a node may lose its disk in one run."""

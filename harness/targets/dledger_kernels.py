@@ -10,18 +10,14 @@ Systematic Approach to Building High Performance Software-Based CRC Generators, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
-
-# why numba: a log of 10 GB has 30 million entries, and Python decodes 0.1 million a second.
-import numba
 import numpy as np
 import numpy.typing as npt
 
+# Compiled: a log of 10 GB has 30 million entries, and Python decodes 0.1 million a second.
+from shaketable.harness.compiled import compiled
+
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 HAS_ENTRY, HAS_KEY, HAS_VALUE = 1, 2, 4
 """Bits of a row's `flags`: it has an entry's term, size and crc; a key and offset; a value."""
@@ -38,15 +34,6 @@ _LOW = np.uint32(255)
 _V1, _V2 = -626843481, -626843477
 _HOSTS_V6 = 16, 32
 _INT64_MAX = np.uint64(2**63 - 1)
-
-
-def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Compile a function, and keep what was compiled on disk where that can be done."""
-    try:
-        kept: Callable[_P, _R] = numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # no folder for the cache can be written
-        kept = numba.njit(nogil=True)(function)
-    return kept
 
 
 def _crc_tables() -> npt.NDArray[np.uint32]:

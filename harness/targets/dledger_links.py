@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from harness.plugins import Json
-from harness.words import Link, LinkShape
-from system.sim.faults import LinkFault, LossyLink, NarrowLink, Reorder, SlowLink
-from system.sim.trio_world.heap_clock import HeapClock
-from system.sim.trio_world.sim_socket import SimSocket
-from system.sim.trio_world.tcp_network import TcpNetwork
-from system.sim.trio_world.tcp_pipe import Pipe
+from shaketable.harness.plugins import Json
+from shaketable.harness.words import Link, LinkShape
+from shaketable.system.sim.faults import LinkFault, LossyLink, NarrowLink, Reorder, SlowLink
+from shaketable.system.sim.trio_world.heap_clock import HeapClock
+from shaketable.system.sim.trio_world.sim_socket import SimSocket
+from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
+from shaketable.system.sim.trio_world.tcp_pipe import Pipe
 
 OVERTAKEN_MS = 20.0
 """An overtaken segment is late by up to this."""

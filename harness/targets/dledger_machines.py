@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.simulated_nodes import SimulatedHarm, SimulatedReading
-from system.sim.ordered_harms import OrderedHarm, OrderedHarms
-from system.sim.trio_world.host import Host
-from system.sim.trio_world.world import TrioWorld
+from shaketable.harness.simulated_nodes import SimulatedHarm, SimulatedReading
+from shaketable.system.sim.ordered_harms import OrderedHarm, OrderedHarms
+from shaketable.system.sim.trio_world.host import Host
+from shaketable.system.sim.trio_world.world import TrioWorld
 
 
 class Machines:

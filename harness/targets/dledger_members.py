@@ -15,11 +15,16 @@ from random import Random
 
 import trio
 
-from harness.errors import DefiniteError, IndefiniteError
-from harness.plugins import NodeLayout
-from harness.targets.dledger_ids import member_of as id_of
-from harness.targets.dledger_ids import node_of
-from system.client import AdminClient, BrokerGroupClient, OutcomeUnknownError, RefusedError
+from shaketable.harness.errors import DefiniteError, IndefiniteError
+from shaketable.harness.plugins import NodeLayout
+from shaketable.harness.targets.dledger_ids import member_of as id_of
+from shaketable.harness.targets.dledger_ids import node_of
+from shaketable.system.client import (
+    AdminClient,
+    BrokerGroupClient,
+    OutcomeUnknownError,
+    RefusedError,
+)
 
 CALL_TIMEOUT_S = 3.0
 AGAIN_AFTER_S = 0.1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from harness.errors import DefiniteError, IndefiniteError
-from system.client import DamagedResponseError, OutcomeUnknownError, RefusedError
+from shaketable.harness.errors import DefiniteError, IndefiniteError
+from shaketable.system.client import DamagedResponseError, OutcomeUnknownError, RefusedError
 
 
 class DamagedReadError(IndefiniteError):

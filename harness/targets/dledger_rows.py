@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from harness.history.schema import ENTRIES
-from harness.targets.dledger_kernels import (
+from shaketable.harness.history.schema import ENTRIES
+from shaketable.harness.targets.dledger_kernels import (
     HAS_ENTRY,
     HAS_KEY,
     HAS_VALUE,

@@ -8,22 +8,22 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.errors import UsageError
-from harness.simulation import Ask, SeedRun, Size, Step, Violation, Watch
-from system.sim import recording
-from system.sim import run as core_world
-from system.sim.planted_bugs import HEALTHY, planted_bug, simulated_bugs
-from system.sim.run_trace import Trace
-from system.sim.schedule import Options, Schedule, draw_schedule
-from system.sim.trio_world import run as trio_world
-from system.sim.trio_world.host import Host
-from system.sim.trio_world.world import TrioWorld
-from system.sim.violation import Violation as Broken
-from system.sim.world import World
+from shaketable.harness.errors import UsageError
+from shaketable.harness.simulation import Ask, SeedRun, Size, Step, Violation, Watch
+from shaketable.system.sim import recording
+from shaketable.system.sim import run as core_world
+from shaketable.system.sim.planted_bugs import HEALTHY, planted_bug, simulated_bugs
+from shaketable.system.sim.run_trace import Trace
+from shaketable.system.sim.schedule import Options, Schedule, draw_schedule
+from shaketable.system.sim.trio_world import run as trio_world
+from shaketable.system.sim.trio_world.host import Host
+from shaketable.system.sim.trio_world.world import TrioWorld
+from shaketable.system.sim.violation import Violation as Broken
+from shaketable.system.sim.world import World
 
 if TYPE_CHECKING:
-    from system.sim.shrink import Progress, Shrunk
-    from system.sim.story import Story
+    from shaketable.system.sim.shrink import Progress, Shrunk
+    from shaketable.system.sim.story import Story
 
 CORE = "core"
 NODE = "node"
@@ -134,14 +134,14 @@ class DLedgerShrunkRun:
 
     def tell(self, width: int) -> str:
         """Return its story for a terminal."""
-        from system.sim import story  # noqa: PLC0415 - see `_shrink`
+        from shaketable.system.sim import story  # noqa: PLC0415 - see `_shrink`
 
         self._story = story.tell(self._shrunk.schedule, planted_bug(self.mutant), width=width)
         return self._story.text
 
     def save(self, folder: Path) -> tuple[Path, Path]:
         """Write the run and its page."""
-        from system.sim import story  # noqa: PLC0415 - see `_shrink`
+        from shaketable.system.sim import story  # noqa: PLC0415 - see `_shrink`
 
         told = self._story or story.tell(self._shrunk.schedule, planted_bug(self.mutant))
         return story.save_story(self._shrunk, told, folder)
@@ -150,7 +150,7 @@ class DLedgerShrunkRun:
 def _shrink(
     schedule: Schedule, mutant: str | None, seconds_max: float, watch: Watch
 ) -> DLedgerShrunkRun | None:
-    from system.sim import shrink, simplest  # noqa: PLC0415 - hypothesis takes a second to import
+    from shaketable.system.sim import shrink, simplest  # noqa: PLC0415 - hypothesis takes a second to import
 
     def progress(now: Progress) -> None:
         if not watch(now.runs, Size(now.faults, now.operations)):
@@ -174,7 +174,7 @@ def _size(schedule: Schedule) -> Size:
 
 
 def _load_shrunk(path: Path) -> Shrunk:
-    from system.sim import shrink  # noqa: PLC0415 - see `_shrink`
+    from shaketable.system.sim import shrink  # noqa: PLC0415 - see `_shrink`
 
     try:
         shrunk = shrink.load(path)

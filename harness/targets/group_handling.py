@@ -13,8 +13,8 @@ from typing import Final
 
 import trio
 
-from harness.groups import Handed
-from system.client import ConsumeError, GroupConsumer, Intervals, Message, MessageQueue
+from shaketable.harness.groups import Handed
+from shaketable.system.client import ConsumeError, GroupConsumer, Intervals, Message, MessageQueue
 
 END_TIMEOUT_S: Final = 5.0
 """How long a consumer that leaves may take: `system.client` waits for its last commit."""

@@ -16,12 +16,12 @@ from random import Random
 
 import trio
 
-from harness.clients import FOUND_MAX
-from harness.errors import DefiniteError, IndefiniteError
-from harness.groups import DEAD, RETRY, Handed, Polled, dead_key, retry_key
-from harness.plugins import Address
-from harness.targets.group_handling import Handling, intervals
-from harness.targets.message_keys import (
+from shaketable.harness.clients import FOUND_MAX
+from shaketable.harness.errors import DefiniteError, IndefiniteError
+from shaketable.harness.groups import DEAD, RETRY, Handed, Polled, dead_key, retry_key
+from shaketable.harness.plugins import Address
+from shaketable.harness.targets.group_handling import Handling, intervals
+from shaketable.harness.targets.message_keys import (
     NOBODYS_VALUE,
     NOWHERE,
     in_queue,
@@ -29,7 +29,7 @@ from harness.targets.message_keys import (
     keys_of,
     unique_key_of,
 )
-from harness.targets.refusals import (
+from shaketable.harness.targets.refusals import (
     BEYOND_LIMITS,
     GROUP_MEMBERS_KEY,
     MISREQUESTS,
@@ -38,7 +38,7 @@ from harness.targets.refusals import (
     Misrequest,
     code_of,
 )
-from system.client import (
+from shaketable.system.client import (
     AdminClient,
     BrokerGroupClient,
     ClientParts,

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from harness.clients import ALL_SPAN
-from system.client import Message
+from shaketable.harness.clients import ALL_SPAN
+from shaketable.system.client import Message
 
 NOBODYS_VALUE = -1
 """What a message is recorded as that holds no value, or should not have come: no client sends it,

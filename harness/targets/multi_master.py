@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.plugins import Promises
-from harness.targets.native_brokers import DELIVERY, KEPT_BY_THE_MACHINE, NativeTarget
+from shaketable.harness.plugins import Promises
+from shaketable.harness.targets.native_brokers import DELIVERY, KEPT_BY_THE_MACHINE, NativeTarget
 
 
 class MultiMaster(NativeTarget):

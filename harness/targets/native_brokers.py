@@ -20,21 +20,26 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from harness.errors import IndefiniteError
-from harness.plugins import Address, Json, Launch, NodeLayout, NodeStatus, Promises
-from harness.promises import FAULTS_OF_LINKS, FAULTS_OF_PROCESSES
-from harness.targets.dledger import ENDS, GROUP_PROMISES
-from harness.targets.group_operations import GroupOperations, is_name_server
-from harness.targets.native_files import PLACE_FILE, Place, read_messages
-from harness.targets.planted_bugs import PlantedBugs, client_parts_of
-from harness.targets.programs import broker, name_server
-from harness.targets.refusals import limits_of
-from system.client import BrokerGroupClient, ClientParts, OutcomeUnknownError, RefusedError
+from shaketable.harness.errors import IndefiniteError
+from shaketable.harness.plugins import Address, Json, Launch, NodeLayout, NodeStatus, Promises
+from shaketable.harness.promises import FAULTS_OF_LINKS, FAULTS_OF_PROCESSES
+from shaketable.harness.targets.dledger import ENDS, GROUP_PROMISES
+from shaketable.harness.targets.group_operations import GroupOperations, is_name_server
+from shaketable.harness.targets.native_files import PLACE_FILE, Place, read_messages
+from shaketable.harness.targets.planted_bugs import PlantedBugs, client_parts_of
+from shaketable.harness.targets.programs import broker, name_server
+from shaketable.harness.targets.refusals import limits_of
+from shaketable.system.client import (
+    BrokerGroupClient,
+    ClientParts,
+    OutcomeUnknownError,
+    RefusedError,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from harness.simulation import SimulatedGroup, Simulator
+    from shaketable.harness.simulation import SimulatedGroup, Simulator
 
 KEPT_BY_THE_MACHINE = (
     frozenset({"kill", "pause", "disk-full", "disk-slow", "disk-stall"})
@@ -160,7 +165,7 @@ class NativeTarget:
     @property
     def simulator(self) -> Simulator:
         """The simulated world of a master and its slaves."""
-        from harness.targets.native_simulation import NativeSimulator  # noqa: PLC0415 - see below
+        from shaketable.harness.targets.native_simulation import NativeSimulator  # noqa: PLC0415 - see below
 
         return NativeSimulator(self.name, self._role, has_slaves=self._has_slaves)
 
@@ -169,7 +174,7 @@ class NativeTarget:
     ) -> SimulatedGroup:
         """Return brokers of this mode in a simulated world."""
         # Imported here, since client workers and executors need none of it.
-        from harness.targets.simulated_group import BrokerGroup  # noqa: PLC0415
+        from shaketable.harness.targets.simulated_group import BrokerGroup  # noqa: PLC0415
 
         own = NativeTarget(self.name, self._role, self.promises, has_slaves=self._has_slaves)
         return BrokerGroup(own, nodes, options, name_servers)

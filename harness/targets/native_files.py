@@ -21,7 +21,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from harness.history.schema import ENTRIES
+from shaketable.harness.history.schema import ENTRIES
 
 BATCH_ROWS: Final = 65_536
 PLACE_FILE: Final = "shaketable-place.json"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from harness.errors import UsageError
-from harness.simulation import Ask, SeedRun, Step, Violation
-from system.sim.native_world.run import run_seed
-from system.sim.planted_bugs import native_bugs, planted_bug
+from shaketable.harness.errors import UsageError
+from shaketable.harness.simulation import Ask, SeedRun, Step, Violation
+from shaketable.system.sim.native_world.run import run_seed
+from shaketable.system.sim.planted_bugs import native_bugs, planted_bug
 
 NODE = "node"
 SLAVE_BEHIND_EXPIRED = "slave behind expired"

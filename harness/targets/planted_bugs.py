@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from harness.abilities import PlantedBug
+from shaketable.harness.abilities import PlantedBug
 
 if TYPE_CHECKING:
-    from system.client import ClientParts
+    from shaketable.system.client import ClientParts
 
 
 class PlantedBugs(Mapping[str, str]):
@@ -27,7 +27,7 @@ class PlantedBugs(Mapping[str, str]):
 
     @cached_property
     def _found(self) -> dict[str, PlantedBug]:
-        from system.sim.planted_bugs import catalogue  # noqa: PLC0415 - see above
+        from shaketable.system.sim.planted_bugs import catalogue  # noqa: PLC0415 - see above
 
         return {
             bug.name: PlantedBug(
@@ -59,6 +59,6 @@ def client_parts_of(bug: str | None) -> ClientParts | None:
     """Return of what clients are made with that bug; None for the right ones."""
     if bug is None:
         return None
-    from system.sim.planted_bugs import client_parts  # noqa: PLC0415 - see above
+    from shaketable.system.sim.planted_bugs import client_parts  # noqa: PLC0415 - see above
 
     return client_parts(bug)

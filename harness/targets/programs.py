@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.plugins import Address, Launch
+from shaketable.harness.plugins import Address, Launch
 
 CONF = "broker.conf"
 """What a broker's configuration is called in its folder."""
@@ -27,11 +27,18 @@ def broker(
         files: what else stands in the folder.
     """
     conf = "".join(f"{key}={value}\n" for key, value in lines.items())
-    argv = (sys.executable, "-m", "system.node", "-c", str(directory / CONF))
+    argv = (sys.executable, "-m", "shaketable.system.node", "-c", str(directory / CONF))
     return Launch(argv, files={CONF: conf, **(files or {})})
 
 
 def name_server(address: Address, bug: str | None = None) -> Launch:
     """Say how to start a name server that listens there, perhaps with a planted bug."""
-    argv = ("-m", "system.node.name_server", "--host", address.host, "--port", str(address.port))
+    argv = (
+        "-m",
+        "shaketable.system.node.name_server",
+        "--host",
+        address.host,
+        "--port",
+        str(address.port),
+    )
     return Launch((sys.executable, *argv, *(() if bug is None else ("--mutant", bug))))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from system.client import (
+from shaketable.system.client import (
     AdminClient,
     GroupMembership,
     MessageQueue,

@@ -15,27 +15,27 @@ from posixpath import relpath
 from random import Random
 from typing import Any, Protocol
 
-from harness.broken_rules import Broken
-from harness.plugins import Address, Json, Launch, NodeLayout, Target, TargetClient
-from harness.simulated_nodes import SteersSimulated
-from harness.simulation import Ended
-from harness.targets.dledger_links import ShapedLinks
-from harness.targets.dledger_machines import Machines
-from harness.targets.programs import name_server
-from harness.targets.simulated_logs import SimulatedLogs
-from harness.words import Link, LinkShape
-from system.sim.client_invariants import check_foreseen, check_in_time, check_left
-from system.sim.disk import PowerLoss
-from system.sim.faults import Cut
-from system.sim.planted_bugs import HEALTHY, Mutant, planted_bug
-from system.sim.promises import promise_of
-from system.sim.schedule import Schedule, Settings
-from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
-from system.sim.trio_world.node_ends import exit_status, reason
-from system.sim.trio_world.process import CURRENT, Process
-from system.sim.trio_world.programs import SimulatedNameServer, node_config
-from system.sim.trio_world.world import TrioWorld, address_of
-from system.sim.violation import Violated
+from shaketable.harness.broken_rules import Broken
+from shaketable.harness.plugins import Address, Json, Launch, NodeLayout, Target, TargetClient
+from shaketable.harness.simulated_nodes import SteersSimulated
+from shaketable.harness.simulation import Ended
+from shaketable.harness.targets.dledger_links import ShapedLinks
+from shaketable.harness.targets.dledger_machines import Machines
+from shaketable.harness.targets.programs import name_server
+from shaketable.harness.targets.simulated_logs import SimulatedLogs
+from shaketable.harness.words import Link, LinkShape
+from shaketable.system.sim.client_invariants import check_foreseen, check_in_time, check_left
+from shaketable.system.sim.disk import PowerLoss
+from shaketable.system.sim.faults import Cut
+from shaketable.system.sim.planted_bugs import HEALTHY, Mutant, planted_bug
+from shaketable.system.sim.promises import promise_of
+from shaketable.system.sim.schedule import Schedule, Settings
+from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
+from shaketable.system.sim.trio_world.node_ends import exit_status, reason
+from shaketable.system.sim.trio_world.process import CURRENT, Process
+from shaketable.system.sim.trio_world.programs import SimulatedNameServer, node_config
+from shaketable.system.sim.trio_world.world import TrioWorld, address_of
+from shaketable.system.sim.violation import Violated
 
 OBSERVER = Process("observer", "10.0.9.1", 0)
 """Where the campaign itself runs: it asks the nodes for their status."""

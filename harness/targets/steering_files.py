@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from harness.history.run_folder import write_atomically
+from shaketable.harness.history.run_folder import write_atomically
 
 CONTROL: Final = "control.json"
 EFFECTS: Final = "effects"

@@ -30,18 +30,18 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from harness import discovery
-from harness.calibration import scorecard
-from harness.calibration.hunting import HuntOutcome, hunt_down, read_outcome
-from harness.calibration.plan import METHODS, Effort, Hunt, Plan, make_plan, planted_bugs
-from harness.discovery import unknown
-from harness.errors import HarnessError, UsageError
-from harness.history.run_folder import utc_name, write_atomically
-from harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
-from harness.simulation import VIRTUAL_S_DEFAULT as SEED_S
-from harness.terminal import output
-from harness.verdict import ExitCode
-from reports.calibration_page.model import BugRow, Score, Scorecard
+from shaketable.harness import discovery
+from shaketable.harness.calibration import scorecard
+from shaketable.harness.calibration.hunting import HuntOutcome, hunt_down, read_outcome
+from shaketable.harness.calibration.plan import METHODS, Effort, Hunt, Plan, make_plan, planted_bugs
+from shaketable.harness.discovery import unknown
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.history.run_folder import utc_name, write_atomically
+from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
+from shaketable.harness.simulation import VIRTUAL_S_DEFAULT as SEED_S
+from shaketable.harness.terminal import output
+from shaketable.harness.verdict import ExitCode
+from shaketable.reports.calibration_page.model import BugRow, Score, Scorecard
 
 PLAN: Final = "plan.json"
 SCORECARD: Final = "scorecard.json"
@@ -263,7 +263,7 @@ def _hunts(folder: Path, plan: Plan, todo: Sequence[Hunt], jobs: int) -> Iterato
 
 
 def _write(folder: Path, card: Scorecard) -> None:
-    from reports.calibration_page.page import render_scorecard  # noqa: PLC0415 - only at the end
+    from shaketable.reports.calibration_page.page import render_scorecard  # noqa: PLC0415 - only at the end
 
     try:
         text = json.dumps(scorecard.to_json(card), indent=1)

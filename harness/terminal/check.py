@@ -17,17 +17,17 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.text import Text
 
-from checkers.linearizability.model_choice import named
-from harness import checking, judge
-from harness.checking import EngineKind, Wanted
-from harness.errors import HarnessError, UsageError
-from harness.telling import tell_error
-from harness.terminal import check_summary
-from harness.terminal.check_summary import Refused
-from harness.terminal.interrupts import sure_interrupts
-from harness.terminal.output import Output
-from harness.verdict import EXIT_BY_OUTCOME, worst_exit
-from reports.check_page.model import CheckedHistory
+from shaketable.checkers.linearizability.model_choice import named
+from shaketable.harness import checking, judge
+from shaketable.harness.checking import EngineKind, Wanted
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.telling import tell_error
+from shaketable.harness.terminal import check_summary
+from shaketable.harness.terminal.check_summary import Refused
+from shaketable.harness.terminal.interrupts import sure_interrupts
+from shaketable.harness.terminal.output import Output
+from shaketable.harness.verdict import EXIT_BY_OUTCOME, worst_exit
+from shaketable.reports.check_page.model import CheckedHistory
 
 TIME_BUDGET_S_MAX: Final = 7 * 24 * 3600.0
 MEMORY_BYTES_MIN: Final = 1 << 20

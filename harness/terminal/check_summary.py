@@ -11,13 +11,13 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from harness.history.run_folder import write_atomically
-from harness.printable import printable
-from harness.terminal import failing_text
-from harness.terminal.grid import INDENT, show_rows
-from harness.terminal.output import Output
-from harness.verdict import Outcome, Verdict, join
-from reports.check_page.model import CheckedHistory, failing_part, shown_findings
+from shaketable.harness.history.run_folder import write_atomically
+from shaketable.harness.printable import printable
+from shaketable.harness.terminal import failing_text
+from shaketable.harness.terminal.grid import INDENT, show_rows
+from shaketable.harness.terminal.output import Output
+from shaketable.harness.verdict import Outcome, Verdict, join
+from shaketable.reports.check_page.model import CheckedHistory, failing_part, shown_findings
 
 FORMAT: Final = 1
 """Of the JSON; raised when a reader of older files would misread newer ones."""
@@ -86,7 +86,7 @@ def write_page(out: Console, checked: Sequence[CheckedHistory], path: Path) -> N
     Raises:
         HarnessError: it cannot be written.
     """
-    from reports.check_page.page import render_page  # noqa: PLC0415 - its templates take time to load
+    from shaketable.reports.check_page.page import render_page  # noqa: PLC0415 - its templates take time to load
 
     write_atomically(path, render_page(checked))
     out.print()

@@ -12,8 +12,8 @@ from typing import Final
 
 from cyclopts import App, Group
 
-from harness.terminal.help import CalmFormatter
-from harness.terminal.output import Output
+from shaketable.harness.terminal.help import CalmFormatter
+from shaketable.harness.terminal.output import Output
 
 HELP: Final = """Shakes a replicated broker group and proves with PySpark
 whether it kept its promises.
@@ -163,7 +163,7 @@ def _app(*, is_summary: bool) -> App:
     )
     for command in COMMANDS:
         made.command(
-            f"harness.terminal.{command.place}",
+            f"shaketable.harness.terminal.{command.place}",
             name=command.name,
             help=command.summary if is_summary else None,
             usage=f"Usage: ./shaketable {command.name} {command.usage}",

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 from rich.text import Text
 
-from harness.errors import UsageError
-from harness.history import run_folder
-from harness.history.run_folder import write_atomically
-from harness.printable import printable
-from harness.terminal import output
-from harness.terminal.gate_files import require_elsewhere
-from harness.terminal.grid import show_rows
-from harness.verdict import ExitCode
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history import run_folder
+from shaketable.harness.history.run_folder import write_atomically
+from shaketable.harness.printable import printable
+from shaketable.harness.terminal import output
+from shaketable.harness.terminal.gate_files import require_elsewhere
+from shaketable.harness.terminal.grid import show_rows
+from shaketable.harness.verdict import ExitCode
 
 if TYPE_CHECKING:
-    from reports.comparing.model import Comparison, Difference
+    from shaketable.reports.comparing.model import Comparison, Difference
 
 STYLES: Final = {"worse": "bold red", "better": "bold green", "same": "dim", "unsure": "dim"}
 ERRORS_SHOWN: Final = 4
@@ -51,8 +51,8 @@ def compare(
         html: Write a page there as well.
         json: Print everything as JSON, for programs.
     """
-    from reports.comparing.folders import compare_folders  # noqa: PLC0415 - half a second, for others
-    from reports.comparing.page import render_comparison, to_json  # noqa: PLC0415 - as above
+    from shaketable.reports.comparing.folders import compare_folders  # noqa: PLC0415 - half a second, for others
+    from shaketable.reports.comparing.page import render_comparison, to_json  # noqa: PLC0415 - as above
 
     folders = [run_folder.open_existing(path) for path in (a, b)]
     if html is not None and html.is_dir():
@@ -80,7 +80,7 @@ def exit_code(compared: Comparison) -> int:
 
 def show(compared: Comparison, page: str | None) -> None:
     """Print a comparison: what differs first, then the numbers of both."""
-    from reports.comparing import words  # noqa: PLC0415 - see above
+    from shaketable.reports.comparing import words  # noqa: PLC0415 - see above
 
     out = output.out
     verdict = "worse" if compared.worse else "better" if compared.better else "same"
@@ -133,8 +133,8 @@ def _is_number(each: Difference) -> bool:
 
 
 def _row(each: Difference) -> tuple[str, str]:
-    from reports.comparing import words  # noqa: PLC0415 - see above
-    from reports.comparing.model import EVERYWHERE  # noqa: PLC0415 - see above
+    from shaketable.reports.comparing import words  # noqa: PLC0415 - see above
+    from shaketable.reports.comparing.model import EVERYWHERE  # noqa: PLC0415 - see above
 
     values = _both(words.number(each.a, each.unit), words.number(each.b, each.unit))
     mark = f"  {each.judgement}" if each.judgement in ("worse", "better", "unsure") else ""

@@ -13,9 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from harness.runtime.observer import PHASES, RETRY, Counts
-from harness.terminal.progress import NS, Progress
-from harness.terminal.redrawn import Redrawn
+from shaketable.harness.runtime.observer import PHASES, RETRY, Counts
+from shaketable.harness.terminal.progress import NS, Progress
+from shaketable.harness.terminal.redrawn import Redrawn
 
 CHECK = "check"
 """What follows the campaign's own phases in the display."""

@@ -12,16 +12,16 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from rich.text import Text
 
-from harness.errors import HarnessError, UsageError
-from harness.printable import printable
-from harness.telling import tell_error
-from harness.terminal import gate_files, output
-from harness.terminal.gate_files import GateOptions
-from harness.terminal.grid import show_rows
-from harness.terminal.output import Output
-from harness.verdict import ExitCode, worst_exit
-from reports.gating.model import GateResult, Ruling, RunRulings
-from reports.gating.policy import Policy
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.printable import printable
+from shaketable.harness.telling import tell_error
+from shaketable.harness.terminal import gate_files, output
+from shaketable.harness.terminal.gate_files import GateOptions
+from shaketable.harness.terminal.grid import show_rows
+from shaketable.harness.terminal.output import Output
+from shaketable.harness.verdict import ExitCode, worst_exit
+from shaketable.reports.gating.model import GateResult, Ruling, RunRulings
+from shaketable.reports.gating.policy import Policy
 
 STYLES: Final[Mapping[int, str]] = {
     ExitCode.VALID: "bold green",
@@ -62,8 +62,8 @@ def gate(*runs: Annotated[Path, Parameter(name="RUN")], options: GateOptions | N
         runs: Folders of runs or matrices, or files that `check` or `simulate` wrote.
         options: What the command line says about the gate.
     """
-    from harness.gating import policy_file, reading  # noqa: PLC0415 - half a second, for others
-    from reports.gating.decide import decide  # noqa: PLC0415 - as above
+    from shaketable.harness.gating import policy_file, reading  # noqa: PLC0415 - half a second, for others
+    from shaketable.reports.gating.decide import decide  # noqa: PLC0415 - as above
 
     given = options or GateOptions()
     if not runs:

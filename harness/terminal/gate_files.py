@@ -12,11 +12,11 @@ from typing import Annotated, Final
 
 from cyclopts import Group, Parameter
 
-from harness.errors import HarnessError, UsageError
-from harness.history.run_folder import write_atomically
-from harness.telling import tell_error
-from harness.terminal.output import Output
-from reports.gating.model import GateResult
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.history.run_folder import write_atomically
+from shaketable.harness.telling import tell_error
+from shaketable.harness.terminal.output import Output
+from shaketable.reports.gating.model import GateResult
 
 OUTPUT: Final = Group("Where results go", sort_key=2)
 STEP_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
@@ -84,7 +84,7 @@ def require_writable(options: GateOptions, runs: Sequence[Path]) -> None:
 
 def write(result: GateResult, options: GateOptions, version: str) -> list[int]:
     """Write what was asked for, each file though another could not be; return exit codes."""
-    from reports.gating import junit, markdown, sarif  # noqa: PLC0415 - only where asked for
+    from shaketable.reports.gating import junit, markdown, sarif  # noqa: PLC0415 - only where asked for
 
     renderers: tuple[tuple[Path | None, Callable[[], str]], ...] = (
         (options.junit, lambda: junit.render(result)),
@@ -121,7 +121,7 @@ def told_to_github(
     finally:
         out.write(f"::{token}::\n")
     for result in told:
-        from reports.gating import annotations  # noqa: PLC0415 - as above
+        from shaketable.reports.gating import annotations  # noqa: PLC0415 - as above
 
         for line in annotations.render(result):
             out.write(f"{line}\n")
@@ -136,7 +136,7 @@ def _summarise(result: GateResult, environ: Mapping[str, str]) -> None:
     """
     if not (name := environ.get(STEP_SUMMARY)):
         return
-    from reports.gating import markdown  # noqa: PLC0415 - as above
+    from shaketable.reports.gating import markdown  # noqa: PLC0415 - as above
 
     try:
         with Path(name).open("ab") as file:

@@ -8,7 +8,7 @@ from cyclopts.help import HelpEntry, HelpPanel, PlainFormatter
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from harness.terminal.grid import show_rows
+from shaketable.harness.terminal.grid import show_rows
 
 
 class CalmFormatter(PlainFormatter):

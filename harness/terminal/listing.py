@@ -8,13 +8,13 @@ from typing import Annotated, Final, Literal
 from cyclopts import Parameter
 from rich.text import Text
 
-from harness import discovery
-from harness.abilities import PlantedBug
-from harness.calibration.plan import planted_bugs
-from harness.scenarios.catalog import SCENARIOS
-from harness.terminal.grid import show_rows
-from harness.terminal.output import out
-from harness.verdict import ExitCode
+from shaketable.harness import discovery
+from shaketable.harness.abilities import PlantedBug
+from shaketable.harness.calibration.plan import planted_bugs
+from shaketable.harness.scenarios.catalog import SCENARIOS
+from shaketable.harness.terminal.grid import show_rows
+from shaketable.harness.terminal.output import out
+from shaketable.harness.verdict import ExitCode
 
 KINDS: Final = (*discovery.PACKAGES, "scenarios")
 

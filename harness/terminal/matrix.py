@@ -16,19 +16,19 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from harness import built_in
-from harness.errors import UsageError
-from harness.history.run_folder import write_atomically
-from harness.matrix import folder as folders
-from harness.matrix import planning, table
-from harness.matrix.folder import MatrixFolder
-from harness.matrix.journal import Journal, Outcome, pending
-from harness.matrix.plan import Plan
-from harness.matrix.running import Queue, launcher
-from harness.telling import tell
-from harness.terminal import matrix_table, output
-from harness.terminal.matrix_progress import make_progress
-from harness.verdict import ExitCode
+from shaketable.harness import built_in
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.run_folder import write_atomically
+from shaketable.harness.matrix import folder as folders
+from shaketable.harness.matrix import planning, table
+from shaketable.harness.matrix.folder import MatrixFolder
+from shaketable.harness.matrix.journal import Journal, Outcome, pending
+from shaketable.harness.matrix.plan import Plan
+from shaketable.harness.matrix.running import Queue, launcher
+from shaketable.harness.telling import tell
+from shaketable.harness.terminal import matrix_table, output
+from shaketable.harness.terminal.matrix_progress import make_progress
+from shaketable.harness.verdict import ExitCode
 
 JOBS_MAX: Final = 64
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -82,8 +82,8 @@ def _run(
     folder: MatrixFolder, plan: Plan, journal: Journal, jobs: int, *, again: bool, is_resumed: bool
 ) -> int:
     """Run what is to be run, show and write what came of it; return the exit code."""
-    from harness.matrix.reading import read_outcome  # noqa: PLC0415 - half a second, for others
-    from reports.matrix_page.page import render_matrix  # noqa: PLC0415 - as above
+    from shaketable.harness.matrix.reading import read_outcome  # noqa: PLC0415 - half a second, for others
+    from shaketable.reports.matrix_page.page import render_matrix  # noqa: PLC0415 - as above
 
     ours = [cell.id for cell in plan.cells if not cell.skipped]
     todo = pending(ours, journal.attempts, again and is_resumed)

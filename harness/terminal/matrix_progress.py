@@ -13,10 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from harness.matrix.journal import Outcome
-from harness.matrix.table import bit_text, recovery_text, verdict_of
-from harness.terminal.matrix_table import STYLES
-from harness.terminal.redrawn import Redrawn
+from shaketable.harness.matrix.journal import Outcome
+from shaketable.harness.matrix.table import bit_text, recovery_text, verdict_of
+from shaketable.harness.terminal.matrix_table import STYLES
+from shaketable.harness.terminal.redrawn import Redrawn
 
 BAR_WIDTH: Final = 36
 SAID_CHARS_MAX: Final = 120

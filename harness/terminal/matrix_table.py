@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.matrix.plan import Plan
-from reports.matrix_page.model import MatrixCell, MatrixView
+from shaketable.harness.matrix.plan import Plan
+from shaketable.reports.matrix_page.model import MatrixCell, MatrixView
 
 STYLES: Final[Mapping[str, str]] = {
     "VALID": "green",

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from harness.telling import stdout_failed
+from shaketable.harness.telling import stdout_failed
 
 
 class Output(Console):

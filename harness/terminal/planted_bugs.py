@@ -9,14 +9,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from harness.history.run_folder import write_atomically
-from harness.runtime.seed_workers import SeedWorkers
-from harness.simulation import Ask, Hunt, hunt
-from harness.terminal import output
-from harness.terminal.grid import show_rows
-from harness.terminal.seed_runs import say_heading, simulator_of
-from harness.terminal.seeds import SeedBar
-from harness.verdict import ExitCode
+from shaketable.harness.history.run_folder import write_atomically
+from shaketable.harness.runtime.seed_workers import SeedWorkers
+from shaketable.harness.simulation import Ask, Hunt, hunt
+from shaketable.harness.terminal import output
+from shaketable.harness.terminal.grid import show_rows
+from shaketable.harness.terminal.seed_runs import say_heading, simulator_of
+from shaketable.harness.terminal.seeds import SeedBar
+from shaketable.harness.verdict import ExitCode
 
 HUNT_SEEDS_MAX: Final = 2_000
 """A planted bug that is not found within so many seeds counts as missed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from harness.runtime.observer import Counts
+from shaketable.harness.runtime.observer import Counts
 
 NS = 1_000_000_000
 RATE_WINDOW_NS = 3 * NS

@@ -8,14 +8,14 @@ from typing import Annotated, Final
 import msgspec
 from cyclopts import Parameter
 
-from harness import built_in
-from harness import campaign as campaigns
-from harness.campaign import Campaign
-from harness.errors import UsageError
-from harness.terminal import heal, session
-from harness.terminal.options import RunOptions
-from harness.terminal.output import out
-from harness.verdict import ExitCode, worst_exit
+from shaketable.harness import built_in
+from shaketable.harness import campaign as campaigns
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.errors import UsageError
+from shaketable.harness.terminal import heal, session
+from shaketable.harness.terminal.options import RunOptions
+from shaketable.harness.terminal.output import out
+from shaketable.harness.verdict import ExitCode, worst_exit
 
 TEST_COUNT_MAX: Final = 10_000
 

@@ -11,10 +11,10 @@ from typing import Final
 
 from rich.text import Text
 
-from harness import discovery
-from harness.errors import HarnessError, UsageError
-from harness.runtime.seed_workers import SeedWorkers
-from harness.simulation import (
+from shaketable.harness import discovery
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.runtime.seed_workers import SeedWorkers
+from shaketable.harness.simulation import (
     VIRTUAL_S_DEFAULT,
     Ask,
     SeedRun,
@@ -25,10 +25,10 @@ from harness.simulation import (
     Tally,
     Violation,
 )
-from harness.terminal import output
-from harness.terminal.grid import show_rows
-from harness.terminal.seeds import SeedBar
-from harness.verdict import ExitCode
+from shaketable.harness.terminal import output
+from shaketable.harness.terminal.grid import show_rows
+from shaketable.harness.terminal.seeds import SeedBar
+from shaketable.harness.verdict import ExitCode
 
 TARGET_DEFAULT: Final = "dledger"
 VIOLATIONS_SHOWN: Final = 10

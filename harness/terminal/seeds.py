@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from harness.simulation import Size
+from shaketable.harness.simulation import Size
 
 LINE_EVERY_S: Final = 10.0
 """Without a terminal, how often a line is printed."""

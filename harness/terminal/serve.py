@@ -12,9 +12,9 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from harness.errors import UsageError
-from harness.terminal import output
-from harness.verdict import ExitCode
+from shaketable.harness.errors import UsageError
+from shaketable.harness.terminal import output
+from shaketable.harness.verdict import ExitCode
 
 PORT_MAX: Final = 65_535
 ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
@@ -37,7 +37,7 @@ def serve(
         store: Where the runs are.
         port: Where it listens; 0 takes a free one.
     """
-    from harness.serving.server import StoreServer  # noqa: PLC0415 - only where one is served
+    from shaketable.harness.serving.server import StoreServer  # noqa: PLC0415 - only where one is served
 
     if not 0 <= port <= PORT_MAX:
         raise UsageError(f"--port {port}: expected 0 to {PORT_MAX}")

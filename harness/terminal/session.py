@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Final
 import trio
 from rich.text import Text
 
-from harness import availability, discovery, judge, marks
-from harness import campaign as campaigns
-from harness.campaign import Campaign, faults_of
-from harness.errors import HarnessError, NamespaceNeededError
-from harness.history import run_folder
-from harness.history.run_folder import RunFolder
-from harness.repeat import repeat_command
-from harness.schedule import schedule
-from harness.terminal.display import Display, make_display
-from harness.terminal.output import out, shown
-from harness.verdict import EXIT_BY_OUTCOME, Outcome
+from shaketable.harness import availability, discovery, judge, marks
+from shaketable.harness import campaign as campaigns
+from shaketable.harness.campaign import Campaign, faults_of
+from shaketable.harness.errors import HarnessError, NamespaceNeededError
+from shaketable.harness.history import run_folder
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.repeat import repeat_command
+from shaketable.harness.schedule import schedule
+from shaketable.harness.terminal.display import Display, make_display
+from shaketable.harness.terminal.output import out, shown
+from shaketable.harness.verdict import EXIT_BY_OUTCOME, Outcome
 
 if TYPE_CHECKING:
-    from harness.runtime.supervisor import RunResult
+    from shaketable.harness.runtime.supervisor import RunResult
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 QUIET_LOGGERS: Final = ("py4j", "bokeh", "matplotlib")
@@ -56,8 +56,8 @@ def enter(campaign: Campaign) -> None:
     """
     if campaign.world != "netns":
         return
-    from harness.network import enter as namespaces  # noqa: PLC0415 - the other worlds need none
-    from harness.network.probe import why_no_namespace  # noqa: PLC0415 - likewise
+    from shaketable.harness.network import enter as namespaces  # noqa: PLC0415 - the other worlds need none
+    from shaketable.harness.network.probe import why_no_namespace  # noqa: PLC0415 - likewise
 
     if not namespaces.is_inside():
         if (why := why_no_namespace()) is not None:
@@ -82,7 +82,7 @@ def run_one(campaign: Campaign, base_port: int | None) -> Session:
     choice = availability.choose(campaign)
     schedule(campaign, choice.faults)  # refuses what cannot be before anything is made
     if campaign.world == "sim":
-        from harness.runtime.simulated import groups_of  # noqa: PLC0415 - as above
+        from shaketable.harness.runtime.simulated import groups_of  # noqa: PLC0415 - as above
 
         groups_of(discovery.get("targets", campaign.target))
     folder = run_folder.create(Path(campaign.store), campaign.name, datetime.now(UTC))
@@ -115,13 +115,13 @@ def _run(
     """Run the campaign in the world that it asks for. Imports only what that needs."""
     command = [repeat_command(campaign, folder.path)]
     if campaign.world == "sim":
-        from harness.runtime.simulated import run_simulated  # noqa: PLC0415 - see above
+        from shaketable.harness.runtime.simulated import run_simulated  # noqa: PLC0415 - see above
 
         try:
             return run_simulated(campaign, folder, display, command=command, on_clock=display.go_by)
         finally:
             display.go_by(time.monotonic_ns)
-    from harness.runtime.supervisor import run_campaign  # noqa: PLC0415 - see above
+    from shaketable.harness.runtime.supervisor import run_campaign  # noqa: PLC0415 - see above
 
     run = partial(run_campaign, campaign, folder, display, base_port=base_port, command=command)
     return trio.run(run)
@@ -147,8 +147,8 @@ def judge_stored(folder: RunFolder, campaign: Campaign, engine: judge.Engine) ->
 
 def conclude(folder: RunFolder, outcome: Outcome) -> int:
     """Print the summary of a judged run; return its exit code."""
-    from harness.terminal import summary  # noqa: PLC0415 - reports take half a second to import
-    from reports.run_page.view import build_view  # noqa: PLC0415
+    from shaketable.harness.terminal import summary  # noqa: PLC0415 - reports take half a second to import
+    from shaketable.reports.run_page.view import build_view  # noqa: PLC0415
 
     view = build_view(folder.path)
     logging.getLogger(__name__).info("event=verdict verdict=%s why=%r", view.verdict, view.why)

@@ -17,11 +17,11 @@ from typing import Final
 
 from rich.text import Text
 
-from harness.errors import HarnessError, UsageError
-from harness.runtime.seed_workers import SeedWorkers
-from harness.simulation import Ask, Shrinker, ShrunkRun, Size, Watch
-from harness.terminal import output
-from harness.terminal.seed_runs import (
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.runtime.seed_workers import SeedWorkers
+from shaketable.harness.simulation import Ask, Shrinker, ShrunkRun, Size, Watch
+from shaketable.harness.terminal import output
+from shaketable.harness.terminal.seed_runs import (
     TARGET_DEFAULT,
     of_seed,
     run_seed,
@@ -29,8 +29,8 @@ from harness.terminal.seed_runs import (
     simulator_of,
     violation_text,
 )
-from harness.terminal.seeds import SeedBar, ShrinkBar
-from harness.verdict import ExitCode
+from shaketable.harness.terminal.seeds import SeedBar, ShrinkBar
+from shaketable.harness.verdict import ExitCode
 
 HUNT_SEEDS_MAX: Final = 2_000
 """So many seeds are run to find one that fails."""

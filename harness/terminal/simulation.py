@@ -10,12 +10,12 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from harness.discovery import unknown
-from harness.errors import UsageError
-from harness.runtime.seed_workers import JOBS_MAX
-from harness.simulation import VIRTUAL_S_DEFAULT, Ask, Simulator
-from harness.terminal.planted_bugs import HUNTS_DEFAULT, HUNTS_MAX, hunt_all
-from harness.terminal.seed_runs import (
+from shaketable.harness.discovery import unknown
+from shaketable.harness.errors import UsageError
+from shaketable.harness.runtime.seed_workers import JOBS_MAX
+from shaketable.harness.simulation import VIRTUAL_S_DEFAULT, Ask, Simulator
+from shaketable.harness.terminal.planted_bugs import HUNTS_DEFAULT, HUNTS_MAX, hunt_all
+from shaketable.harness.terminal.seed_runs import (
     TARGET_DEFAULT,
     run_many,
     run_one,
@@ -23,7 +23,7 @@ from harness.terminal.seed_runs import (
     simulator_of,
     tell_end,
 )
-from harness.terminal.shrinking import Wanted, shrink_failing, shrink_file, shrinker_of
+from shaketable.harness.terminal.shrinking import Wanted, shrink_failing, shrink_file, shrinker_of
 
 SEEDS_DEFAULT: Final = 100
 SEEDS_MAX: Final = 1_000_000

@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 import msgspec
 from cyclopts import Parameter
 
-from harness import campaign as campaigns
-from harness import discovery, judge
-from harness.history import run_folder
-from harness.terminal import session
-from harness.terminal.output import out
-from harness.verdict import ExitCode
+from shaketable.harness import campaign as campaigns
+from shaketable.harness import discovery, judge
+from shaketable.harness.history import run_folder
+from shaketable.harness.terminal import session
+from shaketable.harness.terminal.output import out
+from shaketable.harness.verdict import ExitCode
 
 
 def analyze(

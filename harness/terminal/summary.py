@@ -9,11 +9,11 @@ from pathlib import PurePath
 from rich.console import Console
 from rich.text import Text
 
-from harness.terminal.grid import INDENT, show_rows
-from reports import plain_words
-from reports.availability.failover import GOAL_MEDIAN_NS, GOAL_P99_NS, Failover
-from reports.availability.recovery import RecoverySummary, summarise
-from reports.model import FaultRow, RunView, ViolationGroup
+from shaketable.harness.terminal.grid import INDENT, show_rows
+from shaketable.reports import plain_words
+from shaketable.reports.availability.failover import GOAL_MEDIAN_NS, GOAL_P99_NS, Failover
+from shaketable.reports.availability.recovery import RecoverySummary, summarise
+from shaketable.reports.model import FaultRow, RunView, ViolationGroup
 
 FINDINGS_SHOWN = 3
 """Findings that the summary shows, each of another kind; the report has them all."""

@@ -17,11 +17,11 @@ import trio
 from cyclopts import Parameter
 from rich.markup import escape
 
-from harness.errors import HarnessError, UsageError
-from harness.marks import scratch_prefix
-from harness.runtime import ports
-from harness.runtime.nodes import NodeProcess
-from harness.targets.broker_site import (
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.marks import scratch_prefix
+from shaketable.harness.runtime import ports
+from shaketable.harness.runtime.nodes import NodeProcess
+from shaketable.harness.targets.broker_site import (
     GROUPS_MAX,
     Mode,
     Site,
@@ -29,8 +29,8 @@ from harness.targets.broker_site import (
     lay_out,
     ports_needed,
 )
-from harness.terminal import output
-from harness.verdict import ExitCode
+from shaketable.harness.terminal import output
+from shaketable.harness.verdict import ExitCode
 
 NODES: Final[Mapping[Mode, tuple[int, ...]]] = {
     "dledger": (3, 1, 5, 7),
@@ -188,7 +188,7 @@ def _tell_site(site: Site, leaders: Mapping[str, str], folder: Path, taker: str)
     out.print("\nconnect with RocketMQ's clients:", soft_wrap=True)
     out.print(f'  Java     producer.setNamesrvAddr("{first}");', soft_wrap=True)
     out.print(f"  mqadmin  clusterList -n '{first}'", soft_wrap=True)
-    out.print(f'  Python   system.client.Producer("{first}")', soft_wrap=True)
+    out.print(f'  Python   shaketable.system.client.Producer("{first}")', soft_wrap=True)
     out.print(f"\nfiles and logs: {folder}\nCtrl-C stops everything", soft_wrap=True)
 
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pyarrow.compute as pc
 
-from checkers.api import NotLinearizableError, Recorded, check, to_operations
-from checkers.models.model import Model
-from harness.terminal import failing_text
-from harness.verdict import Outcome, Verdict
-from reports.check_page.model import CheckedHistory, failing_part, shown_findings
+from shaketable.checkers.api import NotLinearizableError, Recorded, check, to_operations
+from shaketable.checkers.models.model import Model
+from shaketable.harness.terminal import failing_text
+from shaketable.harness.verdict import Outcome, Verdict
+from shaketable.reports.check_page.model import CheckedHistory, failing_part, shown_findings
 
 WIDTH: Final = 96
 
@@ -43,7 +43,7 @@ def assert_linearizable(
         if part is not None:
             error.add_note("\n".join(failing_text.lines(part, WIDTH)))
     if page is not None:
-        from reports.check_page.page import render_page  # noqa: PLC0415 - only where it is asked for
+        from shaketable.reports.check_page.page import render_page  # noqa: PLC0415 - only where it is asked for
 
         operations = to_operations(history)
         counted = {

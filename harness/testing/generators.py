@@ -16,10 +16,10 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from harness import generators as g
-from harness.generators.generator import Due, Generator
-from harness.generators.play import Life
-from harness.plugins import Answer, Operation
+from shaketable.harness import generators as g
+from shaketable.harness.generators.generator import Due, Generator
+from shaketable.harness.generators.play import Life
+from shaketable.harness.plugins import Answer, Operation
 
 LEAVES_MAX = 6
 OPERATIONS_MAX = 5

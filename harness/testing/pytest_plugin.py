@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from harness.testing.recorder import HistoryRecorder
+    from shaketable.harness.testing.recorder import HistoryRecorder
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def history_recorder(request: pytest.FixtureRequest) -> HistoryRecorder:
     """A recorder for this test's clients; `assert_linearizable` checks what they saw."""
-    from harness.testing.recorder import HistoryRecorder  # noqa: PLC0415 - pytest's start is short
+    from shaketable.harness.testing.recorder import HistoryRecorder  # noqa: PLC0415 - pytest's start is short
 
     return HistoryRecorder(page=_page(request))
 
@@ -43,7 +43,7 @@ def history_recorder(request: pytest.FixtureRequest) -> HistoryRecorder:
 @pytest.fixture
 def assert_linearizable(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """A function (history, model=None, ...) that fails the test unless the history is valid."""
-    from harness.testing.asserting import assert_linearizable as check  # noqa: PLC0415 - as above
+    from shaketable.harness.testing.asserting import assert_linearizable as check  # noqa: PLC0415 - as above
 
     return partial(check, page=_page(request))
 

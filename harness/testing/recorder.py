@@ -19,12 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import DefiniteError
+from shaketable.harness.errors import DefiniteError
 
 if TYPE_CHECKING:  # pytest loads this module at its start
-    from checkers.api import Event
-    from checkers.models.model import Model
-    from harness.verdict import Verdict
+    from shaketable.checkers.api import Event
+    from shaketable.checkers.models.model import Model
+    from shaketable.harness.verdict import Verdict
 
 UNANSWERED = object()
 """Stands for the answer of a call that was given none."""
@@ -70,7 +70,7 @@ class HistoryRecorder:
 
     def events(self) -> list[Event]:
         """Return all events so far."""
-        from checkers.api import Event  # noqa: PLC0415 - see the module's docstring
+        from shaketable.checkers.api import Event  # noqa: PLC0415 - see the module's docstring
 
         with self._lock:
             recorded = list(self._events)
@@ -81,7 +81,7 @@ class HistoryRecorder:
 
     def check(self, model: str | Model | None = None, **how: Any) -> Verdict:
         """Check what was recorded; arguments as of `checkers.api.check`."""
-        from checkers.api import check  # noqa: PLC0415 - as above
+        from shaketable.checkers.api import check  # noqa: PLC0415 - as above
 
         return check(self.events(), model, **how)
 
@@ -95,7 +95,7 @@ class HistoryRecorder:
         Raises:
             NotLinearizableError: it is not; the message shows the failing part.
         """
-        from harness.testing.asserting import assert_linearizable  # noqa: PLC0415 - as above
+        from shaketable.harness.testing.asserting import assert_linearizable  # noqa: PLC0415 - as above
 
         return assert_linearizable(self.events(), model, page=self.page, **how)
 

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from harness.draw import draw as stream
-from harness.plugins import Fault
-from harness.schedule import Planned
+from shaketable.harness.draw import draw as stream
+from shaketable.harness.plugins import Fault
+from shaketable.harness.schedule import Planned
 
 FAULTS_MAX = 5
 PLANS = 8

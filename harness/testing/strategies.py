@@ -21,9 +21,9 @@ from typing import Any, Final
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from checkers.api import Operation
-from harness.errors import UsageError
-from harness.testing.objects import OBJECTS, Answer, Asked, Object
+from shaketable.checkers.api import Operation
+from shaketable.harness.errors import UsageError
+from shaketable.harness.testing.objects import OBJECTS, Answer, Asked, Object
 
 CLIENTS: Final = 3
 OPERATIONS_MAX: Final = 16

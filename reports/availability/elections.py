@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from harness.plugins import FaultWindow
-from reports.model import RoleSpan
+from shaketable.harness.plugins import FaultWindow
+from shaketable.reports.model import RoleSpan
 
 LEADER = "leader"
 

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from harness.plugins import FaultWindow
-from reports.availability.recovery import Recovery, recovery_times
-from reports.availability.worked import Worked
+from shaketable.harness.plugins import FaultWindow
+from shaketable.reports.availability.recovery import Recovery, recovery_times
+from shaketable.reports.availability.worked import Worked
 
 KILL = "kill"
 GOAL_MEDIAN_NS = 1_000_000_000

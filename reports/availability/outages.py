@@ -14,8 +14,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reports.availability.recovery import Gap
-from reports.availability.worked import Worked, outages, serving
+from shaketable.reports.availability.recovery import Gap
+from shaketable.reports.availability.worked import Worked, outages, serving
 
 OUTAGE_FROM_NS: Final = 500_000_000
 """A stretch without an acknowledgement is an outage from this length on."""

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.history.schema import APPENDING
-from harness.plugins import FaultWindow
-from reports.availability.worked import Worked, ends_ns
+from shaketable.harness.history.schema import APPENDING
+from shaketable.harness.plugins import FaultWindow
+from shaketable.reports.availability.worked import Worked, ends_ns
 
 Times = npt.NDArray[np.int64]
 

@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.history.export import GIVEN_UP
-from harness.history.schema import APPENDING
+from shaketable.harness.history.export import GIVEN_UP
+from shaketable.harness.history.schema import APPENDING
 
 if TYPE_CHECKING:
-    from reports.model import PhaseSpan
+    from shaketable.reports.model import PhaseSpan
 
 Times = npt.NDArray[np.int64]
 

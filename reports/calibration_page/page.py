@@ -9,8 +9,8 @@ from typing import Final
 
 from jinja2 import Environment
 
-from reports import templating
-from reports.calibration_page.model import Scorecard
+from shaketable.reports import templating
+from shaketable.reports.calibration_page.model import Scorecard
 
 TEMPLATES: Final = Path(__file__).parents[1] / "templates"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from reports.plain_json import ID_MAX, is_whole, listed
+from shaketable.reports.plain_json import ID_MAX, is_whole, listed
 
 WIDTH: Final = 760
 NODE_WIDTH: Final = 190

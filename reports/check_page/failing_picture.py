@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from reports.check_page.fault_bands import BAND, Band, Fault, lay_out_bands
-from reports.check_page.model import FailingPart, PartOperation
-from reports.check_page.time_layout import Axis, Scale, Span, place
+from shaketable.reports.check_page.fault_bands import BAND, Band, Fault, lay_out_bands
+from shaketable.reports.check_page.model import FailingPart, PartOperation
+from shaketable.reports.check_page.time_layout import Axis, Scale, Span, place
 
 OPERATIONS_MAX: Final = 24
 """Operations that a picture shows; the table below it has all of the part."""

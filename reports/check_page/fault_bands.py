@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from reports.check_page.time_layout import Axis
+from shaketable.reports.check_page.time_layout import Axis
 
 Fault: TypeAlias = tuple[str, int, int | None]
 """Name, start_ns, and stop_ns where something ended it."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from harness.verdict import Finding, Outcome, Verdict, join
-from reports.plain_json import ID_MAX, is_whole, listed, mapping
+from shaketable.harness.verdict import Finding, Outcome, Verdict, join
+from shaketable.reports.plain_json import ID_MAX, is_whole, listed, mapping
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 TEXT_MAX: Final = 120

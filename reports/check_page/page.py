@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from jinja2 import Environment
 
-from harness.verdict import Finding, Verdict, join
-from reports import templating
-from reports.check_page.circle import Circle, circle_of
-from reports.check_page.failing_picture import NAMES, Picture, lay_out, role_of
-from reports.check_page.model import (
+from shaketable.harness.verdict import Finding, Verdict, join
+from shaketable.reports import templating
+from shaketable.reports.check_page.circle import Circle, circle_of
+from shaketable.reports.check_page.failing_picture import NAMES, Picture, lay_out, role_of
+from shaketable.reports.check_page.model import (
     CheckedHistory,
     FailingPart,
     describe,
@@ -25,7 +25,7 @@ from reports.check_page.model import (
     shown_findings,
     visible,
 )
-from reports.plain_words import phrase
+from shaketable.reports.plain_words import phrase
 
 TEMPLATES: Final = Path(__file__).parents[1] / "templates"
 PARTS_MAX: Final = 6

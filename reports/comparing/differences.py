@@ -14,11 +14,11 @@ from typing import Final
 
 import numpy as np
 
-from reports.comparing import chance, words
-from reports.comparing.chance import Floats, Interval, Sample
-from reports.comparing.measuring import Measured, Recoveries, Series
-from reports.comparing.model import EVERYWHERE, Comparison, Difference, Judgement
-from reports.comparing.stretches import CALM
+from shaketable.reports.comparing import chance, words
+from shaketable.reports.comparing.chance import Floats, Interval, Sample
+from shaketable.reports.comparing.measuring import Measured, Recoveries, Series
+from shaketable.reports.comparing.model import EVERYWHERE, Comparison, Difference, Judgement
+from shaketable.reports.comparing.stretches import CALM
 
 WINDOWS_MIN: Final = 6
 BLOCKS_MIN: Final = 3

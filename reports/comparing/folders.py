@@ -7,11 +7,11 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from harness.history.plain_files import NoPlainFileError, read_plain
-from reports.comparing.differences import compare
-from reports.comparing.measuring import Measured, measure
-from reports.comparing.model import Comparison
-from reports.run_page.view import build_view
+from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
+from shaketable.reports.comparing.differences import compare
+from shaketable.reports.comparing.measuring import Measured, measure
+from shaketable.reports.comparing.model import Comparison
+from shaketable.reports.run_page.view import build_view
 
 SETTING: Final = (
     "target",

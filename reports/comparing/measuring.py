@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reports.comparing.stretches import CALM, LOADED, SETTLE_NS, Shaken, Window, windows
-from reports.model import CheckerView, FaultRow, RunView
+from shaketable.reports.comparing.stretches import CALM, LOADED, SETTLE_NS, Shaken, Window, windows
+from shaketable.reports.model import CheckerView, FaultRow, RunView
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

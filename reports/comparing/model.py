@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from reports.comparing.measuring import Measured
+from shaketable.reports.comparing.measuring import Measured
 
 EVERYWHERE: Final = "all"
 """Where differences stand that are of the run as a whole: its verdict, what was found."""

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from jinja2 import Environment
 
-from reports import templating
-from reports.comparing import words
-from reports.comparing.measuring import Measured
-from reports.comparing.model import Comparison
+from shaketable.reports import templating
+from shaketable.reports.comparing import words
+from shaketable.reports.comparing.measuring import Measured
+from shaketable.reports.comparing.model import Comparison
 
 TEMPLATES: Final = Path(__file__).parent.parent / "templates"
 FORMAT: Final = 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reports.comparing.chance import Interval
-from reports.comparing.model import Comparison, Judgement
+from shaketable.reports.comparing.chance import Interval
+from shaketable.reports.comparing.model import Comparison, Judgement
 
 WORSE = {
     "throughput": "lower",

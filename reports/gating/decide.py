@@ -11,10 +11,17 @@ import datetime
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from harness.verdict import EXIT_BY_OUTCOME, ExitCode, Outcome
-from reports.gating.measures import CEILINGS, FLOORS
-from reports.gating.model import Bites, Conclusion, GateResult, Ruling, RunFacts, RunRulings
-from reports.gating.policy import (
+from shaketable.harness.verdict import EXIT_BY_OUTCOME, ExitCode, Outcome
+from shaketable.reports.gating.measures import CEILINGS, FLOORS
+from shaketable.reports.gating.model import (
+    Bites,
+    Conclusion,
+    GateResult,
+    Ruling,
+    RunFacts,
+    RunRulings,
+)
+from shaketable.reports.gating.policy import (
     RUNS_MIN,
     UNAVAILABLE,
     UNKNOWN,

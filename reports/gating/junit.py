@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from xml.etree import ElementTree
 
-from harness.verdict import ExitCode
-from reports.gating.measures import CEILINGS
-from reports.gating.model import GateResult, Ruling, RunFacts, RunRulings
-from reports.junit import xml_text
+from shaketable.harness.verdict import ExitCode
+from shaketable.reports.gating.measures import CEILINGS
+from shaketable.reports.gating.model import GateResult, Ruling, RunFacts, RunRulings
+from shaketable.reports.junit import xml_text
 
 ALL: Final = "all runs together"
 """The suite of the rules on all of them."""

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from harness.printable import printable
-from harness.verdict import ExitCode
-from reports.gating.model import GateResult, Ruling, RunRulings
+from shaketable.harness.printable import printable
+from shaketable.harness.verdict import ExitCode
+from shaketable.reports.gating.model import GateResult, Ruling, RunRulings
 
 SUMMARY_BYTES_MAX: Final = 1 << 20
 """GitHub refuses a step's summary that is larger, and shows none of it."""

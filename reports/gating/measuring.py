@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.history.schema import APPENDING
-from harness.plugins import FaultWindow
-from harness.verdict import Outcome
-from reports.availability.recovery import recovery_times
-from reports.availability.worked import Worked, outages, serving
-from reports.gating.model import Conclusion
+from shaketable.harness.history.schema import APPENDING
+from shaketable.harness.plugins import FaultWindow
+from shaketable.harness.verdict import Outcome
+from shaketable.reports.availability.recovery import recovery_times
+from shaketable.reports.availability.worked import Worked, outages, serving
+from shaketable.reports.gating.model import Conclusion
 
 COLUMNS: Final = ("process", "f", "call_ns", "return_ns", "outcome")
 """Of OPERATIONS: what is measured."""

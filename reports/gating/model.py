@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.verdict import ExitCode, Outcome, worst_exit
-from reports.gating.policy import Allowance
+from shaketable.harness.verdict import ExitCode, Outcome, worst_exit
+from shaketable.reports.gating.policy import Allowance
 
 PAGES_TOLD_MAX = 10
 """Pages of violations that are named of one run."""

@@ -13,11 +13,11 @@ from pathlib import PurePath
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from harness.printable import printable
-from harness.verdict import ExitCode, Outcome
-from reports import plain_words
-from reports.gating.measures import CEILINGS, FLOORS
-from reports.gating.model import GateResult, Kind, Ruling, RunFacts, RunRulings
+from shaketable.harness.printable import printable
+from shaketable.harness.verdict import ExitCode, Outcome
+from shaketable.reports import plain_words
+from shaketable.reports.gating.measures import CEILINGS, FLOORS
+from shaketable.reports.gating.model import GateResult, Kind, Ruling, RunFacts, RunRulings
 
 SCHEMA: Final = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -8,8 +8,8 @@ from typing import Final
 
 from jinja2 import Environment
 
-from reports import templating
-from reports.matrix_page.model import MatrixView
+from shaketable.reports import templating
+from shaketable.reports.matrix_page.model import MatrixView
 
 TEMPLATES: Final = Path(__file__).parents[1] / "templates"
 BADGES: Final = {"VALID": "VALID", "INVALID": "INVALID"}

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool, Range1d
 
-from reports.plotting.consumer_lag import consumer_lag
-from reports.plotting.error_kinds import error_kinds
-from reports.plotting.frame import (
+from shaketable.reports.plotting.consumer_lag import consumer_lag
+from shaketable.reports.plotting.error_kinds import error_kinds
+from shaketable.reports.plotting.frame import (
     INK,
     OUTCOME_COLOURS,
     OUTCOME_DASHES,
@@ -23,7 +23,7 @@ from reports.plotting.frame import (
     lines,
     new_figure,
 )
-from reports.plotting.series import Latency, latency, slowest_and_sample, throughput
+from shaketable.reports.plotting.series import Latency, latency, slowest_and_sample, throughput
 
 LEGEND_ROW: Final = 19
 """Height of a legend's row."""

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.history.schema import APPENDING
-from reports.plotting.series import bucket_ns
+from shaketable.harness.history.schema import APPENDING
+from shaketable.reports.plotting.series import bucket_ns
 
 QUEUES_MAX: Final = 6
 """Queues that are shown by themselves: those with the largest lag. The sum is over all."""

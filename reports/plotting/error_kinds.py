@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reports.plotting.series import bucket_ns
+from shaketable.reports.plotting.series import bucket_ns
 
 KINDS_MAX: Final = 5
 """Kinds that are shown by themselves, the commonest; the others are one more."""

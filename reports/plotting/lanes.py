@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from bokeh.models import ColumnDataSource, CustomJS, FactorRange, HoverTool, TapTool
 
-from reports.model import RunView
-from reports.plotting.frame import (
+from shaketable.reports.model import RunView
+from shaketable.reports.plotting.frame import (
     INK,
     Drawn,
     Figure,
@@ -17,7 +17,7 @@ from reports.plotting.frame import (
     new_figure,
     shown_faults,
 )
-from reports.plotting.timeline import NO_ANSWER
+from shaketable.reports.plotting.timeline import NO_ANSWER
 
 ROLE_COLOURS: Final = {"leader": "#2f86d6", "candidate": "#d98a00", "follower": "#9fb4c7"}
 OUTAGE_COLOUR: Final = "#c2353f"

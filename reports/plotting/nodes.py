@@ -8,8 +8,16 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource, HoverTool
 
-from reports.plotting.frame import Drawn, Figure, Stage, legend, look, new_figure, whole_numbers
-from reports.plotting.node_samples import Floats, NodeSeries
+from shaketable.reports.plotting.frame import (
+    Drawn,
+    Figure,
+    Stage,
+    legend,
+    look,
+    new_figure,
+    whole_numbers,
+)
+from shaketable.reports.plotting.node_samples import Floats, NodeSeries
 
 
 def draw_committed(stage: Stage) -> Drawn:

@@ -11,10 +11,10 @@ from bokeh.core.json_encoder import serialize_json
 from bokeh.embed import json_item
 from bokeh.resources import Resources
 
-from reports.model import RunView
-from reports.plotting import clients, lanes, nodes
-from reports.plotting.frame import Drawn, Stage, end_s, fault_colours, stage_of
-from reports.run_page.packed_operations import inside_script
+from shaketable.reports.model import RunView
+from shaketable.reports.plotting import clients, lanes, nodes
+from shaketable.reports.plotting.frame import Drawn, Stage, end_s, fault_colours, stage_of
+from shaketable.reports.run_page.packed_operations import inside_script
 
 __all__ = ["Plot", "Plots", "draw", "fault_colours"]
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.plugins import FaultWindow
-from reports.availability.outages import Availability
-from reports.plotting.series import steps_ns
+from shaketable.harness.plugins import FaultWindow
+from shaketable.reports.availability.outages import Availability
+from shaketable.reports.plotting.series import steps_ns
 
 SLICES_MAX: Final = 40
 """Rows of the table."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeGuard
 
-from reports.model import PhaseSpan, RoleSpan
+from shaketable.reports.model import PhaseSpan, RoleSpan
 
 PHASES_MAX: Final = 1_000
 TIME_NS_MAX: Final = 366 * 86_400 * 1_000_000_000

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reports.check_page.model import accused_in
-from reports.plain_json import is_whole, listed, mapping
+from shaketable.reports.check_page.model import accused_in
+from shaketable.reports.plain_json import is_whole, listed, mapping
 
 ALL_MAX: Final = 16_000
 """A run of so many operations is shown whole."""

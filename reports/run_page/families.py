@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from reports.plain_json import mapping
+from shaketable.reports.plain_json import mapping
 
 NOT_KNOWN = "other"
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.history.export import GIVEN_UP
-from harness.history.schema import EVENTS, NEMESIS_PROCESS, OPERATIONS
+from shaketable.harness.history.export import GIVEN_UP
+from shaketable.harness.history.schema import EVENTS, NEMESIS_PROCESS, OPERATIONS
 
 Json = dict[str, Any]
 Part = TypeVar("Part")

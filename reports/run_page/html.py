@@ -9,16 +9,16 @@ from pathlib import Path
 from jinja2 import Environment
 from markupsafe import Markup
 
-from reports import spacetime, templating
-from reports.availability.failover import GOAL_MEDIAN_NS, GOAL_P99_NS
-from reports.availability.outages import OUTAGE_FROM_NS
-from reports.availability.recovery import summarise
-from reports.model import FaultRow, RunView
-from reports.plotting import plots
-from reports.plotting.slices import slices
-from reports.run_page import packed_operations
-from reports.run_page.chosen_operations import ALL, Chosen, Fewer, choose
-from reports.run_page.view import number_text
+from shaketable.reports import spacetime, templating
+from shaketable.reports.availability.failover import GOAL_MEDIAN_NS, GOAL_P99_NS
+from shaketable.reports.availability.outages import OUTAGE_FROM_NS
+from shaketable.reports.availability.recovery import summarise
+from shaketable.reports.model import FaultRow, RunView
+from shaketable.reports.plotting import plots
+from shaketable.reports.plotting.slices import slices
+from shaketable.reports.run_page import packed_operations
+from shaketable.reports.run_page.chosen_operations import ALL, Chosen, Fewer, choose
+from shaketable.reports.run_page.view import number_text
 
 FAULTS_MAX = 1_000
 """Faults in the page's table: of more, those that cost most."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from reports.gating.measuring import COUNTED, LOSS_CHECKERS, LOSSES
-from reports.plain_json import mapping
+from shaketable.reports.gating.measuring import COUNTED, LOSS_CHECKERS, LOSSES
+from shaketable.reports.plain_json import mapping
 
 KINDS: Final = frozenset(kind for kinds in LOSSES for kind in kinds)
 """Kinds of findings that say that something acknowledged is gone."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reports.run_page.chosen_operations import WHY, Chosen
+from shaketable.reports.run_page.chosen_operations import WHY, Chosen
 
 EXACT_MAX: Final = 2**53
 """A script's numbers are exact below."""

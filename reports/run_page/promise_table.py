@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from harness.promises import in_families
-from reports import plain_words
-from reports.model import CheckerView, PromiseRow
+from shaketable.harness.promises import in_families
+from shaketable.reports import plain_words
+from shaketable.reports.model import CheckerView, PromiseRow
 
 DURABLE, DELIVERED, LINEARIZABLE, PREFIX, EXCLUDED, MEANT, RULES = range(7)
 

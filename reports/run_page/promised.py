@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.promises import in_families
+from shaketable.harness.promises import in_families
 
 
 def promised(promises: object) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.plugins import FaultWindow
-from reports.model import DrainRow, StatsRow
-from reports.plain_json import mapping
+from shaketable.harness.plugins import FaultWindow
+from shaketable.reports.model import DrainRow, StatsRow
+from shaketable.reports.plain_json import mapping
 
 ERRORS_MAX: Final = 30
 """Different error texts that are listed."""

@@ -9,34 +9,34 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from harness.history.export import fault_windows
-from harness.plugins import FaultWindow
-from harness.promises import RAISED
-from reports import plain_words
-from reports.availability.elections import aimed_plans, elections
-from reports.availability.failover import kills_leader
-from reports.availability.outages import Availability, availability
-from reports.availability.recovery import recovery_times
-from reports.availability.worked import Worked, worked_until
-from reports.model import (
+from shaketable.harness.history.export import fault_windows
+from shaketable.harness.plugins import FaultWindow
+from shaketable.harness.promises import RAISED
+from shaketable.reports import plain_words
+from shaketable.reports.availability.elections import aimed_plans, elections
+from shaketable.reports.availability.failover import kills_leader
+from shaketable.reports.availability.outages import Availability, availability
+from shaketable.reports.availability.recovery import recovery_times
+from shaketable.reports.availability.worked import Worked, worked_until
+from shaketable.reports.model import (
     CheckerView,
     FaultRow,
     PhaseSpan,
     RoleSpan,
     RunView,
 )
-from reports.plain_json import listed, mapping
-from reports.plotting import timeline
-from reports.plotting.node_samples import Sampled, read_samples
-from reports.run_page import tallies
-from reports.run_page.chosen_operations import named_operations
-from reports.run_page.families import families
-from reports.run_page.folder import RunFiles, read_run
-from reports.run_page.losses import NOT_JUDGED, Losses, losses
-from reports.run_page.promise_table import promise_rows
-from reports.run_page.promised import promised
-from reports.run_page.violations import Surroundings, group_findings, kind_totals
-from reports.violation_page.choosing import with_pages
+from shaketable.reports.plain_json import listed, mapping
+from shaketable.reports.plotting import timeline
+from shaketable.reports.plotting.node_samples import Sampled, read_samples
+from shaketable.reports.run_page import tallies
+from shaketable.reports.run_page.chosen_operations import named_operations
+from shaketable.reports.run_page.families import families
+from shaketable.reports.run_page.folder import RunFiles, read_run
+from shaketable.reports.run_page.losses import NOT_JUDGED, Losses, losses
+from shaketable.reports.run_page.promise_table import promise_rows
+from shaketable.reports.run_page.promised import promised
+from shaketable.reports.run_page.violations import Surroundings, group_findings, kind_totals
+from shaketable.reports.violation_page.choosing import with_pages
 
 VERDICTS: Mapping[bool | str, str] = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
 

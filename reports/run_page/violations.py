@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.history.schema import APPENDING
-from harness.plugins import FaultWindow
-from reports.model import OperationRow, Violation, ViolationGroup, named_operations
-from reports.plain_json import ID_MAX, is_whole
-from reports.plain_words import rank
+from shaketable.harness.history.schema import APPENDING
+from shaketable.harness.plugins import FaultWindow
+from shaketable.reports.model import OperationRow, Violation, ViolationGroup, named_operations
+from shaketable.reports.plain_json import ID_MAX, is_whole
+from shaketable.reports.plain_words import rank
 
 SHOWN_MAX = 20
 """Findings of one checker that are shown; the number of the rest is said."""

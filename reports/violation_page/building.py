@@ -8,23 +8,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from harness.history.plain_files import NoPlainFileError, read_plain
-from harness.verdict import INDEX_DETAILS, Finding
-from reports.check_page.circle import Circle, circle_of
-from reports.check_page.failing_picture import lay_out as lay_out_part
-from reports.check_page.model import failing_part
-from reports.check_page.page import part_story
-from reports.model import CheckerView, FaultRow, OperationRow, RoleSpan, RunView, Violation
-from reports.plain_json import ID_MAX, mapping
-from reports.plain_words import title
-from reports.run_page.violations import Surroundings
-from reports.spacetime import Picture, describe, lay_out
-from reports.violation_page.choosing import pages_of
-from reports.violation_page.claims import SEEN_LIVE, base_kind, claim_of
-from reports.violation_page.disappearance import disappearance_of, struck_between, told
-from reports.violation_page.kept_entries import Kept, entries_around, map_around, read_kept
-from reports.violation_page.meaning import meaning_of, terms_there
-from reports.violation_page.model import (
+from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
+from shaketable.harness.verdict import INDEX_DETAILS, Finding
+from shaketable.reports.check_page.circle import Circle, circle_of
+from shaketable.reports.check_page.failing_picture import lay_out as lay_out_part
+from shaketable.reports.check_page.model import failing_part
+from shaketable.reports.check_page.page import part_story
+from shaketable.reports.model import (
+    CheckerView,
+    FaultRow,
+    OperationRow,
+    RoleSpan,
+    RunView,
+    Violation,
+)
+from shaketable.reports.plain_json import ID_MAX, mapping
+from shaketable.reports.plain_words import title
+from shaketable.reports.run_page.violations import Surroundings
+from shaketable.reports.spacetime import Picture, describe, lay_out
+from shaketable.reports.violation_page.choosing import pages_of
+from shaketable.reports.violation_page.claims import SEEN_LIVE, base_kind, claim_of
+from shaketable.reports.violation_page.disappearance import disappearance_of, struck_between, told
+from shaketable.reports.violation_page.kept_entries import (
+    Kept,
+    entries_around,
+    map_around,
+    read_kept,
+)
+from shaketable.reports.violation_page.meaning import meaning_of, terms_there
+from shaketable.reports.violation_page.model import (
     Disappearance,
     Entries,
     LogLines,
@@ -34,7 +46,7 @@ from reports.violation_page.model import (
     Step,
     ViolationPage,
 )
-from reports.violation_page.moments import (
+from shaketable.reports.violation_page.moments import (
     Story,
     ends_of,
     faults_near,
@@ -47,8 +59,14 @@ from reports.violation_page.moments import (
     seen_at,
     turns_of,
 )
-from reports.violation_page.node_lines import Clock, NodeLog, clock_of, lines_around, read_logs
-from reports.violation_page.steps import minimal, steps_of
+from shaketable.reports.violation_page.node_lines import (
+    Clock,
+    NodeLog,
+    clock_of,
+    lines_around,
+    read_logs,
+)
+from shaketable.reports.violation_page.steps import minimal, steps_of
 
 FACTS_BYTES_MAX: Final = 16 << 20
 """A larger run.json is not read."""

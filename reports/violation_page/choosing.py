@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from reports.model import CheckerView, Violation, ViolationGroup
+from shaketable.reports.model import CheckerView, Violation, ViolationGroup
 
 PAGES_MAX: Final = 60
 """Pages of one run; the first violation of each kind and fault comes before second ones."""

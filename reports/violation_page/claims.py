@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from harness.plugins import FaultWindow
-from reports.model import FaultRow, OperationRow, Violation
-from reports.violation_page.model import Claim
+from shaketable.harness.plugins import FaultWindow
+from shaketable.reports.model import FaultRow, OperationRow, Violation
+from shaketable.reports.violation_page.model import Claim
 
 _KEPT: Final = (
     "An append that a client was told had succeeded is kept: it stands at the offset that the"

@@ -12,12 +12,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.history.schema import APPENDING
-from reports.model import FaultRow, OperationRow, Violation
-from reports.plain_json import whole
-from reports.run_page.violations import Surroundings, polled_messages, rows_of
-from reports.violation_page.claims import base_kind
-from reports.violation_page.model import Disappearance
+from shaketable.harness.history.schema import APPENDING
+from shaketable.reports.model import FaultRow, OperationRow, Violation
+from shaketable.reports.plain_json import whole
+from shaketable.reports.run_page.violations import Surroundings, polled_messages, rows_of
+from shaketable.reports.violation_page.claims import base_kind
+from shaketable.reports.violation_page.model import Disappearance
 
 LOST: Final = frozenset({"lost-append", "altered"})
 """Kinds about something that was there and is not."""

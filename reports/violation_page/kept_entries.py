@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from harness.history.plain_files import NoPlainFileError, read_plain
-from reports.plain_json import listed, mapping, whole
-from reports.violation_page.model import (
+from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
+from shaketable.reports.plain_json import listed, mapping, whole
+from shaketable.reports.violation_page.model import (
     Entries,
     Entry,
     EntryRow,

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from reports.check_page.circle import Circle
-from reports.check_page.failing_picture import Picture as PartPicture
-from reports.check_page.model import FailingPart
-from reports.model import FaultRow, OperationRow, RoleSpan, Violation
-from reports.spacetime import Picture
+from shaketable.reports.check_page.circle import Circle
+from shaketable.reports.check_page.failing_picture import Picture as PartPicture
+from shaketable.reports.check_page.model import FailingPart
+from shaketable.reports.model import FaultRow, OperationRow, RoleSpan, Violation
+from shaketable.reports.spacetime import Picture
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from harness.history.schema import APPENDING
-from reports.check_page.model import visible
-from reports.model import FaultRow, OperationRow, RoleSpan, Violation
-from reports.plain_json import is_whole
-from reports.spacetime import describe
-from reports.violation_page.claims import SEEN_LIVE, TERM_BEGAN, base_kind
-from reports.violation_page.model import Disappearance, Entries, Moment, Step
-from reports.violation_page.steps import PUTTING
+from shaketable.harness.history.schema import APPENDING
+from shaketable.reports.check_page.model import visible
+from shaketable.reports.model import FaultRow, OperationRow, RoleSpan, Violation
+from shaketable.reports.plain_json import is_whole
+from shaketable.reports.spacetime import describe
+from shaketable.reports.violation_page.claims import SEEN_LIVE, TERM_BEGAN, base_kind
+from shaketable.reports.violation_page.model import Disappearance, Entries, Moment, Step
+from shaketable.reports.violation_page.steps import PUTTING
 
 MOMENTS_MAX: Final = 40
 """Steps of a course that are told, beside what the logs hold; those nearest to the moment."""

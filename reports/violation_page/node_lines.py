@@ -15,9 +15,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from harness.history.plain_files import NoPlainFileError, open_plain
-from reports.check_page.model import visible
-from reports.violation_page.model import LogLine, LogLines
+from shaketable.harness.history.plain_files import NoPlainFileError, open_plain
+from shaketable.reports.check_page.model import visible
+from shaketable.reports.violation_page.model import LogLine, LogLines
 
 FILE_BYTES_MAX: Final = 16 << 20
 """Of a larger log only the last so many bytes are looked at."""

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from harness.history.plain_files import NoPlainFileError, read_plain
-from reports.violation_page.choosing import NAME
-from reports.violation_page.model import ViolationPage
+from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
+from shaketable.reports.violation_page.choosing import NAME
+from shaketable.reports.violation_page.model import ViolationPage
 
 FILE: Final = "index.json"
 FILE_BYTES_MAX: Final = 1 << 20

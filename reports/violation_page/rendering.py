@@ -15,16 +15,16 @@ from typing import Final
 from jinja2 import Environment
 from markupsafe import Markup
 
-from reports import templating
-from reports.check_page.failing_picture import NAMES, role_of
-from reports.check_page.page import BLOCKED_MAX, EVIDENCE_MAX, TEXT_MAX
-from reports.model import RunView
-from reports.plotting.plots import fault_colours
-from reports.run_page.html import moment, or_nothing, span
-from reports.run_page.view import number_text
-from reports.spacetime import describe
-from reports.violation_page.kept_entries import LEFT, STATES
-from reports.violation_page.model import Entry, ViolationPage
+from shaketable.reports import templating
+from shaketable.reports.check_page.failing_picture import NAMES, role_of
+from shaketable.reports.check_page.page import BLOCKED_MAX, EVIDENCE_MAX, TEXT_MAX
+from shaketable.reports.model import RunView
+from shaketable.reports.plotting.plots import fault_colours
+from shaketable.reports.run_page.html import moment, or_nothing, span
+from shaketable.reports.run_page.view import number_text
+from shaketable.reports.spacetime import describe
+from shaketable.reports.violation_page.kept_entries import LEFT, STATES
+from shaketable.reports.violation_page.model import Entry, ViolationPage
 
 TEMPLATES: Final = Path(__file__).parents[1] / "templates"
 SCRIPT: Final = "report.js"

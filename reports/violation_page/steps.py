@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from harness.history.schema import APPENDING
-from reports.check_page.model import accused_in
-from reports.model import OperationRow, Violation
-from reports.run_page.violations import Surroundings
-from reports.violation_page.claims import DURABLE, base_kind
-from reports.violation_page.model import Step
+from shaketable.harness.history.schema import APPENDING
+from shaketable.reports.check_page.model import accused_in
+from shaketable.reports.model import OperationRow, Violation
+from shaketable.reports.run_page.violations import Surroundings
+from shaketable.reports.violation_page.claims import DURABLE, base_kind
+from shaketable.reports.violation_page.model import Step
 
 OPERATIONS_MAX: Final = 16
 """Operations of a minimal set; those that the finding names come first."""

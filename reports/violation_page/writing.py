@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.errors import HarnessError
-from harness.history.run_folder import write_atomically
-from reports.model import RunView
-from reports.violation_page import page_index
-from reports.violation_page.building import build_pages
-from reports.violation_page.choosing import FOLDER, NAME
-from reports.violation_page.rendering import render_violation
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history.run_folder import write_atomically
+from shaketable.reports.model import RunView
+from shaketable.reports.violation_page import page_index
+from shaketable.reports.violation_page.building import build_pages
+from shaketable.reports.violation_page.choosing import FOLDER, NAME
+from shaketable.reports.violation_page.rendering import render_violation
 
 
 def write_pages(folder: Path, view: RunView) -> list[Path]:

@@ -10,19 +10,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from system.broker.appender import Appender, Refusal
-from system.broker.core import Core
-from system.broker.effects import Connection
-from system.broker.limits import BrokerConfig
-from system.broker.outbox import Outbox
-from system.broker.pending import PendingAppend, PendingAppends
-from system.broker.reput import Reput
-from system.raft.membership_change import AddLearner, Change, Promote, Remove
-from system.raft.protocol import MembershipError, NotLeaderError, Role, TransferError
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command, CommandError
-from system.remoting.requests import MemberRequest, MetadataResponse
-from system.remoting.responses import response
+from shaketable.system.broker.appender import Appender, Refusal
+from shaketable.system.broker.core import Core
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.outbox import Outbox
+from shaketable.system.broker.pending import PendingAppend, PendingAppends
+from shaketable.system.broker.reput import Reput
+from shaketable.system.raft.membership_change import AddLearner, Change, Promote, Remove
+from shaketable.system.raft.protocol import MembershipError, NotLeaderError, Role, TransferError
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.requests import MemberRequest, MetadataResponse
+from shaketable.system.remoting.responses import response
 
 ADMIN_CODES = frozenset(
     (RequestCode.TRANSFER_LEADERSHIP, RequestCode.ADD_MEMBER, RequestCode.REMOVE_MEMBER)

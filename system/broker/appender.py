@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from system.broker import taken_over
-from system.broker.consume_queue import Queue
-from system.broker.core import Core
-from system.broker.limits import BrokerConfig
-from system.broker.log_format import DLEDGER_FORMAT, Builder, LogFormat
-from system.broker.reput import Reput
-from system.raft.batch import Batch
-from system.raft.membership import Membership
-from system.raft.protocol import (
+from shaketable.system.broker import taken_over
+from shaketable.system.broker.consume_queue import Queue
+from shaketable.system.broker.core import Core
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.log_format import DLEDGER_FORMAT, Builder, LogFormat
+from shaketable.system.broker.reput import Reput
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import (
     DiskFullError,
     MembershipError,
     NotLeaderError,
     PendingFullError,
     TransferError,
 )
-from system.remoting.codes import ResponseCode
-from system.store.entry import EntryTooLarge, iter_messages
-from system.store.group_events import (
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.store.entry import EntryTooLarge, iter_messages
+from shaketable.system.store.group_events import (
     EVENT_TOPIC,
     MEMBERSHIP_QUEUE,
     TAKEN_OVER_PROPERTIES,
@@ -33,7 +33,7 @@ from system.store.group_events import (
     TERM_START_PROPERTIES,
     TERM_START_QUEUE,
 )
-from system.store.message import Message
+from shaketable.system.store.message import Message
 
 Refusal = tuple[ResponseCode, str]
 """Why nothing was appended: code and remark, of a definite outcome."""

@@ -13,31 +13,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
-from system.broker.admin import ADMIN_CODES, Admin
-from system.broker.appender import Appender
-from system.broker.broker_state import encode_state, snapshot_ranges
-from system.broker.broker_tables import BrokerTables
-from system.broker.conditional_sends import ConditionalSends
-from system.broker.consume_queue import ConsumeQueues, UnitReader
-from system.broker.core import Core
-from system.broker.delay_delivery import DelayDelivery
-from system.broker.effects import BrokerEffects, Connection
-from system.broker.expiry import DataFile, new_begin
-from system.broker.group_requests import GroupRequests
-from system.broker.key_items import KeyReader
-from system.broker.limits import BrokerConfig
-from system.broker.log_format import Dispatch
-from system.broker.mode import DLEDGER, Mode
-from system.broker.outbox import Outbox
-from system.broker.reads import READ_CODES, Reads
-from system.broker.sends import Sends, batch_request
-from system.broker.topics import TopicConfig
-from system.raft.batch import LogEnd
-from system.raft.protocol import Message, Role, Snapshot
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command, CommandError
-from system.remoting.requests import SendRequest
-from system.store.broker_checkpoint import BrokerCheckpoint
+from shaketable.system.broker.admin import ADMIN_CODES, Admin
+from shaketable.system.broker.appender import Appender
+from shaketable.system.broker.broker_state import encode_state, snapshot_ranges
+from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.broker.conditional_sends import ConditionalSends
+from shaketable.system.broker.consume_queue import ConsumeQueues, UnitReader
+from shaketable.system.broker.core import Core
+from shaketable.system.broker.delay_delivery import DelayDelivery
+from shaketable.system.broker.effects import BrokerEffects, Connection
+from shaketable.system.broker.expiry import DataFile, new_begin
+from shaketable.system.broker.group_requests import GroupRequests
+from shaketable.system.broker.key_items import KeyReader
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.log_format import Dispatch
+from shaketable.system.broker.mode import DLEDGER, Mode
+from shaketable.system.broker.outbox import Outbox
+from shaketable.system.broker.reads import READ_CODES, Reads
+from shaketable.system.broker.sends import Sends, batch_request
+from shaketable.system.broker.topics import TopicConfig
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.protocol import Message, Role, Snapshot
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.requests import SendRequest
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
 
 __all__ = ["Broker", "BrokerEffects", "Connection"]
 

@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from system.broker.consumer_groups import ConsumerGroups
-from system.broker.core import Core
-from system.broker.delay_levels import DELIVERY_GROUP
-from system.broker.effects import Connection
-from system.broker.event_log import EventLog
-from system.broker.group_offsets import key_of
-from system.broker.limits import BrokerConfig
-from system.broker.outbox import Outbox
-from system.broker.reput import Reput
-from system.broker.topics import SCHEDULE_TOPIC
-from system.remoting.codes import ResponseCode
-from system.remoting.command import VERSION, Command
-from system.remoting.fastjson import dumps
-from system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
+from shaketable.system.broker.consumer_groups import ConsumerGroups
+from shaketable.system.broker.core import Core
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.event_log import EventLog
+from shaketable.system.broker.group_offsets import key_of
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.outbox import Outbox
+from shaketable.system.broker.reput import Reput
+from shaketable.system.broker.topics import SCHEDULE_TOPIC
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.command import VERSION, Command
+from shaketable.system.remoting.fastjson import dumps
+from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 
 SAMPLE_INTERVAL_MS = 10_000.0
 SAMPLES_MAX = 62

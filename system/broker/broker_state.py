@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from system.broker.consume_queue import Queue, Ranges
-from system.store.disk import StoreError
+from shaketable.system.broker.consume_queue import Queue, Ranges
+from shaketable.system.store.disk import StoreError
 
 _FORMAT = 1
 

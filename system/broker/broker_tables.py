@@ -7,14 +7,14 @@ Source: RocketMQ's topics.json and consumerOffset.json; DESIGN.md decision 3.
 
 from __future__ import annotations
 
-from system.broker import taken_over
-from system.broker.broker_state import BrokerState
-from system.broker.consume_queue import Ranges
-from system.broker.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
-from system.broker.group_offsets import OffsetTable
-from system.broker.limits import BrokerConfig
-from system.broker.topics import TopicTable
-from system.store.group_events import OFFSET_QUEUE, TAKEN_OVER_QUEUE, TOPIC_QUEUE
+from shaketable.system.broker import taken_over
+from shaketable.system.broker.broker_state import BrokerState
+from shaketable.system.broker.consume_queue import Ranges
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
+from shaketable.system.broker.group_offsets import OffsetTable
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.topics import TopicTable
+from shaketable.system.store.group_events import OFFSET_QUEUE, TAKEN_OVER_QUEUE, TOPIC_QUEUE
 
 
 class BrokerTables:

@@ -10,16 +10,27 @@ from collections.abc import Iterable
 
 import msgspec
 
-from system.broker.consumer_groups import Client, ConsumerGroups, Consumption, Subscription
-from system.broker.effects import Connection
-from system.broker.limits import BrokerConfig
-from system.broker.offset_commits import GROUP_BYTES_MAX
-from system.broker.outbox import Outbox
-from system.broker.topic_rules import Topics
-from system.broker.topics import READ, RETRY_PREFIX, RETRY_QUEUES, WRITE, name_problem
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import I64, ONEWAY_FLAG, Command, CommandError, encode_command
-from system.remoting.requests import GroupRequest, UnregisterClient
+from shaketable.system.broker.consumer_groups import (
+    Client,
+    ConsumerGroups,
+    Consumption,
+    Subscription,
+)
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.offset_commits import GROUP_BYTES_MAX
+from shaketable.system.broker.outbox import Outbox
+from shaketable.system.broker.topic_rules import Topics
+from shaketable.system.broker.topics import READ, RETRY_PREFIX, RETRY_QUEUES, WRITE, name_problem
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import (
+    I64,
+    ONEWAY_FLAG,
+    Command,
+    CommandError,
+    encode_command,
+)
+from shaketable.system.remoting.requests import GroupRequest, UnregisterClient
 
 SCAN_INTERVAL_MS = 10_000.0
 """How often silent clients are looked for."""

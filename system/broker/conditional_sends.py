@@ -11,15 +11,15 @@ Source: our own; conditional appends of event stores (EventStoreDB's expectedVer
 
 from __future__ import annotations
 
-from system.broker.appender import Appender
-from system.broker.consume_queue import Queue
-from system.broker.delay_levels import DELAY_MARK
-from system.broker.effects import Connection
-from system.broker.outbox import Outbox
-from system.broker.sends import RETRY_TOPIC_PREFIX, Sends
-from system.remoting.codes import ResponseCode
-from system.remoting.command import Command, CommandError
-from system.remoting.requests import ExpectedOffset, SendMessageV2, SendRequest
+from shaketable.system.broker.appender import Appender
+from shaketable.system.broker.consume_queue import Queue
+from shaketable.system.broker.delay_levels import DELAY_MARK
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.outbox import Outbox
+from shaketable.system.broker.sends import RETRY_TOPIC_PREFIX, Sends
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.requests import ExpectedOffset, SendMessageV2, SendRequest
 
 
 class ConditionalSends:

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping
 from typing import Protocol
 
-from system.raft.protocol import InvariantError
+from shaketable.system.raft.protocol import InvariantError
 
 Queue = tuple[bytes, int]
 """Topic and queue id."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from system.broker.effects import Connection
+from shaketable.system.broker.effects import Connection
 
 GROUPS_MAX = 10_000
 MEMBERS_MAX = 10_000

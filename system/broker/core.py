@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from system.raft.batch import Batch
-from system.raft.ledger import Ledger
-from system.raft.log_view import LogView
-from system.raft.membership import Membership
-from system.raft.membership_change import Change
-from system.raft.protocol import Effects, Message, Role, Snapshot, Token
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.ledger import Ledger
+from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.membership_change import Change
+from shaketable.system.raft.protocol import Effects, Message, Role, Snapshot, Token
 
 
 class Core(Protocol):

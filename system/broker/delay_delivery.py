@@ -10,21 +10,21 @@ a file counts, it may know of messages that the log has lost: then it goes back 
 
 from __future__ import annotations
 
-from system.broker.appender import Appender
-from system.broker.consume_queue import Queue
-from system.broker.core import Core
-from system.broker.delay_levels import (
+from shaketable.system.broker.appender import Appender
+from shaketable.system.broker.consume_queue import Queue
+from shaketable.system.broker.core import Core
+from shaketable.system.broker.delay_levels import (
     DELIVERY_GROUP,
     LEVELS_MAX,
     SCHEDULE_TOPIC,
     delivered,
     destination,
 )
-from system.broker.limits import BrokerConfig
-from system.broker.reput import Reput
-from system.store.entry import EntryTooLarge
-from system.store.group_events import EVENT_TOPIC
-from system.store.message import decode_message
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.reput import Reput
+from shaketable.system.store.entry import EntryTooLarge
+from shaketable.system.store.group_events import EVENT_TOPIC
+from shaketable.system.store.message import decode_message
 
 LOOK_INTERVAL_MS = 50.0
 """How late a delivery is at most, where the leader has time (RocketMQ's DELAY_FOR_A_WHILE: 100)."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from system.remoting.command import CommandError
-from system.store.message_properties import find_property
+from shaketable.system.remoting.command import CommandError
+from shaketable.system.store.message_properties import find_property
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 DELIVERY_GROUP = "CID_RMQ_SYS_DELAY_DELIVERY"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from system.raft.membership import Membership
-from system.raft.protocol import Message, RoleChange, Snapshot, Write
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Message, RoleChange, Snapshot, Write
 
 Connection = int
 """Names a client's connection; the shell's business."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from system.broker.appender import Appender
-from system.broker.effects import Connection
-from system.broker.limits import BrokerConfig
-from system.broker.outbox import Asked, Outbox
-from system.broker.pending import PendingAppend, PendingAppends
-from system.broker.reput import Reput
-from system.remoting.codes import ResponseCode
-from system.remoting.responses import response
-from system.store.entry import BLANK_BYTES, ENTRY_BYTES_MAX
-from system.store.group_events import EVENT_TOPIC, TAKEN_OVER_QUEUE
+from shaketable.system.broker.appender import Appender
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.outbox import Asked, Outbox
+from shaketable.system.broker.pending import PendingAppend, PendingAppends
+from shaketable.system.broker.reput import Reput
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.responses import response
+from shaketable.system.store.entry import BLANK_BYTES, ENTRY_BYTES_MAX
+from shaketable.system.store.group_events import EVENT_TOPIC, TAKEN_OVER_QUEUE
 
 BODY_BYTES_MAX = 64 * 1024
 _OVERHEAD_BYTES = 512  # entry header, message head, reserved topic and properties

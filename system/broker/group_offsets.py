@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from system.broker.broker_state import DamagedBrokerState
+from shaketable.system.broker.broker_state import DamagedBrokerState
 
 KEYS_MAX = 20_000
 """Topics times groups of which offsets are kept: all of them must fit one snapshot message."""

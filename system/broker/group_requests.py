@@ -11,27 +11,31 @@ from typing import ClassVar
 
 import msgspec
 
-from system.broker.appender import Appender
-from system.broker.broker_info import BrokerInfo
-from system.broker.client_heartbeats import ClientHeartbeats
-from system.broker.core import Core
-from system.broker.effects import Connection
-from system.broker.leader_proofs import LeaderProofs, Tokens
-from system.broker.limits import BrokerConfig
-from system.broker.mode import Mode
-from system.broker.offset_commits import GROUP_BYTES_MAX, OffsetCommits
-from system.broker.outbox import Outbox
-from system.broker.pending import PendingAppends
-from system.broker.queue_locks import LockedQueue, QueueLocks
-from system.broker.reput import Reput
-from system.broker.send_back import SendBack
-from system.broker.topic_requests import TopicRequests
-from system.broker.topic_rules import Topics
-from system.broker.topics import name_problem
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import I32, Command, CommandError
-from system.remoting.requests import PullMessage, QueryConsumerOffset, QueueOffsetResponse
-from system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
+from shaketable.system.broker.appender import Appender
+from shaketable.system.broker.broker_info import BrokerInfo
+from shaketable.system.broker.client_heartbeats import ClientHeartbeats
+from shaketable.system.broker.core import Core
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.leader_proofs import LeaderProofs, Tokens
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.mode import Mode
+from shaketable.system.broker.offset_commits import GROUP_BYTES_MAX, OffsetCommits
+from shaketable.system.broker.outbox import Outbox
+from shaketable.system.broker.pending import PendingAppends
+from shaketable.system.broker.queue_locks import LockedQueue, QueueLocks
+from shaketable.system.broker.reput import Reput
+from shaketable.system.broker.send_back import SendBack
+from shaketable.system.broker.topic_requests import TopicRequests
+from shaketable.system.broker.topic_rules import Topics
+from shaketable.system.broker.topics import name_problem
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import I32, Command, CommandError
+from shaketable.system.remoting.requests import (
+    PullMessage,
+    QueryConsumerOffset,
+    QueueOffsetResponse,
+)
+from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 
 PULL_CODES = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
 COMMIT_OFFSET_FLAG = 1

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from system.store.key_hashes import KeyItem
-from system.store.message_properties import keys_in
+from shaketable.system.store.key_hashes import KeyItem
+from shaketable.system.store.message_properties import keys_in
 
 
 class KeyReader(Protocol):

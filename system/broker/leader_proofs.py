@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from system.broker.core import Core
-from system.broker.effects import Connection
-from system.broker.limits import BrokerConfig
-from system.broker.outbox import Outbox
-from system.broker.reput import Reput
-from system.raft.protocol import NotLeaderError, Token, TooManyReadsError
-from system.remoting.codes import ResponseCode
-from system.remoting.command import Command
+from shaketable.system.broker.core import Core
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.outbox import Outbox
+from shaketable.system.broker.reput import Reput
+from shaketable.system.raft.protocol import NotLeaderError, Token, TooManyReadsError
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.command import Command
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from system.broker.delay_levels import DEFAULT_LEVELS_MS
-from system.broker.expiry import ExpiryConfig
+from shaketable.system.broker.delay_levels import DEFAULT_LEVELS_MS
+from shaketable.system.broker.expiry import ExpiryConfig
 
 
 @dataclass(frozen=True, slots=True)

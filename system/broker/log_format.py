@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from system.broker.consume_queue import Queue
-from system.raft.batch import Batch, LogEnd
-from system.raft.membership import Membership
-from system.store.entry import iter_dispatches
-from system.store.entry_builder import EntryBuilder
-from system.store.entry_table import MessageTable, message_table
+from shaketable.system.broker.consume_queue import Queue
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.store.entry import iter_dispatches
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry_table import MessageTable, message_table
 
 Dispatch = tuple[Queue, int, int, int, int, int, bytes]
 """Queue, offset, message position and size, tags code, store time in ms, properties."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Generic, Protocol, TypeVar
 
-from system.broker.consume_queue import ConsumeQueues, Queue
-from system.broker.effects import Connection
-from system.broker.tag_filter import TagFilter
+from shaketable.system.broker.consume_queue import ConsumeQueues, Queue
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.tag_filter import TagFilter
 
 STALE_DEADLINES_MAX = 1024
 """Deadlines of pulls that are held no more, kept beside as many as there are pulls."""

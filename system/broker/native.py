@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from system.broker.broker_state import BrokerState, decode_state, encode_state, snapshot_ranges
-from system.broker.consume_queue import ConsumeQueues, Queue, UnitReader
-from system.broker.log_format import Dispatch
-from system.raft.batch import LogEnd
-from system.raft.membership import Membership
-from system.raft.protocol import Snapshot
-from system.store.broker_checkpoint import BrokerCheckpoint
-from system.store.message import Message
-from system.store.message_properties import tags_code
+from shaketable.system.broker.broker_state import (
+    BrokerState,
+    decode_state,
+    encode_state,
+    snapshot_ranges,
+)
+from shaketable.system.broker.consume_queue import ConsumeQueues, Queue, UnitReader
+from shaketable.system.broker.log_format import Dispatch
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
+from shaketable.system.store.message import Message
+from shaketable.system.store.message_properties import tags_code
 
 _TRANSACTION_TYPE = 12
 _PREPARED = 4

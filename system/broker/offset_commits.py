@@ -11,15 +11,21 @@ from collections.abc import Mapping
 
 import msgspec
 
-from system.broker.delay_levels import DELIVERY_GROUP
-from system.broker.effects import Connection
-from system.broker.event_log import EventLog
-from system.broker.group_offsets import KEYS_MAX, OFFSETS_MAX, OffsetEvent, OffsetTable, key_of
-from system.broker.topics import name_problem
-from system.remoting.codes import ResponseCode
-from system.remoting.command import Command, CommandError
-from system.remoting.requests import UpdateConsumerOffset
-from system.store.group_events import OFFSET_PROPERTIES, OFFSET_QUEUE
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.event_log import EventLog
+from shaketable.system.broker.group_offsets import (
+    KEYS_MAX,
+    OFFSETS_MAX,
+    OffsetEvent,
+    OffsetTable,
+    key_of,
+)
+from shaketable.system.broker.topics import name_problem
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.requests import UpdateConsumerOffset
+from shaketable.system.store.group_events import OFFSET_PROPERTIES, OFFSET_QUEUE
 
 GROUP_BYTES_MAX = 255
 QUEUE_ID_MAX = 1 << 16

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from system.broker.core import Core
-from system.broker.effects import Connection
-from system.remoting.codes import ResponseCode
-from system.remoting.responses import response
+from shaketable.system.broker.core import Core
+from shaketable.system.broker.effects import Connection
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.responses import response
 
 NOT_LEADER = "not the leader"
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from system.broker.appender import Refusal
-from system.broker.core import Core
-from system.broker.effects import Connection
-from system.broker.outbox import Outbox
-from system.remoting.codes import ResponseCode
-from system.remoting.responses import response
+from shaketable.system.broker.appender import Refusal
+from shaketable.system.broker.core import Core
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.outbox import Outbox
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.responses import response
 
 
 class PendingAppend(NamedTuple):

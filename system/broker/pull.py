@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from system.broker.consume_queue import ConsumeQueues, Queue
-from system.broker.limits import BrokerConfig
-from system.broker.tag_filter import TagFilter
-from system.raft.log_view import LogView
-from system.remoting.codes import ResponseCode
-from system.remoting.requests import PullMessage, PullMessageResponse
+from shaketable.system.broker.consume_queue import ConsumeQueues, Queue
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.tag_filter import TagFilter
+from shaketable.system.raft.log_view import LogView
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.requests import PullMessage, PullMessageResponse
 
 COMMIT_OFFSET_FLAG = 1
 SUSPEND_FLAG = 2

@@ -10,14 +10,14 @@ import struct
 from dataclasses import dataclass, field
 from itertools import islice
 
-from system.broker.consume_queue import ConsumeQueues, Queue
-from system.broker.limits import BrokerConfig
-from system.broker.reput import Reput
-from system.broker.stored_messages import message_at
-from system.raft.log_view import LogView
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command, CommandError
-from system.remoting.message_requests import (
+from shaketable.system.broker.consume_queue import ConsumeQueues, Queue
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.reput import Reput
+from shaketable.system.broker.stored_messages import message_at
+from shaketable.system.raft.log_view import LogView
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.message_requests import (
     UNIQUE_KEY_QUERY,
     EarliestStoreTimeResponse,
     QueryMessage,
@@ -25,10 +25,10 @@ from system.remoting.message_requests import (
     SearchOffset,
     ViewMessage,
 )
-from system.remoting.requests import QueueOffsetRequest, QueueOffsetResponse
-from system.store.key_index import has_key
-from system.store.message import BORN_HOST_V6, Message
-from system.store.message_properties import UNIQ_KEY, find_property
+from shaketable.system.remoting.requests import QueueOffsetRequest, QueueOffsetResponse
+from shaketable.system.store.key_index import has_key
+from shaketable.system.store.message import BORN_HOST_V6, Message
+from shaketable.system.store.message_properties import UNIQ_KEY, find_property
 
 ANYWHERE_CODES = frozenset((RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID))
 """Answered by any member: an offset message id names the broker that stored the message."""

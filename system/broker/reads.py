@@ -20,13 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from system.broker.consumer_groups import ConsumerGroups
-from system.broker.core import Core
-from system.broker.effects import Connection
-from system.broker.limits import BrokerConfig
-from system.broker.long_polling import HeldPulls
-from system.broker.outbox import Outbox
-from system.broker.pull import (
+from shaketable.system.broker.consumer_groups import ConsumerGroups
+from shaketable.system.broker.core import Core
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.long_polling import HeldPulls
+from shaketable.system.broker.outbox import Outbox
+from shaketable.system.broker.pull import (
     SUBSCRIPTION_FLAG,
     SUSPEND_FLAG,
     Pulled,
@@ -34,13 +34,19 @@ from system.broker.pull import (
     pull,
     suggested_broker_id,
 )
-from system.broker.queries import ANYWHERE_CODES, QUERY_CODES, Query, answer_query, query_of
-from system.broker.reput import Reput
-from system.broker.tag_filter import SubscriptionError, TagFilter, tag_filter
-from system.raft.protocol import NotLeaderError, Token, TooManyReadsError
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.remoting.requests import PullMessage
+from shaketable.system.broker.queries import (
+    ANYWHERE_CODES,
+    QUERY_CODES,
+    Query,
+    answer_query,
+    query_of,
+)
+from shaketable.system.broker.reput import Reput
+from shaketable.system.broker.tag_filter import SubscriptionError, TagFilter, tag_filter
+from shaketable.system.raft.protocol import NotLeaderError, Token, TooManyReadsError
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import PullMessage
 
 PULL_CODES = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
 READ_CODES = PULL_CODES | QUERY_CODES

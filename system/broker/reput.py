@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
 from typing import ClassVar
 
-from system.broker.broker_state import decode_state, encode_state
-from system.broker.broker_tables import BrokerTables
-from system.broker.consume_queue import ConsumeQueues, Queue, UnitReader
-from system.broker.delay_levels import DELIVERED_MARK, SCHEDULE_TOPIC, delivered_from
-from system.broker.key_items import KeyItems, KeyReader
-from system.broker.limits import BrokerConfig
-from system.broker.log_format import DLEDGER_FORMAT, Dispatch, LogFormat
-from system.raft.batch import Batch
-from system.raft.ledger import Ledger
-from system.raft.protocol import Snapshot
-from system.store.broker_checkpoint import BrokerCheckpoint
-from system.store.group_events import EVENT_TOPIC, body_at
+from shaketable.system.broker.broker_state import decode_state, encode_state
+from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.broker.consume_queue import ConsumeQueues, Queue, UnitReader
+from shaketable.system.broker.delay_levels import DELIVERED_MARK, SCHEDULE_TOPIC, delivered_from
+from shaketable.system.broker.key_items import KeyItems, KeyReader
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.log_format import DLEDGER_FORMAT, Dispatch, LogFormat
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.ledger import Ledger
+from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
+from shaketable.system.store.group_events import EVENT_TOPIC, body_at
 
 NATIVE_MESSAGES_A_STEP = 10_000
 """How many messages of a native commit log are dispatched in one step."""

@@ -5,23 +5,23 @@ Source: RocketMQ's SendMessageProcessor.asyncConsumerSendMsgBack (4.9.8); DLEDGE
 
 from __future__ import annotations
 
-from system.broker.appender import Appender
-from system.broker.core import Core
-from system.broker.delay_levels import SCHEDULE_TOPIC, scheduled, undelayed
-from system.broker.effects import Connection
-from system.broker.event_log import EventLog
-from system.broker.limits import BrokerConfig
-from system.broker.reput import Reput
-from system.broker.stored_messages import message_at
-from system.broker.topic_rules import Topics
-from system.broker.topics import NAME_BYTES_MAX, READ, RETRY_PREFIX, RETRY_QUEUES, WRITE
-from system.broker.topics import name_problem as problem_of_name
-from system.remoting.codes import ResponseCode
-from system.remoting.command import Command, CommandError
-from system.remoting.message_requests import SendMessageBack
-from system.store.entry import EntryTooLarge
-from system.store.message import Message, offset_message_id
-from system.store.message_properties import find_property
+from shaketable.system.broker.appender import Appender
+from shaketable.system.broker.core import Core
+from shaketable.system.broker.delay_levels import SCHEDULE_TOPIC, scheduled, undelayed
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.event_log import EventLog
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.reput import Reput
+from shaketable.system.broker.stored_messages import message_at
+from shaketable.system.broker.topic_rules import Topics
+from shaketable.system.broker.topics import NAME_BYTES_MAX, READ, RETRY_PREFIX, RETRY_QUEUES, WRITE
+from shaketable.system.broker.topics import name_problem as problem_of_name
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.message_requests import SendMessageBack
+from shaketable.system.store.entry import EntryTooLarge
+from shaketable.system.store.message import Message, offset_message_id
+from shaketable.system.store.message_properties import find_property
 
 DEAD_PREFIX = "%DLQ%"
 FIRST_RETRY_LEVEL = 3

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from system.broker.appender import Appender
-from system.broker.consume_queue import Queue
-from system.broker.delay_levels import (
+from shaketable.system.broker.appender import Appender
+from shaketable.system.broker.consume_queue import Queue
+from shaketable.system.broker.delay_levels import (
     DELAY_MARK,
     DELIVERY_ROOM_BYTES,
     SCHEDULE_TOPIC,
@@ -19,21 +19,21 @@ from system.broker.delay_levels import (
     scheduled,
     undelayed,
 )
-from system.broker.effects import Connection
-from system.broker.limits import BrokerConfig
-from system.broker.outbox import Asked, Outbox
-from system.broker.pending import PendingAppend, PendingAppends
-from system.broker.send_back import DEAD_PREFIX
-from system.broker.topic_rules import Topics
-from system.broker.topics import READ, RETRY_QUEUES, WRITE
-from system.remoting.batch_body import BatchMessage, decode_batch, joined_properties
-from system.remoting.codes import ResponseCode
-from system.remoting.command import Command, CommandError
-from system.remoting.requests import SendMessageV2, SendRequest
-from system.remoting.responses import send_response
-from system.store.entry import BLANK_BYTES, ENTRY_BYTES_MAX, EntryTooLarge
-from system.store.message import offset_message_id
-from system.store.message_properties import find_property
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.outbox import Asked, Outbox
+from shaketable.system.broker.pending import PendingAppend, PendingAppends
+from shaketable.system.broker.send_back import DEAD_PREFIX
+from shaketable.system.broker.topic_rules import Topics
+from shaketable.system.broker.topics import READ, RETRY_QUEUES, WRITE
+from shaketable.system.remoting.batch_body import BatchMessage, decode_batch, joined_properties
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.requests import SendMessageV2, SendRequest
+from shaketable.system.remoting.responses import send_response
+from shaketable.system.store.entry import BLANK_BYTES, ENTRY_BYTES_MAX, EntryTooLarge
+from shaketable.system.store.message import offset_message_id
+from shaketable.system.store.message_properties import find_property
 
 RETRY_TOPIC_PREFIX = "%RETRY%"
 RESERVED_TOPIC_PREFIX = "RMQ_SYS_"

@@ -5,10 +5,10 @@ Source: RocketMQ's DefaultMessageStore.lookMessageByOffset, which trusts the pos
 
 from __future__ import annotations
 
-from system.raft.log_view import LogView
-from system.store.entry import ENTRY_BYTES_MAX
-from system.store.message import HEAD, DamagedMessage, Message, decode_message
-from system.store.segment_files import OutsideLog
+from shaketable.system.raft.log_view import LogView
+from shaketable.system.store.entry import ENTRY_BYTES_MAX
+from shaketable.system.store.message import HEAD, DamagedMessage, Message, decode_message
+from shaketable.system.store.segment_files import OutsideLog
 
 SIZE_BYTES = 4
 MESSAGE_BYTES_MIN = HEAD.size + 3

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import msgspec
 
-from system.broker.broker_state import BrokerState, DamagedBrokerState
-from system.broker.delay_levels import DELIVERY_GROUP
-from system.broker.group_offsets import OffsetEvent, OffsetTable
-from system.broker.topics import TopicConfig, TopicTable
-from system.store.group_events import EVENT_TOPIC
+from shaketable.system.broker.broker_state import BrokerState, DamagedBrokerState
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP
+from shaketable.system.broker.group_offsets import OffsetEvent, OffsetTable
+from shaketable.system.broker.topics import TopicConfig, TopicTable
+from shaketable.system.store.group_events import EVENT_TOPIC
 
 _MARK = (DELIVERY_GROUP, EVENT_TOPIC.decode(), 0)
 """Group, topic and queue of the offset that says that it is done: names that are the broker's."""

@@ -5,10 +5,10 @@ Source: RocketMQ's AdminBrokerProcessor.updateAndCreateTopic and deleteTopic.
 
 from __future__ import annotations
 
-from system.broker.effects import Connection
-from system.broker.event_log import EventLog
-from system.broker.topic_rules import Topics
-from system.broker.topics import (
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.event_log import EventLog
+from shaketable.system.broker.topic_rules import Topics
+from shaketable.system.broker.topics import (
     INHERIT,
     QUEUES_MAX,
     READ,
@@ -17,8 +17,8 @@ from system.broker.topics import (
     is_builtin,
     name_problem,
 )
-from system.remoting.command import Command, CommandError
-from system.remoting.requests import CreateTopic, DeleteTopic
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.requests import CreateTopic, DeleteTopic
 
 ATTRIBUTES_BYTES_MAX = 4096
 _FILTER_TYPES = frozenset(("SINGLE_TAG", "MULTI_TAG"))

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from system.broker.appender import Refusal
-from system.broker.consume_queue import ConsumeQueues
-from system.broker.event_log import EventLog
-from system.broker.topics import (
+from shaketable.system.broker.appender import Refusal
+from shaketable.system.broker.consume_queue import ConsumeQueues
+from shaketable.system.broker.event_log import EventLog
+from shaketable.system.broker.topics import (
     INHERIT,
     READ,
     RETRY_PREFIX,
@@ -27,9 +27,9 @@ from system.broker.topics import (
     TopicTable,
     name_problem,
 )
-from system.remoting.codes import ResponseCode
-from system.remoting.requests import SendMessageV2
-from system.store.group_events import TOPIC_PROPERTIES, TOPIC_QUEUE
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.requests import SendMessageV2
+from shaketable.system.store.group_events import TOPIC_PROPERTIES, TOPIC_QUEUE
 
 
 class Topics:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from system.broker.broker_state import DamagedBrokerState
-from system.broker.limits import BrokerConfig
+from shaketable.system.broker.broker_state import DamagedBrokerState
+from shaketable.system.broker.limits import BrokerConfig
 
 READ, WRITE, INHERIT = 4, 2, 1
 """Bits of a topic's `perm` (RocketMQ's PermName)."""

@@ -4,22 +4,32 @@
 do; `BrokerGroupClient` and `AdminClient` know the members of one DLedger group.
 """
 
-from system.client.admin import AdminClient, AdminTimeoutError
-from system.client.connection import DamagedResponseError, OutcomeUnknownError, RefusedError
-from system.client.group import BrokerGroupClient
-from system.client.group_consumer import GroupConsumer, Intervals
-from system.client.group_membership import GroupMembership
-from system.client.name_servers import brokers
-from system.client.offsets import commit_offset, committed_offset
-from system.client.parts import ClientParts
-from system.client.producer import Producer, Sent
-from system.client.pull_consumer import PullConsumer, Pulled, id_behind, stored_bytes, tags_of
-from system.client.queue_reader import ConsumeError
-from system.client.results import BatchResult, Metadata, PullResult, SendResult
-from system.client.routes import MessageQueue
-from system.remoting.batch_body import BatchMessage
-from system.remoting.codes import ResponseCode
-from system.store.message import Message
+from shaketable.system.client.admin import AdminClient, AdminTimeoutError
+from shaketable.system.client.connection import (
+    DamagedResponseError,
+    OutcomeUnknownError,
+    RefusedError,
+)
+from shaketable.system.client.group import BrokerGroupClient
+from shaketable.system.client.group_consumer import GroupConsumer, Intervals
+from shaketable.system.client.group_membership import GroupMembership
+from shaketable.system.client.name_servers import brokers
+from shaketable.system.client.offsets import commit_offset, committed_offset
+from shaketable.system.client.parts import ClientParts
+from shaketable.system.client.producer import Producer, Sent
+from shaketable.system.client.pull_consumer import (
+    PullConsumer,
+    Pulled,
+    id_behind,
+    stored_bytes,
+    tags_of,
+)
+from shaketable.system.client.queue_reader import ConsumeError
+from shaketable.system.client.results import BatchResult, Metadata, PullResult, SendResult
+from shaketable.system.client.routes import MessageQueue
+from shaketable.system.remoting.batch_body import BatchMessage
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.store.message import Message
 
 __all__ = [
     "AdminClient",

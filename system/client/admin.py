@@ -11,11 +11,11 @@ from contextlib import suppress
 
 import trio
 
-from system.client.connection import OutcomeUnknownError, RefusedError
-from system.client.group import UNREACHABLE, BrokerGroupClient
-from system.client.results import Metadata
-from system.remoting.codes import RequestCode
-from system.remoting.requests import MemberRequest
+from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
+from shaketable.system.client.group import UNREACHABLE, BrokerGroupClient
+from shaketable.system.client.results import Metadata
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.requests import MemberRequest
 
 POLL_INTERVAL_S = 0.05
 CATCH_UP_TIMEOUT_S = 60.0

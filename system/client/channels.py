@@ -11,11 +11,11 @@ from typing import ClassVar
 
 import trio
 
-from system.client.connection import Connection, OutcomeUnknownError, RefusedError
-from system.client.routes import Route, parse_address, parse_addresses
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command, CommandError
-from system.remoting.route_bodies import (
+from shaketable.system.client.connection import Connection, OutcomeUnknownError, RefusedError
+from shaketable.system.client.routes import Route, parse_address, parse_addresses
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.route_bodies import (
     ClusterInfo,
     TopicRoute,
     decode_cluster_info,

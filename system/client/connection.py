@@ -12,15 +12,15 @@ from itertools import count
 
 import trio
 
-from system.remoting.codes import ResponseCode
-from system.remoting.command import (
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.command import (
     ONEWAY_FLAG,
     Command,
     CommandError,
     decode_command,
     encode_command,
 )
-from system.remoting.frame import FrameBuffer, FrameError
+from shaketable.system.remoting.frame import FrameBuffer, FrameError
 
 REQUESTS_UNDER_WAY_MAX = 10_000
 

@@ -12,23 +12,23 @@ from typing import ClassVar, TypeVar
 
 import trio
 
-from system.client.connection import (
+from shaketable.system.client.connection import (
     Connection,
     DamagedResponseError,
     OutcomeUnknownError,
     RefusedError,
 )
-from system.client.results import (
+from shaketable.system.client.results import (
     BatchResult,
     Metadata,
     PullResult,
     SendResult,
     metadata_from,
 )
-from system.remoting.batch_body import BatchMessage, encode_batch
-from system.remoting.codes import RequestCode, ResponseCode, outcome_of
-from system.remoting.command import Command, CommandError
-from system.remoting.requests import (
+from shaketable.system.remoting.batch_body import BatchMessage, encode_batch
+from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.requests import (
     ExpectedOffset,
     MemberRequest,
     MetadataResponse,
@@ -39,7 +39,7 @@ from system.remoting.requests import (
     SendMessageResponse,
     SendMessageV2,
 )
-from system.store.message import DamagedMessage, walk_messages
+from shaketable.system.store.message import DamagedMessage, walk_messages
 
 CONNECT_TIMEOUT_S = 1.0
 RETRY_AFTER_MIN_S = 0.02

@@ -14,14 +14,14 @@ from typing import ClassVar, Final
 
 import trio
 
-from system.client.connection import OutcomeUnknownError, RefusedError
-from system.client.group_membership import GroupMembership
-from system.client.pull_consumer import PullConsumer
-from system.client.queue_reader import Handler, QueueReader
-from system.client.routes import MessageQueue
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command, CommandError
-from system.remoting.consumer_bodies import decode_locked, encode_locks
+from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
+from shaketable.system.client.group_membership import GroupMembership
+from shaketable.system.client.pull_consumer import PullConsumer
+from shaketable.system.client.queue_reader import Handler, QueueReader
+from shaketable.system.client.routes import MessageQueue
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.consumer_bodies import decode_locked, encode_locks
 
 RELEASE_SECONDS_MAX: Final = 2.0
 """How long a queue that goes to another consumer, or the end, waits for the last commit."""

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from system.client.connection import DamagedResponseError, OutcomeUnknownError, RefusedError
-from system.client.pull_consumer import PullConsumer
-from system.client.routes import MessageQueue, allocate
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command, CommandError
-from system.remoting.consumer_bodies import decode_client_ids, encode_heartbeat
-from system.remoting.requests import GroupRequest, UnregisterClient
+from shaketable.system.client.connection import (
+    DamagedResponseError,
+    OutcomeUnknownError,
+    RefusedError,
+)
+from shaketable.system.client.pull_consumer import PullConsumer
+from shaketable.system.client.routes import MessageQueue, allocate
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.consumer_bodies import decode_client_ids, encode_heartbeat
+from shaketable.system.remoting.requests import GroupRequest, UnregisterClient
 
 
 class GroupMembership:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from system.client.channels import Channels, NameService
+from shaketable.system.client.channels import Channels, NameService
 
 
 async def brokers(

@@ -7,9 +7,9 @@ Source: RocketMQ's RemoteBrokerOffsetStore.
 
 from __future__ import annotations
 
-from system.client.group import BrokerGroupClient
-from system.remoting.codes import RequestCode
-from system.remoting.requests import (
+from shaketable.system.client.group import BrokerGroupClient
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.requests import (
     QueryConsumerOffset,
     QueueOffsetResponse,
     UpdateConsumerOffset,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from system.client.group import BrokerGroupClient
-from system.client.group_consumer import GroupConsumer
-from system.client.group_membership import GroupMembership
-from system.client.producer import Producer
-from system.client.pull_consumer import PullConsumer
+from shaketable.system.client.group import BrokerGroupClient
+from shaketable.system.client.group_consumer import GroupConsumer
+from shaketable.system.client.group_membership import GroupMembership
+from shaketable.system.client.producer import Producer
+from shaketable.system.client.pull_consumer import PullConsumer
 
 
 @dataclass(frozen=True, slots=True)

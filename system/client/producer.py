@@ -17,14 +17,23 @@ from typing import ClassVar, Self
 
 import trio
 
-from system.client.channels import ROUTE_AGE_MAX_S, UNREACHABLE, Channels, NameService
-from system.client.connection import DamagedResponseError, OutcomeUnknownError, RefusedError
-from system.client.routes import MessageQueue, Route
-from system.remoting.batch_body import BatchMessage, encode_batch
-from system.remoting.codes import RequestCode, ResponseCode, outcome_of
-from system.remoting.command import Command, CommandError
-from system.remoting.requests import CreateTopic, DeleteTopic, SendMessageResponse, SendMessageV2
-from system.remoting.route_bodies import MASTER_ID
+from shaketable.system.client.channels import ROUTE_AGE_MAX_S, UNREACHABLE, Channels, NameService
+from shaketable.system.client.connection import (
+    DamagedResponseError,
+    OutcomeUnknownError,
+    RefusedError,
+)
+from shaketable.system.client.routes import MessageQueue, Route
+from shaketable.system.remoting.batch_body import BatchMessage, encode_batch
+from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.requests import (
+    CreateTopic,
+    DeleteTopic,
+    SendMessageResponse,
+    SendMessageV2,
+)
+from shaketable.system.remoting.route_bodies import MASTER_ID
 
 ATTEMPT_MIN_S = 0.5
 """Behind a refusal nothing is tried again with less time than this left."""

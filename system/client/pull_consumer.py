@@ -12,19 +12,23 @@ from typing import ClassVar, Self
 
 import trio
 
-from system.client.channels import UNREACHABLE, Channels, NameService, OnRequest
-from system.client.connection import DamagedResponseError, OutcomeUnknownError, RefusedError
-from system.client.routes import MessageQueue
-from system.remoting.codes import RequestCode, ResponseCode, outcome_of
-from system.remoting.command import Command, CommandError
-from system.remoting.consumer_bodies import QueueName, decode_locked, encode_locks
-from system.remoting.message_requests import (
+from shaketable.system.client.channels import UNREACHABLE, Channels, NameService, OnRequest
+from shaketable.system.client.connection import (
+    DamagedResponseError,
+    OutcomeUnknownError,
+    RefusedError,
+)
+from shaketable.system.client.routes import MessageQueue
+from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.consumer_bodies import QueueName, decode_locked, encode_locks
+from shaketable.system.remoting.message_requests import (
     UNIQUE_KEY_QUERY,
     QueryMessage,
     SearchOffset,
     ViewMessage,
 )
-from system.remoting.requests import (
+from shaketable.system.remoting.requests import (
     Fields,
     PullMessage,
     PullMessageResponse,
@@ -33,7 +37,7 @@ from system.remoting.requests import (
     QueueOffsetResponse,
     UpdateConsumerOffset,
 )
-from system.store.message import (
+from shaketable.system.store.message import (
     DamagedMessage,
     Message,
     encode_message,
@@ -41,7 +45,7 @@ from system.store.message import (
     place_of_message_id,
     walk_messages,
 )
-from system.store.message_properties import TAGS, find_property
+from shaketable.system.store.message_properties import TAGS, find_property
 
 SUSPEND_FLAG = 2
 SUBSCRIPTION_FLAG = 4

@@ -12,14 +12,14 @@ from typing import Final
 
 import trio
 
-from system.client.connection import OutcomeUnknownError, RefusedError
-from system.client.pull_consumer import PullConsumer
-from system.client.routes import MessageQueue
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.remoting.message_requests import SendMessageBack
-from system.store.message import Message
-from system.store.message_properties import TAGS, find_property
+from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
+from shaketable.system.client.pull_consumer import PullConsumer
+from shaketable.system.client.routes import MessageQueue
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.message_requests import SendMessageBack
+from shaketable.system.store.message import Message
+from shaketable.system.store.message_properties import TAGS, find_property
 
 RETRY_AFTER_S: Final = 0.2
 SUSPEND_S: Final = 1.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from system.remoting.requests import MetadataResponse
-from system.store.message import Message
+from shaketable.system.remoting.requests import MetadataResponse
+from shaketable.system.store.message import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
-from system.broker.broker import Broker
-from system.client.parts import ClientParts
-from system.nameserver.registry import RouteRegistry
-from system.node.native_parts import NativeParts
-from system.raft.core import RaftCore
-from system.store.commit_log import CommitLog
-from system.store.log_writer import LogWriter
+from shaketable.system.broker.broker import Broker
+from shaketable.system.client.parts import ClientParts
+from shaketable.system.nameserver.registry import RouteRegistry
+from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.log_writer import LogWriter
 
 GROUP = ("dledger",)
 MASTERS = ("multi-master", "async-replication", "sync-double-write")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from system.remoting.command import CommandError
+from shaketable.system.remoting.command import CommandError
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 VALUES_MAX = 20_000

@@ -9,24 +9,24 @@ from collections.abc import Callable
 
 import msgspec
 
-from system.nameserver.kv_config import ORDER_NAMESPACE, KvConfig
-from system.nameserver.registry import (
+from shaketable.system.nameserver.kv_config import ORDER_NAMESPACE, KvConfig
+from shaketable.system.nameserver.registry import (
     HEARTBEAT_TIMEOUT_MS,
     Connection,
     Registration,
     RegistrationRefused,
     RouteRegistry,
 )
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import RESPONSE_FLAG, Command, CommandError
-from system.remoting.register_bodies import (
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import RESPONSE_FLAG, Command, CommandError
+from shaketable.system.remoting.register_bodies import (
     NAME_LENGTH_MAX,
     body_crc32,
     decode_data_version,
     decode_register_body,
     encode_data_version,
 )
-from system.remoting.registration_headers import (
+from shaketable.system.remoting.registration_headers import (
     BrokerHeader,
     BrokerNameHeader,
     ClusterHeader,
@@ -39,7 +39,7 @@ from system.remoting.registration_headers import (
     RouteHeader,
     TopicHeader,
 )
-from system.remoting.route_bodies import (
+from shaketable.system.remoting.route_bodies import (
     encode_cluster_info,
     encode_route,
     encode_topic_list,

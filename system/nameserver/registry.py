@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from system.remoting.register_bodies import DataVersion, TopicConfig
-from system.remoting.route_bodies import (
+from shaketable.system.remoting.register_bodies import DataVersion, TopicConfig
+from shaketable.system.remoting.route_bodies import (
     MASTER_ID,
     BrokerData,
     ClusterInfo,

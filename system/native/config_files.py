@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 import msgspec
 
-from system.broker.broker_info import group_config
-from system.broker.broker_tables import BrokerTables
-from system.broker.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
-from system.broker.group_offsets import KEYS_MAX, OFFSETS_MAX, key_of
-from system.broker.topics import TOPICS_MAX, TopicConfig, is_builtin, name_problem
-from system.remoting.command import CommandError
-from system.remoting.fastjson import dumps, loads
-from system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
+from shaketable.system.broker.broker_info import group_config
+from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
+from shaketable.system.broker.group_offsets import KEYS_MAX, OFFSETS_MAX, key_of
+from shaketable.system.broker.topics import TOPICS_MAX, TopicConfig, is_builtin, name_problem
+from shaketable.system.remoting.command import CommandError
+from shaketable.system.remoting.fastjson import dumps, loads
+from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 
 TOPICS = "topics"
 OFFSETS = "consumerOffset"

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from system.native.config import NativeConfig
-from system.native.log_view import NativeLogView
-from system.raft.batch import Batch
-from system.raft.ledger import Ledger
-from system.raft.membership import Membership
-from system.raft.membership_change import Change
-from system.raft.membership_log import MembershipLog
-from system.raft.protocol import (
+from shaketable.system.native.config import NativeConfig
+from shaketable.system.native.log_view import NativeLogView
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.ledger import Ledger
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.membership_change import Change
+from shaketable.system.raft.membership_log import MembershipLog
+from shaketable.system.raft.protocol import (
     DiskFullError,
     Effects,
     MembershipError,
@@ -30,7 +30,7 @@ from system.raft.protocol import (
     Token,
     TransferError,
 )
-from system.store.native_batch import TERM, native_end
+from shaketable.system.store.native_batch import TERM, native_end
 
 _NOBODY = Membership(())
 TICK_INTERVAL_MS = 50.0

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from system.broker.limits import BrokerConfig
-from system.broker.outbox import Outbox
-from system.broker.pending import PendingAppend, PendingAppends
-from system.native.config import BrokerRole
-from system.native.core import NativeCore
-from system.remoting.codes import ResponseCode
-from system.remoting.responses import with_code
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.outbox import Outbox
+from shaketable.system.broker.pending import PendingAppend, PendingAppends
+from shaketable.system.native.config import BrokerRole
+from shaketable.system.native.core import NativeCore
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.responses import with_code
 
 
 class GroupCommit(PendingAppends):

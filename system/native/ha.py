@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import struct
 
-from system.native.core import NativeCore
-from system.store.message import DamagedMessage
-from system.store.native_batch import native_batch, verified_size
-from system.store.segment_files import OutsideLog
+from shaketable.system.native.core import NativeCore
+from shaketable.system.store.message import DamagedMessage
+from shaketable.system.store.native_batch import native_batch, verified_size
+from shaketable.system.store.segment_files import OutsideLog
 
 REPORT = struct.Struct(">q")
 HEADER = struct.Struct(">qi")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from system.raft.batch import LogEnd
-from system.raft.log_view import LogView
-from system.raft.protocol import EntryReader
-from system.store.native_batch import native_end
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.protocol import EntryReader
+from shaketable.system.store.native_batch import native_end
 
 
 class NativeLogView(LogView):

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from system.broker.broker_state import encode_state
-from system.broker.core import Core
-from system.broker.limits import BrokerConfig
-from system.broker.log_format import LogFormat
-from system.broker.mode import Mode
-from system.broker.outbox import Outbox
-from system.broker.queries import QUERY_CODES
-from system.broker.reput import Reput
-from system.native.core import NativeCore
-from system.native.group_commit import GroupCommit
-from system.native.table_events import OffsetEvents, TableEvents
-from system.raft.protocol import Snapshot
-from system.store.native_batch import iter_native_dispatches
-from system.store.native_builder import NativeBuilder
+from shaketable.system.broker.broker_state import encode_state
+from shaketable.system.broker.core import Core
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.log_format import LogFormat
+from shaketable.system.broker.mode import Mode
+from shaketable.system.broker.outbox import Outbox
+from shaketable.system.broker.queries import QUERY_CODES
+from shaketable.system.broker.reput import Reput
+from shaketable.system.native.core import NativeCore
+from shaketable.system.native.group_commit import GroupCommit
+from shaketable.system.native.table_events import OffsetEvents, TableEvents
+from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.store.native_batch import iter_native_dispatches
+from shaketable.system.store.native_builder import NativeBuilder
 
 NATIVE_FORMAT = LogFormat(NativeBuilder, iter_native_dispatches, may_skip=True)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from system.broker.effects import Connection
-from system.broker.event_log import EventLog
-from system.broker.outbox import Asked
-from system.remoting.codes import ResponseCode
-from system.remoting.responses import response
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.event_log import EventLog
+from shaketable.system.broker.outbox import Asked
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.responses import response
 
 
 class TableEvents(EventLog):

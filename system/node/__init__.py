@@ -1,1 +1,4 @@
-"""The trio shell around the pure broker: disk, transport, pump, `python -m system.node`."""
+"""The trio shell around the pure broker: disk, transport and pump.
+
+`python -m shaketable.system.node` runs it.
+"""

@@ -1,4 +1,4 @@
-"""`python -m system.node -c broker.conf`: one member of a broker group.
+"""`python -m shaketable.system.node -c broker.conf`: one member of a broker group.
 
 Ends with 0 on SIGTERM or SIGINT, 2 for a bad configuration, a port or a store folder in
 use, 65 when the log is damaged, 70 when a rule of its own is broken or its code met what nobody
@@ -20,24 +20,24 @@ from random import Random, SystemRandom
 
 import trio
 
-from system.node.assembly import assemble
-from system.node.clock import Clock, SystemClock
-from system.node.conf_values import ConfigError
-from system.node.config import NodeConfig, load
-from system.node.disk_threads import DiskThreads
-from system.node.ends import EXIT_USAGE, OWN_RULES, exit_status, is_unforeseen, reason
-from system.node.heap import keep_memory
-from system.node.machine import Machine
-from system.node.node import Node
-from system.node.open_file_limit import clients_within, raise_open_file_limit
-from system.node.real_disk import RealDisk
-from system.node.serving import PortInUseError, end_on_signal, flat
-from system.node.starved import end_when_starved
-from system.node.steering import Steering
-from system.node.store_lock import StoreInUseError, lock_store
-from system.node.volatile_disk import VolatileDisk
-from system.raft.protocol import InvariantError
-from system.store.disk import Disk, StoreError
+from shaketable.system.node.assembly import assemble
+from shaketable.system.node.clock import Clock, SystemClock
+from shaketable.system.node.conf_values import ConfigError
+from shaketable.system.node.config import NodeConfig, load
+from shaketable.system.node.disk_threads import DiskThreads
+from shaketable.system.node.ends import EXIT_USAGE, OWN_RULES, exit_status, is_unforeseen, reason
+from shaketable.system.node.heap import keep_memory
+from shaketable.system.node.machine import Machine
+from shaketable.system.node.node import Node
+from shaketable.system.node.open_file_limit import clients_within, raise_open_file_limit
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.node.serving import PortInUseError, end_on_signal, flat
+from shaketable.system.node.starved import end_when_starved
+from shaketable.system.node.steering import Steering
+from shaketable.system.node.store_lock import StoreInUseError, lock_store
+from shaketable.system.node.volatile_disk import VolatileDisk
+from shaketable.system.raft.protocol import InvariantError
+from shaketable.system.store.disk import Disk, StoreError
 
 SWITCH_INTERVAL_S = 0.001
 """How long a thread that saves a checkpoint may keep the interpreter from the node's own (Python's
@@ -48,7 +48,7 @@ log = logging.getLogger("shaketable.node")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a node until it is told to stop; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m system.node", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m shaketable.system.node", description=__doc__)
     parser.add_argument("-c", "--config", type=Path, required=True, help="broker.conf to read")
     arguments = parser.parse_args(argv)
     logging.basicConfig(

@@ -9,32 +9,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from system.broker.broker import Broker
-from system.broker.limits import BrokerConfig
-from system.broker.log_format import Dispatch
-from system.broker.native import native_dispatches, upgraded_snapshot
-from system.mutants import Mutant
-from system.node.broker_start import BrokerStart, Readers, build_broker
-from system.node.conf_values import ConfigError
-from system.node.config import NodeConfig
-from system.node.data_files import DataFiles
-from system.node.flusher import Flusher
-from system.node.limits_of import checkpoint_files, limits_of
-from system.node.machine import Machine
-from system.node.members import Members
-from system.node.native_assembly import assemble_native
-from system.node.node import Node
-from system.node.node_parts import NodeParts, Replication, WriteHooks
-from system.node.overheard import Overheard
-from system.node.planting import planted
-from system.node.reception import Reception
-from system.node.recorder import CannotRecord, Recorder
-from system.node.taking_over import to_take_over
-from system.raft.membership import Membership
-from system.store.broker_checkpoint import CheckpointFiles
-from system.store.commit_log import CommitLog
-from system.store.log_writer import LogWriter
-from system.store.segment_files import NAME_DIGITS
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.log_format import Dispatch
+from shaketable.system.broker.native import native_dispatches, upgraded_snapshot
+from shaketable.system.mutants import Mutant
+from shaketable.system.node.broker_start import BrokerStart, Readers, build_broker
+from shaketable.system.node.conf_values import ConfigError
+from shaketable.system.node.config import NodeConfig
+from shaketable.system.node.data_files import DataFiles
+from shaketable.system.node.flusher import Flusher
+from shaketable.system.node.limits_of import checkpoint_files, limits_of
+from shaketable.system.node.machine import Machine
+from shaketable.system.node.members import Members
+from shaketable.system.node.native_assembly import assemble_native
+from shaketable.system.node.node import Node
+from shaketable.system.node.node_parts import NodeParts, Replication, WriteHooks
+from shaketable.system.node.overheard import Overheard
+from shaketable.system.node.planting import planted
+from shaketable.system.node.reception import Reception
+from shaketable.system.node.recorder import CannotRecord, Recorder
+from shaketable.system.node.taking_over import to_take_over
+from shaketable.system.raft.membership import Membership
+from shaketable.system.store.broker_checkpoint import CheckpointFiles
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.log_writer import LogWriter
+from shaketable.system.store.segment_files import NAME_DIGITS
 
 log = logging.getLogger("shaketable.node")
 

@@ -12,17 +12,17 @@ from typing import Protocol
 
 import msgspec
 
-from system.broker.broker import Broker
-from system.broker.limits import BrokerConfig
-from system.broker.log_format import Dispatch
-from system.broker.mode import DLEDGER
-from system.mutants import Mutant
-from system.raft.batch import LogEnd
-from system.raft.log_view import LogView
-from system.raft.membership import Membership
-from system.raft.protocol import EntryReader, RaftConfig, Snapshot
-from system.store.broker_checkpoint import BrokerCheckpoint
-from system.store.consume_queue_files import Queue
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.log_format import Dispatch
+from shaketable.system.broker.mode import DLEDGER
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import EntryReader, RaftConfig, Snapshot
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
+from shaketable.system.store.consume_queue_files import Queue
 
 UniformMs = Callable[[float, float], float]
 """Draws a number between two bounds."""

@@ -11,11 +11,11 @@ from functools import partial
 
 import trio
 
-from system.broker.broker import Broker
-from system.node.clock import sleep
-from system.node.machine import Machine
-from system.store.broker_checkpoint import CheckpointFiles
-from system.store.disk import DiskFull
+from shaketable.system.broker.broker import Broker
+from shaketable.system.node.clock import sleep
+from shaketable.system.node.machine import Machine
+from shaketable.system.store.broker_checkpoint import CheckpointFiles
+from shaketable.system.store.disk import DiskFull
 
 CHECKPOINT_INTERVAL_MS = 3000.0
 CHECKPOINT_PAUSE_MS = 100.0

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 
-from system.broker.delay_levels import DEFAULT_LEVELS, DEFAULT_LEVELS_MS, parse_levels
-from system.broker.expiry import HOUR_MS, ExpiryConfig
-from system.node.conf_values import (
+from shaketable.system.broker.delay_levels import DEFAULT_LEVELS, DEFAULT_LEVELS_MS, parse_levels
+from shaketable.system.broker.expiry import HOUR_MS, ExpiryConfig
+from shaketable.system.node.conf_values import (
     TRUTH,
     ConfigError,
     is_number,
@@ -26,9 +26,9 @@ from system.node.conf_values import (
     read_share,
     read_units,
 )
-from system.node.native_keys import NATIVE_KEYS, NativeSettings, read_native
-from system.raft.protocol import RaftConfig
-from system.store.log_writer import AckPolicy
+from shaketable.system.node.native_keys import NATIVE_KEYS, NativeSettings, read_native
+from shaketable.system.raft.protocol import RaftConfig
+from shaketable.system.store.log_writer import AckPolicy
 
 PORT_MAX = 65_535
 INDEX_UNIT_BYTES = 32

@@ -12,8 +12,8 @@ import logging
 from contextlib import suppress
 from functools import partial
 
-from system.broker.broker_tables import BrokerTables
-from system.native.config_files import (
+from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.native.config_files import (
     DELAYS,
     GROUPS,
     OFFSETS,
@@ -22,11 +22,11 @@ from system.native.config_files import (
     encode_tables,
     load_tables,
 )
-from system.node.clock import sleep
-from system.node.machine import Machine
-from system.remoting.command import CommandError
-from system.store.disk import DiskFull, StoreError, read_file, replace_file
-from system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
+from shaketable.system.node.clock import sleep
+from shaketable.system.node.machine import Machine
+from shaketable.system.remoting.command import CommandError
+from shaketable.system.store.disk import DiskFull, StoreError, read_file, replace_file
+from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 
 LOOK_INTERVAL_MS = 500.0
 INTERVALS_MS = {TOPICS: 0.0, OFFSETS: 5_000.0, DELAYS: 10_000.0, GROUPS: 10_000.0}

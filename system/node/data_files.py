@@ -5,9 +5,9 @@ Source: DLedger's DLedgerMmapFileStore.CleanSpaceService, which looks at files t
 
 from __future__ import annotations
 
-from system.broker.expiry import DataFile
-from system.store.commit_log import CommitLog
-from system.store.entry import iter_dispatches
+from shaketable.system.broker.expiry import DataFile
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.entry import iter_dispatches
 
 
 class DataFiles:

@@ -14,8 +14,8 @@ import os
 import threading
 from collections.abc import Sequence
 
-from system.node.real_file import RealFile, errors_of
-from system.store.disk import Buffer
+from shaketable.system.node.real_file import RealFile, errors_of
+from shaketable.system.store.disk import Buffer
 
 BLOCK_BYTES = 4096
 """Places, sizes and memory of direct writes are multiples of that, as disks' blocks are."""

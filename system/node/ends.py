@@ -9,12 +9,12 @@ import traceback
 from pathlib import PurePath
 from typing import Final
 
-from system.raft.protocol import InvariantError
-from system.store.disk import StoreError
-from system.store.hard_state import LogDamaged
-from system.store.log_entries import NotContiguous
-from system.store.native_log import NativeLogDamaged
-from system.store.segment_files import OutsideLog
+from shaketable.system.raft.protocol import InvariantError
+from shaketable.system.store.disk import StoreError
+from shaketable.system.store.hard_state import LogDamaged
+from shaketable.system.store.log_entries import NotContiguous
+from shaketable.system.store.native_log import NativeLogDamaged
+from shaketable.system.store.segment_files import OutsideLog
 
 EXIT_USAGE: Final = 2
 EXIT_OTHER: Final = 1

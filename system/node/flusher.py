@@ -13,10 +13,10 @@ from functools import partial
 
 import trio
 
-from system.node.machine import Machine
-from system.raft.protocol import Install, Write
-from system.store.disk import DiskFull
-from system.store.log_writer import FLUSH_INTERVAL_MS, LogWriter
+from shaketable.system.node.machine import Machine
+from shaketable.system.raft.protocol import Install, Write
+from shaketable.system.store.disk import DiskFull
+from shaketable.system.store.log_writer import FLUSH_INTERVAL_MS, LogWriter
 
 MARK_LAG_MS = 50.0
 CHECKPOINT_INTERVAL_MS = 3000.0

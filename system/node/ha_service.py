@@ -12,20 +12,20 @@ from itertools import count
 
 import trio
 
-from system.native.core import NativeCore
-from system.native.ha import HAError, MasterConnection, SlaveConnection
-from system.node.clock import Clock, sleep
-from system.node.conf_values import is_number
-from system.node.config import NodeConfig
-from system.node.config_files import ConfigFiles
-from system.node.dial import dial
-from system.node.native_keys import NativeSettings
-from system.node.native_parts import NativeParts
-from system.node.serving import listen
-from system.node.slave_synchronize import SlaveSynchronize
-from system.raft.membership import Membership
-from system.raft.protocol import Message
-from system.remoting.route_bodies import MASTER_ID
+from shaketable.system.native.core import NativeCore
+from shaketable.system.native.ha import HAError, MasterConnection, SlaveConnection
+from shaketable.system.node.clock import Clock, sleep
+from shaketable.system.node.conf_values import is_number
+from shaketable.system.node.config import NodeConfig
+from shaketable.system.node.config_files import ConfigFiles
+from shaketable.system.node.dial import dial
+from shaketable.system.node.native_keys import NativeSettings
+from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.node.serving import listen
+from shaketable.system.node.slave_synchronize import SlaveSynchronize
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Message
+from shaketable.system.remoting.route_bodies import MASTER_ID
 
 SLAVES_MAX = 64
 READ_BYTES = 256 * 1024

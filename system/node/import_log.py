@@ -1,4 +1,6 @@
-"""`python -m system.node.import_log -c broker.conf --from OLD/dledger-n0`: copy a log of DLedger's.
+"""Copies a log of DLedger's into the store of a broker.
+
+`python -m shaketable.system.node.import_log -c broker.conf --from OLD/dledger-n0`
 
 What a DLedger broker of Apache RocketMQ wrote is copied into the store of broker.conf, with the
 CRCs that it lacks. Done for each node of the group, from its own files, while none of them runs;
@@ -17,13 +19,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from system.node.conf_values import ConfigError
-from system.node.config import NodeConfig, load
-from system.node.real_disk import RealDisk
-from system.node.store_lock import StoreInUseError, lock_store
-from system.store.commit_log import CommitLog
-from system.store.disk import StoreError
-from system.store.foreign_log import ForeignLog, Imported
+from shaketable.system.node.conf_values import ConfigError
+from shaketable.system.node.config import NodeConfig, load
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.node.store_lock import StoreInUseError, lock_store
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.disk import StoreError
+from shaketable.system.store.foreign_log import ForeignLog, Imported
 
 EXIT_USAGE = 2
 EXIT_DISK = 74
@@ -32,7 +34,9 @@ _UNFINISHED = ".importing"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Import a log; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m system.node.import_log", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m shaketable.system.node.import_log", description=__doc__
+    )
     parser.add_argument("-c", "--config", type=Path, required=True, help="broker.conf of the node")
     parser.add_argument(
         "--from", dest="source", type=Path, required=True, help="its folder dledger-ID, of Apache"

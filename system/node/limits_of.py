@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from system.broker.broker_state import ranges_of
-from system.broker.limits import BrokerConfig
-from system.node.config import NodeConfig
-from system.node.machine import Machine
-from system.store.broker_checkpoint import CheckpointFiles
-from system.store.key_file import Sizes
-from system.store.message import host_bytes
+from shaketable.system.broker.broker_state import ranges_of
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.node.config import NodeConfig
+from shaketable.system.node.machine import Machine
+from shaketable.system.store.broker_checkpoint import CheckpointFiles
+from shaketable.system.store.key_file import Sizes
+from shaketable.system.store.message import host_bytes
 
 KEY_ITEMS_MAX = 100_000
 """Messages with keys that may wait for the next checkpoint; past that, applying waits."""

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import trio
 
-from system.node.direct_socket import DirectSocket, KernelSocket
-from system.remoting.frame import Frame, FrameBuffer
+from shaketable.system.node.direct_socket import DirectSocket, KernelSocket
+from shaketable.system.remoting.frame import Frame, FrameBuffer
 
 KEEPALIVE_OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
 
-from system.node.clock import Clock
-from system.node.direct_socket import KernelPoll, Poll
-from system.raft.protocol import Message
-from system.store.disk import Disk
+from shaketable.system.node.clock import Clock
+from shaketable.system.node.direct_socket import KernelPoll, Poll
+from shaketable.system.raft.protocol import Message
+from shaketable.system.store.disk import Disk
 
 Result = TypeVar("Result")
 

@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping
 
 import trio
 
-from system.broker.broker import Broker
-from system.node import wire
-from system.node.clock import Clock
-from system.node.config import NodeConfig
-from system.node.link import Link
-from system.node.peers import Address, Peers
-from system.node.reception import Reception
-from system.node.serving import guarded, listen
-from system.raft.membership import Membership
-from system.raft.protocol import Message
-from system.remoting.command import CommandError, decode_command
-from system.remoting.frame import Frame, FrameError
-from system.remoting.route_bodies import MASTER_ID
+from shaketable.system.broker.broker import Broker
+from shaketable.system.node import wire
+from shaketable.system.node.clock import Clock
+from shaketable.system.node.config import NodeConfig
+from shaketable.system.node.link import Link
+from shaketable.system.node.peers import Address, Peers
+from shaketable.system.node.reception import Reception
+from shaketable.system.node.serving import guarded, listen
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Message
+from shaketable.system.remoting.command import CommandError, decode_command
+from shaketable.system.remoting.frame import Frame, FrameError
+from shaketable.system.remoting.route_bodies import MASTER_ID
 
 PEER_CONNECTIONS_MAX = 200
 STRANGERS_MAX = 16

@@ -1,4 +1,4 @@
-"""`python -m system.node.name_server --port 9876`: a name server, for brokers and clients.
+"""A name server, for brokers and clients: `python -m shaketable.system.node.name_server`.
 
 Several may run, none knows of another: brokers register with all, clients ask any. It keeps
 nothing of brokers, and after a start it knows one as soon as that registers again; what operators
@@ -18,15 +18,15 @@ from pathlib import Path
 
 import trio
 
-from system.nameserver.kv_config import DamagedKvConfig
-from system.nameserver.name_server import SCAN_INTERVAL_MS, NameServer
-from system.nameserver.registry import RouteRegistry
-from system.node.clock import Clock, SystemClock, sleep
-from system.node.conf_values import ConfigError
-from system.node.link import Link
-from system.node.open_file_limit import clients_within, raise_open_file_limit
-from system.node.real_disk import RealDisk
-from system.node.serving import (
+from shaketable.system.nameserver.kv_config import DamagedKvConfig
+from shaketable.system.nameserver.name_server import SCAN_INTERVAL_MS, NameServer
+from shaketable.system.nameserver.registry import RouteRegistry
+from shaketable.system.node.clock import Clock, SystemClock, sleep
+from shaketable.system.node.conf_values import ConfigError
+from shaketable.system.node.link import Link
+from shaketable.system.node.open_file_limit import clients_within, raise_open_file_limit
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.node.serving import (
     PortInUseError,
     cancel_on_signal,
     flat,
@@ -34,10 +34,10 @@ from system.node.serving import (
     listen,
     write_until_broken,
 )
-from system.remoting.codes import ResponseCode
-from system.remoting.command import Command, CommandError, decode_command, encode_command
-from system.remoting.frame import Frame, FrameError
-from system.store.disk import StoreError, replace_file
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.command import Command, CommandError, decode_command, encode_command
+from shaketable.system.remoting.frame import Frame, FrameError
+from shaketable.system.store.disk import StoreError, replace_file
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9876
@@ -160,7 +160,7 @@ def _encoded(response: Command) -> bytes:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a name server until it is told to stop; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m system.node.name_server")
+    parser = argparse.ArgumentParser(prog="python -m shaketable.system.node.name_server")
     parser.add_argument("--port", type=_port, default=DEFAULT_PORT, help="port to listen on")
     parser.add_argument("--host", default=DEFAULT_HOST, help="address to listen on")
     parser.add_argument("--kv-config", type=Path, help="file that keeps what operators set")
@@ -206,7 +206,7 @@ def _registry_type(mutant: str) -> type[RouteRegistry]:
     if not mutant:
         return RouteRegistry
     # Imported here: a name server needs nothing of a broker.
-    from system.node.planting import planted  # noqa: PLC0415
+    from shaketable.system.node.planting import planted  # noqa: PLC0415
 
     return planted(mutant).registry
 

@@ -6,19 +6,19 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from system.mutants import Mutant
-from system.native.log_view import NativeLogView
-from system.native.mode import native_mode
-from system.node.config import NodeConfig
-from system.node.ha_service import HAService
-from system.node.limits_of import checkpoint_files, limits_of
-from system.node.machine import Machine
-from system.node.native_files import NativeDataFiles
-from system.node.native_flusher import NativeFlusher
-from system.node.native_keys import NativeSettings
-from system.node.node import Node
-from system.node.node_parts import NodeParts, WriteHooks
-from system.node.reception import Reception
+from shaketable.system.mutants import Mutant
+from shaketable.system.native.log_view import NativeLogView
+from shaketable.system.native.mode import native_mode
+from shaketable.system.node.config import NodeConfig
+from shaketable.system.node.ha_service import HAService
+from shaketable.system.node.limits_of import checkpoint_files, limits_of
+from shaketable.system.node.machine import Machine
+from shaketable.system.node.native_files import NativeDataFiles
+from shaketable.system.node.native_flusher import NativeFlusher
+from shaketable.system.node.native_keys import NativeSettings
+from shaketable.system.node.node import Node
+from shaketable.system.node.node_parts import NodeParts, WriteHooks
+from shaketable.system.node.reception import Reception
 
 log = logging.getLogger("shaketable.node")
 

@@ -6,9 +6,9 @@ modified; here it is the store time of the first message behind it.
 
 from __future__ import annotations
 
-from system.broker.expiry import DataFile
-from system.store.native_batch import iter_native_dispatches, native_end
-from system.store.native_commit_log import NativeCommitLog
+from shaketable.system.broker.expiry import DataFile
+from shaketable.system.store.native_batch import iter_native_dispatches, native_end
+from shaketable.system.store.native_commit_log import NativeCommitLog
 
 
 class NativeDataFiles:

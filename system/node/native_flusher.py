@@ -13,13 +13,13 @@ from functools import partial
 
 import trio
 
-from system.native.config import NativeConfig
-from system.node.machine import Machine
-from system.node.node_parts import WriteHooks
-from system.raft.protocol import Install, Write
-from system.store.disk import DiskFull
-from system.store.log_writer import LogWriter
-from system.store.native_commit_log import NativeCommitLog
+from shaketable.system.native.config import NativeConfig
+from shaketable.system.node.machine import Machine
+from shaketable.system.node.node_parts import WriteHooks
+from shaketable.system.raft.protocol import Install, Write
+from shaketable.system.store.disk import DiskFull
+from shaketable.system.store.log_writer import LogWriter
+from shaketable.system.store.native_commit_log import NativeCommitLog
 
 CHECKPOINT_INTERVAL_MS = 3000.0
 FULL_RETRY_MS = 200.0

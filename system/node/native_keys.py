@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from system.native.config import BrokerRole, NativeConfig
-from system.native.ha import BODY_BYTES_ACCEPTED_MAX
-from system.node.conf_values import (
+from shaketable.system.native.config import BrokerRole, NativeConfig
+from shaketable.system.native.ha import BODY_BYTES_ACCEPTED_MAX
+from shaketable.system.node.conf_values import (
     ConfigError,
     Values,
     is_number,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from system.native.core import NativeCore
-from system.native.group_commit import GroupCommit
-from system.native.ha import MasterConnection, SlaveConnection
-from system.node.config_files import ConfigFiles
-from system.node.slave_synchronize import SlaveSynchronize
-from system.store.native_commit_log import NativeCommitLog
+from shaketable.system.native.core import NativeCore
+from shaketable.system.native.group_commit import GroupCommit
+from shaketable.system.native.ha import MasterConnection, SlaveConnection
+from shaketable.system.node.config_files import ConfigFiles
+from shaketable.system.node.slave_synchronize import SlaveSynchronize
+from shaketable.system.store.native_commit_log import NativeCommitLog
 
 
 @dataclass(frozen=True, slots=True)

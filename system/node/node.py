@@ -9,27 +9,27 @@ from itertools import count
 import msgspec
 import trio
 
-from system.broker.broker import Broker
-from system.broker.expiry import DataFile
-from system.node.checkpointer import Checkpointer
-from system.node.clock import sleep
-from system.node.config import NodeConfig
-from system.node.link import Link
-from system.node.machine import Machine
-from system.node.node_parts import NodeParts, WriteHooks
-from system.node.reception import Reception
-from system.node.recorder import Recorder
-from system.node.registration import Registration, Standing
-from system.node.serving import guarded, listen, write_until_broken
-from system.raft.protocol import Role
-from system.remoting.command import Command
-from system.remoting.frame import Frame
-from system.remoting.register_bodies import TopicConfig
-from system.remoting.requests import SendRequest, decode_request
-from system.store.broker_checkpoint import CheckpointFiles
-from system.store.commit_log import OutsideLog
-from system.store.disk import DiskFull
-from system.store.message import host_bytes
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.expiry import DataFile
+from shaketable.system.node.checkpointer import Checkpointer
+from shaketable.system.node.clock import sleep
+from shaketable.system.node.config import NodeConfig
+from shaketable.system.node.link import Link
+from shaketable.system.node.machine import Machine
+from shaketable.system.node.node_parts import NodeParts, WriteHooks
+from shaketable.system.node.reception import Reception
+from shaketable.system.node.recorder import Recorder
+from shaketable.system.node.registration import Registration, Standing
+from shaketable.system.node.serving import guarded, listen, write_until_broken
+from shaketable.system.raft.protocol import Role
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.frame import Frame
+from shaketable.system.remoting.register_bodies import TopicConfig
+from shaketable.system.remoting.requests import SendRequest, decode_request
+from shaketable.system.store.broker_checkpoint import CheckpointFiles
+from shaketable.system.store.commit_log import OutsideLog
+from shaketable.system.store.disk import DiskFull
+from shaketable.system.store.message import host_bytes
 
 CLIENT_OUT_BYTES_MAX = 64 << 20
 PEER_CONNECTIONS_MAX = 200

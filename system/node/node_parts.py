@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from system.broker.expiry import DataFile
-from system.node.reception import Reception
-from system.raft.membership import Membership
-from system.raft.protocol import Message, Write
-from system.store.log_writer import WritableLog
+from shaketable.system.broker.expiry import DataFile
+from shaketable.system.node.reception import Reception
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Message, Write
+from shaketable.system.store.log_writer import WritableLog
 
 
 class WriteQueue(Protocol):

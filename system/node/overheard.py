@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from system.node.node_parts import Replication
-from system.raft.membership import Membership
-from system.raft.protocol import Message
+from shaketable.system.node.node_parts import Replication
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Message
 
 
 class Overheard:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 import trio
 
-from system.node.clock import Clock, sleep
-from system.node.dial import dial
-from system.node.link import Link
+from shaketable.system.node.clock import Clock, sleep
+from shaketable.system.node.dial import dial
+from shaketable.system.node.link import Link
 
 PEER_OUT_BYTES_MAX = 32 << 20
 CONNECT_TIMEOUT_MS = 1000.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from system import mutants
-from system.mutants import Mutant
-from system.node.conf_values import ConfigError
+from shaketable.system import mutants
+from shaketable.system.mutants import Mutant
+from shaketable.system.node.conf_values import ConfigError
 
 log = logging.getLogger("shaketable.node")
 

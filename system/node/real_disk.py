@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from system.node.direct_file import DirectFile, WriteBuffer
-from system.node.real_file import RealFile, errors_of, extend
-from system.store.disk import DiskFailed
+from shaketable.system.node.direct_file import DirectFile, WriteBuffer
+from shaketable.system.node.real_file import RealFile, errors_of, extend
+from shaketable.system.store.disk import DiskFailed
 
 
 class RealDisk:

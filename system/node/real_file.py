@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 
-from system.store.disk import Buffer, DiskFailed, DiskFull
+from shaketable.system.store.disk import Buffer, DiskFailed, DiskFull
 
 IO_BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 """Most buffers that one pwritev may take."""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import trio
 
-from system.node.direct_socket import Poll
-from system.node.link import Link
-from system.remoting.frame import Frame, FrameBuffer
+from shaketable.system.node.direct_socket import Poll
+from shaketable.system.node.link import Link
+from shaketable.system.remoting.frame import Frame, FrameBuffer
 
 
 class Reception:

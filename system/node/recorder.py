@@ -21,15 +21,15 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from system.broker.broker import Broker
-from system.broker.effects import BrokerEffects
-from system.node.broker_start import BrokerStart, Readers, UniformMs
-from system.node.recording_file import MAGIC, RECORD_BYTES_MAX, frame
-from system.raft.batch import Batch
-from system.remoting.requests import SendRequest
-from system.store.broker_checkpoint import BrokerCheckpoint
-from system.store.consume_queue_files import Queue
-from system.store.disk import StoreError
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.effects import BrokerEffects
+from shaketable.system.node.broker_start import BrokerStart, Readers, UniformMs
+from shaketable.system.node.recording_file import MAGIC, RECORD_BYTES_MAX, frame
+from shaketable.system.raft.batch import Batch
+from shaketable.system.remoting.requests import SendRequest
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
+from shaketable.system.store.consume_queue_files import Queue
+from shaketable.system.store.disk import StoreError
 
 RECORDINGS_MAX = 1000
 """Incarnations of one node that are recorded: each start makes a file of its own."""

@@ -15,21 +15,21 @@ from itertools import count
 
 import trio
 
-from system.node.clock import Clock, sleep
-from system.node.config import NodeConfig
-from system.node.dial import dial
-from system.node.link import Link
-from system.node.serving import write_until_broken
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command, CommandError, decode_command, encode_command
-from system.remoting.frame import Frame, FrameError
-from system.remoting.register_bodies import (
+from shaketable.system.node.clock import Clock, sleep
+from shaketable.system.node.config import NodeConfig
+from shaketable.system.node.dial import dial
+from shaketable.system.node.link import Link
+from shaketable.system.node.serving import write_until_broken
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command, CommandError, decode_command, encode_command
+from shaketable.system.remoting.frame import Frame, FrameError
+from shaketable.system.remoting.register_bodies import (
     DataVersion,
     TopicConfig,
     body_crc32,
     encode_register_body,
 )
-from system.remoting.registration_headers import BrokerHeader, RegisterBrokerHeader
+from shaketable.system.remoting.registration_headers import BrokerHeader, RegisterBrokerHeader
 
 CONNECT_TIMEOUT_MS = 3_000.0
 ANSWER_TIMEOUT_MS = 3_000.0

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import trio
 
-from system.node.link import Link
-from system.remoting.command import CommandError
-from system.remoting.frame import FrameError
+from shaketable.system.node.link import Link
+from shaketable.system.remoting.command import CommandError
+from shaketable.system.remoting.frame import FrameError
 
 log = logging.getLogger("shaketable.node")
 

@@ -13,13 +13,13 @@ from typing import ClassVar
 
 import trio
 
-from system.broker.broker_tables import BrokerTables
-from system.native.config_files import DELAYS, GROUPS, OFFSETS, TOPICS, load_tables
-from system.node.clock import Clock, sleep
-from system.node.dial import dial
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command, CommandError, decode_command, encode_command
-from system.remoting.frame import FrameBuffer, FrameError
+from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.native.config_files import DELAYS, GROUPS, OFFSETS, TOPICS, load_tables
+from shaketable.system.node.clock import Clock, sleep
+from shaketable.system.node.dial import dial
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command, CommandError, decode_command, encode_command
+from shaketable.system.remoting.frame import FrameBuffer, FrameError
 
 INTERVAL_MS = 10_000.0
 FIRST_AFTER_MS = 1_000.0

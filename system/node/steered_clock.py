@@ -18,7 +18,7 @@ from itertools import count
 
 import trio
 
-from system.node.orders import ClockOrder
+from shaketable.system.node.orders import ClockOrder
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Final
 
-from system.node.effect_counters import EffectCounters
-from system.node.orders import HarmOrder
-from system.store.disk import Buffer, Disk, DiskFailed, DiskFull, File
+from shaketable.system.node.effect_counters import EffectCounters
+from shaketable.system.node.orders import HarmOrder
+from shaketable.system.store.disk import Buffer, Disk, DiskFailed, DiskFull, File
 
 STALL_POLL_S = 0.02
 _MEANS: Final = {"EIO": "input/output error", "ENOSPC": "no space left on device"}

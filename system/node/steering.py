@@ -19,12 +19,12 @@ from pathlib import Path
 
 import trio
 
-from system.node.effect_counters import MESSAGES, EffectCounters
-from system.node.orders import FILE_NAME, Orders, TripOrder, read_orders
-from system.node.steered_clock import SteeredClock
-from system.node.steered_disk import DiskHarms, SteeredDisk
-from system.raft.protocol import Message
-from system.store.disk import Disk
+from shaketable.system.node.effect_counters import MESSAGES, EffectCounters
+from shaketable.system.node.orders import FILE_NAME, Orders, TripOrder, read_orders
+from shaketable.system.node.steered_clock import SteeredClock
+from shaketable.system.node.steered_disk import DiskHarms, SteeredDisk
+from shaketable.system.raft.protocol import Message
+from shaketable.system.store.disk import Disk
 
 POLL_S = 0.01
 """How often the orders are looked at, and the clocks written down."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 
-from system.broker.broker_state import BrokerState
-from system.broker.broker_tables import BrokerTables
-from system.broker.event_log import body_bytes_max
-from system.broker.limits import BrokerConfig
-from system.broker.taken_over import bodies_of
-from system.native.config_files import DELAYS, OFFSETS, TOPICS
-from system.node.config import NodeConfig
-from system.node.config_files import ConfigFiles
-from system.node.machine import Machine
+from shaketable.system.broker.broker_state import BrokerState
+from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.broker.event_log import body_bytes_max
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.taken_over import bodies_of
+from shaketable.system.native.config_files import DELAYS, OFFSETS, TOPICS
+from shaketable.system.node.config import NodeConfig
+from shaketable.system.node.config_files import ConfigFiles
+from shaketable.system.node.machine import Machine
 
 log = logging.getLogger("shaketable.node")
 

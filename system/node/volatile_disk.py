@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from system.node.real_disk import RealDisk
-from system.node.real_file import RealFile
-from system.store.disk import Buffer, DiskFailed
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.node.real_file import RealFile
+from shaketable.system.store.disk import Buffer, DiskFailed
 
 UNSYNCED_BYTES_MAX = 256 * 1024 * 1024
 """Above this a write is let through at once, as a kernel writes back on its own."""

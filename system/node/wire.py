@@ -13,9 +13,9 @@ from typing import Annotated
 
 import msgspec
 
-from system.raft.batch import Batch, LogEnd
-from system.raft.membership import Membership
-from system.raft.protocol import (
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import (
     LeadershipTransfer,
     Message,
     PushRequest,
@@ -25,18 +25,18 @@ from system.raft.protocol import (
     VoteRequest,
     VoteResponse,
 )
-from system.remoting.codes import RequestCode
-from system.remoting.command import (
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.command import (
     ONEWAY_FLAG,
     RESPONSE_FLAG,
     Command,
     CommandError,
     encode_command,
 )
-from system.remoting.requests import Fields
-from system.store.entry import DamagedEntry, verify_batch
-from system.store.entry_table import is_sound
-from system.store.group_events import (
+from shaketable.system.remoting.requests import Fields
+from shaketable.system.store.entry import DamagedEntry, verify_batch
+from shaketable.system.store.entry_table import is_sound
+from shaketable.system.store.group_events import (
     DamagedMembership,
     decode_membership,
     encode_membership,

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from system.raft.membership import Membership
+from shaketable.system.raft.membership import Membership
 
 ENTRY_HEADER_BYTES = 48
 _CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from system.raft.batch import Batch
-from system.raft.leadership import Leadership
-from system.raft.member_state import MemberState
-from system.raft.membership import Membership
-from system.raft.membership_change import Change
-from system.raft.protocol import (
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.leadership import Leadership
+from shaketable.system.raft.member_state import MemberState
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.membership_change import Change
+from shaketable.system.raft.protocol import (
     DiskFullError,
     Effects,
     LeadershipTransfer,

@@ -5,7 +5,7 @@ Source: DLEDGER.md bug E15 (dledger#287: a node whose disk is dead keeps the lea
 
 from __future__ import annotations
 
-from system.raft.protocol import RaftConfig
+from shaketable.system.raft.protocol import RaftConfig
 
 
 class DiskHealth:

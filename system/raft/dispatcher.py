@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 from collections import deque
 
-from system.raft.batch import Batch
-from system.raft.protocol import RaftConfig
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.protocol import RaftConfig
 
 
 class DispatchState(enum.Enum):

@@ -6,8 +6,8 @@ DLedgerLeaderElector, whose ledger check before the term check (bug E5) is not k
 
 from __future__ import annotations
 
-from system.raft.membership import Membership
-from system.raft.protocol import VoteRequest
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import VoteRequest
 
 
 class Elector:

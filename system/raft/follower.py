@@ -7,8 +7,8 @@ separate truncation (bugs E3, E4) are not kept.
 
 from __future__ import annotations
 
-from system.raft.ledger import Ledger
-from system.raft.protocol import (
+from shaketable.system.raft.ledger import Ledger
+from shaketable.system.raft.protocol import (
     InvariantError,
     PushRequest,
     PushResponse,

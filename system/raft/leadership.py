@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from system.raft.batch import Batch
-from system.raft.dispatcher import DispatchState, EntryDispatcher
-from system.raft.ledger import Ledger
-from system.raft.membership import Membership
-from system.raft.membership_change import Change, Promote, changed
-from system.raft.protocol import (
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.dispatcher import DispatchState, EntryDispatcher
+from shaketable.system.raft.ledger import Ledger
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.membership_change import Change, Promote, changed
+from shaketable.system.raft.protocol import (
     LeadershipTransfer,
     MembershipError,
     Message,
@@ -25,8 +25,8 @@ from system.raft.protocol import (
     Token,
     TransferError,
 )
-from system.raft.read_rounds import ReadRounds
-from system.raft.transfer import Transfer
+from shaketable.system.raft.read_rounds import ReadRounds
+from shaketable.system.raft.transfer import Transfer
 
 Send = Callable[[str, Message], None]
 

@@ -6,11 +6,11 @@ be said before it is durable (`PendingWrites`).
 
 from __future__ import annotations
 
-from system.raft.batch import Batch
-from system.raft.log_view import LogView
-from system.raft.membership_log import MembershipLog
-from system.raft.pending_writes import PendingWrites
-from system.raft.protocol import (
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.membership_log import MembershipLog
+from shaketable.system.raft.pending_writes import PendingWrites
+from shaketable.system.raft.protocol import (
     Append,
     Compact,
     Install,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from system.raft.batch import Batch, LogEnd
-from system.raft.protocol import CompactedError, EntryReader, InvariantError
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.protocol import CompactedError, EntryReader, InvariantError
 
 
 class LogView:

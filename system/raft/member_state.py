@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
-from system.raft.disk_health import DiskHealth
-from system.raft.dispatcher import EntryDispatcher
-from system.raft.elector import Elector, is_up_to_date
-from system.raft.follower import Follower
-from system.raft.leadership import Leadership
-from system.raft.ledger import Ledger
-from system.raft.log_view import LogView
-from system.raft.membership import Membership
-from system.raft.membership_log import MembershipLog
-from system.raft.protocol import (
+from shaketable.system.raft.disk_health import DiskHealth
+from shaketable.system.raft.dispatcher import EntryDispatcher
+from shaketable.system.raft.elector import Elector, is_up_to_date
+from shaketable.system.raft.follower import Follower
+from shaketable.system.raft.leadership import Leadership
+from shaketable.system.raft.ledger import Ledger
+from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.membership_log import MembershipLog
+from shaketable.system.raft.protocol import (
     Effects,
     InvariantError,
     LeadershipTransfer,
@@ -33,8 +33,8 @@ from system.raft.protocol import (
     VoteRequest,
     VoteResponse,
 )
-from system.raft.read_rounds import ReadRounds
-from system.raft.transfer import Transfer
+from shaketable.system.raft.read_rounds import ReadRounds
+from shaketable.system.raft.transfer import Transfer
 
 UniformMs = Callable[[float, float], float]
 """Draws a number of milliseconds between two bounds: the core's only dice, injected."""

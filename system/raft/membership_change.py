@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from system.raft.membership import Membership
-from system.raft.protocol import MembershipError
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import MembershipError
 
 MEMBERS_MAX = 64
 """Voters and learners: the leader sends everything to each, and a header has to name them all."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from system.raft.membership import Membership
+from shaketable.system.raft.membership import Membership
 
 
 class MembershipLog:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from system.raft.protocol import (
+from shaketable.system.raft.protocol import (
     Append,
     Install,
     Message,

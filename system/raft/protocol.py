@@ -12,8 +12,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from system.raft.batch import Batch, LogEnd
-from system.raft.membership import Membership
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.membership import Membership
 
 
 class Role(enum.Enum):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from system.raft.protocol import RaftConfig, Token
+from shaketable.system.raft.protocol import RaftConfig, Token
 
 ROUNDS_REMEMBERED_MAX = 256
 """Rounds of which the sending time is kept; where an older one is confirmed, no lease."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from system.raft.dispatcher import EntryDispatcher
-from system.raft.protocol import RaftConfig, TransferError
+from shaketable.system.raft.dispatcher import EntryDispatcher
+from shaketable.system.raft.protocol import RaftConfig, TransferError
 
 
 class Transfer:

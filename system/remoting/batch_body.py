@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from system.remoting.command import CommandError
+from shaketable.system.remoting.command import CommandError
 
 _HEAD = struct.Struct(">iiiii")  # size, magic, body CRC, flag, body length
 _U16 = struct.Struct(">H")

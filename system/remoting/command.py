@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from system.remoting.frame import Frame, SerializeType, encode_frame
+from shaketable.system.remoting.frame import Frame, SerializeType, encode_frame
 
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2

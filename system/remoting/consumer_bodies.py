@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from system.remoting.command import I32, CommandError
+from shaketable.system.remoting.command import I32, CommandError
 
 Kind = TypeVar("Kind")
 QueueName = tuple[str, str, int]

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from system.remoting.command import CommandError
+from shaketable.system.remoting.command import CommandError
 
 BODY_BYTES_MAX = 8 << 20
 """A register body of 40,000 topics fits."""

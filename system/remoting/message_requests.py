@@ -7,8 +7,8 @@ RocketMQ 5.3.3; DLEDGER.md A.2.
 
 from __future__ import annotations
 
-from system.remoting.command import I32, I64
-from system.remoting.requests import Fields
+from shaketable.system.remoting.command import I32, I64
+from shaketable.system.remoting.requests import Fields
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 """The ext field, "true" then, of a QUERY_MESSAGE whose key is a UNIQ_KEY (Java's MixAll)."""

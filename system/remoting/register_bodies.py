@@ -14,8 +14,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from system.remoting.command import I32, I64, CommandError
-from system.remoting.fastjson import BODY_BYTES_MAX, dumps, loads
+from shaketable.system.remoting.command import I32, I64, CommandError
+from shaketable.system.remoting.fastjson import BODY_BYTES_MAX, dumps, loads
 
 TOPICS_MAX = 65_536
 """Topics in one body."""

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import msgspec
 
-from system.remoting.command import I32, I64
-from system.remoting.register_bodies import NAME_LENGTH_MAX, Name
-from system.remoting.requests import Fields
+from shaketable.system.remoting.command import I32, I64
+from shaketable.system.remoting.register_bodies import NAME_LENGTH_MAX, Name
+from shaketable.system.remoting.requests import Fields
 
 _ADDRESS = re.compile(r"[^\s:;,]{1,255}:[0-9]{1,5}")
 BrokerId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

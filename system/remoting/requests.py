@@ -10,8 +10,8 @@ from typing import Self
 
 import msgspec
 
-from system.remoting.codes import RequestCode
-from system.remoting.command import (
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.command import (
     I32,
     I64,
     ONEWAY_FLAG,
@@ -21,7 +21,7 @@ from system.remoting.command import (
     decode_command,
     encode_command,
 )
-from system.remoting.frame import Frame, SerializeType
+from shaketable.system.remoting.frame import Frame, SerializeType
 
 
 class Fields(msgspec.Struct, gc=False):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from system.remoting.command import (
+from shaketable.system.remoting.command import (
     RESPONSE_FLAG,
     VERSION,
     Command,
     decode_command,
     encode_command,
 )
-from system.remoting.frame import Frame, SerializeType
+from shaketable.system.remoting.frame import Frame, SerializeType
 
 _PREFIX = struct.Struct(">II")
 _JSON_TEMPLATE = (

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from system.remoting.command import I32, I64, CommandError
-from system.remoting.fastjson import dumps, loads
+from shaketable.system.remoting.command import I32, I64, CommandError
+from shaketable.system.remoting.fastjson import dumps, loads
 
 MASTER_ID = 0
 """The id of the broker, among those of one name, that takes messages."""

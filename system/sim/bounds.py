@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-from system.broker.broker import Broker
-from system.raft.core import RaftCore
-from system.sim.disk import SimDisk
-from system.sim.violation import Violated
+from shaketable.system.broker.broker import Broker
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.sim.violation import Violated
 
 HELD_MESSAGES_MAX = 256
 """Messages that wait for a write: one answer to a push for each leader met, and the votes asked

@@ -10,15 +10,15 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
-from system.raft.membership import Membership
-from system.sim.folder_copy import Folder
-from system.store.disk import read_file, replace_file
-from system.store.entry import ENTRY_MAGIC, HEADER, chain_crc, next_position
-from system.store.entry_builder import EntryBuilder
-from system.store.group_events import MEMBERSHIP_CHANNEL, encode_membership
-from system.store.snapshot_file import load_snapshot, save_snapshot
-from system.store.synced_mark import SLOT_BYTES, SyncedMark
+from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.sim.folder_copy import Folder
+from shaketable.system.store.disk import read_file, replace_file
+from shaketable.system.store.entry import ENTRY_MAGIC, HEADER, chain_crc, next_position
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.group_events import MEMBERSHIP_CHANNEL, encode_membership
+from shaketable.system.store.snapshot_file import load_snapshot, save_snapshot
+from shaketable.system.store.synced_mark import SLOT_BYTES, SyncedMark
 
 _MAGIC_AND_CRC = struct.Struct(">8sI")
 _CRC = struct.Struct(">I")

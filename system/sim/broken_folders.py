@@ -11,19 +11,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
-from system.sim import broken_files, broken_native
-from system.sim.disk import SimDisk
-from system.sim.draws import Stream
-from system.sim.folder_copy import Folder
-from system.sim.violation import Violated
-from system.store.commit_log import CommitLog, OutsideLog
-from system.store.disk import StoreError
-from system.store.entry import DamagedEntry, iter_messages, verify_batch
-from system.store.message import DamagedMessage, decode_message
+from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from shaketable.system.sim import broken_files, broken_native
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.sim.draws import Stream
+from shaketable.system.sim.folder_copy import Folder
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.commit_log import CommitLog, OutsideLog
+from shaketable.system.store.disk import StoreError
+from shaketable.system.store.entry import DamagedEntry, iter_messages, verify_batch
+from shaketable.system.store.message import DamagedMessage, decode_message
 
 if TYPE_CHECKING:
-    from system.sim.schedule import Settings
+    from shaketable.system.sim.schedule import Settings
 
 FLIPS = 24
 """How many bits of a batch are flipped, one at a time, half of them in its first header."""

@@ -12,16 +12,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from system.broker.broker_state import ranges_of
-from system.sim.clients import TOPIC_BYTES
-from system.sim.folder_copy import Folder
-from system.sim.violation import Violated
-from system.store.broker_checkpoint import CheckpointFiles
-from system.store.commit_log import CommitLog
-from system.store.disk import DiskFailed, StoreError, read_file, replace_file
-from system.store.hard_state import save_committed_index
-from system.store.key_file import HEADER_BYTES, Sizes
-from system.store.key_index import KeyIndex
+from shaketable.system.broker.broker_state import ranges_of
+from shaketable.system.sim.clients import TOPIC_BYTES
+from shaketable.system.sim.folder_copy import Folder
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.broker_checkpoint import CheckpointFiles
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.disk import DiskFailed, StoreError, read_file, replace_file
+from shaketable.system.store.hard_state import save_committed_index
+from shaketable.system.store.key_file import HEADER_BYTES, Sizes
+from shaketable.system.store.key_index import KeyIndex
 
 QUERIES = 0.3
 """How often the key index is queried, and not broken."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from system.sim.disk import Platter
-from system.sim.folder_copy import Folder
-from system.store.message import BORN_HOST_V6, STORE_HOST_V6
+from shaketable.system.sim.disk import Platter
+from shaketable.system.sim.folder_copy import Folder
+from shaketable.system.store.message import BORN_HOST_V6, STORE_HOST_V6
 
 Way = Callable[[Folder], bool]
 

@@ -12,11 +12,11 @@ from contextlib import suppress
 from copy import deepcopy
 from itertools import count
 
-from system.raft.batch import LogEnd
-from system.sim.disk import Platter, PowerLoss, SimDisk
-from system.sim.draws import Stream
-from system.sim.violation import Violated
-from system.store.disk import StoreError
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.sim.disk import Platter, PowerLoss, SimDisk
+from shaketable.system.sim.draws import Stream
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.disk import StoreError
 
 OPERATIONS_MAX = 24
 """So many changes of the disk are made at most before a start is interrupted."""

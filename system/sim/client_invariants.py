@@ -17,8 +17,8 @@ from typing import Final
 
 import trio
 
-import system
-from system.sim.violation import Violated
+from shaketable import system
+from shaketable.system.sim.violation import Violated
 
 SYSTEM: Final = Path(system.__path__[0])
 LIBRARIES: Final = (Path(sysconfig.get_path("stdlib")), Path(trio.__path__[0]))

@@ -12,18 +12,32 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from system.broker.pull import SUSPEND_FLAG
-from system.remoting.codes import RequestCode, outcome_of
-from system.remoting.command import Command
-from system.remoting.requests import PullMessage, QueueOffsetRequest, SendMessageV2, SendRequest
-from system.sim.history import APPEND, FAIL, MAX_OFFSET, OK, OPEN, PULL, UNKNOWN, Operation
-from system.sim.key_queries import properties_of
-from system.sim.schedule import Call, Settings
-from system.sim.violation import Violated
+from shaketable.system.broker.pull import SUSPEND_FLAG
+from shaketable.system.remoting.codes import RequestCode, outcome_of
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import (
+    PullMessage,
+    QueueOffsetRequest,
+    SendMessageV2,
+    SendRequest,
+)
+from shaketable.system.sim.history import (
+    APPEND,
+    FAIL,
+    MAX_OFFSET,
+    OK,
+    OPEN,
+    PULL,
+    UNKNOWN,
+    Operation,
+)
+from shaketable.system.sim.key_queries import properties_of
+from shaketable.system.sim.schedule import Call, Settings
+from shaketable.system.sim.violation import Violated
 
 if TYPE_CHECKING:
-    from system.sim.member import SimMember
-    from system.sim.world import World
+    from shaketable.system.sim.member import SimMember
+    from shaketable.system.sim.world import World
 
 TOPIC = "log"
 TOPIC_BYTES = TOPIC.encode()

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from system.sim.inode import Inode
-from system.store.disk import Buffer, DiskFailed, DiskFull
+from shaketable.system.sim.inode import Inode
+from shaketable.system.store.disk import Buffer, DiskFailed, DiskFull
 
 BLOCK_BYTES = 4096
 """The file system's unit of allotment."""

@@ -8,10 +8,17 @@ E16, E18.
 
 from __future__ import annotations
 
-from system.raft.core import RaftCore
-from system.raft.protocol import Message, PushResponse, Role, SaveState, VoteResponse, Write
-from system.sim.shadow import Shadow
-from system.sim.violation import Violated
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import (
+    Message,
+    PushResponse,
+    Role,
+    SaveState,
+    VoteResponse,
+    Write,
+)
+from shaketable.system.sim.shadow import Shadow
+from shaketable.system.sim.violation import Violated
 
 STALL_SLACK_MS = 500.0
 """A leader notices at a heartbeat that its disk has stalled."""

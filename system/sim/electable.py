@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from system.raft.batch import Batch
-from system.raft.core import RaftCore
-from system.raft.protocol import Role
-from system.sim.violation import Violated
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import Role
+from shaketable.system.sim.violation import Violated
 
 if TYPE_CHECKING:
-    from system.sim.member import SimMember
-    from system.sim.shadow import Shadow
+    from shaketable.system.sim.member import SimMember
+    from shaketable.system.sim.shadow import Shadow
 
 
 def check_not_overtaken(shadows: Iterable[Shadow], core: RaftCore, index: int, crc: int) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from system.node.data_files import DataFiles
-from system.sim.limits import broker_config
-from system.store.segment_files import OutsideLog
+from shaketable.system.node.data_files import DataFiles
+from shaketable.system.sim.limits import broker_config
+from shaketable.system.store.segment_files import OutsideLog
 
 if TYPE_CHECKING:
-    from system.sim.member import SimMember
+    from shaketable.system.sim.member import SimMember
 
 
 def tell_disk_usage(member: SimMember, root: str, data_files: DataFiles, older_by_ms: int) -> bool:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from system.raft.protocol import Role, RoleChange
-from system.sim.faults import (
+from shaketable.system.raft.protocol import Role, RoleChange
+from shaketable.system.sim.faults import (
     EVERYBODY,
     FOLLOWER,
     LEADER,
@@ -39,12 +39,12 @@ from system.sim.faults import (
     Wipe,
     expand_links,
 )
-from system.sim.file_damage import REBUILT
+from shaketable.system.sim.file_damage import REBUILT
 
 if TYPE_CHECKING:
-    from system.sim.member import SimMember
-    from system.sim.network import Link
-    from system.sim.world import World
+    from shaketable.system.sim.member import SimMember
+    from shaketable.system.sim.network import Link
+    from shaketable.system.sim.world import World
 
 MEMBERS_MAX = 7
 DISKS_MIN = 3

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from system.sim.draws import Draws, Stream
-from system.sim.fault_pairs import draw_beside, draw_first_strike, draw_return
-from system.sim.faults import (
+from shaketable.system.sim.draws import Draws, Stream
+from shaketable.system.sim.fault_pairs import draw_beside, draw_first_strike, draw_return
+from shaketable.system.sim.faults import (
     EVERYBODY,
     FOLLOWER,
     LEADER,

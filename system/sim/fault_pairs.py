@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from system.sim.faults import (
+from shaketable.system.sim.faults import (
     EVERYBODY,
     FOLLOWER,
     LEADER,
@@ -30,7 +30,7 @@ from system.sim.faults import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from system.sim.draws import Stream
+    from shaketable.system.sim.draws import Stream
 
 EXPIRES_BEHIND_A_BACK = 0.6
 """How often a node is away while files expire, so that it needs a snapshot."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from system.store.key_file import HEADER_BYTES
+from shaketable.system.store.key_file import HEADER_BYTES
 
 if TYPE_CHECKING:
-    from system.sim.disk import Platter
+    from shaketable.system.sim.disk import Platter
 
 MUST_BE_NOTICED = ("currterm", "snapshot", "syncedto", "syncedto_slot", "data")
 """A start may be refused; of a damaged `data` file and of one slot it need not be."""

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from system.raft.protocol import Write
-from system.sim.disk import PowerLoss
-from system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
-from system.store.disk import DiskFull, StoreError
-from system.store.log_writer import FLUSH_INTERVAL_MS, LogWriter
+from shaketable.system.raft.protocol import Write
+from shaketable.system.sim.disk import PowerLoss
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
+from shaketable.system.store.disk import DiskFull, StoreError
+from shaketable.system.store.log_writer import FLUSH_INTERVAL_MS, LogWriter
 
 if TYPE_CHECKING:
-    from system.sim.member import SimMember
+    from shaketable.system.sim.member import SimMember
 
 CHECKPOINT_PAUSE_MS = 100.0
 """The least time between two checkpoints, where the broker asks for them earlier."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from system.raft.batch import LogEnd
-from system.sim.disk import SimDisk
-from system.store.commit_log import CommitLog
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.store.commit_log import CommitLog
 
 if TYPE_CHECKING:
-    from system.sim.draws import Stream
-    from system.sim.schedule import Settings
+    from shaketable.system.sim.draws import Stream
+    from shaketable.system.sim.schedule import Settings
 
 
 class Folder:

@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from system.raft.protocol import Role
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.remoting.requests import MemberRequest
-from system.sim.clients import decode_reply
-from system.sim.violation import Violated
+from shaketable.system.raft.protocol import Role
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import MemberRequest
+from shaketable.system.sim.clients import decode_reply
+from shaketable.system.sim.violation import Violated
 
 if TYPE_CHECKING:
-    from system.raft.membership import Membership
-    from system.sim.member import SimMember
-    from system.sim.world import World
+    from shaketable.system.raft.membership import Membership
+    from shaketable.system.sim.member import SimMember
+    from shaketable.system.sim.world import World
 
 REFUSED_CONNECTION = -2
 """On this one it asks for what must be refused, and looks at the answers."""

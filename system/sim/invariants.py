@@ -11,10 +11,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from system.broker.expiry import DataFile, ExpiryConfig
-from system.raft.batch import ENTRY_HEADER_BYTES, Batch
-from system.raft.core import RaftCore
-from system.raft.protocol import (
+from shaketable.system.broker.expiry import DataFile, ExpiryConfig
+from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import (
     Append,
     Compact,
     Install,
@@ -24,16 +24,16 @@ from system.raft.protocol import (
     Truncate,
     Write,
 )
-from system.sim.counts import Counts
-from system.sim.disk import PowerLoss
-from system.sim.electable import check_caught_up, check_not_overtaken
-from system.sim.shadow import Shadow
-from system.sim.undisturbed import Hearing
-from system.sim.violation import Violated
-from system.store.commit_log import CommitLog
-from system.store.disk import DiskFailed
-from system.store.entry import chain_crc, iter_messages
-from system.store.hard_state import HardState
+from shaketable.system.sim.counts import Counts
+from shaketable.system.sim.disk import PowerLoss
+from shaketable.system.sim.electable import check_caught_up, check_not_overtaken
+from shaketable.system.sim.shadow import Shadow
+from shaketable.system.sim.undisturbed import Hearing
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.disk import DiskFailed
+from shaketable.system.store.entry import chain_crc, iter_messages
+from shaketable.system.store.hard_state import HardState
 
 _CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from
 _BODY_AT = 88

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from system.sim.draws import Draws, Stream
-from system.sim.violation import Violated
-from system.store.key_index import KeyIndex, has_key
-from system.store.message import decode_message
+from shaketable.system.sim.draws import Draws, Stream
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.key_index import KeyIndex, has_key
+from shaketable.system.store.message import decode_message
 
 if TYPE_CHECKING:
-    from system.sim.invariants import Queue
+    from shaketable.system.sim.invariants import Queue
 
 GROUPS = 13
 """So many keys are shared by many messages."""

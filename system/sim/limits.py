@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from system.broker.expiry import ExpiryConfig
-from system.broker.limits import BrokerConfig
-from system.raft.protocol import RaftConfig
+from shaketable.system.broker.expiry import ExpiryConfig
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.raft.protocol import RaftConfig
 
 if TYPE_CHECKING:
-    from system.sim.schedule import Settings
+    from shaketable.system.sim.schedule import Settings
 
 
 def broker_config(settings: Settings) -> BrokerConfig:

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from system.broker.broker import Broker
-from system.broker.broker_state import ranges_of
-from system.broker.log_format import Dispatch
-from system.broker.mode import DLEDGER
-from system.broker.native import native_dispatches, upgraded_snapshot
-from system.node.data_files import DataFiles
-from system.raft.batch import LogEnd
-from system.raft.core import RaftCore
-from system.raft.log_view import LogView
-from system.raft.membership import Membership
-from system.raft.protocol import (
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.broker_state import ranges_of
+from shaketable.system.broker.log_format import Dispatch
+from shaketable.system.broker.mode import DLEDGER
+from shaketable.system.broker.native import native_dispatches, upgraded_snapshot
+from shaketable.system.node.data_files import DataFiles
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import (
     LeadershipTransfer,
     Message,
     Role,
@@ -29,24 +29,24 @@ from system.raft.protocol import (
     Snapshot,
     VoteResponse,
 )
-from system.remoting.command import Command
-from system.remoting.requests import SendRequest
-from system.sim.bounds import check_answered, check_bounds, check_handles, check_transfer
-from system.sim.disk import SimDisk
-from system.sim.durable_words import check_campaign, check_said, check_stalled
-from system.sim.electable import check_nobody_has_a_lease
-from system.sim.expiry import tell_disk_usage
-from system.sim.flush import Flush
-from system.sim.group_operator import REFUSED_CONNECTION
-from system.sim.process_ends import check_start
-from system.sim.run_trace import describe, numbers_of
-from system.store.broker_checkpoint import CheckpointFiles
-from system.store.commit_log import CommitLog
-from system.store.key_file import Sizes
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import SendRequest
+from shaketable.system.sim.bounds import check_answered, check_bounds, check_handles, check_transfer
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.sim.durable_words import check_campaign, check_said, check_stalled
+from shaketable.system.sim.electable import check_nobody_has_a_lease
+from shaketable.system.sim.expiry import tell_disk_usage
+from shaketable.system.sim.flush import Flush
+from shaketable.system.sim.group_operator import REFUSED_CONNECTION
+from shaketable.system.sim.process_ends import check_start
+from shaketable.system.sim.run_trace import describe, numbers_of
+from shaketable.system.store.broker_checkpoint import CheckpointFiles
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.key_file import Sizes
 
 if TYPE_CHECKING:
-    from system.sim.shadow import Shadow
-    from system.sim.world import World
+    from shaketable.system.sim.shadow import Shadow
+    from shaketable.system.sim.world import World
 
 ROOT = "/store"
 NATIVE_FOLDER = f"{ROOT}/commitlog"

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from system.native.config import BrokerRole, NativeConfig
-from system.raft.protocol import Append, Compact, Install, Write
-from system.remoting.codes import ResponseCode
-from system.remoting.command import decode_command
-from system.remoting.frame import Frame
-from system.sim.violation import Violated
-from system.store.native_commit_log import NativeCommitLog
+from shaketable.system.native.config import BrokerRole, NativeConfig
+from shaketable.system.raft.protocol import Append, Compact, Install, Write
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.command import decode_command
+from shaketable.system.remoting.frame import Frame
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.native_commit_log import NativeCommitLog
 
 POSITION_HEX_DIGITS = 16
 """A message id ends with the message's position in the log (RocketMQ's MessageDecoder)."""

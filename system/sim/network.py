@@ -8,10 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from system.raft.protocol import Message
-from system.sim.draws import Draws
-from system.sim.event_heap import EventHeap
-from system.sim.faults import Cut, Duplicate, LinkFault, LossyLink, NarrowLink, Reorder, SlowLink
+from shaketable.system.raft.protocol import Message
+from shaketable.system.sim.draws import Draws
+from shaketable.system.sim.event_heap import EventHeap
+from shaketable.system.sim.faults import (
+    Cut,
+    Duplicate,
+    LinkFault,
+    LossyLink,
+    NarrowLink,
+    Reorder,
+    SlowLink,
+)
 
 Deliver = Callable[[str, str, Message], None]
 """Called with (from, to, message) when a message arrives."""

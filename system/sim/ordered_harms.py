@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from system.sim.disk import Platter, PowerLoss
-from system.store.disk import DiskFailed, DiskFull
+from shaketable.system.sim.disk import Platter, PowerLoss
+from shaketable.system.store.disk import DiskFailed, DiskFull
 
 KINDS: Final[Mapping[str, str]] = {
     "create": "write",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from system.client import ClientParts
-from system.mutants import HEALTHY, Mutant, PlantedBug, catalogue, load
+from shaketable.system.client import ClientParts
+from shaketable.system.mutants import HEALTHY, Mutant, PlantedBug, catalogue, load
 
 __all__ = [
     "HEALTHY",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from system.raft.batch import LogEnd
-from system.sim.violation import Violated
-from system.store.commit_log import CommitLog
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.commit_log import CommitLog
 
 
 def check_start(

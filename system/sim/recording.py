@@ -16,21 +16,29 @@ from typing import Any, get_args
 
 import msgspec
 
-from system import mutants
-from system.broker.broker import Broker
-from system.broker.effects import BrokerEffects
-from system.broker.expiry import DataFile
-from system.node.broker_start import BrokerStart, Readers, build_broker
-from system.node.recorder import INPUTS, digest_of, digest_of_checkpoint
-from system.node.recording_file import BadRecording, Record, read_records
-from system.raft.batch import Batch
-from system.raft.protocol import Append, Compact, Install, Message, SaveState, Truncate, Write
-from system.remoting.command import Command
-from system.remoting.requests import SendRequest
-from system.sim.run_trace import describe
-from system.store.broker_checkpoint import BrokerCheckpoint
-from system.store.consume_queue_files import Queue
-from system.store.disk import StoreError
+from shaketable.system import mutants
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.effects import BrokerEffects
+from shaketable.system.broker.expiry import DataFile
+from shaketable.system.node.broker_start import BrokerStart, Readers, build_broker
+from shaketable.system.node.recorder import INPUTS, digest_of, digest_of_checkpoint
+from shaketable.system.node.recording_file import BadRecording, Record, read_records
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.protocol import (
+    Append,
+    Compact,
+    Install,
+    Message,
+    SaveState,
+    Truncate,
+    Write,
+)
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import SendRequest
+from shaketable.system.sim.run_trace import describe
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
+from shaketable.system.store.consume_queue_files import Queue
+from shaketable.system.store.disk import StoreError
 
 _MESSAGES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from system.nameserver.registry import (
+from shaketable.system.nameserver.registry import (
     HEARTBEAT_TIMEOUT_MAX_MS,
     HEARTBEAT_TIMEOUT_MIN_MS,
     Connection,
@@ -19,7 +19,7 @@ from system.nameserver.registry import (
     RegistrationRefused,
     RouteRegistry,
 )
-from system.sim.violation import Violated
+from shaketable.system.sim.violation import Violated
 
 Report = Callable[[Violated], None]
 

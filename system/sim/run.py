@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from system.mutants import HEALTHY, Mutant
-from system.sim.counts import Counts
-from system.sim.history import Operation
-from system.sim.run_trace import Trace
-from system.sim.schedule import Options, Schedule, draw_schedule
-from system.sim.violation import Violation
-from system.sim.world import World
+from shaketable.system.mutants import HEALTHY, Mutant
+from shaketable.system.sim.counts import Counts
+from shaketable.system.sim.history import Operation
+from shaketable.system.sim.run_trace import Trace
+from shaketable.system.sim.schedule import Options, Schedule, draw_schedule
+from shaketable.system.sim.violation import Violation
+from shaketable.system.sim.world import World
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from system.sim.faults import AnyFault
-from system.sim.schedule import Call, Schedule
+from shaketable.system.sim.faults import AnyFault
+from shaketable.system.sim.schedule import Call, Schedule
 
 GRID_MS = 50
 _GRIDS = {

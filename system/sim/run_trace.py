@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 
-from system.raft.protocol import (
+from shaketable.system.raft.protocol import (
     LeadershipTransfer,
     Message,
     PushRequest,

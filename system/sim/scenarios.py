@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from system.sim.draws import Stream
-from system.sim.faults import (
+from shaketable.system.sim.draws import Stream
+from shaketable.system.sim.faults import (
     EVERYBODY,
     FOLLOWER,
     LEADER,

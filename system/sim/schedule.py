@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import msgspec
 
-from system.sim.draws import Draws, Stream
-from system.sim.fault_draws import LOSES_A_DISK, draw_faults
-from system.sim.faults import AnyFault
-from system.sim.scenarios import CHAINS, OFTEN, Group, draw_scenarios
-from system.sim.store_draws import draw_store_faults, draw_store_settings
+from shaketable.system.sim.draws import Draws, Stream
+from shaketable.system.sim.fault_draws import LOSES_A_DISK, draw_faults
+from shaketable.system.sim.faults import AnyFault
+from shaketable.system.sim.scenarios import CHAINS, OFTEN, Group, draw_scenarios
+from shaketable.system.sim.store_draws import draw_store_faults, draw_store_settings
 
 QUEUES_MAX = 4
 WAVE_MS = 1000

@@ -5,14 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from system.raft.batch import Batch
-from system.raft.core import RaftCore
-from system.raft.protocol import Write
-from system.sim.disk import PowerLoss
-from system.sim.undisturbed import Hearing
-from system.store.commit_log import CommitLog, OutsideLog
-from system.store.disk import DiskFailed
-from system.store.hard_state import HardState
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import Write
+from shaketable.system.sim.disk import PowerLoss
+from shaketable.system.sim.undisturbed import Hearing
+from shaketable.system.store.commit_log import CommitLog, OutsideLog
+from shaketable.system.store.disk import DiskFailed
+from shaketable.system.store.hard_state import HardState
 
 
 class Shadow:

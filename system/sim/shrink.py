@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from system.mutants import Mutant
-from system.sim.run import run_seed
-from system.sim.schedule import Schedule
-from system.sim.shrink_search import (
+from shaketable.system.mutants import Mutant
+from shaketable.system.sim.run import run_seed
+from shaketable.system.sim.schedule import Schedule
+from shaketable.system.sim.shrink_search import (
     Limits,
     NothingToShrink,
     Progress,
@@ -28,9 +28,9 @@ from system.sim.shrink_search import (
     TryRun,
     count_events,
 )
-from system.sim.shrink_steps import reduce_run
-from system.sim.simplest import StopSearch
-from system.sim.violation import Violation
+from shaketable.system.sim.shrink_steps import reduce_run
+from shaketable.system.sim.simplest import StopSearch
+from shaketable.system.sim.violation import Violation
 
 __all__ = [
     "BadShrunkFile",

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from system.sim.schedule import Schedule
-from system.sim.simplest import StopSearch
-from system.sim.violation import Violation
+from shaketable.system.sim.schedule import Schedule
+from shaketable.system.sim.simplest import StopSearch
+from shaketable.system.sim.violation import Violation
 
 TryRun = Callable[[Schedule], Violation | None]
 """Runs a schedule; the same one ends the same way, always."""

@@ -12,10 +12,10 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from system.sim.run_numbers import RunNumbers
-from system.sim.schedule import Call, Schedule, Settings
-from system.sim.shrink_search import Search, count_events
-from system.sim.simplest import simplest_flags, simplest_numbers
+from shaketable.system.sim.run_numbers import RunNumbers
+from shaketable.system.sim.schedule import Call, Schedule, Settings
+from shaketable.system.sim.shrink_search import Search, count_events
+from shaketable.system.sim.simplest import simplest_flags, simplest_numbers
 
 FLAGS_MAX = 40
 """As many faults and groups of calls as hypothesis is asked about at once."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import textwrap
 
-from system.sim.story_arrows import Arrow
-from system.sim.story_rows import Row, Rows
-from system.sim.story_words import sentence
-from system.sim.watch import Kind
+from shaketable.system.sim.story_arrows import Arrow
+from shaketable.system.sim.story_rows import Row, Rows
+from shaketable.system.sim.story_words import sentence
+from shaketable.system.sim.watch import Kind
 
 LEGEND = (
     "| up   # leads   : down   o something happens   * fsync   X crash   ! the violation\n"

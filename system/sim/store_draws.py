@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from system.sim.before.apache_log import SHAPES as APACHE_SHAPES
-from system.sim.fault_draws import GRID_MS, LOSES_A_DISK
-from system.sim.faults import AnyFault, DamageFile, RefusedChange, Stop
-from system.sim.file_damage import MUST_BE_NOTICED, REBUILT, WAYS
-from system.sim.native_messages import SHAPES
+from shaketable.system.sim.before.apache_log import SHAPES as APACHE_SHAPES
+from shaketable.system.sim.fault_draws import GRID_MS, LOSES_A_DISK
+from shaketable.system.sim.faults import AnyFault, DamageFile, RefusedChange, Stop
+from shaketable.system.sim.file_damage import MUST_BE_NOTICED, REBUILT, WAYS
+from shaketable.system.sim.native_messages import SHAPES
 
 if TYPE_CHECKING:
-    from system.sim.draws import Stream
-    from system.sim.schedule import Settings
+    from shaketable.system.sim.draws import Stream
+    from shaketable.system.sim.schedule import Settings
 
 STORE_KINDS = ("stop", "damage_file", "refused_change")
 _LEAST_MS = 2_000

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from system.mutants import Mutant, catalogue
-from system.sim.promises import Promise, promise_of
-from system.sim.schedule import Call, Schedule
-from system.sim.shrink import Shrunk, count_events, save
-from system.sim.spacetime import LEGEND, draw_text
-from system.sim.story_page import Facts, render_page
-from system.sim.story_rows import Rows, tell_rows
-from system.sim.violation import Violation
-from system.sim.watch import describe_fault, watch
+from shaketable.system.mutants import Mutant, catalogue
+from shaketable.system.sim.promises import Promise, promise_of
+from shaketable.system.sim.schedule import Call, Schedule
+from shaketable.system.sim.shrink import Shrunk, count_events, save
+from shaketable.system.sim.spacetime import LEGEND, draw_text
+from shaketable.system.sim.story_page import Facts, render_page
+from shaketable.system.sim.story_rows import Rows, tell_rows
+from shaketable.system.sim.violation import Violation
+from shaketable.system.sim.watch import describe_fault, watch
 
 TEXT_WIDTH = 120
 SHRUNK_FILE = "shrunk.json"

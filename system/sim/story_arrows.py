@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from system.raft.protocol import (
+from shaketable.system.raft.protocol import (
     LeadershipTransfer,
     PushRequest,
     PushResponse,
@@ -17,9 +17,9 @@ from system.raft.protocol import (
     VoteRequest,
     VoteResponse,
 )
-from system.sim.faults import AnyFault, Pause
-from system.sim.history import APPEND, OK, PULL
-from system.sim.watch import Kind, Sending, Watched, entries
+from shaketable.system.sim.faults import AnyFault, Pause
+from shaketable.system.sim.history import APPEND, OK, PULL
+from shaketable.system.sim.watch import Kind, Sending, Watched, entries
 
 ARROWS_MAX = 60
 _ENTRIES = "entries"

@@ -11,11 +11,11 @@ import textwrap
 from dataclasses import dataclass
 from html import escape
 
-from system.sim.spacetime import TEXT_WIDTH_MIN, follow_state
-from system.sim.story_arrows import Arrow
-from system.sim.story_rows import Row, Rows
-from system.sim.story_words import sentence
-from system.sim.watch import Kind
+from shaketable.system.sim.spacetime import TEXT_WIDTH_MIN, follow_state
+from shaketable.system.sim.story_arrows import Arrow
+from shaketable.system.sim.story_rows import Row, Rows
+from shaketable.system.sim.story_words import sentence
+from shaketable.system.sim.watch import Kind
 
 WIDTH = 1180
 LEFT = 92

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from system.sim.history import APPEND, OK, PULL, UNKNOWN, Operation
-from system.sim.story_arrows import Arrow, choose_arrows, client_lane, numbers
-from system.sim.watch import Happening, Kind, Watched
+from shaketable.system.sim.history import APPEND, OK, PULL, UNKNOWN, Operation
+from shaketable.system.sim.story_arrows import Arrow, choose_arrows, client_lane, numbers
+from shaketable.system.sim.watch import Happening, Kind, Watched
 
 ROWS_MAX = 80
 WORLD = ""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from system.sim.story_arrows import Arrow, in_series
-from system.sim.story_rows import WORLD, Row
-from system.sim.watch import Happening, Kind, entries
+from shaketable.system.sim.story_arrows import Arrow, in_series
+from shaketable.system.sim.story_rows import WORLD, Row
+from shaketable.system.sim.watch import Happening, Kind, entries
 
 
 def sentence(row: Row) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from system.native.ha import HAError, MasterConnection
-from system.sim.violation import Violated
+from shaketable.system.native.ha import HAError, MasterConnection
+from shaketable.system.sim.violation import Violated
 
 
 class OwedBytes:

@@ -7,8 +7,8 @@ rest on it); only a leader that hands over may ask to be disturbed (3.10).
 
 from __future__ import annotations
 
-from system.raft.core import RaftCore
-from system.raft.protocol import (
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import (
     Message,
     PushRequest,
     Role,
@@ -16,7 +16,7 @@ from system.raft.protocol import (
     VoteRequest,
     VoteResponse,
 )
-from system.sim.violation import Violated
+from shaketable.system.sim.violation import Violated
 
 Asked = tuple[str, int, bool]
 """Who asked for a vote, of which term, and whether it was a canvass."""

@@ -12,9 +12,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from system.mutants import HEALTHY, Mutant
-from system.raft.core import RaftCore
-from system.raft.protocol import (
+from shaketable.system.mutants import HEALTHY, Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import (
     Append,
     Compact,
     Install,
@@ -25,17 +25,17 @@ from system.raft.protocol import (
     Truncate,
     Write,
 )
-from system.sim.fault_actions import FaultActions
-from system.sim.faults import LEADER, AnyFault, LinkFault, NodeFault
-from system.sim.history import Operation
-from system.sim.invariants import Invariants
-from system.sim.network import Network
-from system.sim.run_trace import Trace
-from system.sim.schedule import Schedule
-from system.sim.shadow import Shadow
-from system.sim.violation import Violation
-from system.sim.world import World
-from system.store.commit_log import CommitLog
+from shaketable.system.sim.fault_actions import FaultActions
+from shaketable.system.sim.faults import LEADER, AnyFault, LinkFault, NodeFault
+from shaketable.system.sim.history import Operation
+from shaketable.system.sim.invariants import Invariants
+from shaketable.system.sim.network import Network
+from shaketable.system.sim.run_trace import Trace
+from shaketable.system.sim.schedule import Schedule
+from shaketable.system.sim.shadow import Shadow
+from shaketable.system.sim.violation import Violation
+from shaketable.system.sim.world import World
+from shaketable.system.store.commit_log import CommitLog
 
 _REQUESTS = re.compile(r"<- client (\d+) requests (\d+)\.\.(\d+)")
 

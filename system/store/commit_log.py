@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import ClassVar, Self
 
-from system.raft.batch import Batch, LogEnd
-from system.raft.membership import Membership
-from system.raft.protocol import Snapshot
-from system.store.disk import Disk, DiskFailed, DiskFull
-from system.store.entry import BLANK, BLANK_BYTES, BLANK_MAGIC
-from system.store.hard_state import (
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.store.disk import Disk, DiskFailed, DiskFull
+from shaketable.system.store.entry import BLANK, BLANK_BYTES, BLANK_MAGIC
+from shaketable.system.store.hard_state import (
     HardState,
     LogDamaged,
     load_committed_index,
@@ -26,13 +26,19 @@ from system.store.hard_state import (
     save_committed_index,
     save_hard_state,
 )
-from system.store.index_units import UNIT_BYTES, read_unit
-from system.store.log_entries import HALF_CUT, NotContiguous, check_append, read_batch, read_log_end
-from system.store.log_folder import LogFolder, begin_log_at, replace_log
-from system.store.native_log import NativeLog
-from system.store.recovery import LogScan, recover
-from system.store.segment_files import OutsideLog, SegmentFiles
-from system.store.snapshot_file import StoredSnapshot, save_snapshot
+from shaketable.system.store.index_units import UNIT_BYTES, read_unit
+from shaketable.system.store.log_entries import (
+    HALF_CUT,
+    NotContiguous,
+    check_append,
+    read_batch,
+    read_log_end,
+)
+from shaketable.system.store.log_folder import LogFolder, begin_log_at, replace_log
+from shaketable.system.store.native_log import NativeLog
+from shaketable.system.store.recovery import LogScan, recover
+from shaketable.system.store.segment_files import OutsideLog, SegmentFiles
+from shaketable.system.store.snapshot_file import StoredSnapshot, save_snapshot
 
 __all__ = ["CommitLog", "HardState", "LogDamaged", "NotContiguous", "OutsideLog"]
 

@@ -12,9 +12,9 @@ import hashlib
 import struct
 from collections.abc import Iterator
 
-from system.store.disk import Buffer, Disk, StoreError
-from system.store.open_files import OpenFiles
-from system.store.segment_files import NAME_DIGITS
+from shaketable.system.store.disk import Buffer, Disk, StoreError
+from shaketable.system.store.open_files import OpenFiles
+from shaketable.system.store.segment_files import NAME_DIGITS
 
 Queue = tuple[bytes, int]
 """Topic and queue id."""

@@ -14,11 +14,11 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-from system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
-from system.store.disk import StoreError
-from system.store.group_events import MEMBERSHIP_CHANNEL, MESSAGE_CHANNEL
-from system.store.message import BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6
-from system.store.message_properties import tags_code
+from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from shaketable.system.store.disk import StoreError
+from shaketable.system.store.group_events import MEMBERSHIP_CHANNEL, MESSAGE_CHANNEL
+from shaketable.system.store.message import BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6
+from shaketable.system.store.message_properties import tags_code
 
 ENTRY_MAGIC = 1
 BLANK_MAGIC = -1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 import zlib
 
-from system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
-from system.raft.membership import Membership
-from system.store.entry import (
+from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.store.entry import (
     BLANK_BYTES,
     CHAINED_BYTES,
     ENTRY_BYTES_MAX,
@@ -16,7 +16,7 @@ from system.store.entry import (
     EntryTooLarge,
     next_position,
 )
-from system.store.group_events import (
+from shaketable.system.store.group_events import (
     EVENT_TOPIC,
     MEMBERSHIP_CHANNEL,
     MEMBERSHIP_PROPERTIES,
@@ -24,7 +24,7 @@ from system.store.group_events import (
     MESSAGE_CHANNEL,
     encode_membership,
 )
-from system.store.message import (
+from shaketable.system.store.message import (
     BORN_HOST_V6,
     HEAD_FORMAT,
     PROPERTIES_BYTES_MAX,

@@ -15,10 +15,10 @@ import zlib
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-from system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
-from system.store.commit_log import CommitLog
-from system.store.disk import Disk, File, StoreError, read_file
-from system.store.entry import (
+from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.disk import Disk, File, StoreError, read_file
+from shaketable.system.store.entry import (
     BLANK,
     BLANK_BYTES,
     BLANK_MAGIC,
@@ -26,10 +26,10 @@ from system.store.entry import (
     HEADER,
     chain_crc,
 )
-from system.store.group_events import EVENT_TOPIC, MESSAGE_CHANNEL
-from system.store.hard_state import HardState
-from system.store.message import DamagedMessage, decode_message
-from system.store.segment_files import NAME_DIGITS
+from shaketable.system.store.group_events import EVENT_TOPIC, MESSAGE_CHANNEL
+from shaketable.system.store.hard_state import HardState
+from shaketable.system.store.message import DamagedMessage, decode_message
+from shaketable.system.store.segment_files import NAME_DIGITS
 
 BATCH_BYTES = 1 << 20
 SCAN_BYTES = 8 << 20

@@ -13,8 +13,8 @@ import struct
 
 import msgspec
 
-from system.raft.membership import Membership
-from system.store.disk import StoreError
+from shaketable.system.raft.membership import Membership
+from shaketable.system.store.disk import StoreError
 
 EVENT_TOPIC = b"RMQ_SYS_DLEDGER_EVENT"
 TERM_START_QUEUE = 0

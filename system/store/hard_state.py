@@ -12,7 +12,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from system.store.disk import Disk, StoreError, read_file, replace_file
+from shaketable.system.store.disk import Disk, StoreError, read_file, replace_file
 
 _NODE_ID = re.compile(r"[A-Za-z0-9_.-]+")
 _REMEDY = "restore this node from the group; it does not vote until then"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from system.store.segment_files import OutsideLog, SegmentFiles
+from shaketable.system.store.segment_files import OutsideLog, SegmentFiles
 
 UNIT = struct.Struct(">iqiqq")
 UNIT_BYTES = UNIT.size

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from system.store.disk import Disk, File
-from system.store.key_hashes import HashedKeys
+from shaketable.system.store.disk import Disk, File
+from shaketable.system.store.key_hashes import HashedKeys
 
 SLOTS = 5_000_000
 """maxHashSlotNum's default."""

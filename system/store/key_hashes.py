@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from system.store.message_properties import UNIQ_KEY, find_property, java_hash, keys_in
+from shaketable.system.store.message_properties import UNIQ_KEY, find_property, java_hash, keys_in
 
 KeyItem = tuple[bytes, bytes, int, int]
 """A message that may have keys: topic, properties, position in the log, store time in ms."""

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from system.store.disk import Disk, DiskFailed
-from system.store.key_file import (
+from shaketable.system.store.disk import Disk, DiskFailed
+from shaketable.system.store.key_file import (
     HEADER_BYTES,
     ITEM,
     ITEM_BYTES,
@@ -23,9 +23,9 @@ from system.store.key_file import (
     Sizes,
     has_header,
 )
-from system.store.key_hashes import HashedKeys, KeyItem, hashed_keys, key_hash
-from system.store.message_properties import keys_in
-from system.store.open_files import OpenFiles
+from shaketable.system.store.key_hashes import HashedKeys, KeyItem, hashed_keys, key_hash
+from shaketable.system.store.message_properties import keys_in
+from shaketable.system.store.open_files import OpenFiles
 
 OPEN_FILES_MAX = 16
 """Index files open for queries."""

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import struct
 
-from system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
-from system.store.disk import StoreError
-from system.store.entry import BLANK_BYTES, ENTRY_MAGIC
-from system.store.group_events import (
+from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from shaketable.system.store.disk import StoreError
+from shaketable.system.store.entry import BLANK_BYTES, ENTRY_MAGIC
+from shaketable.system.store.group_events import (
     MEMBERSHIP_CHANNEL,
     DamagedMembership,
     memberships_in,
 )
-from system.store.index_units import UNIT, UNIT_MAGIC, read_unit
-from system.store.segment_files import OutsideLog, SegmentFiles
+from shaketable.system.store.index_units import UNIT, UNIT_MAGIC, read_unit
+from shaketable.system.store.segment_files import OutsideLog, SegmentFiles
 
 _ENTRY_FIELDS = struct.Struct(">iiqq8xi").unpack_from  # magic, size, index, term, channel
 _CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from

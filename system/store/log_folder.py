@@ -9,19 +9,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from system.raft.batch import LogEnd
-from system.raft.protocol import Snapshot
-from system.store.disk import Disk, StoreError
-from system.store.hard_state import (
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.store.disk import Disk, StoreError
+from shaketable.system.store.hard_state import (
     HardState,
     LogDamaged,
     load_hard_state,
     save_hard_state,
 )
-from system.store.native_log import NativeLog, remove_native_log, upgrade_native_log
-from system.store.segment_files import SegmentFiles
-from system.store.snapshot_file import StoredSnapshot, load_snapshot, path_of, save_snapshot
-from system.store.synced_mark import SyncedMark
+from shaketable.system.store.native_log import NativeLog, remove_native_log, upgrade_native_log
+from shaketable.system.store.segment_files import SegmentFiles
+from shaketable.system.store.snapshot_file import (
+    StoredSnapshot,
+    load_snapshot,
+    path_of,
+    save_snapshot,
+)
+from shaketable.system.store.synced_mark import SyncedMark
 
 
 @dataclass(frozen=True, slots=True)

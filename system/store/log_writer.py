@@ -12,9 +12,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal, Protocol
 
-from system.raft.batch import Batch, LogEnd
-from system.raft.protocol import Append, Compact, Install, SaveState, Snapshot, Truncate, Write
-from system.store.disk import DiskFull
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.protocol import (
+    Append,
+    Compact,
+    Install,
+    SaveState,
+    Snapshot,
+    Truncate,
+    Write,
+)
+from shaketable.system.store.disk import DiskFull
 
 AckPolicy = Literal["fsync", "page-cache"]
 """When entries count as written.

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from system.store.disk import StoreError
+from shaketable.system.store.disk import StoreError
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477

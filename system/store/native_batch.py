@@ -11,10 +11,10 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-from system.raft.batch import Batch, LogEnd
-from system.store.disk import Buffer
-from system.store.entry import ENTRY_BYTES_MAX
-from system.store.message import (
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.store.disk import Buffer
+from shaketable.system.store.entry import ENTRY_BYTES_MAX
+from shaketable.system.store.message import (
     BORN_HOST_V6,
     HEAD,
     MAGIC_V1,
@@ -22,8 +22,8 @@ from system.store.message import (
     STORE_HOST_V6,
     DamagedMessage,
 )
-from system.store.message_properties import tags_code
-from system.store.native_log import BLANK, BLANK_BYTES, BLANK_MAGIC
+from shaketable.system.store.message_properties import tags_code
+from shaketable.system.store.native_log import BLANK, BLANK_BYTES, BLANK_MAGIC
 
 TERM = 0
 """A native log knows no terms: all of it is of this one."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 import struct
 import zlib
 
-from system.raft.batch import Batch, LogEnd
-from system.raft.membership import Membership
-from system.store.entry import EntryTooLarge
-from system.store.message import (
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.store.entry import EntryTooLarge
+from shaketable.system.store.message import (
     BORN_HOST_V6,
     HEAD_FORMAT,
     PROPERTIES_BYTES_MAX,
@@ -20,8 +20,8 @@ from system.store.message import (
     magic_of,
     topic_and_properties,
 )
-from system.store.native_batch import MESSAGE_BYTES_MAX, blank, native_batch, native_end
-from system.store.native_log import BLANK_BYTES
+from shaketable.system.store.native_batch import MESSAGE_BYTES_MAX, blank, native_batch, native_end
+from shaketable.system.store.native_log import BLANK_BYTES
 
 _HEAD = struct.Struct(">" + HEAD_FORMAT)
 _HOSTS_ARE_V4 = ~(BORN_HOST_V6 | STORE_HOST_V6)

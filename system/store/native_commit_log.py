@@ -18,22 +18,22 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Self
 
-from system.raft.batch import Batch, LogEnd
-from system.raft.protocol import Snapshot
-from system.store.broker_checkpoint import STORE_CHECKPOINT_BYTES
-from system.store.disk import Disk, DiskFailed, DiskFull, StoreError
-from system.store.hard_state import mark_running, mark_stopped
-from system.store.log_entries import NotContiguous
-from system.store.message import DamagedMessage
-from system.store.native_batch import (
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.store.broker_checkpoint import STORE_CHECKPOINT_BYTES
+from shaketable.system.store.disk import Disk, DiskFailed, DiskFull, StoreError
+from shaketable.system.store.hard_state import mark_running, mark_stopped
+from shaketable.system.store.log_entries import NotContiguous
+from shaketable.system.store.message import DamagedMessage
+from shaketable.system.store.native_batch import (
     NativeBatch,
     native_batch,
     native_end,
     verified_size,
     whole_bytes,
 )
-from system.store.native_log import SCAN_BYTES
-from system.store.segment_files import NAME_DIGITS, OutsideLog, SegmentFiles
+from shaketable.system.store.native_log import SCAN_BYTES
+from shaketable.system.store.segment_files import NAME_DIGITS, OutsideLog, SegmentFiles
 
 FILES_LOOKED_AT = 3
 """So many of the last files recovery always looks at, after a crash (RocketMQ's number)."""

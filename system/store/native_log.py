@@ -12,15 +12,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from system.store.disk import Disk, StoreError
-from system.store.message import (
+from shaketable.system.store.disk import Disk, StoreError
+from shaketable.system.store.message import (
     MAGIC_V1,
     MAGIC_V2,
     DamagedMessage,
     Message,
     decode_message,
 )
-from system.store.segment_files import NAME_DIGITS, OutsideLog, SegmentFiles
+from shaketable.system.store.segment_files import NAME_DIGITS, OutsideLog, SegmentFiles
 
 BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 BLANK = struct.Struct(">ii")

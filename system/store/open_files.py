@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from system.store.disk import Buffer, Disk, File
+from shaketable.system.store.disk import Buffer, Disk, File
 
 
 class OpenFiles:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from system.raft.batch import ENTRY_HEADER_BYTES, LogEnd
-from system.raft.membership import Membership
-from system.store.entry import (
+from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.store.entry import (
     BLANK,
     BLANK_BYTES,
     BLANK_MAGIC,
@@ -20,11 +20,15 @@ from system.store.entry import (
     DamagedEntry,
     verify_entry,
 )
-from system.store.group_events import MEMBERSHIP_CHANNEL, DamagedMembership, membership_of
-from system.store.hard_state import LogDamaged
-from system.store.index_units import UNIT_BYTES, IndexRebuilder
-from system.store.segment_files import SegmentFiles
-from system.store.synced_mark import Mark, SyncedMark
+from shaketable.system.store.group_events import (
+    MEMBERSHIP_CHANNEL,
+    DamagedMembership,
+    membership_of,
+)
+from shaketable.system.store.hard_state import LogDamaged
+from shaketable.system.store.index_units import UNIT_BYTES, IndexRebuilder
+from shaketable.system.store.segment_files import SegmentFiles
+from shaketable.system.store.synced_mark import Mark, SyncedMark
 
 SCAN_BYTES = 8 << 20
 """Bytes read at once: more than the largest entry."""

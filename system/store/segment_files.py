@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from system.store.disk import Buffer, Disk, File, StoreError
+from shaketable.system.store.disk import Buffer, Disk, File, StoreError
 
 NAME_DIGITS = 20
 _CHUNK_BYTES = 1 << 20

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from system.raft.batch import LogEnd
-from system.raft.membership import Membership
-from system.raft.protocol import Snapshot
-from system.store.disk import Disk, read_file, replace_file
-from system.store.hard_state import LogDamaged
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.store.disk import Disk, read_file, replace_file
+from shaketable.system.store.hard_state import LogDamaged
 
 _HEAD = struct.Struct(">8sI")  # magic, CRC-32 of all that follows
 _MAGIC = b"snapshot"

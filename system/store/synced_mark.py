@@ -12,9 +12,9 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import Self
 
-from system.raft.batch import LogEnd
-from system.store.disk import Disk, File, replace_file
-from system.store.hard_state import LogDamaged
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.store.disk import Disk, File, replace_file
+from shaketable.system.store.hard_state import LogDamaged
 
 SLOT_BYTES = 4096
 _MAGIC = b"syncedto"

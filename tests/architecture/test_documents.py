@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.terminal.commands import app
+from shaketable.harness.terminal.commands import app
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = (

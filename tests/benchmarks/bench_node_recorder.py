@@ -10,17 +10,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from system import mutants
-from system.broker.broker import Broker
-from system.broker.limits import BrokerConfig
-from system.node.broker_start import BrokerStart, Readers, build_broker
-from system.node.recorder import Recorder
-from system.raft.batch import Batch, LogEnd
-from system.raft.membership import Membership
-from system.raft.protocol import RaftConfig
-from system.remoting.requests import SendMessageV2, SendRequest
-from system.sim.recording import replay
-from system.store.consume_queue_files import Queue
+from shaketable.system import mutants
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.node.broker_start import BrokerStart, Readers, build_broker
+from shaketable.system.node.recorder import Recorder
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import RaftConfig
+from shaketable.system.remoting.requests import SendMessageV2, SendRequest
+from shaketable.system.sim.recording import replay
+from shaketable.system.store.consume_queue_files import Queue
 
 TURNS = 4_000
 REQUESTS_A_TURN = 10

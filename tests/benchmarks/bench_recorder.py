@@ -6,8 +6,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness.history.recorder import Recorder
-from harness.history.segments import read_segment
+from shaketable.harness.history.recorder import Recorder
+from shaketable.harness.history.segments import read_segment
 
 OPERATIONS = 100_000
 GOAL_HZ = 20_000

@@ -22,13 +22,13 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from checkers.engine.job import CheckJob, SegmentedReader
-from checkers.engine.spark import SparkEngine
-from checkers.logs.committed_prefix import CommittedPrefix
-from checkers.logs.durability import Durability
-from harness.history.schema import OPERATIONS
-from harness.plugins import CheckContext, Promises
-from harness.targets.dledger_files import log_segments, read_entries, read_segment
+from shaketable.checkers.engine.job import CheckJob, SegmentedReader
+from shaketable.checkers.engine.spark import SparkEngine
+from shaketable.checkers.logs.committed_prefix import CommittedPrefix
+from shaketable.checkers.logs.durability import Durability
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import CheckContext, Promises
+from shaketable.harness.targets.dledger_files import log_segments, read_entries, read_segment
 from tests.support.dledger_bulk import Bulk
 from tests.support.process_memory import Usage
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from harness import discovery
+from shaketable.harness import discovery
 from tests.support.model_fuzz import DisagreementError, compare
 from tests.support.random_objects import OBJECTS
 

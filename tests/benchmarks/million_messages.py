@@ -23,7 +23,7 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from system.client.connection import OutcomeUnknownError, RefusedError
+from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
 from tests.benchmarks.load.memory_plot import Sample, draw
 from tests.benchmarks.load.systems import DEFAULT_SIZES, NODES
 from tests.support.node_group import NodeGroup

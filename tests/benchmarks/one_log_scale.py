@@ -20,13 +20,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkers.engine.job import CheckJob
-from checkers.engine.local import run_local
-from checkers.engine.spark import SparkEngine
-from checkers.logs.linearizable_log import PLUGIN
-from harness.history.operation_files import KEYS_IN_FOOTER, OPERATIONS_PER_FILE_MAX, FileKeys
-from harness.history.schema import OPERATIONS
-from harness.plugins import CheckContext, Promises
+from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.engine.local import run_local
+from shaketable.checkers.engine.spark import SparkEngine
+from shaketable.checkers.logs.linearizable_log import PLUGIN
+from shaketable.harness.history.operation_files import (
+    KEYS_IN_FOOTER,
+    OPERATIONS_PER_FILE_MAX,
+    FileKeys,
+)
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import CheckContext, Promises
 from tests.support.process_memory import Usage
 
 KEY = "bench/0"

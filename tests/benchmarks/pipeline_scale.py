@@ -18,15 +18,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkers.engine.job import CheckJob
-from checkers.engine.local import run_local
-from checkers.engine.spark import SparkEngine
-from checkers.linearizability.linearizable import Linearizable
-from checkers.models import cas_register
-from harness.history.export import export, export_events
-from harness.history.run_folder import RunFolder
-from harness.plugins import CheckContext, Promises
-from harness.verdict import Outcome, Verdict
+from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.engine.local import run_local
+from shaketable.checkers.engine.spark import SparkEngine
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.checkers.models import cas_register
+from shaketable.harness.history.export import export, export_events
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.plugins import CheckContext, Promises
+from shaketable.harness.verdict import Outcome, Verdict
 from tests.support.large_segments import write_segments
 from tests.support.process_memory import Usage
 

@@ -18,12 +18,12 @@ import time
 from pathlib import Path
 from random import Random
 
-from harness.history.export import export
-from harness.history.recorder import Recorder
-from harness.history.run_folder import RunFolder
-from reports.run_page import html
-from reports.run_page.chosen_operations import choose
-from reports.run_page.view import build_view
+from shaketable.harness.history.export import export
+from shaketable.harness.history.recorder import Recorder
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.reports.run_page import html
+from shaketable.reports.run_page.chosen_operations import choose
+from shaketable.reports.run_page.view import build_view
 from tests.support.chromium import driven
 
 PAGE_BYTES_MAX = 5_000_000

@@ -33,7 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 import synthetic_histories as made  # noqa: E402
 
-from harness.history.foreign.read import read_history  # noqa: E402
+from shaketable.harness.history.foreign.read import read_history  # noqa: E402
 
 SECONDS_MAX = 40
 BYTES_MAX = 7_000_000_000
@@ -174,9 +174,9 @@ def _short(verdicts: list[str]) -> str:
 
 def judge(model_name: str, files: list[str], repeat: int) -> None:
     """Judge files and print what came out, as JSON. Runs in a fresh process."""
-    from checkers.search.budget import Limits  # noqa: PLC0415
-    from checkers.search.driver import search  # noqa: PLC0415
-    from checkers.special.choice import decide  # noqa: PLC0415
+    from shaketable.checkers.search.budget import Limits  # noqa: PLC0415
+    from shaketable.checkers.search.driver import search  # noqa: PLC0415
+    from shaketable.checkers.special.choice import decide  # noqa: PLC0415
 
     model = _model(model_name)
 
@@ -219,7 +219,7 @@ def judge(model_name: str, files: list[str], repeat: int) -> None:
 def _model(name: str) -> object:
     import importlib  # noqa: PLC0415
 
-    return importlib.import_module("checkers.models." + name.replace("-", "_")).PLUGIN
+    return importlib.import_module("shaketable.checkers.models." + name.replace("-", "_")).PLUGIN
 
 
 def _warm_up(model: str) -> Iterator[pa.Table]:

@@ -27,7 +27,7 @@ from pathlib import Path
 import coverage
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("system.raft", "system.store")
+PACKAGES = ("shaketable.system.raft", "shaketable.system.store")
 REASONS = Path(__file__).with_name("not_reached.toml")
 GOAL_PERCENT = 95.0
 
@@ -61,7 +61,9 @@ def collect(folder: Path, seeds: int, node_seeds: int, jobs: int) -> coverage.Co
             part = f"{world},{1 + job},{jobs},{count + 1},{folder}/.coverage.{world}.{job}"
             command = [sys.executable, __file__, "--part", part]
             running.append(
-                subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+                subprocess.Popen(
+                    command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}
+                )
             )
     codes = [process.wait() for process in running]  # each of them is waited for
     if any(codes):
@@ -78,7 +80,9 @@ def run_part(world: str, seeds: range, data_file: str) -> int:
     """Run some seeds under measurement."""
     measured = coverage.Coverage(data_file=data_file, branch=True, source_pkgs=[*PACKAGES])
     measured.start()
-    module = "system.sim.run" if world == "core" else "system.sim.trio_world.run"
+    module = (
+        "shaketable.system.sim.run" if world == "core" else "shaketable.system.sim.trio_world.run"
+    )
     run_seed = importlib.import_module(module).run_seed  # under measurement, so not before
     code = 0
     for seed in seeds:

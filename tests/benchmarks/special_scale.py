@@ -15,10 +15,10 @@ import time
 
 import pyarrow as pa
 
-from checkers.linearizability.linearizable import Linearizable
-from harness import discovery
-from harness.plugins import CheckContext, Promises
-from harness.verdict import Outcome
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.harness import discovery
+from shaketable.harness.plugins import CheckContext, Promises
+from shaketable.harness.verdict import Outcome
 from tests.support import synthetic_histories as made
 
 OBJECTS = {

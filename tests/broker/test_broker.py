@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from system.broker.broker import Broker, BrokerEffects
-from system.broker.limits import BrokerConfig
-from system.raft.batch import Batch, LogEnd
-from system.raft.core import RaftCore
-from system.raft.log_view import LogView
-from system.raft.protocol import (
+from shaketable.system.broker.broker import Broker, BrokerEffects
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.protocol import (
     Append,
     PushRequest,
     PushResponse,
@@ -17,17 +17,17 @@ from system.raft.protocol import (
     SaveState,
     VoteResponse,
 )
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import ONEWAY_FLAG, Command, decode_command, encode_command
-from system.remoting.frame import Frame, FrameBuffer
-from system.remoting.requests import (
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import ONEWAY_FLAG, Command, decode_command, encode_command
+from shaketable.system.remoting.frame import Frame, FrameBuffer
+from shaketable.system.remoting.requests import (
     PullMessage,
     QueueOffsetRequest,
     SendMessageV2,
     decode_request,
 )
-from system.store.entry_builder import EntryBuilder
-from system.store.message import walk_messages
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.message import walk_messages
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 

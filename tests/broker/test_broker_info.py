@@ -6,10 +6,10 @@ import pytest
 from broker_group import HOST, BrokerGroup, Member, send
 from group_requests import commit, heartbeat
 
-from system.broker.limits import BrokerConfig
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.remoting.fastjson import loads
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.fastjson import loads
 
 
 def asked(member: Member, code: RequestCode) -> Command:

@@ -15,23 +15,23 @@ from broker_group import (
     send,
 )
 
-from system.broker.limits import BrokerConfig
-from system.node import wire
-from system.raft.batch import LogEnd
-from system.raft.membership import Membership
-from system.raft.membership_change import MEMBERS_MAX, AddLearner, changed
-from system.raft.protocol import (
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.node import wire
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.membership_change import MEMBERS_MAX, AddLearner, changed
+from shaketable.system.raft.protocol import (
     MembershipError,
     RaftConfig,
     Role,
     Snapshot,
     SnapshotRequest,
 )
-from system.remoting.codes import RequestCode, ResponseCode, outcome_of
-from system.remoting.command import Command
-from system.remoting.frame import HEADER_BYTES_MAX
-from system.store.group_events import decode_membership
-from system.store.message import walk_messages
+from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.frame import HEADER_BYTES_MAX
+from shaketable.system.store.group_events import decode_membership
+from shaketable.system.store.message import walk_messages
 
 ADD, REMOVE, TRANSFER = (
     RequestCode.ADD_MEMBER,

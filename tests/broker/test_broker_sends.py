@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from broker_group import FILE_BYTES, HOST, BrokerGroup, about, max_offset, pull, send
 
-from system.broker.limits import BrokerConfig
-from system.raft.protocol import PushRequest, RaftConfig
-from system.remoting.batch_body import BatchMessage, decode_batch, encode_batch
-from system.remoting.codes import RequestCode, ResponseCode, outcome_of
-from system.remoting.command import ONEWAY_FLAG, Command, CommandError
-from system.remoting.requests import SendMessageV2
-from system.store.message import offset_message_id, walk_messages
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.raft.protocol import PushRequest, RaftConfig
+from shaketable.system.remoting.batch_body import BatchMessage, decode_batch, encode_batch
+from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
+from shaketable.system.remoting.command import ONEWAY_FLAG, Command, CommandError
+from shaketable.system.remoting.requests import SendMessageV2
+from shaketable.system.store.message import offset_message_id, walk_messages
 
 BIG_FILES = BrokerConfig(data_file_bytes=1 << 20, store_host=HOST)
 

@@ -19,15 +19,15 @@ from broker_group import (
     send,
 )
 
-from system.broker.broker import Broker
-from system.broker.broker_state import decode_state
-from system.broker.expiry import DataFile, ExpiryConfig, new_begin
-from system.broker.limits import BrokerConfig
-from system.raft.batch import LogEnd
-from system.raft.protocol import RaftConfig, SnapshotRequest
-from system.remoting.codes import RequestCode, ResponseCode
-from system.store.broker_checkpoint import BrokerCheckpoint
-from system.store.message import walk_messages
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.broker_state import decode_state
+from shaketable.system.broker.expiry import DataFile, ExpiryConfig, new_begin
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.protocol import RaftConfig, SnapshotRequest
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
+from shaketable.system.store.message import walk_messages
 
 RESERVED_MS = 1000
 

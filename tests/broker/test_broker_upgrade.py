@@ -6,9 +6,9 @@ import struct
 
 from broker_group import FILE_BYTES, BrokerGroup, Member, about, max_offset, min_offset, pull, send
 
-from system.broker.expiry import DataFile
-from system.remoting.codes import RequestCode, ResponseCode
-from system.store.message import Message, encode_message, walk_messages
+from shaketable.system.broker.expiry import DataFile
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.store.message import Message, encode_message, walk_messages
 
 FIRST_FILE = 3 * FILE_BYTES
 """Files in front of it have expired, and with them the first messages of queue 0."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from broker_group import HOST, BrokerGroup, Member, max_offset, send
 
-from system.broker.limits import BrokerConfig
-from system.mutants import load
-from system.raft.protocol import RaftConfig
-from system.remoting.codes import RequestCode, ResponseCode, outcome_of
-from system.remoting.command import ONEWAY_FLAG, Command
-from system.remoting.requests import ExpectedOffset, SendMessageV2
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.mutants import load
+from shaketable.system.raft.protocol import RaftConfig
+from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
+from shaketable.system.remoting.command import ONEWAY_FLAG, Command
+from shaketable.system.remoting.requests import ExpectedOffset, SendMessageV2
 
 MOVED = ResponseCode.QUEUE_END_MOVED
 

@@ -10,13 +10,13 @@ from unittest.mock import patch
 
 from checkpoint_life import FOLDER, ROOT, T0_MS, Life, Log, Node
 
-from system.broker.broker_state import BrokerState, encode_state, ranges_of
-from system.raft.batch import LogEnd
-from system.sim.disk import SimDisk
-from system.store import broker_checkpoint
-from system.store.broker_checkpoint import CheckpointFiles
-from system.store.disk import DiskFailed, DiskFull, StoreError, replace_file
-from system.store.key_file import Sizes
+from shaketable.system.broker.broker_state import BrokerState, encode_state, ranges_of
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.store import broker_checkpoint
+from shaketable.system.store.broker_checkpoint import CheckpointFiles
+from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError, replace_file
+from shaketable.system.store.key_file import Sizes
 
 
 def saved_life() -> Life:

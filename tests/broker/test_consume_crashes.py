@@ -16,14 +16,14 @@ from checkpoint_life import Life, Node, crash_at_all, crash_points
 from hypothesis import given
 from hypothesis import strategies as st
 
-from system.broker.consume_queue import ConsumeQueues
-from system.sim.disk import PowerLoss
-from system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
-from system.store.consume_queue_files import ConsumeQueueFiles
-from system.store.disk import StoreError
-from system.store.key_file import KeyFileWriter
-from system.store.key_index import KeyIndex
-from system.store.open_files import OpenFiles
+from shaketable.system.broker.consume_queue import ConsumeQueues
+from shaketable.system.sim.disk import PowerLoss
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
+from shaketable.system.store.consume_queue_files import ConsumeQueueFiles
+from shaketable.system.store.disk import StoreError
+from shaketable.system.store.key_file import KeyFileWriter
+from shaketable.system.store.key_index import KeyIndex
+from shaketable.system.store.open_files import OpenFiles
 
 
 def test_a_crash_at_every_operation_loses_nothing() -> None:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from system.raft.batch import ENTRY_HEADER_BYTES, LogEnd
-from system.store.entry import HEADER, iter_dispatches
-from system.store.entry_builder import EntryBuilder
-from system.store.message import Message, encode_message
-from system.store.message_properties import find_property, java_hash, keys_in, tags_code
+from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, LogEnd
+from shaketable.system.store.entry import HEADER, iter_dispatches
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.message import Message, encode_message
+from shaketable.system.store.message_properties import find_property, java_hash, keys_in, tags_code
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from system.sim.disk import Platter, SimDisk
-from system.store.consume_queue_files import ConsumeQueueFiles, DamagedUnits, topic_folder
+from shaketable.system.sim.disk import Platter, SimDisk
+from shaketable.system.store.consume_queue_files import (
+    ConsumeQueueFiles,
+    DamagedUnits,
+    topic_folder,
+)
 
 QUEUE = (b"orders", 3)
 FOLDER = "/store/consumequeue/orders/3"

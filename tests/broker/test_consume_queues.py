@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from system.broker.broker_state import (
+from shaketable.system.broker.broker_state import (
     BrokerState,
     DamagedBrokerState,
     decode_state,
@@ -16,8 +16,8 @@ from system.broker.broker_state import (
     ranges_of,
     snapshot_ranges,
 )
-from system.broker.consume_queue import UNIT_BYTES, ConsumeQueues, Queue
-from system.raft.protocol import InvariantError
+from shaketable.system.broker.consume_queue import UNIT_BYTES, ConsumeQueues, Queue
+from shaketable.system.raft.protocol import InvariantError
 
 ORDERS = (b"orders", 0)
 PAYMENTS = (b"payments", 1)

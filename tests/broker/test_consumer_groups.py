@@ -7,10 +7,15 @@ import pytest
 from broker_group import BrokerGroup, Member
 from group_requests import consumer_list, heartbeat, unregister
 
-from system.broker import consumer_groups
-from system.broker.consumer_groups import Client, ConsumerGroups, Consumption, Subscription
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import ONEWAY_FLAG, Command
+from shaketable.system.broker import consumer_groups
+from shaketable.system.broker.consumer_groups import (
+    Client,
+    ConsumerGroups,
+    Consumption,
+    Subscription,
+)
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import ONEWAY_FLAG, Command
 
 A, B, C = 11, 12, 13
 NOTICE = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from system.broker.delay_levels import (
+from shaketable.system.broker.delay_levels import (
     DEFAULT_LEVELS_MS,
     DELAY_MARK,
     DELIVERED_MARK,
@@ -18,8 +18,8 @@ from system.broker.delay_levels import (
     scheduled,
     undelayed,
 )
-from system.remoting.command import CommandError
-from system.store.message_properties import find_property
+from shaketable.system.remoting.command import CommandError
+from shaketable.system.store.message_properties import find_property
 
 NAMES = ("TAGS", "KEYS", "DELAY", "FROM_DELAY", "REAL_TOPIC", "REAL_QID", "MYDELAY")
 WORDS = st.text("ab12:", max_size=4)

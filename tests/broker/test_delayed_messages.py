@@ -10,16 +10,16 @@ from broker_group import FILE_BYTES, HOST, WALL_MS, BrokerGroup, Member, send
 from consumer_requests import pull_of, send_with
 from group_requests import commit
 
-from system.broker.broker_state import decode_state
-from system.broker.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
-from system.broker.limits import BrokerConfig
-from system.raft.protocol import RaftConfig
-from system.remoting.batch_body import BatchMessage, encode_batch
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.remoting.requests import SendMessageV2
-from system.store.message import Message, encode_message, walk_messages
-from system.store.message_properties import find_property
+from shaketable.system.broker.broker_state import decode_state
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.raft.protocol import RaftConfig
+from shaketable.system.remoting.batch_body import BatchMessage, encode_batch
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import SendMessageV2
+from shaketable.system.store.message import Message, encode_message, walk_messages
+from shaketable.system.store.message_properties import find_property
 
 CONFIG = BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST, delay_levels_ms=(1000, 5000))
 SCHEDULE = SCHEDULE_TOPIC.decode()

@@ -10,19 +10,19 @@ from group_requests import commit, committed, delete_topic, query
 from hypothesis import given
 from hypothesis import strategies as st
 
-from system.broker import offset_commits
-from system.broker.broker_state import BrokerState, DamagedBrokerState
-from system.broker.broker_tables import BrokerTables
-from system.broker.consume_queue import Ranges
-from system.broker.event_log import EventLog
-from system.broker.expiry import DataFile, ExpiryConfig
-from system.broker.group_offsets import OffsetTable
-from system.broker.limits import BrokerConfig
-from system.broker.offset_commits import bodies_of
-from system.raft.protocol import PushResponse, Role
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.remoting.requests import PullMessage
+from shaketable.system.broker import offset_commits
+from shaketable.system.broker.broker_state import BrokerState, DamagedBrokerState
+from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.broker.consume_queue import Ranges
+from shaketable.system.broker.event_log import EventLog
+from shaketable.system.broker.expiry import DataFile, ExpiryConfig
+from shaketable.system.broker.group_offsets import OffsetTable
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.offset_commits import bodies_of
+from shaketable.system.raft.protocol import PushResponse, Role
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import PullMessage
 
 RESERVED_MS = 1000
 EVENTS = b"RMQ_SYS_DLEDGER_EVENT"

@@ -9,11 +9,11 @@ from broker_group import FILE_BYTES, HOST, BrokerGroup, Member, min_offset, pull
 from consumer_requests import HOLD_MS, pull_of, send_with
 from group_requests import create_topic
 
-from system.broker.expiry import DataFile, ExpiryConfig
-from system.broker.limits import BrokerConfig
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.store.message import walk_messages
+from shaketable.system.broker.expiry import DataFile, ExpiryConfig
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.store.message import walk_messages
 
 CONFIG = BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST)
 CONSUMER = 5

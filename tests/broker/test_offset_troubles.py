@@ -13,17 +13,17 @@ import pytest
 from broker_group import FILE_BYTES, HOST, BrokerGroup, Member, about, send
 from group_requests import commit, create_topic, query
 
-from system.broker.broker_state import BrokerState
-from system.broker.broker_tables import BrokerTables
-from system.broker.consume_queue import Ranges
-from system.broker.event_log import EventLog
-from system.broker.expiry import DataFile, ExpiryConfig
-from system.broker.group_offsets import OffsetTable
-from system.broker.limits import BrokerConfig
-from system.raft.batch import LogEnd
-from system.raft.protocol import Role
-from system.remoting.codes import RequestCode
-from system.remoting.command import Command
+from shaketable.system.broker.broker_state import BrokerState
+from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.broker.consume_queue import Ranges
+from shaketable.system.broker.event_log import EventLog
+from shaketable.system.broker.expiry import DataFile, ExpiryConfig
+from shaketable.system.broker.group_offsets import OffsetTable
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.protocol import Role
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.command import Command
 
 RESERVED_MS = 1000
 STEPS = 60

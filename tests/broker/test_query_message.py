@@ -10,17 +10,17 @@ from consumer_requests import by_key, earliest, offset_at, send_with, view
 from hypothesis import given
 from hypothesis import strategies as st
 
-from system.broker.consume_queue import ConsumeQueues
-from system.broker.limits import BrokerConfig
-from system.broker.queries import offset_by_time
-from system.broker.stored_messages import message_at
-from system.raft.batch import Batch, LogEnd
-from system.raft.log_view import LogView
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.store.entry import iter_dispatches
-from system.store.entry_builder import EntryBuilder
-from system.store.message import walk_messages
+from shaketable.system.broker.consume_queue import ConsumeQueues
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.queries import offset_by_time
+from shaketable.system.broker.stored_messages import message_at
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.log_view import LogView
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.store.entry import iter_dispatches
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.message import walk_messages
 
 CONFIG = BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST, key_items_max=1000)
 

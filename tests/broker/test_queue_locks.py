@@ -9,11 +9,11 @@ from group_requests import lock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from system.broker.limits import BrokerConfig
-from system.broker.queue_locks import LEASE_MS, LockedQueue, QueueLocks
-from system.raft.protocol import PushResponse
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.queue_locks import LEASE_MS, LockedQueue, QueueLocks
+from shaketable.system.raft.protocol import PushResponse
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
 

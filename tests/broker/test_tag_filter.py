@@ -9,13 +9,13 @@ import pytest
 from broker_group import FILE_BYTES, HOST, BrokerGroup, send
 from consumer_requests import pull_of, send_with
 
-from system.broker.limits import BrokerConfig
-from system.broker.pull import SLAVE_BROKER_ID
-from system.broker.tag_filter import TAGS_MAX, SubscriptionError, tag_filter
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.remoting.requests import PullMessage
-from system.store.message import walk_messages
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.pull import SLAVE_BROKER_ID
+from shaketable.system.broker.tag_filter import TAGS_MAX, SubscriptionError, tag_filter
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import PullMessage
+from shaketable.system.store.message import walk_messages
 
 CONFIG = BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST)
 

@@ -5,17 +5,22 @@ from __future__ import annotations
 import msgspec
 from broker_group import BrokerGroup, Member
 
-from system.broker.broker_state import BrokerState
-from system.broker.broker_tables import BrokerTables
-from system.broker.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
-from system.broker.group_offsets import key_of
-from system.broker.limits import BrokerConfig
-from system.broker.taken_over import bodies_of, is_done
-from system.broker.topics import TopicConfig, TopicEvent
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.remoting.requests import QueryConsumerOffset
-from system.store.group_events import EVENT_TOPIC, OFFSET_QUEUE, TAKEN_OVER_QUEUE, TOPIC_QUEUE
+from shaketable.system.broker.broker_state import BrokerState
+from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
+from shaketable.system.broker.group_offsets import key_of
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.taken_over import bodies_of, is_done
+from shaketable.system.broker.topics import TopicConfig, TopicEvent
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import QueryConsumerOffset
+from shaketable.system.store.group_events import (
+    EVENT_TOPIC,
+    OFFSET_QUEUE,
+    TAKEN_OVER_QUEUE,
+    TOPIC_QUEUE,
+)
 
 BYTES_MAX = 400
 DELIVERY_KEY = key_of(DELIVERY_GROUP, SCHEDULE_TOPIC.decode())

@@ -7,13 +7,13 @@ import pytest
 from broker_group import HOST, BrokerGroup, Member, pull, send
 from group_requests import commit, create_topic, delete_topic
 
-from system.broker.broker_state import DamagedBrokerState
-from system.broker.limits import BrokerConfig
-from system.broker.topics import SCHEDULE_TOPIC, TopicConfig, TopicTable
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.remoting.fastjson import loads
-from system.remoting.requests import SendMessageV2
+from shaketable.system.broker.broker_state import DamagedBrokerState
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.topics import SCHEDULE_TOPIC, TopicConfig, TopicTable
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.fastjson import loads
+from shaketable.system.remoting.requests import SendMessageV2
 
 
 def config(**limits: object) -> BrokerConfig:

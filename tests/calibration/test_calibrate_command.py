@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli
+from shaketable.harness import cli
 
 SAMPLE = "ack-before-quorum,ack-before-fsync,double-vote"
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def calibrate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-P", "-m", "harness.cli", "calibrate", *arguments]
+    argv = [sys.executable, "-P", "-m", "shaketable", "calibrate", *arguments]
     return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
 
 

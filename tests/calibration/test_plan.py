@@ -10,12 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import discovery
-from harness.abilities import PlantedBug
-from harness.calibration import hunting
-from harness.calibration.hunting import attempts, hunt_down
-from harness.calibration.plan import CLEAN, METHODS, SEED_STRIDE, Effort, make_plan, planted_bugs
-from harness.verdict import ExitCode
+from shaketable.harness import discovery
+from shaketable.harness.abilities import PlantedBug
+from shaketable.harness.calibration import hunting
+from shaketable.harness.calibration.hunting import attempts, hunt_down
+from shaketable.harness.calibration.plan import (
+    CLEAN,
+    METHODS,
+    SEED_STRIDE,
+    Effort,
+    make_plan,
+    planted_bugs,
+)
+from shaketable.harness.verdict import ExitCode
 
 BUG = PlantedBug(name="lost-vote", family="consensus", targets=("dledger",), breaks="votes")
 

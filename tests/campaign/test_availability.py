@@ -9,13 +9,13 @@ from random import Random
 import pytest
 from fake_target import FakeTarget
 
-from harness import availability, discovery
-from harness.campaign import Campaign
-from harness.errors import HarnessError, UsageError
-from harness.faults.kill import Kill
-from harness.plugins import Json
-from harness.schedule import schedule
-from harness.scripts import Step
+from shaketable.harness import availability, discovery
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.faults.kill import Kill
+from shaketable.harness.plugins import Json
+from shaketable.harness.schedule import schedule
+from shaketable.harness.scripts import Step
 
 ALL = ("kill", "partition", "pause", "transfer")
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness import availability, built_in, discovery
-from harness.campaign import Campaign, load, resolve
-from harness.errors import UsageError
-from harness.promises import FAMILIES, OURS
-from harness.schedule import schedule
-from harness.words import family_of
+from shaketable.harness import availability, built_in, discovery
+from shaketable.harness.campaign import Campaign, load, resolve
+from shaketable.harness.errors import UsageError
+from shaketable.harness.promises import FAMILIES, OURS
+from shaketable.harness.schedule import schedule
+from shaketable.harness.words import family_of
 
 NAMES = built_in.names(built_in.CAMPAIGNS)
 WORLDS = ("process", "netns", "sim")
@@ -89,7 +89,7 @@ def test_a_plan_that_cannot_be_is_refused_before_a_folder_is_made(
 ) -> None:
     (tmp_path / "c.toml").write_text(text)
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "harness.cli", "run", "c.toml"],
+        [sys.executable, "-P", "-m", "shaketable", "run", "c.toml"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import campaign as campaigns
-from harness import discovery
-from harness.campaign import (
+from shaketable.harness import campaign as campaigns
+from shaketable.harness import discovery
+from shaketable.harness.campaign import (
     BUILT_IN,
     DEFAULT_FAULTS,
     Campaign,
@@ -21,9 +21,9 @@ from harness.campaign import (
     parse_faults,
     to_toml,
 )
-from harness.errors import UsageError
-from harness.repeat import repeat_command
-from harness.scripts import Step
+from shaketable.harness.errors import UsageError
+from shaketable.harness.repeat import repeat_command
+from shaketable.harness.scripts import Step
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 FLOATS = st.floats(0, 1e9)

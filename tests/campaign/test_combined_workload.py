@@ -6,14 +6,14 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from harness import discovery
-from harness.campaign import Campaign, resolve
-from harness.clients import topics_of
-from harness.generators import play
-from harness.generators.workload import final_generator_of, generator_of
-from harness.plugins import Answer
+from shaketable.harness import discovery
+from shaketable.harness.campaign import Campaign, resolve
+from shaketable.harness.clients import topics_of
+from shaketable.harness.generators import play
+from shaketable.harness.generators.workload import final_generator_of, generator_of
+from shaketable.harness.plugins import Answer
+from shaketable.workloads.combined import GENERAL_CHECKERS, topic_of
 from tests.support.anomaly_histories import ROOT, judge, parse
-from workloads.combined import GENERAL_CHECKERS, topic_of
 
 COMBINED = [discovery.get("workloads", name) for name in ("combined", "combined-queues")]
 OPTIONS = {"queues": 4, "key_skew": 0.0, "clients_per_key": 0}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import discovery
-from harness.errors import HarnessError, UsageError
-from workloads import log, message_queue
+from shaketable.harness import discovery
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.workloads import log, message_queue
 
 WORKLOAD = '''
 """A workload from elsewhere.

@@ -8,14 +8,14 @@ from random import Random
 import msgspec
 import pytest
 
-from harness import availability, discovery
-from harness.campaign import Campaign, loads, resolve, to_toml
-from harness.errors import UsageError
-from harness.scenarios.cast import Cast, check_name, roles_of
-from harness.scenarios.catalog import SCENARIOS, Setting, span_s
-from harness.schedule import Planned, schedule
-from harness.scripts import Step
-from system.sim.scenarios import SCENARIOS as SIMULATED
+from shaketable.harness import availability, discovery
+from shaketable.harness.campaign import Campaign, loads, resolve, to_toml
+from shaketable.harness.errors import UsageError
+from shaketable.harness.scenarios.cast import Cast, check_name, roles_of
+from shaketable.harness.scenarios.catalog import SCENARIOS, Setting, span_s
+from shaketable.harness.schedule import Planned, schedule
+from shaketable.harness.scripts import Step
+from shaketable.system.sim.scenarios import SCENARIOS as SIMULATED
 
 EVERY_FAULT = tuple(sorted({name for each in SCENARIOS.values() for name in each.faults}))
 CAMPAIGN = Campaign(seed="7", time_limit_s=300.0, faults=EVERY_FAULT, world="sim", workload="queue")

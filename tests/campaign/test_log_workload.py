@@ -8,9 +8,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import UsageError
-from harness.plugins import Operation
-from workloads.log import FINAL_READS, TAIL_REACH, LogWorkload, aim_before_end
+from shaketable.harness.errors import UsageError
+from shaketable.harness.plugins import Operation
+from shaketable.workloads.log import FINAL_READS, TAIL_REACH, LogWorkload, aim_before_end
 
 CLIENTS = 5
 WORKLOAD = LogWorkload(3)

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import trio
 
-from harness import discovery
-from harness.campaign import check_clients
-from harness.errors import DefiniteError, UsageError
-from harness.generators import Due, play
-from harness.groups import Polled
-from harness.plugins import Answer, Operation, TargetClient, Workload
-from workloads.counter import CounterWorkload
-from workloads.offsets import OffsetsWorkload
-from workloads.register import LogRegisters, RegisterWorkload
-from workloads.set import CLIENTS_A_SET, OPERATIONS_A_SET, SetWorkload, key_of
+from shaketable.harness import discovery
+from shaketable.harness.campaign import check_clients
+from shaketable.harness.errors import DefiniteError, UsageError
+from shaketable.harness.generators import Due, play
+from shaketable.harness.groups import Polled
+from shaketable.harness.plugins import Answer, Operation, TargetClient, Workload
+from shaketable.workloads.counter import CounterWorkload
+from shaketable.workloads.offsets import OffsetsWorkload
+from shaketable.workloads.register import LogRegisters, RegisterWorkload
+from shaketable.workloads.set import CLIENTS_A_SET, OPERATIONS_A_SET, SetWorkload, key_of
 
 PAGE = 3
 NAMES = ("register", "set", "counter", "offsets")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from harness import discovery
-from harness.promises import FAMILIES, OURS, in_families
-from harness.words import ROLLBACK, family_of
-from reports.run_page.promised import promised
+from shaketable.harness import discovery
+from shaketable.harness.promises import FAMILIES, OURS, in_families
+from shaketable.harness.words import ROLLBACK, family_of
+from shaketable.reports.run_page.promised import promised
 
 
 def test_the_families_of_our_faults_are_what_these_say_of_themselves() -> None:

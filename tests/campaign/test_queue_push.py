@@ -8,13 +8,13 @@ import pytest
 import trio
 import trio.testing
 
-from harness.errors import DefiniteError, HarnessError, UsageError
-from harness.groups import Handed, dead_key, retry_key
-from harness.plugins import Operation
-from workloads.queue_consumer import TOPIC
-from workloads.queue_push import PATIENCE_S, SHORT_S, QueuePush
-from workloads.queue_push_ordered import QueuePushOrdered
-from workloads.queue_retries import TIMES_MAX
+from shaketable.harness.errors import DefiniteError, HarnessError, UsageError
+from shaketable.harness.groups import Handed, dead_key, retry_key
+from shaketable.harness.plugins import Operation
+from shaketable.workloads.queue_consumer import TOPIC
+from shaketable.workloads.queue_push import PATIENCE_S, SHORT_S, QueuePush
+from shaketable.workloads.queue_push_ordered import QueuePushOrdered
+from shaketable.workloads.queue_retries import TIMES_MAX
 
 STEP = Operation("handle", TOPIC, aim=0.5)
 LEAVE, LEAVE_AT_ONCE = (Operation("unsubscribe", TOPIC, aim=aim) for aim in (0.1, 0.9))

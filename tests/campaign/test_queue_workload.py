@@ -10,22 +10,22 @@ import pytest
 import trio
 import trio.testing
 
-from harness.clients import ALL_SPAN
-from harness.errors import DefiniteError, HarnessError, UsageError
-from harness.groups import GroupClient, Polled
-from harness.plugins import Answer, Operation
-from workloads.everything_clients import EverythingClients
-from workloads.key_questions import FINAL_RANGES_MAX
-from workloads.message_queue import TOPIC, QueueWorkload
-from workloads.misrequests import Unasked
-from workloads.queue_batches import QueueBatches
-from workloads.queue_delays import QueueDelays
-from workloads.queue_held import QueueHeld
-from workloads.queue_keys import QueueKeys
-from workloads.queue_offsets import QueueOffsets
-from workloads.queue_operators import QueueOperators
-from workloads.queue_ordered import QueueOrdered
-from workloads.queue_shape import DELAYS_MS, HOLD_S, KEY_NUMBERS
+from shaketable.harness.clients import ALL_SPAN
+from shaketable.harness.errors import DefiniteError, HarnessError, UsageError
+from shaketable.harness.groups import GroupClient, Polled
+from shaketable.harness.plugins import Answer, Operation
+from shaketable.workloads.everything_clients import EverythingClients
+from shaketable.workloads.key_questions import FINAL_RANGES_MAX
+from shaketable.workloads.message_queue import TOPIC, QueueWorkload
+from shaketable.workloads.misrequests import Unasked
+from shaketable.workloads.queue_batches import QueueBatches
+from shaketable.workloads.queue_delays import QueueDelays
+from shaketable.workloads.queue_held import QueueHeld
+from shaketable.workloads.queue_keys import QueueKeys
+from shaketable.workloads.queue_offsets import QueueOffsets
+from shaketable.workloads.queue_operators import QueueOperators
+from shaketable.workloads.queue_ordered import QueueOrdered
+from shaketable.workloads.queue_shape import DELAYS_MS, HOLD_S, KEY_NUMBERS
 
 WORKLOAD = QueueWorkload(2)
 POLL = Operation("poll", TOPIC, aim=0.5)

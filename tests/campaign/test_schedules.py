@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.campaign import Campaign, loads
-from harness.discovery import find
-from harness.draw import draw, new_seed
-from harness.errors import HarnessError, UsageError
-from harness.limits import FAULT_DURATION_MIN_S
-from harness.schedule import decode_schedule, encode_schedule, schedule
-from workloads.log import LogWorkload
+from shaketable.harness.campaign import Campaign, loads
+from shaketable.harness.discovery import find
+from shaketable.harness.draw import draw, new_seed
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.limits import FAULT_DURATION_MIN_S
+from shaketable.harness.schedule import decode_schedule, encode_schedule, schedule
+from shaketable.workloads.log import LogWorkload
 
 
 class FakeFault:
@@ -69,11 +69,11 @@ def test_fresh_seeds_differ() -> None:
 
 PRINT_DRAWS = """
 import itertools, json
-from harness.campaign import Campaign
-from harness.discovery import find
-from harness.draw import draw
-from harness.schedule import encode_schedule, schedule
-from workloads.log import LogWorkload
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.discovery import find
+from shaketable.harness.draw import draw
+from shaketable.harness.schedule import encode_schedule, schedule
+from shaketable.workloads.log import LogWorkload
 faults = find("faults")
 everything = Campaign(seed="s\\u00e4", nodes=5, faults=tuple(faults), time_limit_s=600)
 planned = schedule(everything, faults)

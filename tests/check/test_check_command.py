@@ -16,11 +16,11 @@ import pytest
 from check_shell import Shell
 from hard_queue import hard_queue
 
-from checkers.linearizability.linearizable import Linearizable
-from harness import checking, cli
-from harness.history.foreign import read_history, source
-from harness.terminal import check as check_terminal
-from harness.terminal.check import bytes_of
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.harness import checking, cli
+from shaketable.harness.history.foreign import read_history, source
+from shaketable.harness.terminal import check as check_terminal
+from shaketable.harness.terminal.check import bytes_of
 
 VALID_EDN = """[{:process 0, :type :invoke, :f :write, :value 3}
  {:process 0, :type :ok, :f :write, :value 3}
@@ -299,7 +299,7 @@ def test_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_exit_code_stands_though_nobody_reads_on(tmp_path: Path, text: str, code: int) -> None:
     path = tmp_path / "h.edn"
     path.write_text(text)
-    command = [sys.executable, "-P", "-m", "harness.cli", "check", str(path)]
+    command = [sys.executable, "-P", "-m", "shaketable", "check", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.close()
@@ -315,7 +315,7 @@ def test_spark_says_the_same(shell: Shell) -> None:
     path = shell.write("h.edn", INVALID_EDN)
     told = []
     for engine in ("local", "spark"):
-        command = [sys.executable, "-P", "-m", "harness.cli", "check", str(path),
+        command = [sys.executable, "-P", "-m", "shaketable", "check", str(path),
                    "--model", "cas-register", "--engine", engine, "--json", "-"]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
         assert done.returncode == 1, done.stderr

@@ -17,13 +17,13 @@ import pytest
 from check_shell import Shell
 from hard_queue import hard_queue
 
-from checkers.engine.job import CheckJob
-from harness import checking
-from harness.gating.reading import read
-from harness.terminal import check as check_terminal
-from harness.verdict import Verdict
-from reports.gating.decide import decide
-from reports.gating.policy import Policy
+from shaketable.checkers.engine.job import CheckJob
+from shaketable.harness import checking
+from shaketable.harness.gating.reading import read
+from shaketable.harness.terminal import check as check_terminal
+from shaketable.harness.verdict import Verdict
+from shaketable.reports.gating.decide import decide
+from shaketable.reports.gating.policy import Policy
 
 VALID = """0 :invoke :write 3
 0 :ok :write 3
@@ -46,7 +46,7 @@ def shell(
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "harness.cli", *arguments]
+    return [sys.executable, "-P", "-m", "shaketable", *arguments]
 
 
 def test_one_that_cannot_be_read_takes_nothing_from_the_others(shell: Shell) -> None:

@@ -7,11 +7,11 @@ import re
 import pytest
 from check_samples import anomalies, checked, hostile, invalid, long_history, undecided
 
-from checkers.api import check
-from harness.verdict import Outcome, Verdict
-from reports.check_page.failing_picture import lay_out
-from reports.check_page.model import failing_part
-from reports.check_page.page import render_page
+from shaketable.checkers.api import check
+from shaketable.harness.verdict import Outcome, Verdict
+from shaketable.reports.check_page.failing_picture import lay_out
+from shaketable.reports.check_page.model import failing_part
+from shaketable.reports.check_page.page import render_page
 
 BYTES_MAX = 1_000_000
 

@@ -12,9 +12,9 @@ from chromium import complaints, driven, load, needs_chromium, requests_elsewher
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from checkers.api import check
-from reports.check_page.model import CheckedHistory
-from reports.check_page.page import render_page
+from shaketable.checkers.api import check
+from shaketable.reports.check_page.model import CheckedHistory
+from shaketable.reports.check_page.page import render_page
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from check_samples import WITH_PLUGIN
 
-from harness import cli
+from shaketable.harness import cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "checking.md"
 BLOCKS = re.findall(r"^```(\S+)(?: (\S+))?\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)

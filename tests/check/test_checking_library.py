@@ -8,7 +8,7 @@ import pytest
 from check_samples import stale_read
 from hard_queue import hard_queue
 
-from checkers.api import (
+from shaketable.checkers.api import (
     Event,
     NotLinearizableError,
     Operation,
@@ -17,8 +17,8 @@ from checkers.api import (
     check,
     to_operations,
 )
-from checkers.linearizability.model_choice import model_names, named, recognise_model
-from harness.errors import UsageError
+from shaketable.checkers.linearizability.model_choice import model_names, named, recognise_model
+from shaketable.harness.errors import UsageError
 
 
 def test_events_operations_tables_and_paths_are_histories(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.verdict import Finding, Outcome, Verdict
-from reports.check_page.circle import (
+from shaketable.harness.verdict import Finding, Outcome, Verdict
+from shaketable.reports.check_page.circle import (
     EDGES_TOLD_MAX,
     LINKS_MAX,
     NODE_HEIGHT,
@@ -17,8 +17,8 @@ from reports.check_page.circle import (
     Circle,
     circle_of,
 )
-from reports.check_page.model import CheckedHistory
-from reports.check_page.page import render_page
+from shaketable.reports.check_page.model import CheckedHistory
+from shaketable.reports.check_page.page import render_page
 
 KINDS = ("ww", "wr", "rw", "process", "realtime")
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 
-from checkers.api import Operation, Outcome, check, to_operations
-from harness.errors import UsageError
-from harness.testing.objects import OBJECTS, Answer, Asked, Choose
-from harness.testing.strategies import histories, models, perturbed_histories
+from shaketable.checkers.api import Operation, Outcome, check, to_operations
+from shaketable.harness.errors import UsageError
+from shaketable.harness.testing.objects import OBJECTS, Answer, Asked, Choose
+from shaketable.harness.testing.strategies import histories, models, perturbed_histories
 
 CALM = settings(
     max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from harness.history.foreign import edn
+from shaketable.harness.history.foreign import edn
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from check_samples import checked, invalid, long_history, undecided
 
-from checkers.api import check
-from harness.history.foreign import read_history
-from harness.history.foreign.faults import Faults, FaultSpan
-from reports.check_page.failing_picture import lay_out
-from reports.check_page.model import FailingPart, PartOperation, failing_part
-from reports.check_page.page import render_page
+from shaketable.checkers.api import check
+from shaketable.harness.history.foreign import read_history
+from shaketable.harness.history.foreign.faults import Faults, FaultSpan
+from shaketable.reports.check_page.failing_picture import lay_out
+from shaketable.reports.check_page.model import FailingPart, PartOperation, failing_part
+from shaketable.reports.check_page.page import render_page
 
 ACTS = [  # f, begun, done
     ("start-partition", 10, 12), ("kill", 20, 21), ("start", 30, 31), ("stop-partition", 40, 42),
@@ -139,7 +139,7 @@ def test_an_order_that_was_cut_or_not_decided_is_not_called_the_longest() -> Non
 
 
 def test_a_rule_that_tried_no_order_claims_none() -> None:
-    from checkers.api import Operation  # noqa: PLC0415
+    from shaketable.checkers.api import Operation  # noqa: PLC0415
 
     rows = [Operation(0, "append", 10 * n, 10 * n + 5, input=n, offset=n) for n in range(4)]
     rows.append(Operation(1, "read", 100, 110, output=99, offset=1))
@@ -156,7 +156,7 @@ def test_signs_that_turn_the_text_behind_them_are_replaced() -> None:
         {"process": 0, "type": t, "f": f, "value": "x" if f == "read" and t == "ok" else v}
         for f, t, v in events
     ]
-    from checkers.api import Event  # noqa: PLC0415
+    from shaketable.checkers.api import Event  # noqa: PLC0415
 
     verdict = check([Event(**line) for line in lines], "register")
     page = render_page([checked(verdict)])

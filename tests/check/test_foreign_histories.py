@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.errors import UsageError
-from harness.history.foreign import History, jepsen, read_history
-from harness.history.schema import OPERATIONS
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.foreign import History, jepsen, read_history
+from shaketable.harness.history.schema import OPERATIONS
 
 EVENTS = [
     # process, type, f, value

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from check_samples import WITH_PLUGIN
 
-from checkers.api import NotLinearizableError, Outcome
-from harness.errors import DefiniteError
-from harness.testing.recorder import HistoryRecorder
+from shaketable.checkers.api import NotLinearizableError, Outcome
+from shaketable.harness.errors import DefiniteError
+from shaketable.harness.testing.recorder import HistoryRecorder
 
 pytest_plugins = ("pytester",)
 
@@ -100,13 +100,15 @@ def test_the_fixtures_work_in_somebody_elses_tests(pytester: pytest.Pytester) ->
 
 def test_the_plug_in_is_an_entry_point() -> None:
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert '[project.entry-points.pytest11]\nshaketable = "harness.testing.pytest_plugin"' in text
+    plugin = 'shaketable = "shaketable.harness.testing.pytest_plugin"'
+    assert f"[project.entry-points.pytest11]\n{plugin}" in text
 
 
 def test_the_plug_in_imports_nothing_heavy() -> None:
     program = (
-        "import sys, pytest, harness.testing.pytest_plugin;"
-        "print([m for m in ('pyarrow', 'numpy', 'numba', 'pyspark', 'hypothesis', 'checkers')"
+        "import sys, pytest, shaketable.harness.testing.pytest_plugin;"
+        "print([m for m in ('pyarrow', 'numpy', 'numba', 'pyspark', 'hypothesis',"
+        " 'shaketable.checkers')"
         " if m in sys.modules])"
     )
     done = subprocess.run(

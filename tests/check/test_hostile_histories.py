@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from check_shell import Shell
 
-from harness.errors import UsageError
-from harness.history.foreign import jepsen, read_history
-from harness.history.foreign.edn import EdnError, parse
-from harness.history.foreign.source import open_source
-from harness.history.schema import OPERATIONS
-from harness.terminal import check as check_terminal
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.foreign import jepsen, read_history
+from shaketable.harness.history.foreign.edn import EdnError, parse
+from shaketable.harness.history.foreign.source import open_source
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.terminal import check as check_terminal
 
 EDN = """[{:process 0, :type :invoke, :f :write, :value 3}
  {:process 0, :type :ok, :f :write, :value 3}
@@ -163,7 +163,7 @@ def test_numbers_of_edn_keep_their_worth() -> None:
 def test_a_long_text_takes_no_more_memory_than_some_copies_of_it() -> None:
     program = """
 import resource
-from harness.history.foreign.edn import parse
+from shaketable.harness.history.foreign.edn import parse
 resource.setrlimit(resource.RLIMIT_AS, (600 << 20, 600 << 20))
 text = '"' + "y" * 16_000_000 + '"'
 assert len(parse(text)[0]) == 16_000_000

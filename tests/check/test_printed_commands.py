@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from harness import cli
-from harness.history.foreign import read_history
+from shaketable.harness import cli
+from shaketable.harness.history.foreign import read_history
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "docs/checking.md", "docs/models.md")

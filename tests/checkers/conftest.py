@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from checkers.engine.java import find_java
-from checkers.engine.spark import SparkEngine
-from harness.errors import UsageError
+from shaketable.checkers.engine.java import find_java
+from shaketable.checkers.engine.spark import SparkEngine
+from shaketable.harness.errors import UsageError
 
 LEFT_BY_PYSPARK = {"SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"}
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkers.linearizability import accusation
-from checkers.linearizability.accusation import accuse, upto, without
-from checkers.linearizability.linearizable import Linearizable
-from checkers.search import attempt
-from harness import discovery
-from harness.history.schema import OPERATIONS
-from harness.plugins import SearchBudget
-from harness.verdict import Outcome
+from shaketable.checkers.linearizability import accusation
+from shaketable.checkers.linearizability.accusation import accuse, upto, without
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.checkers.search import attempt
+from shaketable.harness import discovery
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import SearchBudget
+from shaketable.harness.verdict import Outcome
 from tests.support.accusations import (
     BruteForce,
     UnprovenError,

@@ -9,14 +9,14 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from checkers.evidence.closing import CITED_MAX
-from checkers.linearizability.linearizable import Linearizable
-from checkers.models.values import values_of
-from harness import discovery
-from harness.history.schema import OPERATIONS, OPERATIONS_CODED
-from harness.terminal import failing_text
-from harness.verdict import Outcome
-from reports.check_page.model import failing_part
+from shaketable.checkers.evidence.closing import CITED_MAX
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.checkers.models.values import values_of
+from shaketable.harness import discovery
+from shaketable.harness.history.schema import OPERATIONS, OPERATIONS_CODED
+from shaketable.harness.terminal import failing_text
+from shaketable.harness.verdict import Outcome
+from shaketable.reports.check_page.model import failing_part
 from tests.support.checker_histories import context, op
 from tests.support.model_histories import parse_model_history
 from tests.support.random_objects import OBJECTS, random_history

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from checkers.logs.committed_prefix import PLUGIN
-from harness.history.schema import ENTRIES
-from harness.verdict import Outcome
+from shaketable.checkers.logs.committed_prefix import PLUGIN
+from shaketable.harness.history.schema import ENTRIES
+from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import context
 
 NODES = ("n0", "n1", "n2")

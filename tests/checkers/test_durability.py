@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from checkers.engine.local import run_local
-from checkers.logs import committed_prefix, durability
-from harness.plugins import FaultWindow
-from harness.targets.dledger_files import read_entries
-from harness.verdict import Outcome
+from shaketable.checkers.engine.local import run_local
+from shaketable.checkers.logs import committed_prefix, durability
+from shaketable.harness.plugins import FaultWindow
+from shaketable.harness.targets.dledger_files import read_entries
+from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import PROMISES, job, op, struck
 from tests.support.dledger_encoder import write_log
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from checkers import stats
-from checkers.engine import spark_parts
-from checkers.engine.job import SegmentedReader
-from checkers.engine.local import run_local
-from checkers.engine.spark import SparkEngine
-from checkers.logs import linearizable_log
-from harness.errors import HarnessError, UsageError
-from harness.targets.dledger_files import log_segments, read_segment
-from harness.verdict import Outcome
+from shaketable.checkers import stats
+from shaketable.checkers.engine import spark_parts
+from shaketable.checkers.engine.job import SegmentedReader
+from shaketable.checkers.engine.local import run_local
+from shaketable.checkers.engine.spark import SparkEngine
+from shaketable.checkers.logs import linearizable_log
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.targets.dledger_files import log_segments, read_segment
+from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import job, op, operations_file, parse
 from tests.support.engine_campaigns import ALL, campaign, clean
 from tests.support.odd_checkers import NoConclusion, Picky, WrongShape, broken_log
@@ -128,7 +128,7 @@ def test_several_files_of_operations(tmp_path, engine):
 
 PROGRAM = """
 import sys, time
-from checkers.engine.spark import SparkEngine
+from shaketable.checkers.engine.spark import SparkEngine
 engine = SparkEngine("local[1]")
 if sys.argv[1] == "booting":
     import threading

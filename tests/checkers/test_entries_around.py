@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from checkers.evidence import entries_around, offset_map
-from checkers.evidence.entries_around import Place, Read, collect
-from checkers.evidence.offset_map import AckedAppends, NodeOffsets, map_of
-from harness.history.schema import ENTRIES, OPERATIONS
+from shaketable.checkers.evidence import entries_around, offset_map
+from shaketable.checkers.evidence.entries_around import Place, Read, collect
+from shaketable.checkers.evidence.offset_map import AckedAppends, NodeOffsets, map_of
+from shaketable.harness.history.schema import ENTRIES, OPERATIONS
 
 KEY = "q/0"
 

@@ -9,8 +9,16 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from checkers.evidence.resolve import CITATIONS, LOG, QUEUE, REGISTER, SET, Values, resolve
-from harness.history.schema import ENTRIES, OPERATIONS, OPERATIONS_CODED
+from shaketable.checkers.evidence.resolve import (
+    CITATIONS,
+    LOG,
+    QUEUE,
+    REGISTER,
+    SET,
+    Values,
+    resolve,
+)
+from shaketable.harness.history.schema import ENTRIES, OPERATIONS, OPERATIONS_CODED
 from tests.support.anomaly_histories import parse
 from tests.support.checker_histories import context, is_linearizable, op, random_history, table
 

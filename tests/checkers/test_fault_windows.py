@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from checkers.findings import SOON_NS, just_before, windows_at
-from harness.plugins import CheckContext, FaultWindow, Promises
+from shaketable.checkers.findings import SOON_NS, just_before, windows_at
+from shaketable.harness.plugins import CheckContext, FaultWindow, Promises
 
 
 def window(number: int, start_ns: int, stop_ns: int) -> FaultWindow:

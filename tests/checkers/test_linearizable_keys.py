@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from checkers.linearizability import many_keys
-from checkers.linearizability.linearizable import Linearizable
-from harness import discovery
-from harness.errors import UsageError
-from harness.history.schema import OPERATIONS, OPERATIONS_CODED
+from shaketable.checkers.linearizability import many_keys
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.harness import discovery
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.schema import OPERATIONS, OPERATIONS_CODED
 from tests.support.checker_histories import context
 from tests.support.random_objects import OBJECTS, random_history
 

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from checkers.engine.local import run_local
-from checkers.logs.linearizable_log import PLUGIN
-from checkers.special.log_order import anomalies, load_queue, repeated_value
-from harness.verdict import Outcome
+from shaketable.checkers.engine.local import run_local
+from shaketable.checkers.logs.linearizable_log import PLUGIN
+from shaketable.checkers.special.log_order import anomalies, load_queue, repeated_value
+from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import (
     PROMISES,
     is_linearizable,

@@ -11,15 +11,15 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from checkers.engine import log_evidence
-from checkers.engine.local import run_local
-from checkers.evidence.node_logs import held_in_logs
-from checkers.logs import linearizable_log
-from checkers.logs.linearizable_log import PLUGIN, LinearizableLog
-from harness.errors import HarnessError
-from harness.history.schema import ENTRIES
-from harness.plugins import Promises
-from harness.verdict import Outcome
+from shaketable.checkers.engine import log_evidence
+from shaketable.checkers.engine.local import run_local
+from shaketable.checkers.evidence.node_logs import held_in_logs
+from shaketable.checkers.logs import linearizable_log
+from shaketable.checkers.logs.linearizable_log import PLUGIN, LinearizableLog
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history.schema import ENTRIES
+from shaketable.harness.plugins import Promises
+from shaketable.harness.verdict import Outcome
 from tests.checkers.test_evidence import ALL, NODES, entry, final_log, logs
 from tests.support.checker_histories import (
     context,

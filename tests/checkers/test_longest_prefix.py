@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from search_problems import is_linearizable, never, random_register, register_problem
 
-from checkers.linearizability.longest_prefix import longest_prefix
-from checkers.search import arrange, pace, windows
-from checkers.search.driver import search
-from checkers.search.problem import NEVER
-from harness.verdict import Outcome
+from shaketable.checkers.linearizability.longest_prefix import longest_prefix
+from shaketable.checkers.search import arrange, pace, windows
+from shaketable.checkers.search.driver import search
+from shaketable.checkers.search.problem import NEVER
+from shaketable.harness.verdict import Outcome
 
 
 @pytest.mark.parametrize(("stall", "width", "counted"), [(1, 1, 0), (2, 2, 1), (5, 4, 40)])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from checkers.anomalies.promises import why_not_promised
-from checkers.findings import NOTHING_BROKEN, Findings, gather, settle
-from harness.history.export import NOT_UNDONE
-from harness.plugins import Promises
-from harness.promises import FAULTS_OF_DISKS, STANDS_BY
-from harness.verdict import Finding, Outcome
-from harness.words import FAMILIES
+from shaketable.checkers.anomalies.promises import why_not_promised
+from shaketable.checkers.findings import NOTHING_BROKEN, Findings, gather, settle
+from shaketable.harness.history.export import NOT_UNDONE
+from shaketable.harness.plugins import Promises
+from shaketable.harness.promises import FAULTS_OF_DISKS, STANDS_BY
+from shaketable.harness.verdict import Finding, Outcome
+from shaketable.harness.words import FAMILIES
 from tests.support.checker_histories import context, struck
 
 KEPT = Promises(

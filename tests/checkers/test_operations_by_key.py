@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkers import stats
-from checkers.engine import key_judge
-from checkers.engine.judge import TAGGED, conclude
-from checkers.engine.key_files import coded, plan, read_files
-from checkers.engine.key_judge import KeyJudge, judge_tables, split_times
-from checkers.engine.local import run_local
-from checkers.engine.local_processes import judge_in_processes
-from harness.history import operation_files
-from harness.history.export import load_operations
-from harness.history.schema import OPERATIONS
-from harness.verdict import Outcome
+from shaketable.checkers import stats
+from shaketable.checkers.engine import key_judge
+from shaketable.checkers.engine.judge import TAGGED, conclude
+from shaketable.checkers.engine.key_files import coded, plan, read_files
+from shaketable.checkers.engine.key_judge import KeyJudge, judge_tables, split_times
+from shaketable.checkers.engine.local import run_local
+from shaketable.checkers.engine.local_processes import judge_in_processes
+from shaketable.harness.history import operation_files
+from shaketable.harness.history.export import load_operations
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import context, op, table
 from tests.support.odd_checkers import Deadly, Endless, Hungry, Patient, Picky
 from tests.support.written_by_key import CAS_REGISTER, KEYS, job_of, queues, stale_register

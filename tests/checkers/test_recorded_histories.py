@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import judge
-from harness.checking import Wanted, check_path
-from harness.verdict import Outcome
+from shaketable.harness import judge
+from shaketable.harness.checking import Wanted, check_path
+from shaketable.harness.verdict import Outcome
 
 FOLDER = os.environ.get("SHAKETABLE_HISTORIES")
 TABLE = "VERDICTS.tsv"

@@ -9,13 +9,13 @@ from zlib import crc32
 import pyarrow as pa
 import pytest
 
-from checkers.engine import log_parts
-from checkers.engine.judge import conclude, judge_partition
-from checkers.logs import committed_prefix, durability, index_windows
-from checkers.logs.log_part import RUN_BITS
-from harness.history.schema import ENTRIES
-from harness.plugins import FaultWindow
-from harness.verdict import Outcome
+from shaketable.checkers.engine import log_parts
+from shaketable.checkers.engine.judge import conclude, judge_partition
+from shaketable.checkers.logs import committed_prefix, durability, index_windows
+from shaketable.checkers.logs.log_part import RUN_BITS
+from shaketable.harness.history.schema import ENTRIES
+from shaketable.harness.plugins import FaultWindow
+from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import context, op, table
 from tests.support.split_run import run_split
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkers.engine.local import run_local
-from checkers.linearizability.linearizable import Linearizable
-from checkers.linearizability.staleness import (
+from shaketable.checkers.engine.local import run_local
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.checkers.linearizability.staleness import (
     Register,
     Stale,
     first_stale_read,
@@ -17,9 +17,9 @@ from checkers.linearizability.staleness import (
     stale_read,
     stalest_read,
 )
-from harness import discovery
-from harness.history.schema import OPERATIONS
-from harness.verdict import Outcome
+from shaketable.harness import discovery
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import job, op
 from tests.support.model_histories import parse_model_history
 

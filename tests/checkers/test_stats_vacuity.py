@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from checkers import stats, vacuity
-from checkers.engine.local import run_local
-from checkers.vacuity import OPERATIONS_INSIDE_MIN
-from harness.plugins import FaultWindow
-from harness.verdict import Outcome
+from shaketable.checkers import stats, vacuity
+from shaketable.checkers.engine.local import run_local
+from shaketable.checkers.vacuity import OPERATIONS_INSIDE_MIN
+from shaketable.harness.plugins import FaultWindow
+from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import job, op
 
 

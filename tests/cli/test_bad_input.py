@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli, discovery
-from harness.errors import HarnessError, UsageError
+from shaketable.harness import cli, discovery
+from shaketable.harness.errors import HarnessError, UsageError
 
 USAGE = 254
 
 
 def shaketable(cwd: Path, *arguments: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-P", "-m", "harness.cli", *arguments],
+        [sys.executable, "-P", "-m", "shaketable", *arguments],
         cwd=cwd,
         env={**os.environ, "COLUMNS": str(columns)},
         capture_output=True,
@@ -166,7 +166,7 @@ def test_list_names_what_there_is_and_says_what_it_is(tmp_path: Path, kind: str)
 
 
 def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
-    command = f"{shlex.quote(sys.executable)} -P -m harness.cli list | true"
+    command = f"{shlex.quote(sys.executable)} -P -m shaketable list | true"
     done = subprocess.run(
         ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
     )

@@ -9,14 +9,17 @@ import sys
 import pytest
 from cyclopts import App
 
-from harness.cli import run
-from harness.terminal.commands import COMMANDS, Command, app
-from harness.verdict import ExitCode
+from shaketable.harness.cli import run
+from shaketable.harness.terminal.commands import COMMANDS, Command, app
+from shaketable.harness.verdict import ExitCode
 
-HEAVY = ("pyarrow", "numba", "pyspark", "trio", "harness.judge", "reports", "system")
+HEAVY = (
+    *("pyarrow", "numba", "pyspark", "trio"),
+    *("shaketable.harness.judge", "shaketable.reports", "shaketable.system"),
+)
 SHOW_AND_TELL = """
 import sys
-from harness.cli import run
+from shaketable.harness.cli import run
 assert run(["--help"]) == 0
 print("loaded:", *sorted(sys.modules))
 """

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from harness.runtime.observer import Counts
-from harness.terminal.display import Display, LiveDisplay, PlainDisplay, make_display
-from harness.terminal.progress import NS, Progress
+from shaketable.harness.runtime.observer import Counts
+from shaketable.harness.terminal.display import Display, LiveDisplay, PlainDisplay, make_display
+from shaketable.harness.terminal.progress import NS, Progress
 
 
 def play(display: Display) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness import discovery
-from harness.campaign import FILE_ONLY, Campaign, loads, resolve
-from harness.errors import UsageError
-from harness.repeat import OPTIONS_TYPED_MAX, repeat_command
-from harness.terminal.commands import app
-from harness.terminal.options import OUTSIDE_CAMPAIGN, RunOptions
+from shaketable.harness import discovery
+from shaketable.harness.campaign import FILE_ONLY, Campaign, loads, resolve
+from shaketable.harness.errors import UsageError
+from shaketable.harness.repeat import OPTIONS_TYPED_MAX, repeat_command
+from shaketable.harness.terminal.commands import app
+from shaketable.harness.terminal.options import OUTSIDE_CAMPAIGN, RunOptions
 
 
 def parsed(line: str) -> tuple[Path | None, RunOptions]:

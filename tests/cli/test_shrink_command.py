@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli, discovery
-from harness.terminal import output, seeds, shrinking
+from shaketable.harness import cli, discovery
+from shaketable.harness.terminal import output, seeds, shrinking
 
 Run = Callable[..., tuple[int, str, str]]
 KEPT = "store/shrunk/fakeshrink-late-7"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli
-from harness.terminal import output
+from shaketable.harness import cli
+from shaketable.harness.terminal import output
 
 EVENTS_MAX = 10
 """A bug that needs one append and no fault is not told with more than this."""

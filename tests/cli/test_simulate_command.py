@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli, discovery
-from harness.terminal import output, planted_bugs
+from shaketable.harness import cli, discovery
+from shaketable.harness.terminal import output, planted_bugs
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -158,7 +158,7 @@ def test_a_finished_installation_needs_no_python_on_path(machine: Path) -> None:
     finished_venv(machine, 'printf "%s|" "$@"; exit 7')
     done = start(machine, "list", "a b")
     assert done.returncode == 7
-    assert done.stdout == "-P|-m|harness.cli|list|a b|"
+    assert done.stdout == "-P|-m|shaketable|list|a b|"
     assert done.stderr == ""
 
 
@@ -262,7 +262,7 @@ def test_an_interrupted_extra_that_broke_the_rest_is_installed_over_it(machine: 
         machine,
         f"""case "$*" in
         {NOTE_PIP}
-        *harness.cli*) [ -e "${{0%/.venv/*}}/pips" ] && echo ran ;;
+        *"-m shaketable "*) [ -e "${{0%/.venv/*}}/pips" ] && echo ran ;;
         esac""",
     )
     give_python(machine)
@@ -282,7 +282,7 @@ def test_a_bad_option_downloads_no_java(machine: Path) -> None:
         {NOTE_PIP}
         *engine.java*) exit 3 ;;
         *parse_args*--fults*) exit 1 ;;
-        *harness.cli*) echo "shaketable: Unknown option: --fults" >&2; exit 254 ;;
+        *"-m shaketable "*) echo "shaketable: Unknown option: --fults" >&2; exit 254 ;;
         esac""",
     )
     (machine / ".venv" / "installed-java").unlink()
@@ -342,7 +342,7 @@ def test_a_runtime_is_brought_where_there_is_none(machine: Path) -> None:
         """case "$*" in
         *"-m pip install"*"[java]") : >"${0%/.venv/*}/brought" ;;
         *engine.java*) [ -e "${0%/.venv/*}/brought" ] || exit 3; echo /brought ;;
-        *harness.cli*) echo "java=$JAVA_HOME" ;;
+        *"-m shaketable "*) echo "java=$JAVA_HOME" ;;
         esac""",
     )
     (machine / ".venv" / "installed-java").unlink()

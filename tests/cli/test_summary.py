@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from harness.history.schema import OPERATIONS
-from harness.plugins import FaultWindow
-from harness.terminal import summary
-from reports.availability.recovery import Gap, Recovery
-from reports.model import CheckerView, FaultRow, RunView, Violation, ViolationGroup
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import FaultWindow
+from shaketable.harness.terminal import summary
+from shaketable.reports.availability.recovery import Gap, Recovery
+from shaketable.reports.model import CheckerView, FaultRow, RunView, Violation, ViolationGroup
 
 S = 1_000_000_000
 

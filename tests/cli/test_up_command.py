@@ -15,8 +15,8 @@ from random import Random
 import pytest
 import trio
 
-from harness import cli
-from system.client import Producer, PullConsumer
+from shaketable.harness import cli
+from shaketable.system.client import Producer, PullConsumer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 SECONDS_MAX = 90
@@ -29,7 +29,7 @@ class Up:
         self.out = folder / "out.txt"
         with self.out.open("w") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "harness.cli", "up", *arguments],
+                [sys.executable, "-P", "-m", "shaketable", "up", *arguments],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -53,7 +53,7 @@ class Up:
                 command = (path / "cmdline").read_bytes()
             except OSError:
                 continue
-            if int(parent) == self.process.pid and b"system.node" in command:
+            if int(parent) == self.process.pid and b"shaketable.system.node" in command:
                 found.append(int(path.name))
         return found
 

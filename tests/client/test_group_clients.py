@@ -12,7 +12,7 @@ import trio.testing
 from broker_group import BrokerGroup
 from broker_servers import BrokerServers, serving
 
-from system.client import (
+from shaketable.system.client import (
     AdminClient,
     AdminTimeoutError,
     BatchMessage,
@@ -20,9 +20,9 @@ from system.client import (
     OutcomeUnknownError,
     RefusedError,
 )
-from system.client.results import Metadata
-from system.raft.protocol import Role
-from system.remoting.frame import FRAME_BYTES_MAX
+from shaketable.system.client.results import Metadata
+from shaketable.system.raft.protocol import Role
+from shaketable.system.remoting.frame import FRAME_BYTES_MAX
 
 Scenario = Callable[[BrokerServers, BrokerGroupClient, trio.Nursery], Awaitable[None]]
 
@@ -203,7 +203,7 @@ def test_a_refusal_is_not_traded_for_an_unknown_outcome_at_the_end(
     async def connected(client: BrokerGroupClient, member: str, timeout_s: float) -> object:
         return object()
 
-    monkeypatch.setattr("system.client.group._call", answer)
+    monkeypatch.setattr("shaketable.system.client.group._call", answer)
     monkeypatch.setattr(BrokerGroupClient, "_connection", connected)
 
     async def send() -> None:

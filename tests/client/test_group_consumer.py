@@ -10,16 +10,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from system.client import ConsumeError, group_consumer
-from system.client.connection import OutcomeUnknownError, RefusedError
-from system.client.group_consumer import GroupConsumer, Intervals
-from system.client.pull_consumer import Pulled
-from system.client.queue_reader import QueueReader
-from system.client.routes import MessageQueue
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.remoting.message_requests import SendMessageBack
-from system.store.message import Message
+from shaketable.system.client import ConsumeError, group_consumer
+from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
+from shaketable.system.client.group_consumer import GroupConsumer, Intervals
+from shaketable.system.client.pull_consumer import Pulled
+from shaketable.system.client.queue_reader import QueueReader
+from shaketable.system.client.routes import MessageQueue
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.message_requests import SendMessageBack
+from shaketable.system.store.message import Message
 
 TOPIC = "t"
 QUEUES = tuple(MessageQueue(TOPIC, "b", number) for number in range(2))

@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness import cli
-from harness.history.schema import OPERATIONS
-from reports.comparing import chance, words
-from reports.comparing.differences import compare
-from reports.comparing.measuring import Measured, Recoveries, Series, series_of
-from reports.comparing.model import Judgement
-from reports.comparing.page import render_comparison, result, to_json
-from reports.comparing.stretches import CALM, WINDOWS_MAX, Shaken, Window, windows
-from reports.comparing.words import headline
+from shaketable.harness import cli
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.reports.comparing import chance, words
+from shaketable.reports.comparing.differences import compare
+from shaketable.reports.comparing.measuring import Measured, Recoveries, Series, series_of
+from shaketable.reports.comparing.model import Judgement
+from shaketable.reports.comparing.page import render_comparison, result, to_json
+from shaketable.reports.comparing.stretches import CALM, WINDOWS_MAX, Shaken, Window, windows
+from shaketable.reports.comparing.words import headline
 
 S = 1_000_000_000
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli
-from harness.campaign import Campaign, resolve, to_toml
-from harness.history import run_folder
-from harness.history.export import export
-from harness.runtime.observer import SilentObserver
-from harness.runtime.simulated import run_simulated
-from reports.comparing.folders import compare_folders
+from shaketable.harness import cli
+from shaketable.harness.campaign import Campaign, resolve, to_toml
+from shaketable.harness.history import run_folder
+from shaketable.harness.history.export import export
+from shaketable.harness.runtime.observer import SilentObserver
+from shaketable.harness.runtime.simulated import run_simulated
+from shaketable.reports.comparing.folders import compare_folders
 
 
 def recorded(store: Path, seed: str, fault: str, *victims: str) -> Path:

@@ -20,8 +20,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from harness import discovery
-from harness.history.schema import EVENTS, OPERATIONS
+from shaketable.harness import discovery
+from shaketable.harness.history.schema import EVENTS, OPERATIONS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -33,7 +33,7 @@ MUTANT = ("--mutant", "ack-before-quorum")
 
 def shaketable(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "harness.cli", *map(str, arguments)],
+        [sys.executable, "-m", "shaketable", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,
@@ -206,7 +206,7 @@ def running(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
         [
             sys.executable,
             "-m",
-            "harness.cli",
+            "shaketable",
             "run",
             *("--store", str(store), "--faults", "pause", "--seed", "2", "--time-limit", "60"),
             *("--fault-duration-min", "20", "--fault-duration-max", "25"),

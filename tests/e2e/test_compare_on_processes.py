@@ -19,7 +19,7 @@ USUAL = ("--engine", "local", "--rate", "100", "--time-limit", "24", "--steady",
 
 def shaketable(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "harness.cli", *words],
+        [sys.executable, "-m", "shaketable", *words],
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from installed import install, shaketable
 
-from harness import discovery
-from harness.history.schema import OPERATIONS
-from harness.plugins import CheckContext, Promises
-from harness.verdict import Outcome
+from shaketable.harness import discovery
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import CheckContext, Promises
+from shaketable.harness.verdict import Outcome
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "extending.md"
 BLOCK = re.compile(r"^```\w+\n# (\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

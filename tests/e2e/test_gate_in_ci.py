@@ -40,7 +40,7 @@ def written(folder: Path) -> Path:
         assert there in campaign.read_text()
         campaign.write_text(campaign.read_text().replace(there, here))
     start = folder / "shaketable"
-    start.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m harness.cli "$@"\n')
+    start.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m shaketable "$@"\n')
     start.chmod(0o755)
     return folder
 

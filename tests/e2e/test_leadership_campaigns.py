@@ -21,7 +21,7 @@ SHAKEN = (
 
 def shaketable(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "harness.cli", *map(str, arguments)],
+        [sys.executable, "-m", "shaketable", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness.matrix.journal import FaultCount, Journal, Outcome
+from shaketable.harness.matrix.journal import FaultCount, Journal, Outcome
 
 MATRIX = """
 faults = ["kill", "damage"]
@@ -28,7 +28,7 @@ WAIT_S = 60.0
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "harness.cli", "matrix", *arguments]
+    return [sys.executable, "-P", "-m", "shaketable", "matrix", *arguments]
 
 
 def processes_of(folder: Path) -> list[str]:

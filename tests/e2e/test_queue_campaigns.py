@@ -20,7 +20,7 @@ def test_offsets_that_a_leader_keeps_to_itself_are_found_and_a_lost_disk_is_forg
     store = tmp_path / "store"
     done = subprocess.run(
         [
-            sys.executable, "-m", "harness.cli", "run",
+            sys.executable, "-m", "shaketable", "run",
             "--workload", "queue", "--mutant", "offsets-not-replicated",
             "--faults", "transfer,wipe", "--nemesis-schedule", "sequence",
             "--time-limit", "14", "--steady", "3",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import run
+from shaketable.harness.cli import run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -72,7 +72,7 @@ def judged(store: Path, code: int, printed: str) -> tuple[int, dict[str, dict[st
 
 def on_processes(store: Path, workload: str) -> tuple[int, dict[str, dict[str, object]]]:
     done = subprocess.run(
-        [sys.executable, "-m", "harness.cli", *arguments(store, workload, "--rate", "100")],
+        [sys.executable, "-m", "shaketable", *arguments(store, workload, "--rate", "100")],
         capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip

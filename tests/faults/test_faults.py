@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_world import MemoryWorld
 
-from harness import discovery
-from harness.faults import grudges, kill, partition, pause
-from harness.plugins import Fault
+from shaketable.harness import discovery
+from shaketable.harness.faults import grudges, kill, partition, pause
+from shaketable.harness.plugins import Fault
 
 FAULTS: dict[str, Fault] = {
     "kill": kill.PLUGIN,

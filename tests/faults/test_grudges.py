@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.faults import grudges
+from shaketable.harness.faults import grudges
 
 GROUPS = st.integers(2, 9).flatmap(lambda n: st.permutations([f"n{i}" for i in range(n)]))
 

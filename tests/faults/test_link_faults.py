@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_world import MemoryWorld
 
-from harness import availability, discovery
-from harness.campaign import Campaign
-from harness.errors import UsageError
-from harness.faults import flap, grudges, name_server_links, partition
-from harness.promises import FAULTS_OF_LINKS
-from harness.words import NETWORK, LinkShape, family_of
+from shaketable.harness import availability, discovery
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.errors import UsageError
+from shaketable.harness.faults import flap, grudges, name_server_links, partition
+from shaketable.harness.promises import FAULTS_OF_LINKS
+from shaketable.harness.words import NETWORK, LinkShape, family_of
 
 SHAPED = sorted(FAULTS_OF_LINKS - {"partition", "flap", "name-server-links"})
 PACKETS = {"loss", "duplicate", "reorder", "corrupt"}

@@ -9,12 +9,12 @@ import pytest
 import trio
 from memory_world import MemoryWorld
 
-from harness import availability
-from harness.campaign import Campaign, node_names
-from harness.faults import name_servers
-from harness.runtime.rig import beside_nodes
-from harness.runtime.simulated import new_group
-from harness.targets.simulated_group import CLIENTS, BrokerGroup
+from shaketable.harness import availability
+from shaketable.harness.campaign import Campaign, node_names
+from shaketable.harness.faults import name_servers
+from shaketable.harness.runtime.rig import beside_nodes
+from shaketable.harness.runtime.simulated import new_group
+from shaketable.harness.targets.simulated_group import CLIENTS, BrokerGroup
 
 NODES = ("n0", "n1")
 SERVERS = ("ns0", "ns1")

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_world import MemoryWorld
 
-from harness import availability, discovery
-from harness.campaign import Campaign
-from harness.errors import HarnessError
-from harness.plugins import UNTOUCHED, Json
-from harness.resources import Resources
+from shaketable.harness import availability, discovery
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.plugins import UNTOUCHED, Json
+from shaketable.harness.resources import Resources
 
 NODES = ("n0", "n1", "n2")
 NAMES = ("cpu", "memory", "descriptors", "members", "rolling-restart", "crash-loop")

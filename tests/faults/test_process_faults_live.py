@@ -10,10 +10,10 @@ import pytest
 import trio
 from process_group import NODES, process_group, ready
 
-from harness import discovery
-from harness.plugins import Json
-from harness.runtime.world import ProcessWorld
-from harness.targets.dledger import DLedgerTarget
+from shaketable.harness import discovery
+from shaketable.harness.plugins import Json
+from shaketable.harness.runtime.world import ProcessWorld
+from shaketable.harness.targets.dledger import DLedgerTarget
 
 pytestmark = pytest.mark.e2e
 

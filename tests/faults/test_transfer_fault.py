@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_world import MemoryWorld
 
-from harness.faults.transfer import PLUGIN
-from harness.plugins import Evidence, Json
+from shaketable.harness.faults.transfer import PLUGIN
+from shaketable.harness.plugins import Evidence, Json
 
 NODES = ("n0", "n1", "n2")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.faults.victims import (
+from shaketable.harness.faults.victims import (
     VICTIMS,
     choose_variants,
     describe_victims,

@@ -11,13 +11,13 @@ import trio
 import trio.testing
 from memory_world import MemoryWorld
 
-from harness import availability
-from harness.campaign import Campaign
-from harness.errors import UsageError
-from harness.faults.wipe import Wipe
-from harness.plugins import Address, NodeLayout
-from harness.targets import dledger, dledger_ids
-from system.node.config import parse
+from shaketable.harness import availability
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.errors import UsageError
+from shaketable.harness.faults.wipe import Wipe
+from shaketable.harness.plugins import Address, NodeLayout
+from shaketable.harness.targets import dledger, dledger_ids
+from shaketable.system.node.config import parse
 
 NODES = ("n0", "n1", "n2")
 FAULT = Wipe()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from system.remoting.codes import RequestCode
-from system.remoting.requests import CreateTopic
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.requests import CreateTopic
 from tests.support.foreign_java import NEW, OLD, Java, Program, java_in, needs_maven, programs
 from tests.support.name_servers import NameServers
 from tests.support.node_group import NodeGroup, until

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 import trio
 
-from system.client.connection import RefusedError
-from system.client.producer import Producer
-from system.client.pull_consumer import PullConsumer
+from shaketable.system.client.connection import RefusedError
+from shaketable.system.client.producer import Producer
+from shaketable.system.client.pull_consumer import PullConsumer
 from tests.support.apache_servers import Apache
 from tests.support.foreign_java import needs_maven
 

@@ -9,13 +9,13 @@ from random import Random
 import pytest
 import trio
 
-from system.client.connection import RefusedError
-from system.client.group_consumer import GroupConsumer, Intervals
-from system.client.producer import Producer
-from system.client.pull_consumer import PullConsumer
-from system.client.queue_reader import ConsumeError
-from system.client.routes import MessageQueue
-from system.store.message import Message
+from shaketable.system.client.connection import RefusedError
+from shaketable.system.client.group_consumer import GroupConsumer, Intervals
+from shaketable.system.client.producer import Producer
+from shaketable.system.client.pull_consumer import PullConsumer
+from shaketable.system.client.queue_reader import ConsumeError
+from shaketable.system.client.routes import MessageQueue
+from shaketable.system.store.message import Message
 from tests.support.apache_servers import Apache
 from tests.support.foreign_java import needs_maven
 

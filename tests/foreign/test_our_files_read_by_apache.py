@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from system.client.connection import OutcomeUnknownError, RefusedError
-from system.client.group import BrokerGroupClient
-from system.remoting.codes import RequestCode
-from system.remoting.requests import UpdateConsumerOffset
+from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
+from shaketable.system.client.group import BrokerGroupClient
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.requests import UpdateConsumerOffset
 from tests.support.foreign_java import Program, java_in, needs_maven, servers
 from tests.support.node_group import NodeGroup, until
 

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 import trio
 
-from system.client.producer import Producer
+from shaketable.system.client.producer import Producer
 from tests.support.apache_admin import Admin
 from tests.support.apache_servers import Apache, start_broker, start_name_server
 from tests.support.foreign_java import NEW, Java, java_in, needs_maven, programs

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 import trio
 
-from system.client.connection import Connection
-from system.client.producer import Producer
+from shaketable.system.client.connection import Connection
+from shaketable.system.client.producer import Producer
 from tests.support.apache_servers import Apache, start_broker
 from tests.support.foreign_java import Java, java_in, needs_maven
 from tests.support.group_requests import create_topic

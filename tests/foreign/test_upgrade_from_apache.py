@@ -15,15 +15,15 @@ from random import Random
 import pytest
 import trio
 
-from harness.runtime.ports import find_free
-from system.client.connection import Connection, OutcomeUnknownError, RefusedError
-from system.client.producer import Producer
-from system.client.pull_consumer import PullConsumer
-from system.client.routes import MessageQueue
-from system.node.import_log import main as import_log
-from system.remoting.codes import RequestCode
-from system.remoting.command import Command
-from system.remoting.requests import CreateTopic
+from shaketable.harness.runtime.ports import find_free
+from shaketable.system.client.connection import Connection, OutcomeUnknownError, RefusedError
+from shaketable.system.client.producer import Producer
+from shaketable.system.client.pull_consumer import PullConsumer
+from shaketable.system.client.routes import MessageQueue
+from shaketable.system.node.import_log import main as import_log
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import CreateTopic
 from tests.support.apache_servers import HOST, start_broker
 from tests.support.foreign_java import java_in, needs_maven
 from tests.support.name_servers import NameServers

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from gated_runs import results, write_run
 
-from harness import cli
+from shaketable.harness import cli
 
 TOKEN = r"[0-9a-f]{32}"
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from checkers.anomalies.promises import DURABILITY
-from harness.errors import UsageError
-from harness.gating.policy_file import loads
-from harness.verdict import Outcome
-from reports.gating.decide import decide
-from reports.gating.measuring import LOSSES, measure_loss
-from reports.gating.model import Bites, Conclusion, Kind, RunFacts
+from shaketable.checkers.anomalies.promises import DURABILITY
+from shaketable.harness.errors import UsageError
+from shaketable.harness.gating.policy_file import loads
+from shaketable.harness.verdict import Outcome
+from shaketable.reports.gating.decide import decide
+from shaketable.reports.gating.measuring import LOSSES, measure_loss
+from shaketable.reports.gating.model import Bites, Conclusion, Kind, RunFacts
 
 TODAY = datetime.date(2026, 11, 22)
 VALID, UNKNOWN, INVALID = Outcome.VALID, Outcome.UNKNOWN, Outcome.INVALID

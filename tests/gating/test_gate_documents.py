@@ -17,14 +17,14 @@ from markdown_it import MarkdownIt
 from pydantic import ValidationError
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
-from harness.gating.policy_file import loads
-from harness.printable import printable
-from harness.verdict import Outcome
-from reports.gating import annotations, junit, markdown, sarif
-from reports.gating.decide import decide
-from reports.gating.model import Bites, Conclusion, GateResult, Kind, RunFacts
-from reports.junit import render as render_run
-from reports.run_page.view import build_view
+from shaketable.harness.gating.policy_file import loads
+from shaketable.harness.printable import printable
+from shaketable.harness.verdict import Outcome
+from shaketable.reports.gating import annotations, junit, markdown, sarif
+from shaketable.reports.gating.decide import decide
+from shaketable.reports.gating.model import Bites, Conclusion, GateResult, Kind, RunFacts
+from shaketable.reports.junit import render as render_run
+from shaketable.reports.run_page.view import build_view
 
 TODAY = datetime.date(2026, 11, 22)
 SCHEMA = etree.XMLSchema(etree.parse(Path(__file__).parent / "junit.xsd"))

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.history.export import GIVEN_UP
-from harness.history.schema import OPERATIONS
-from harness.plugins import FaultWindow
-from reports.availability.recovery import recovery_times
-from reports.availability.worked import NEVER_NS, Worked, outages, worked_until
-from reports.gating.measuring import measure_operations
-from reports.model import PhaseSpan
+from shaketable.harness.history.export import GIVEN_UP
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import FaultWindow
+from shaketable.reports.availability.recovery import recovery_times
+from shaketable.reports.availability.worked import NEVER_NS, Worked, outages, worked_until
+from shaketable.reports.gating.measuring import measure_operations
+from shaketable.reports.model import PhaseSpan
 
 S = 1_000_000_000
 LIMIT = 40 * S

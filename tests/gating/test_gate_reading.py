@@ -12,18 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 from gated_runs import fault_events, results, write_matrix, write_run
 
-from harness.errors import UsageError
-from harness.gating.policy_file import loads
-from harness.gating.reading import read
-from harness.history import run_folder
-from harness.history.export import load_given_up, load_nemesis
-from harness.history.schema import EVENTS
-from harness.matrix.journal import FaultCount
-from harness.matrix.journal import Outcome as Attempt
-from harness.verdict import Outcome
-from reports.gating.decide import decide
-from reports.gating.model import Bites, RunFacts
-from reports.gating.policy import Policy
+from shaketable.harness.errors import UsageError
+from shaketable.harness.gating.policy_file import loads
+from shaketable.harness.gating.reading import read
+from shaketable.harness.history import run_folder
+from shaketable.harness.history.export import load_given_up, load_nemesis
+from shaketable.harness.history.schema import EVENTS
+from shaketable.harness.matrix.journal import FaultCount
+from shaketable.harness.matrix.journal import Outcome as Attempt
+from shaketable.harness.verdict import Outcome
+from shaketable.reports.gating.decide import decide
+from shaketable.reports.gating.model import Bites, RunFacts
+from shaketable.reports.gating.policy import Policy
 
 ALL = loads(
     """

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from harness import discovery
-from harness.generators import play
+from shaketable.harness import discovery
+from shaketable.harness.generators import play
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "workloads.md"
 

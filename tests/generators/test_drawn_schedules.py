@@ -7,9 +7,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import discovery
-from harness.schedule import Planned, encode_schedule
-from harness.testing.schedules import schedules
+from shaketable.harness import discovery
+from shaketable.harness.schedule import Planned, encode_schedule
+from shaketable.harness.testing.schedules import schedules
 
 NODES = ("n0", "n1", "n2")
 FAULTS = {name: discovery.get("faults", name) for name in ("kill", "pause", "partition")}

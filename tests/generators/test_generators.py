@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import generators as g
-from harness.draw import draw
-from harness.generators import Context, Due, Ended, Generator, Played, Wait, alone, play
-from harness.plugins import Answer, Operation
-from harness.testing.generators import generators, lives
+from shaketable.harness import generators as g
+from shaketable.harness.draw import draw
+from shaketable.harness.generators import Context, Due, Ended, Generator, Played, Wait, alone, play
+from shaketable.harness.plugins import Answer, Operation
+from shaketable.harness.testing.generators import generators, lives
 
 MS = 1_000_000
 S = 1000 * MS

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import HarnessError
-from harness.history import watermark
-from harness.history.export import export, fault_windows, load_events, load_operations
-from harness.history.operation_files import file_ranges
-from harness.history.recorder import Recorder
-from harness.history.run_folder import RunFolder
-from harness.history.schema import EVENTS, OPERATIONS
-from harness.history.segments import Event
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history import watermark
+from shaketable.harness.history.export import export, fault_windows, load_events, load_operations
+from shaketable.harness.history.operation_files import file_ranges
+from shaketable.harness.history.recorder import Recorder
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.schema import EVENTS, OPERATIONS
+from shaketable.harness.history.segments import Event
 from tests.support.paired_events import merge
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import HarnessError, UsageError
-from harness.history import run_folder
-from harness.history.run_folder import RunFolder, create, link_latest, open_existing
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.history import run_folder
+from shaketable.harness.history.run_folder import RunFolder, create, link_latest, open_existing
 
 NOW = datetime(2026, 11, 21, 9, 11, 4, 7_999, tzinfo=UTC)
 

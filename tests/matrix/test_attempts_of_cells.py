@@ -10,14 +10,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness.history.run_folder import LATEST
-from harness.matrix.folder import MatrixFolder
-from harness.matrix.plan import Cell, Plan
-from harness.matrix.reading import read_outcome
-from harness.matrix.table import to_json, view
-from harness.terminal import matrix_table
-from harness.verdict import ExitCode
-from reports.matrix_page.page import render_matrix
+from shaketable.harness.history.run_folder import LATEST
+from shaketable.harness.matrix.folder import MatrixFolder
+from shaketable.harness.matrix.plan import Cell, Plan
+from shaketable.harness.matrix.reading import read_outcome
+from shaketable.harness.matrix.table import to_json, view
+from shaketable.harness.terminal import matrix_table
+from shaketable.harness.verdict import ExitCode
+from shaketable.reports.matrix_page.page import render_matrix
 
 
 def test_an_attempt_that_made_no_run_is_not_judged_by_the_one_before(tmp_path: Path) -> None:

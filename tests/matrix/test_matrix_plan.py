@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import built_in
-from harness.errors import UsageError
-from harness.matrix import planning
-from harness.matrix.plan import Matrix, expand, read_matrix
+from shaketable.harness import built_in
+from shaketable.harness.errors import UsageError
+from shaketable.harness.matrix import planning
+from shaketable.harness.matrix.plan import Matrix, expand, read_matrix
 
 FAULTS = ("kill", "pause", "loss")
 

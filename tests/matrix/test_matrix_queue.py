@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import HarnessError, UsageError
-from harness.matrix.journal import FaultCount, Journal, Outcome, code_of, pending
-from harness.matrix.plan import Cell, Plan
-from harness.matrix.running import Queue
-from harness.matrix.table import exit_code, to_json, verdict, view
-from reports.matrix_page.page import render_matrix
+from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.matrix.journal import FaultCount, Journal, Outcome, code_of, pending
+from shaketable.harness.matrix.plan import Cell, Plan
+from shaketable.harness.matrix.running import Queue
+from shaketable.harness.matrix.table import exit_code, to_json, verdict, view
+from shaketable.reports.matrix_page.page import render_matrix
 
 NOW = "2026-11-22T10:00:00.000+00:00"
 

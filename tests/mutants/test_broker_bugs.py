@@ -11,13 +11,13 @@ from consumer_requests import HOLD_MS, by_key, pull_of, send_with
 from group_requests import commit, committed, consumer_list, heartbeat, lock, query
 from planted import HEALTHY, Mutant, with_and_without
 
-from system.broker.limits import BrokerConfig
-from system.raft.protocol import RaftConfig
-from system.remoting.batch_body import BatchMessage, encode_batch
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.remoting.requests import CreateTopic, SendMessageV2
-from system.store.message import walk_messages
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.raft.protocol import RaftConfig
+from shaketable.system.remoting.batch_body import BatchMessage, encode_batch
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import CreateTopic, SendMessageV2
+from shaketable.system.store.message import walk_messages
 
 CONFIG = BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST, delay_levels_ms=(1000, 5000))
 CONSUMER = 5

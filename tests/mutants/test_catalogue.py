@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import discovery
-from harness.abilities import CataloguesBugs
-from system.mutants import FAMILIES, HEALTHY, Mutant, PlantedBug, catalogue, load, names
+from shaketable.harness import discovery
+from shaketable.harness.abilities import CataloguesBugs
+from shaketable.system.mutants import FAMILIES, HEALTHY, Mutant, PlantedBug, catalogue, load, names
 
 ROOT = Path(__file__).parent.parent.parent
 CATALOGUE = catalogue()

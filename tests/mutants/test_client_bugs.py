@@ -10,22 +10,27 @@ import pytest
 import trio
 from planted import HEALTHY, Mutant, with_and_without
 
-from system.client import (
+from shaketable.system.client import (
     ConsumeError,
     GroupMembership,
     OutcomeUnknownError,
     PullConsumer,
     RefusedError,
 )
-from system.client.connection import Connection
-from system.client.pull_consumer import Pulled
-from system.client.routes import MessageQueue, Route
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import RESPONSE_FLAG, Command, decode_command, encode_command
-from system.remoting.frame import FrameBuffer
-from system.remoting.requests import SendMessageResponse
-from system.remoting.route_bodies import BrokerData, QueueData, TopicRoute, encode_route
-from system.store.message import Message
+from shaketable.system.client.connection import Connection
+from shaketable.system.client.pull_consumer import Pulled
+from shaketable.system.client.routes import MessageQueue, Route
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import (
+    RESPONSE_FLAG,
+    Command,
+    decode_command,
+    encode_command,
+)
+from shaketable.system.remoting.frame import FrameBuffer
+from shaketable.system.remoting.requests import SendMessageResponse
+from shaketable.system.remoting.route_bodies import BrokerData, QueueData, TopicRoute, encode_route
+from shaketable.system.store.message import Message
 
 QUEUE = MessageQueue("t", "b", 0)
 

@@ -8,12 +8,12 @@ import pytest
 from broker_group import FILE_BYTES, ROOT, BrokerGroup, about, send
 from planted import HEALTHY, Mutant, with_and_without
 
-from system.raft.elector import Elector
-from system.raft.membership import Membership
-from system.raft.protocol import NotLeaderError, Role
-from system.remoting.codes import RequestCode
-from system.store.entry import HEADER
-from system.store.log_writer import LogWriter
+from shaketable.system.raft.elector import Elector
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import NotLeaderError, Role
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.store.entry import HEADER
+from shaketable.system.store.log_writer import LogWriter
 
 
 def deliver_one(group: BrokerGroup) -> None:

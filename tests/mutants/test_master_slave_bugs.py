@@ -11,15 +11,15 @@ from broker_group import FILE_BYTES, send
 from native_brokers import HALink, NativeBroker
 from planted import HEALTHY, Mutant, with_and_without
 
-from system.broker.broker_state import BrokerState
-from system.broker.broker_tables import BrokerTables
-from system.broker.limits import BrokerConfig
-from system.native.config_files import DELAYS, OFFSETS
-from system.native.ha import HEADER, REPORT, HAError
-from system.node.clock import SystemClock
-from system.node.machine import Machine
-from system.remoting.codes import ResponseCode
-from system.sim.disk import SimDisk
+from shaketable.system.broker.broker_state import BrokerState
+from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.native.config_files import DELAYS, OFFSETS
+from shaketable.system.native.ha import HEADER, REPORT, HAError
+from shaketable.system.node.clock import SystemClock
+from shaketable.system.node.machine import Machine
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.sim.disk import SimDisk
 
 OK = ResponseCode.SUCCESS
 LATE_SLAVE = ResponseCode.FLUSH_SLAVE_TIMEOUT

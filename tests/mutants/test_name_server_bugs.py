@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from planted import HEALTHY, Mutant, with_and_without
 
-from system.nameserver.registry import Registration, RegistrationRefused, RouteRegistry
-from system.remoting.register_bodies import DataVersion, TopicConfig
+from shaketable.system.nameserver.registry import Registration, RegistrationRefused, RouteRegistry
+from shaketable.system.remoting.register_bodies import DataVersion, TopicConfig
 
 TOPICS = {"t": TopicConfig("t"), "u": TopicConfig("u")}
 

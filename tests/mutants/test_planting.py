@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from harness import discovery
-from harness.abilities import PlantsBugsBeside
-from harness.plugins import Address, NodeLayout, Target
-from harness.runtime.worker import WorkerPlan, _factory
-from system.mutants import ALL, MASTERS, load
-from system.node.config import parse
-from system.node.name_server import main
-from system.node.planting import planted
+from shaketable.harness import discovery
+from shaketable.harness.abilities import PlantsBugsBeside
+from shaketable.harness.plugins import Address, NodeLayout, Target
+from shaketable.harness.runtime.worker import WorkerPlan, _factory
+from shaketable.system.mutants import ALL, MASTERS, load
+from shaketable.system.node.config import parse
+from shaketable.system.node.name_server import main
+from shaketable.system.node.planting import planted
 
 NODES = {f"n{number}": Address("127.0.0.1", 4000 + number) for number in range(3)}
 WITH_NAMES = {**NODES, "ns0": Address("127.0.0.1", 9876)}

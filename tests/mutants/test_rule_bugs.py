@@ -8,8 +8,8 @@ import pytest
 from broker_group import FILE_BYTES, ROOT, BrokerGroup, Member, about, send
 from planted import HEALTHY, Mutant, with_and_without
 
-from system.raft.dispatcher import DispatchState
-from system.raft.protocol import (
+from shaketable.system.raft.dispatcher import DispatchState
+from shaketable.system.raft.protocol import (
     Append,
     PushRequest,
     PushResponse,
@@ -18,9 +18,9 @@ from system.raft.protocol import (
     VoteRequest,
     VoteResponse,
 )
-from system.remoting.codes import RequestCode
-from system.sim.disk import SimFile
-from system.store.disk import DiskFailed, DiskFull
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.sim.disk import SimFile
+from shaketable.system.store.disk import DiskFailed, DiskFull
 
 PIPELINED = RaftConfig(small_pushes_max=8)
 """Each entry goes by itself, without waiting for the one before."""

@@ -115,11 +115,13 @@ def run(campaign: Campaign) -> tuple[int, str]:
 
     What is run is imported only here: who measures or only names campaigns does not need it.
     """
-    judge = importlib.import_module("harness.judge")
+    judge = importlib.import_module("shaketable.harness.judge")
     judge.render = lambda _folder: []  # nobody reads the page, which takes longer than the checks
     with tempfile.TemporaryFile("w+") as output:
         with _printing_to(output.fileno()):
-            code = importlib.import_module("harness.cli").run([*OF_ALL, *campaign.arguments])
+            code = importlib.import_module("shaketable.harness.cli").run(
+                [*OF_ALL, *campaign.arguments]
+            )
         output.seek(0)
         return int(code), output.read()
 

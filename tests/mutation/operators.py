@@ -44,24 +44,24 @@ COMPARISONS: Mapping[type[ast.cmpop], tuple[str, str]] = {
 
 ERRORS = {
     # A definite refusal said as an unknown outcome, and the other way round.
-    "RefusedError": "system.client.connection.OutcomeUnknownError",
-    "OutcomeUnknownError": "system.client.connection.RefusedError",
+    "RefusedError": "shaketable.system.client.connection.OutcomeUnknownError",
+    "OutcomeUnknownError": "shaketable.system.client.connection.RefusedError",
     # Full is not failed: the first refuses a request, the second ends the node.
-    "DiskFull": "system.store.disk.DiskFailed",
-    "DiskFailed": "system.store.disk.DiskFull",
-    "PendingFullError": "system.raft.protocol.DiskFullError",
-    "NotLeaderError": "system.raft.protocol.PendingFullError",
-    "CompactedError": "system.raft.protocol.TooManyReadsError",
-    "TooManyReadsError": "system.raft.protocol.CompactedError",
-    "TransferError": "system.raft.protocol.MembershipError",
-    "MembershipError": "system.raft.protocol.TransferError",
-    "OutsideLog": "system.store.log_entries.NotContiguous",
-    "NotContiguous": "system.store.segment_files.OutsideLog",
-    "DamagedEntry": "system.store.segment_files.OutsideLog",
-    "DamagedMessage": "system.store.segment_files.OutsideLog",
-    "LogDamaged": "system.store.disk.DiskFull",
-    "EntryTooLarge": "system.store.disk.DiskFull",
-    "DamagedResponseError": "system.client.connection.RefusedError",
+    "DiskFull": "shaketable.system.store.disk.DiskFailed",
+    "DiskFailed": "shaketable.system.store.disk.DiskFull",
+    "PendingFullError": "shaketable.system.raft.protocol.DiskFullError",
+    "NotLeaderError": "shaketable.system.raft.protocol.PendingFullError",
+    "CompactedError": "shaketable.system.raft.protocol.TooManyReadsError",
+    "TooManyReadsError": "shaketable.system.raft.protocol.CompactedError",
+    "TransferError": "shaketable.system.raft.protocol.MembershipError",
+    "MembershipError": "shaketable.system.raft.protocol.TransferError",
+    "OutsideLog": "shaketable.system.store.log_entries.NotContiguous",
+    "NotContiguous": "shaketable.system.store.segment_files.OutsideLog",
+    "DamagedEntry": "shaketable.system.store.segment_files.OutsideLog",
+    "DamagedMessage": "shaketable.system.store.segment_files.OutsideLog",
+    "LogDamaged": "shaketable.system.store.disk.DiskFull",
+    "EntryTooLarge": "shaketable.system.store.disk.DiskFull",
+    "DamagedResponseError": "shaketable.system.client.connection.RefusedError",
 }
 """Which class is taken for which, with its module: the file need not know it."""
 

@@ -11,10 +11,10 @@ import json
 import sys
 from collections.abc import Callable
 
-from system.sim.schedule import Options
+from shaketable.system.sim.schedule import Options
 from tests.mutation import children
 
-MODULES = {"core": "system.sim.run", "node": "system.sim.trio_world.run"}
+MODULES = {"core": "shaketable.system.sim.run", "node": "shaketable.system.sim.trio_world.run"}
 NATIVE = "native"
 """Masters and slaves: seeds take turns in the three modes."""
 NATIVE_VIRTUAL_S = 10.0
@@ -39,7 +39,7 @@ def runner_of(world: str, virtual_s: float) -> Callable[[int], object]:
 
 
 def _native_runner(run_ms: int) -> Callable[[int], object]:
-    module = importlib.import_module("system.sim.native_world.run")
+    module = importlib.import_module("shaketable.system.sim.native_world.run")
 
     def run(seed: int) -> object:
         role = "SYNC_MASTER" if seed % 2 else "ASYNC_MASTER"

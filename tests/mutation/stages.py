@@ -157,7 +157,7 @@ def processes(mutant: Mutant, tree: Path, limits: Limits, tried: Sequence[str]) 
         if mutant.package == unlike or name in tried:
             continue
         command = [
-            *(sys.executable, "-P", "-m", "harness.cli", "run", *arguments, "--engine", "local"),
+            *(sys.executable, "-P", "-m", "shaketable", "run", *arguments, "--engine", "local"),
             *("--seed", "1", "--time-limit", f"{limits.process_s:g}", "--steady", "2"),
             *("--store", "runs", "--name", name),
         ]

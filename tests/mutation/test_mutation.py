@@ -48,7 +48,7 @@ def changes(text: str) -> dict[str, list[str]]:
 
 def test_every_operator_makes_what_it_says_and_leaves_the_unseen_alone() -> None:
     found = changes(EVERY_OPERATOR)
-    full = '__import__("system.store.disk", fromlist=["DiskFailed"]).DiskFailed'
+    full = '__import__("shaketable.system.store.disk", fromlist=["DiskFailed"]).DiskFailed'
     assert found == {
         "drop-condition": ["((not at))", "((batch))"],
         "drop-guard": ["False", "False"],

@@ -24,7 +24,7 @@ MEASURED_BY_CAMPAIGNS = ("system", "harness", "workloads")
 JUDGED = ("system", "harness", "workloads", "checkers")
 """What decides which mutants are found."""
 
-SIMULATED = ("system", "tests/mutation")
+SIMULATED = ("src", "system", "tests/mutation")
 """All that a simulated world needs of the tree..."""
 OF_CAMPAIGNS = (*SIMULATED, "checkers", "harness", "reports", "workloads")
 """... and all that campaigns need."""
@@ -43,7 +43,7 @@ def copy_of_tree(
     with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
         tree = Path(folder) / "tree"
         for part in parts:
-            shutil.copytree(origin / part, tree / part, ignore=_ignored(origin))
+            shutil.copytree(origin / part, tree / part, symlinks=True, ignore=_ignored(origin))
         for name, text in (changed or {}).items():
             path = tree / name
             path.write_text(text)
@@ -66,7 +66,12 @@ def environment_of(tree: Path) -> dict[str, str]:
     The commands of the project hand PYTHONPATH on to the processes that they start.
     """
     # The hash seed is fixed: a seed that reached a line once has to reach it again.
-    return {**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "COLUMNS": "200"}
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}",
+        "PYTHONHASHSEED": "0",
+        "COLUMNS": "200",
+    }
 
 
 def digest_of(root: Path, folders: Sequence[str] = MEASURED) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from system.nameserver import kv_config
-from system.nameserver.kv_config import ORDER_NAMESPACE, DamagedKvConfig, KvConfig
-from system.nameserver.name_server import NameServer
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command, CommandError, encode_command
-from system.remoting.registration_headers import RegisterBrokerHeader
+from shaketable.system.nameserver import kv_config
+from shaketable.system.nameserver.kv_config import ORDER_NAMESPACE, DamagedKvConfig, KvConfig
+from shaketable.system.nameserver.name_server import NameServer
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command, CommandError, encode_command
+from shaketable.system.remoting.registration_headers import RegisterBrokerHeader
 
 
 def fill(kv: KvConfig, value: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from system.nameserver.name_server import NameServer
-from system.nameserver.registry import (
+from shaketable.system.nameserver.name_server import NameServer
+from shaketable.system.nameserver.registry import (
     BROKERS_MAX,
     QUEUE_DATAS_MAX,
     Registration,
@@ -17,9 +17,13 @@ from system.nameserver.registry import (
     RouteRegistry,
     _Brokers,
 )
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command, encode_command
-from system.remoting.register_bodies import DataVersion, TopicConfig, encode_register_body
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command, encode_command
+from shaketable.system.remoting.register_bodies import (
+    DataVersion,
+    TopicConfig,
+    encode_register_body,
+)
 
 NAMES = st.sampled_from(["a", "b"])
 ADDRESSES = st.sampled_from(["h:1", "h:2", "h:3"])
@@ -182,7 +186,7 @@ def test_brokers_and_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         registry.register(registration(BROKERS_MAX, 0), 1, 0.0)
     registry.register(registration(7, 0), 7, 0.0)  # it is there already
 
-    monkeypatch.setattr("system.nameserver.registry.QUEUE_DATAS_MAX", 10)
+    monkeypatch.setattr("shaketable.system.nameserver.registry.QUEUE_DATAS_MAX", 10)
     assert QUEUE_DATAS_MAX > 10
     registry.register(registration(1, 6), 1, 0.0)
     registry.register(registration(1, 10), 1, 0.0)

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from text_scripts import check_script
 
-from system.nameserver.name_server import NameServer
-from system.remoting.codes import RequestCode
-from system.remoting.command import Command, decode_command, encode_command
-from system.remoting.frame import FrameBuffer
-from system.remoting.register_bodies import (
+from shaketable.system.nameserver.name_server import NameServer
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.command import Command, decode_command, encode_command
+from shaketable.system.remoting.frame import FrameBuffer
+from shaketable.system.remoting.register_bodies import (
     DataVersion,
     TopicConfig,
     body_crc32,
@@ -29,9 +29,9 @@ from system.remoting.register_bodies import (
     encode_data_version,
     encode_register_body,
 )
-from system.remoting.registration_headers import RegisterBrokerHeader
-from system.remoting.route_bodies import BrokerData, decode_cluster_info, decode_route
-from system.remoting.route_bodies import decode_topic_list as topic_list
+from shaketable.system.remoting.registration_headers import RegisterBrokerHeader
+from shaketable.system.remoting.route_bodies import BrokerData, decode_cluster_info, decode_route
+from shaketable.system.remoting.route_bodies import decode_topic_list as topic_list
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_brokers import HALink, NativeBroker
 
-from system.native.core import NativeCore
-from system.remoting.codes import ResponseCode
+from shaketable.system.native.core import NativeCore
+from shaketable.system.remoting.codes import ResponseCode
 
 DEATHS = [("master dies",), ("slave dies",)]
 STEPS = st.lists(

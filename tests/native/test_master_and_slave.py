@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_brokers import HALink, NativeBroker
 
-from system.native.config_files import (
+from shaketable.system.native.config_files import (
     DELAYS,
     GROUPS,
     OFFSETS,
@@ -21,11 +21,11 @@ from system.native.config_files import (
     encode_tables,
     load_tables,
 )
-from system.native.ha import HEADER, REPORT, HAError, MasterConnection, SlaveConnection
-from system.node.native_files import NativeDataFiles
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command, CommandError
-from system.store.message import walk_messages
+from shaketable.system.native.ha import HEADER, REPORT, HAError, MasterConnection, SlaveConnection
+from shaketable.system.node.native_files import NativeDataFiles
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.store.message import walk_messages
 
 OK = ResponseCode.SUCCESS
 NO_SLAVE = ResponseCode.SLAVE_NOT_AVAILABLE

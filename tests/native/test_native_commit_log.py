@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_log_encoder import NativeLogWriter
 
-from system.raft.batch import Batch
-from system.raft.membership import Membership
-from system.raft.protocol import Snapshot
-from system.sim.disk import PowerLoss, SimDisk
-from system.store.disk import DiskFull, StoreError
-from system.store.log_entries import NotContiguous
-from system.store.native_batch import iter_native_dispatches, native_end
-from system.store.native_builder import NativeBuilder
-from system.store.native_commit_log import NativeCommitLog
-from system.store.segment_files import OutsideLog, SegmentFiles
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.sim.disk import PowerLoss, SimDisk
+from shaketable.system.store.disk import DiskFull, StoreError
+from shaketable.system.store.log_entries import NotContiguous
+from shaketable.system.store.native_batch import iter_native_dispatches, native_end
+from shaketable.system.store.native_builder import NativeBuilder
+from shaketable.system.store.native_commit_log import NativeCommitLog
+from shaketable.system.store.segment_files import OutsideLog, SegmentFiles
 
 ROOT, FOLDER, FILE_BYTES = "/store", "/store/commitlog", 1024
 

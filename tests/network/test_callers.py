@@ -16,12 +16,12 @@ import pytest
 import trio
 from proxy_rig import PATIENCE_S, run
 
-from harness.abilities import AdvertisesAddresses
-from harness.network import callers
-from harness.network.callers import Callers
-from harness.network.proxy import ProxyNetwork
-from harness.plugins import Address
-from harness.targets import dledger
+from shaketable.harness.abilities import AdvertisesAddresses
+from shaketable.harness.network import callers
+from shaketable.harness.network.callers import Callers
+from shaketable.harness.network.proxy import ProxyNetwork
+from shaketable.harness.plugins import Address
+from shaketable.harness.targets import dledger
 
 SPEAKS = (
     "import socket, sys\n"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tcp_frames import ACK, ADDRESSES, FIN, RST, SYN, frame, hardware, numbers
 
-from harness.network import frames
+from shaketable.harness.network import frames
 
 AB, BA = ("n0", "n1"), ("n1", "n0")
 

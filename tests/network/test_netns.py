@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from harness import availability, discovery
-from harness.campaign import Campaign
-from harness.errors import HarnessError, NamespaceNeededError, UsageError
-from harness.network import enter, netns, probe
-from harness.network.netns import PacketNetwork
-from harness.network.probe import WORDS, Probed
-from harness.network.switch import Switch
-from harness.runtime import offers
-from harness.terminal import session
-from harness.words import Word
+from shaketable.harness import availability, discovery
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.errors import HarnessError, NamespaceNeededError, UsageError
+from shaketable.harness.network import enter, netns, probe
+from shaketable.harness.network.netns import PacketNetwork
+from shaketable.harness.network.probe import WORDS, Probed
+from shaketable.harness.network.switch import Switch
+from shaketable.harness.runtime import offers
+from shaketable.harness.terminal import session
+from shaketable.harness.words import Word
 
 PATIENCE_S = 30.0
 PROGRAMS = Path(__file__).parent.parent / "support" / "namespace_programs.py"
@@ -48,7 +48,7 @@ def in_namespace(name: str, rights: tuple[str, ...] = (), **options) -> subproce
 
 @RIGHTS
 def test_every_word_is_tried_and_works(rights) -> None:
-    argv = [*rights, *enter.new([sys.executable, "-P", "-m", "harness.network.probe"])]
+    argv = [*rights, *enter.new([sys.executable, "-P", "-m", "shaketable.harness.network.probe"])]
     done = subprocess.run(argv, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -126,7 +126,7 @@ def interfaces() -> list[str]:
 
 def test_a_command_in_a_new_namespace_has_loopback_and_knows_where_it_is() -> None:
     program = (
-        "import socket; from harness.network import enter; "
+        "import socket; from shaketable.harness.network import enter; "
         "server = socket.create_server(('127.0.0.1', 0)); "
         "socket.create_connection(server.getsockname()); "
         "print(enter.is_inside(), [name for _, name in socket.if_nameindex()])"
@@ -179,7 +179,7 @@ def test_a_command_starts_again_in_a_namespace_or_says_why_it_cannot(monkeypatch
 
 
 def test_a_spark_server_is_out_of_reach() -> None:
-    from harness.campaign import resolve  # noqa: PLC0415
+    from shaketable.harness.campaign import resolve  # noqa: PLC0415
 
     with pytest.raises(UsageError, match="netns no server can be reached"):
         resolve(Campaign(world="netns", spark_remote="sc://somewhere:15002"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.network import enter
+from shaketable.harness.network import enter
 
 pytestmark = pytest.mark.e2e
 

@@ -10,11 +10,11 @@ import pytest
 import trio
 from native_brokers import NativeBroker
 
-from system.broker.broker_tables import BrokerTables
-from system.node.clock import SystemClock
-from system.node.config_files import ConfigFiles
-from system.node.real_disk import RealDisk
-from system.store.disk import DiskFailed
+from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.node.clock import SystemClock
+from shaketable.system.node.config_files import ConfigFiles
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.store.disk import DiskFailed
 
 
 class Dying(RealDisk):

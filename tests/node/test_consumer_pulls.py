@@ -10,10 +10,10 @@ import trio
 from consumer_requests import back, pull_of, send_with, view
 from node_group import NodeGroup, until
 
-from system.client.connection import Connection
-from system.remoting.codes import ResponseCode
-from system.remoting.command import Command
-from system.store.message import Message, walk_messages
+from shaketable.system.client.connection import Connection
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.store.message import Message, walk_messages
 
 TIMEOUT_S = 30.0
 HOLD_MS = 20_000

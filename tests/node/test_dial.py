@@ -7,7 +7,7 @@ import socket
 import pytest
 import trio
 
-from system.node.dial import dial
+from shaketable.system.node.dial import dial
 
 
 async def _open_to_itself(host: str, port: int) -> trio.SocketStream:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from system.node.direct_file import BLOCK_BYTES, BUFFER_BYTES, DirectFile
-from system.node.real_disk import RealDisk
-from system.store.disk import DiskFailed
+from shaketable.system.node.direct_file import BLOCK_BYTES, BUFFER_BYTES, DirectFile
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.store.disk import DiskFailed
 
 FILE_BYTES = 5 * BLOCK_BYTES + 700
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from system.client.connection import OutcomeUnknownError, RefusedError
-from system.client.results import Metadata
+from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
+from shaketable.system.client.results import Metadata
 from tests.support.node_group import NodeGroup, Writer, contents, queue_range, repeat_read, until
 
 pytestmark = pytest.mark.e2e

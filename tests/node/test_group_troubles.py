@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from harness.network.proxy import ProxyNetwork
-from harness.plugins import Address
-from system.client.connection import OutcomeUnknownError, RefusedError
+from shaketable.harness.network.proxy import ProxyNetwork
+from shaketable.harness.plugins import Address
+from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
 from tests.support.node_group import HOST, NodeGroup, Writer, contents, until
 
 pytestmark = pytest.mark.e2e

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from system.client.group import BrokerGroupClient
+from shaketable.system.client.group import BrokerGroupClient
 from tests.support.native_log_encoder import NativeLogWriter
 from tests.support.node_group import NodeGroup, Writer, contents, until
 

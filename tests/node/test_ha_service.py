@@ -10,10 +10,10 @@ import trio
 from broker_group import FILE_BYTES
 from native_brokers import NativeBroker
 
-from system.native.ha import REPORT, SILENCE_MAX_MS
-from system.node.clock import SystemClock
-from system.node.ha_service import HAService
-from system.node.native_parts import NativeParts
+from shaketable.system.native.ha import REPORT, SILENCE_MAX_MS
+from shaketable.system.node.clock import SystemClock
+from shaketable.system.node.ha_service import HAService
+from shaketable.system.node.native_parts import NativeParts
 
 STORY_TIMEOUT_S = 10.0
 

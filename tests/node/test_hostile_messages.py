@@ -9,19 +9,19 @@ import pytest
 import trio
 import trio.testing
 
-from system.node import wire
-from system.node.assembly import assemble
-from system.node.clock import SystemClock
-from system.node.config import NodeConfig
-from system.node.disk_threads import DiskThreads
-from system.node.machine import Machine
-from system.node.node import Node
-from system.node.real_disk import RealDisk
-from system.raft.batch import LogEnd
-from system.raft.membership import Membership
-from system.raft.protocol import Snapshot, SnapshotRequest, VoteRequest
-from system.remoting.command import CommandError
-from system.remoting.frame import FRAME_BYTES_MAX
+from shaketable.system.node import wire
+from shaketable.system.node.assembly import assemble
+from shaketable.system.node.clock import SystemClock
+from shaketable.system.node.config import NodeConfig
+from shaketable.system.node.disk_threads import DiskThreads
+from shaketable.system.node.machine import Machine
+from shaketable.system.node.node import Node
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Snapshot, SnapshotRequest, VoteRequest
+from shaketable.system.remoting.command import CommandError
+from shaketable.system.remoting.frame import FRAME_BYTES_MAX
 
 
 def new_node(folder: Path) -> Node:

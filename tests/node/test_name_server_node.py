@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from harness.runtime.ports import find_free
-from system.nameserver.registry import Registration
-from system.node.clock import SystemClock
-from system.node.name_server import NameServerNode
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command, decode_command, encode_command
-from system.remoting.frame import FrameBuffer, SerializeType
-from system.remoting.register_bodies import TopicConfig
-from system.remoting.registration_headers import RegisterBrokerHeader
-from system.remoting.route_bodies import decode_route
+from shaketable.harness.runtime.ports import find_free
+from shaketable.system.nameserver.registry import Registration
+from shaketable.system.node.clock import SystemClock
+from shaketable.system.node.name_server import NameServerNode
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command, decode_command, encode_command
+from shaketable.system.remoting.frame import FrameBuffer, SerializeType
+from shaketable.system.remoting.register_bodies import TopicConfig
+from shaketable.system.remoting.registration_headers import RegisterBrokerHeader
+from shaketable.system.remoting.route_bodies import decode_route
 
 ROOT = Path(__file__).parent.parent.parent
 HOST = "127.0.0.1"
@@ -179,7 +179,7 @@ def test_connections_are_bounded() -> None:
 
 def test_the_process_says_in_one_line_why_it_ends() -> None:
     (port,) = find_free(1)
-    command = [sys.executable, "-m", "system.node.name_server", "--port", str(port)]
+    command = [sys.executable, "-m", "shaketable.system.node.name_server", "--port", str(port)]
     first = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         assert first.stderr is not None
@@ -202,7 +202,7 @@ def test_the_process_says_in_one_line_why_it_ends() -> None:
 @pytest.mark.parametrize("port", ["x", "70000", "-1", "²"])
 def test_odd_ports_are_named(port: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "system.node.name_server", f"--port={port}"],
+        [sys.executable, "-m", "shaketable.system.node.name_server", f"--port={port}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -223,7 +223,15 @@ def test_what_operators_set_is_kept_and_a_bad_file_is_told(tmp_path: Path) -> No
     assert again.server.kv.get("ORDER_TOPIC_CONFIG", "t") == "b:4"
     path.write_text("[]")
     done = subprocess.run(
-        [sys.executable, "-m", "system.node.name_server", "--port", "0", "--kv-config", str(path)],
+        [
+            sys.executable,
+            "-m",
+            "shaketable.system.node.name_server",
+            "--port",
+            "0",
+            "--kv-config",
+            str(path),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -9,16 +9,16 @@ from typing import TypeVar
 import pytest
 import trio
 
-from system.native.config import NativeConfig
-from system.node.clock import SystemClock
-from system.node.machine import Machine
-from system.node.native_flusher import NativeFlusher
-from system.node.node_parts import WriteHooks
-from system.raft.protocol import Append, Write
-from system.sim.disk import SimDisk
-from system.store.disk import DiskFailed
-from system.store.native_builder import NativeBuilder
-from system.store.native_commit_log import NativeCommitLog
+from shaketable.system.native.config import NativeConfig
+from shaketable.system.node.clock import SystemClock
+from shaketable.system.node.machine import Machine
+from shaketable.system.node.native_flusher import NativeFlusher
+from shaketable.system.node.node_parts import WriteHooks
+from shaketable.system.raft.protocol import Append, Write
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.store.disk import DiskFailed
+from shaketable.system.store.native_builder import NativeBuilder
+from shaketable.system.store.native_commit_log import NativeCommitLog
 
 FILE_BYTES = 4096
 Result = TypeVar("Result")

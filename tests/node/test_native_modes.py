@@ -12,10 +12,10 @@ from name_servers import NameServers
 from native_nodes import NativeNodes
 from node_group import Writer, contents, until
 
-from system.client.connection import OutcomeUnknownError, RefusedError
-from system.client.pull_consumer import PullConsumer
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
+from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
+from shaketable.system.client.pull_consumer import PullConsumer
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
 
 pytestmark = pytest.mark.timeout(120)
 

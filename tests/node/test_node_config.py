@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from system.native.config import BrokerRole
-from system.node.conf_values import ConfigError
-from system.node.config import parse
-from system.node.limits_of import limits_of
+from shaketable.system.native.config import BrokerRole
+from shaketable.system.node.conf_values import ConfigError
+from shaketable.system.node.config import parse
+from shaketable.system.node.limits_of import limits_of
 
 GOOD = """
 # from distribution/conf/dledger

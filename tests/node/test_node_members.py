@@ -13,11 +13,11 @@ from random import Random
 import pytest
 import trio
 
-from harness.runtime.ports import find_free
-from system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
-from system.client.admin import AdminClient
-from system.node import wire
-from system.raft.protocol import VoteRequest
+from shaketable.harness.runtime.ports import find_free
+from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
+from shaketable.system.client.admin import AdminClient
+from shaketable.system.node import wire
+from shaketable.system.raft.protocol import VoteRequest
 
 STOP_WAIT_S = 60
 
@@ -52,7 +52,9 @@ class Group:
         conf.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "system.node", "-c", str(conf)], stderr=log, stdout=log
+                [sys.executable, "-m", "shaketable.system.node", "-c", str(conf)],
+                stderr=log,
+                stdout=log,
             )
 
     def log(self, name: str) -> str:

@@ -13,18 +13,18 @@ import pytest
 import trio
 import trio.testing
 
-from system.node.checkpointer import Checkpointer
-from system.node.clock import SystemClock, sleep
-from system.node.flusher import Flusher
-from system.node.link import KEEPALIVE_OPTIONS
-from system.node.machine import Machine
-from system.node.peers import UNACKNOWLEDGED_MAX_MS, Peers
-from system.node.real_disk import RealDisk
-from system.node.store_lock import StoreInUseError, lock_store
-from system.raft.batch import LogEnd
-from system.raft.membership import Membership
-from system.raft.protocol import Install, SaveState, Snapshot, Write
-from system.store.disk import DiskFull
+from shaketable.system.node.checkpointer import Checkpointer
+from shaketable.system.node.clock import SystemClock, sleep
+from shaketable.system.node.flusher import Flusher
+from shaketable.system.node.link import KEEPALIVE_OPTIONS
+from shaketable.system.node.machine import Machine
+from shaketable.system.node.peers import UNACKNOWLEDGED_MAX_MS, Peers
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.node.store_lock import StoreInUseError, lock_store
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Install, SaveState, Snapshot, Write
+from shaketable.system.store.disk import DiskFull
 
 
 class Writer:

@@ -19,18 +19,18 @@ from typing import TypeVar
 import pytest
 import trio
 
-from harness.runtime.ports import find_free
-from system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
-from system.node import ends, wire
-from system.node.clock import SystemClock
-from system.node.disk_threads import DiskThreads
-from system.node.flusher import Flusher
-from system.node.machine import Machine
-from system.node.real_disk import RealDisk
-from system.raft.protocol import PushRequest, SaveState
-from system.store.commit_log import CommitLog
-from system.store.disk import DiskFailed
-from system.store.log_writer import LogWriter
+from shaketable.harness.runtime.ports import find_free
+from shaketable.system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
+from shaketable.system.node import ends, wire
+from shaketable.system.node.clock import SystemClock
+from shaketable.system.node.disk_threads import DiskThreads
+from shaketable.system.node.flusher import Flusher
+from shaketable.system.node.machine import Machine
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.raft.protocol import PushRequest, SaveState
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.disk import DiskFailed
+from shaketable.system.store.log_writer import LogWriter
 
 Result = TypeVar("Result")
 STOP_WAIT_S = 60
@@ -76,7 +76,7 @@ class Nodes:
             process = subprocess.Popen(
                 [
                     *limited,
-                    *(sys.executable, "-m", "system.node"),
+                    *(sys.executable, "-m", "shaketable.system.node"),
                     *("-c", str(self.conf(name, **more))),
                 ],
                 stderr=log,
@@ -288,7 +288,7 @@ def test_a_port_in_use_is_said_in_one_line(single: Nodes, which: str) -> None:
 
 MEETS_A_BUG = """
 import sys
-from system.node import __main__ as program
+from shaketable.system.node import __main__ as program
 
 async def meets_a_bug(*_):
     raise {error}

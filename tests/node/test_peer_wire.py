@@ -6,10 +6,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from system.node import wire
-from system.raft.batch import Batch, LogEnd
-from system.raft.membership import Membership
-from system.raft.protocol import (
+from shaketable.system.node import wire
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import (
     LeadershipTransfer,
     Message,
     PushRequest,
@@ -19,11 +19,11 @@ from system.raft.protocol import (
     VoteRequest,
     VoteResponse,
 )
-from system.remoting.command import CommandError, decode_command
-from system.remoting.frame import Frame, FrameBuffer
-from system.sim.disk import SimDisk
-from system.store.entry_builder import EntryBuilder
-from system.store.hard_state import HardState, save_hard_state
+from shaketable.system.remoting.command import CommandError, decode_command
+from shaketable.system.remoting.frame import Frame, FrameBuffer
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.hard_state import HardState, save_hard_state
 
 NUMBERS = st.integers(0, 2**62)
 INDICES = st.integers(-1, 2**62)

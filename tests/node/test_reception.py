@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from system.node.direct_socket import KernelPoll
-from system.node.link import Link
-from system.node.reception import Reception
-from system.remoting.frame import Frame, FrameError, encode_frame
+from shaketable.system.node.direct_socket import KernelPoll
+from shaketable.system.node.link import Link
+from shaketable.system.node.reception import Reception
+from shaketable.system.remoting.frame import Frame, FrameError, encode_frame
 
 OUT_BYTES_MAX = 8 << 20
 WAIT_S = 20.0

@@ -10,14 +10,14 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from harness.runtime.ports import find_free
-from system.node.clock import SystemClock
-from system.node.config import NodeConfig
-from system.node.name_server import NameServerNode
-from system.node.registration import Registration, Standing
-from system.remoting.codes import RequestCode
-from system.remoting.command import Command
-from system.remoting.register_bodies import TopicConfig
+from shaketable.harness.runtime.ports import find_free
+from shaketable.system.node.clock import SystemClock
+from shaketable.system.node.config import NodeConfig
+from shaketable.system.node.name_server import NameServerNode
+from shaketable.system.node.registration import Registration, Standing
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.register_bodies import TopicConfig
 
 HOST = "127.0.0.1"
 BROKER_PORT = 30_911

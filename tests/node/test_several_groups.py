@@ -9,7 +9,7 @@ from random import Random
 import pytest
 import trio
 
-from system.client import (
+from shaketable.system.client import (
     GroupConsumer,
     Intervals,
     MessageQueue,
@@ -18,7 +18,7 @@ from system.client import (
     RefusedError,
     brokers,
 )
-from system.store.message import Message
+from shaketable.system.store.message import Message
 from tests.support.name_servers import NameServers
 from tests.support.node_group import NodeGroup
 

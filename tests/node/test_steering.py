@@ -16,15 +16,15 @@ import pytest
 import trio
 import trio.testing
 
-from system.node.conf_values import ConfigError
-from system.node.config import parse
-from system.node.effect_counters import HARMS_MAX, EffectCounters
-from system.node.orders import ClockOrder, HarmOrder, Orders, TripOrder, read_orders
-from system.node.real_disk import RealDisk
-from system.node.steered_clock import SteeredClock
-from system.node.steered_disk import DiskHarms, SteeredDisk
-from system.node.volatile_disk import VolatileDisk
-from system.store.disk import DiskFailed, DiskFull
+from shaketable.system.node.conf_values import ConfigError
+from shaketable.system.node.config import parse
+from shaketable.system.node.effect_counters import HARMS_MAX, EffectCounters
+from shaketable.system.node.orders import ClockOrder, HarmOrder, Orders, TripOrder, read_orders
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.node.steered_clock import SteeredClock
+from shaketable.system.node.steered_disk import DiskHarms, SteeredDisk
+from shaketable.system.node.volatile_disk import VolatileDisk
+from shaketable.system.store.disk import DiskFailed, DiskFull
 
 WALL_MS = 1_700_000_000_000.0
 
@@ -245,9 +245,9 @@ def test_what_a_killed_process_held_is_known_afterwards(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from system.node.effect_counters import EffectCounters\n"
-        "from system.node.real_disk import RealDisk\n"
-        "from system.node.volatile_disk import VolatileDisk\n"
+        "from shaketable.system.node.effect_counters import EffectCounters\n"
+        "from shaketable.system.node.real_disk import RealDisk\n"
+        "from shaketable.system.node.volatile_disk import VolatileDisk\n"
         "folder = Path(sys.argv[1])\n"
         "effects = EffectCounters(folder)\n"
         "disk = VolatileDisk(RealDisk(), lambda held: effects.set(unsynced_bytes=held))\n"

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from system.node.real_disk import RealDisk
-from system.node.real_file import IO_BUFFERS_MAX
-from system.node.volatile_disk import VolatileDisk
-from system.raft.batch import LogEnd
-from system.store.commit_log import CommitLog
-from system.store.disk import DiskFailed, DiskFull, read_file, replace_file
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.node.real_file import IO_BUFFERS_MAX
+from shaketable.system.node.volatile_disk import VolatileDisk
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.disk import DiskFailed, DiskFull, read_file, replace_file
 
 NAME = st.sampled_from(["a", "b", "c"])
 STEP = st.one_of(
@@ -124,11 +124,11 @@ def test_what_was_not_synced_is_not_on_the_real_disk(before, after):
 
 APPEND_AND_DIE = """
 import os, signal, sys
-from system.raft.batch import LogEnd
-from system.store.commit_log import CommitLog
-from system.store.entry_builder import EntryBuilder
-from system.node.real_disk import RealDisk
-from system.node.volatile_disk import VolatileDisk
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.node.volatile_disk import VolatileDisk
 
 disk = VolatileDisk(RealDisk()) if sys.argv[2] == "volatile" else RealDisk()
 log = CommitLog.open(disk, sys.argv[1], "n0", 65536, 4096)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from system.client.group import BrokerGroupClient
+from shaketable.system.client.group import BrokerGroupClient
 from tests.support.node_group import ROOT, NodeGroup, until
 
 pytestmark = pytest.mark.e2e
@@ -68,7 +68,7 @@ def start(group: NodeGroup, name: str) -> None:
         wait_until_free(PEER_PORTS[name])
         with (group.folder / f"{name}.log").open("wb") as log:
             group.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "system.node", "-c", str(conf)],
+                [sys.executable, "-m", "shaketable.system.node", "-c", str(conf)],
                 cwd=ROOT,
                 stdout=log,
                 stderr=log,

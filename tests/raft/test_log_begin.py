@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from raft_group import ENTRY_BYTES, Group, Storage, batch_of
 
-from system.raft.batch import LogEnd
-from system.raft.log_view import LogView
-from system.raft.membership import Membership
-from system.raft.membership_log import MembershipLog
-from system.raft.protocol import (
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.membership_log import MembershipLog
+from shaketable.system.raft.protocol import (
     CompactedError,
     InvariantError,
     PushRequest,

@@ -9,13 +9,13 @@ from collections.abc import Callable
 import pytest
 from raft_machine import GroupMachine
 
-from system.raft.core import RaftCore
-from system.raft.follower import Follower
-from system.raft.leadership import Leadership
-from system.raft.ledger import Ledger
-from system.raft.membership_change import AddLearner, Promote, Remove
-from system.raft.membership_log import MembershipLog
-from system.raft.protocol import (
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.follower import Follower
+from shaketable.system.raft.leadership import Leadership
+from shaketable.system.raft.ledger import Ledger
+from shaketable.system.raft.membership_change import AddLearner, Promote, Remove
+from shaketable.system.raft.membership_log import MembershipLog
+from shaketable.system.raft.protocol import (
     InvariantError,
     MembershipError,
     PushRequest,
@@ -23,7 +23,7 @@ from system.raft.protocol import (
     Snapshot,
     VoteRequest,
 )
-from system.raft.read_rounds import ReadRounds
+from shaketable.system.raft.read_rounds import ReadRounds
 
 
 def begun(core: type[RaftCore], *, lease: float = 0.0, size: int = 3) -> GroupMachine:

@@ -11,11 +11,11 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from raft_group import Group, Storage
 from raft_machine import GroupMachine
 
-from system.mutants.consensus.ack_before_quorum import AckBeforeQuorum
-from system.raft.batch import Batch
-from system.raft.core import RaftCore
-from system.raft.ledger import Ledger
-from system.raft.protocol import InvariantError, NotLeaderError, Role, SaveState, Write
+from shaketable.system.mutants.consensus.ack_before_quorum import AckBeforeQuorum
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.ledger import Ledger
+from shaketable.system.raft.protocol import InvariantError, NotLeaderError, Role, SaveState, Write
 
 
 class ReadsAtOnce(RaftCore):

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from raft_group import CHANGES, ENTRY, Group, Storage, describe
 
-from system.raft.core import RaftCore
-from system.raft.protocol import (
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import (
     DiskFullError,
     InvariantError,
     MembershipError,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from system.remoting.command import CommandError
-from system.remoting.fastjson import BODY_BYTES_MAX, DEPTH_MAX, dumps, loads
+from shaketable.system.remoting.command import CommandError
+from shaketable.system.remoting.fastjson import BODY_BYTES_MAX, DEPTH_MAX, dumps, loads
 
 KEYS = st.text(max_size=8) | st.integers(-(2**40), 2**40)
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=10)

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from system.remoting.codes import RequestCode, ResponseCode, outcome_of
-from system.remoting.command import (
+from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
+from shaketable.system.remoting.command import (
     Command,
     CommandError,
     decode_command,
     encode_command,
 )
-from system.remoting.frame import FrameBuffer, FrameError, SerializeType, encode_frame
-from system.remoting.requests import (
+from shaketable.system.remoting.frame import FrameBuffer, FrameError, SerializeType, encode_frame
+from shaketable.system.remoting.requests import (
     PullMessage,
     PullMessageResponse,
     QueueOffsetRequest,
@@ -29,7 +29,7 @@ from system.remoting.requests import (
     decode_request,
     encode_send,
 )
-from system.remoting.responses import response, send_response
+from shaketable.system.remoting.responses import response, send_response
 
 I16 = st.integers(-(2**15), 2**15 - 1)
 I32 = st.integers(-(2**31), 2**31 - 1)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from system.remoting.frame import (
+from shaketable.system.remoting.frame import (
     FrameBuffer,
     FrameError,
     SerializeType,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from system.remoting.command import CommandError
-from system.remoting.fastjson import BODY_BYTES_MAX
-from system.remoting.register_bodies import (
+from shaketable.system.remoting.command import CommandError
+from shaketable.system.remoting.fastjson import BODY_BYTES_MAX
+from shaketable.system.remoting.register_bodies import (
     TOPICS_MAX,
     DataVersion,
     RegisterBody,
@@ -21,7 +21,7 @@ from system.remoting.register_bodies import (
     encode_data_version,
     encode_register_body,
 )
-from system.remoting.route_bodies import (
+from shaketable.system.remoting.route_bodies import (
     BrokerData,
     ClusterInfo,
     QueueData,

@@ -28,8 +28,8 @@ from chromium import Chromium, chromium
 from PIL import Image
 from reported_kinds import reported_kinds
 
-import reports
-from reports.violation_page import page_index
+from shaketable import reports
+from shaketable.reports.violation_page import page_index
 
 ROOT: Final = Path(__file__).parents[2]
 SAMPLES_FOLDER: Final = ROOT / "reports" / "samples"
@@ -88,7 +88,7 @@ class Studio:
             defaults = [
                 word for pair in QUICK.items() if pair[0] not in sample.options for word in pair
             ]
-            argv = [sys.executable, "-P", "-m", "harness.cli", "run", *defaults, *sample.options]
+            argv = [sys.executable, "-P", "-m", "shaketable", "run", *defaults, *sample.options]
             done = subprocess.run(
                 [*argv, "--store", str(store)],
                 cwd=self.scratch, capture_output=True, text=True, check=False,

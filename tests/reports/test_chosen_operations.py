@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness.history.schema import OPERATIONS
-from reports.run_page import chosen_operations as chosen
-from reports.run_page.chosen_operations import choose, named_operations
-from reports.run_page.html import FEWER, PACKED_CHARACTERS_MAX, packed_table
-from reports.run_page.packed_operations import TEXT_CHARACTERS_MAX, pack
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.reports.run_page import chosen_operations as chosen
+from shaketable.reports.run_page.chosen_operations import choose, named_operations
+from shaketable.reports.run_page.html import FEWER, PACKED_CHARACTERS_MAX, packed_table
+from shaketable.reports.run_page.packed_operations import TEXT_CHARACTERS_MAX, pack
 
 COUNT = 60_000
 MS = 1_000_000

@@ -6,9 +6,9 @@ import json
 
 import pyarrow as pa
 
-from harness.history.schema import OPERATIONS
-from reports.plotting import consumer_lag as lags
-from reports.plotting.consumer_lag import consumer_lag
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.reports.plotting import consumer_lag as lags
+from shaketable.reports.plotting.consumer_lag import consumer_lag
 
 S = 1_000_000_000
 

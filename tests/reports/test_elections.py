@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from harness.plugins import FaultWindow
-from reports.availability.elections import Election, aimed_plans, elections, hits_leader
-from reports.model import RoleSpan
-from reports.run_page.view import build_view
+from shaketable.harness.plugins import FaultWindow
+from shaketable.reports.availability.elections import Election, aimed_plans, elections, hits_leader
+from shaketable.reports.model import RoleSpan
+from shaketable.reports.run_page.view import build_view
 
 KILL = {"victims": ["n0"], "leader": "n0"}
 

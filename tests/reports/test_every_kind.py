@@ -17,12 +17,12 @@ from chromium import GRAVE, Chromium, chromium, needs_chromium
 from every_kind import NODE_LOGS, RUNS, JudgedRun
 from reported_kinds import reported_kinds
 
-import reports
-from harness.verdict import Finding, Verdict
-from reports import plain_words
-from reports.check_page.model import CheckedHistory
-from reports.check_page.page import PARTS_MAX, render_page
-from reports.violation_page.claims import PROMISED
+from shaketable import reports
+from shaketable.harness.verdict import Finding, Verdict
+from shaketable.reports import plain_words
+from shaketable.reports.check_page.model import CheckedHistory
+from shaketable.reports.check_page.page import PARTS_MAX, render_page
+from shaketable.reports.violation_page.claims import PROMISED
 
 SAMPLES = Path(reports.__path__[0]) / "samples"
 SAMPLES_BYTES_MAX = 5_500_000

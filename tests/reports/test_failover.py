@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from harness.history.schema import OPERATIONS
-from harness.plugins import FaultWindow
-from reports.availability import failover
-from reports.availability.failover import Failover, measure
-from reports.availability.recovery import Recovery
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import FaultWindow
+from shaketable.reports.availability import failover
+from shaketable.reports.availability.failover import Failover, measure
+from shaketable.reports.availability.recovery import Recovery
 
 MS = 1_000_000
 NODES = 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reports.run_page.families import families
+from shaketable.reports.run_page.families import families
 
 
 def test_families_add_up_and_older_results_have_none() -> None:

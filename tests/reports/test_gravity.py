@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from reports import plain_words
-from reports.model import CheckerView, OperationRow, Violation
-from reports.run_page import view as run_view
-from reports.violation_page.meaning import meaning_of
-from reports.violation_page.model import Entries, Entry, EntryRow, Step
-from reports.violation_page.moments import Story
+from shaketable.reports import plain_words
+from shaketable.reports.model import CheckerView, OperationRow, Violation
+from shaketable.reports.run_page import view as run_view
+from shaketable.reports.violation_page.meaning import meaning_of
+from shaketable.reports.violation_page.model import Entries, Entry, EntryRow, Step
+from shaketable.reports.violation_page.moments import Story
 
 
 def checker(name: str, verdict: str, summary: str = "", **totals: int) -> CheckerView:

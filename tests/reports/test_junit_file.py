@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from reports import junit
-from reports.run_page import html
-from reports.run_page.view import build_view
+from shaketable.reports import junit
+from shaketable.reports.run_page import html
+from shaketable.reports.run_page.view import build_view
 
 
 def test_each_checker_is_a_case_and_its_verdict_its_result(invalid_run: Any) -> None:

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.matrix.folder import MatrixFolder
-from harness.matrix.journal import FaultCount, Outcome
-from harness.matrix.reading import read_outcome
+from shaketable.harness.matrix.folder import MatrixFolder
+from shaketable.harness.matrix.journal import FaultCount, Outcome
+from shaketable.harness.matrix.reading import read_outcome
 
 CELL = "first-shake"
 

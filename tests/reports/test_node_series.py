@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reports.plotting import node_samples
-from reports.plotting.node_samples import read_samples
+from shaketable.reports.plotting import node_samples
+from shaketable.reports.plotting.node_samples import read_samples
 
 S = 1_000_000_000
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from harness.history.schema import OPERATIONS
-from reports.availability.outages import availability
-from reports.availability.recovery import Gap
-from reports.availability.worked import Worked
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.reports.availability.outages import availability
+from shaketable.reports.availability.recovery import Gap
+from shaketable.reports.availability.worked import Worked
 
 MS, S = 1_000_000, 1_000_000_000
 WORKED = Worked(20 * S)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from chromium import GRAVE, Chromium, chromium, needs_chromium
 
-import reports
+from shaketable import reports
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 RUNS = ("clean_run", "invalid_run", "interrupted_run", "hostile_run", "empty_run")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from reports import plain_words
+from shaketable.reports import plain_words
 
 
 def test_the_worst_comes_first_and_the_rest_is_counted() -> None:

@@ -6,9 +6,15 @@ import pkgutil
 from importlib import import_module
 from typing import Any
 
-import checkers
-from reports.model import CheckerView
-from reports.run_page.promise_table import DURABLE, JUDGES, LINEARIZABLE, MEANT, promise_rows
+from shaketable import checkers
+from shaketable.reports.model import CheckerView
+from shaketable.reports.run_page.promise_table import (
+    DURABLE,
+    JUDGES,
+    LINEARIZABLE,
+    MEANT,
+    promise_rows,
+)
 
 PROMISES = {
     "durable_under": ["kill", "pause"],

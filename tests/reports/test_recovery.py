@@ -8,9 +8,15 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.history.schema import OPERATIONS
-from harness.plugins import FaultWindow
-from reports.availability.recovery import Gap, Recovery, longest_gap, recovery_times, summarise
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import FaultWindow
+from shaketable.reports.availability.recovery import (
+    Gap,
+    Recovery,
+    longest_gap,
+    recovery_times,
+    summarise,
+)
 
 TIMES = st.integers(0, 60)
 ROWS = st.lists(

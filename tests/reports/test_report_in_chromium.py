@@ -22,7 +22,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-import reports
+from shaketable import reports
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import reports
-from harness.history.schema import OPERATIONS
-from reports.run_page import chosen_operations, html
-from reports.run_page.view import build_view
+from shaketable import reports
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.reports.run_page import chosen_operations, html
+from shaketable.reports.run_page.view import build_view
 
 PAGE_BYTES_MAX = 5_000_000
 VOID = {"meta", "link", "br", "input"}

@@ -5,8 +5,14 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.history.schema import OPERATIONS
-from reports.plotting.series import BUCKETS_MAX, bucket_ns, latency, slowest_and_sample, throughput
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.reports.plotting.series import (
+    BUCKETS_MAX,
+    bucket_ns,
+    latency,
+    slowest_and_sample,
+    throughput,
+)
 
 S = 1_000_000_000
 

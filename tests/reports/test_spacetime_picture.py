@@ -5,9 +5,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.plugins import FaultWindow
-from reports import spacetime
-from reports.model import OperationRow
+from shaketable.harness.plugins import FaultWindow
+from shaketable.reports import spacetime
+from shaketable.reports.model import OperationRow
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from harness.history.schema import OPERATIONS
-from harness.plugins import FaultWindow
-from reports.run_page.violations import (
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import FaultWindow
+from shaketable.reports.run_page.violations import (
     AROUND,
     PICTURES_MAX,
     SHOWN_MAX,

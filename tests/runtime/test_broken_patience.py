@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.broken_rules import BROKE_RULE, ENDED_UNHARMED, FOUND_DAMAGE
-from harness.liveness import PATIENCE_S
-from harness.runtime.nodes import Exit
-from harness.runtime.phases import BROKEN_PATIENCE_S, HEAL_TIMEOUT_S, patience_s
-from harness.runtime.rig import is_broken
+from shaketable.harness.broken_rules import BROKE_RULE, ENDED_UNHARMED, FOUND_DAMAGE
+from shaketable.harness.liveness import PATIENCE_S
+from shaketable.harness.runtime.nodes import Exit
+from shaketable.harness.runtime.phases import BROKEN_PATIENCE_S, HEAL_TIMEOUT_S, patience_s
+from shaketable.harness.runtime.rig import is_broken
 
 
 def rig_with(*exits: Exit) -> SimpleNamespace:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.faults import kill, transfer
-from harness.faults.victims import VICTIMS, pick_victims
-from harness.runtime.budget import Budget
+from shaketable.harness.faults import kill, transfer
+from shaketable.harness.faults.victims import VICTIMS, pick_victims
+from shaketable.harness.runtime.budget import Budget
 
 FIVE = ("n0", "n1", "n2", "n3", "n4")
 

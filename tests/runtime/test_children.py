@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from harness import marks
-from harness.doctoring import surroundings
-from harness.runtime import children
+from shaketable.harness import marks
+from shaketable.harness.doctoring import surroundings
+from shaketable.harness.runtime import children
 
 PATIENCE_S = 20.0
 

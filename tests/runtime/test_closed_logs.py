@@ -11,11 +11,11 @@ import pytest
 from fake_campaign import QUICK, Tape, run_fake
 from fake_target import FakeTarget
 
-from harness import judge
-from harness.campaign import Campaign
-from harness.plugins import Promises
-from harness.terminal import summary
-from reports.run_page.view import build_view
+from shaketable.harness import judge
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.plugins import Promises
+from shaketable.harness.terminal import summary
+from shaketable.reports.run_page.view import build_view
 
 PROMISED = Promises(
     durable_under=frozenset({"kill"}), linearizable=frozenset({"append", "read", "end"})

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import trio
 
-from harness import judge
-from harness.campaign import Campaign, resolve
-from harness.errors import IndefiniteError
-from harness.history import run_folder
-from harness.history.run_folder import RunFolder
-from harness.runtime.disks import Disks
-from harness.runtime.nemesis import UNDO_ATTEMPTS_MAX
-from harness.runtime.observer import SilentObserver
-from harness.runtime.sim_world import SimulatedWorld
-from harness.runtime.simulated import run_simulated
-from harness.targets.simulated_group import BrokerGroup
-from reports.run_page.view import RunView, build_view
+from shaketable.harness import judge
+from shaketable.harness.campaign import Campaign, resolve
+from shaketable.harness.errors import IndefiniteError
+from shaketable.harness.history import run_folder
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.runtime.disks import Disks
+from shaketable.harness.runtime.nemesis import UNDO_ATTEMPTS_MAX
+from shaketable.harness.runtime.observer import SilentObserver
+from shaketable.harness.runtime.sim_world import SimulatedWorld
+from shaketable.harness.runtime.simulated import run_simulated
+from shaketable.harness.targets.simulated_group import BrokerGroup
+from shaketable.reports.run_page.view import RunView, build_view
 
 SHORT: dict[str, Any] = {
     "world": "sim",

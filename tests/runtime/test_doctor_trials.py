@@ -11,22 +11,22 @@ import pytest
 import trio
 from foreign_faults import put_in
 
-from harness import discovery
-from harness.doctoring import examination as examination_module
-from harness.doctoring import surroundings, trials
-from harness.doctoring import survey as survey_module
-from harness.doctoring.examination import examine
-from harness.doctoring.findings import Examination, Fact, Finding
-from harness.doctoring.survey import Known
-from harness.doctoring.trials import Task
-from harness.errors import HarnessError
-from harness.plugins import Evidence
-from harness.runtime import children
-from harness.terminal import doctor, output
-from harness.terminal.commands import app
-from harness.terminal.output import Output
-from harness.verdict import ExitCode
-from harness.words import Word
+from shaketable.harness import discovery
+from shaketable.harness.doctoring import examination as examination_module
+from shaketable.harness.doctoring import surroundings, trials
+from shaketable.harness.doctoring import survey as survey_module
+from shaketable.harness.doctoring.examination import examine
+from shaketable.harness.doctoring.findings import Examination, Fact, Finding
+from shaketable.harness.doctoring.survey import Known
+from shaketable.harness.doctoring.trials import Task
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.plugins import Evidence
+from shaketable.harness.runtime import children
+from shaketable.harness.terminal import doctor, output
+from shaketable.harness.terminal.commands import app
+from shaketable.harness.terminal.output import Output
+from shaketable.harness.verdict import ExitCode
+from shaketable.harness.words import Word
 
 
 @dataclass
@@ -177,8 +177,8 @@ def test_what_a_plug_in_prints_is_no_finding(tmp_path):
     """Its own words, and those of programs that it starts, do not get in among ours."""
     program = (
         "import os, sys, subprocess\n"
-        "from harness.doctoring import trials\n"
-        "from harness.doctoring.findings import Finding\n"
+        "from shaketable.harness.doctoring import trials\n"
+        "from shaketable.harness.doctoring.findings import Finding\n"
         "def try_world(task, tell, begin):\n"
         "    begin('loud')\n"
         "    print('a plug-in says something', flush=True)\n"
@@ -207,8 +207,8 @@ def test_what_a_plug_in_prints_is_no_finding(tmp_path):
 def test_what_ended_the_trials_is_the_last_line_whatever_group_it_is_in(tmp_path, error, said):
     program = (
         "import os, sys\n"
-        "from harness.doctoring import trials\n"
-        "from harness.errors import HarnessError\n"
+        "from shaketable.harness.doctoring import trials\n"
+        "from shaketable.harness.errors import HarnessError\n"
         "def run(resolved, run, trials):\n"
         f"    raise ExceptionGroup('outer', [ExceptionGroup('inner', [{error}])])\n"
         "trials._run = run\n"

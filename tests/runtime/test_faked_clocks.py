@@ -13,18 +13,18 @@ import pytest
 import trio
 from fake_target import FakeTarget
 
-from harness import availability
-from harness.faults import clock
-from harness.plugins import Address, Launch, NodeLayout
-from harness.runtime import configuring, faketime, offers
-from harness.runtime.disks import Member
-from harness.runtime.faketime import SHARED_MEMORY, FakedTime
-from harness.runtime.ledger import Ledger
-from harness.runtime.nodes import NodeProcess
-from harness.runtime.obeyed_words import ObeyedWords
-from harness.runtime.sites import Site
-from harness.runtime.steered import SteeredNodes
-from harness.words import Word
+from shaketable.harness import availability
+from shaketable.harness.faults import clock
+from shaketable.harness.plugins import Address, Launch, NodeLayout
+from shaketable.harness.runtime import configuring, faketime, offers
+from shaketable.harness.runtime.disks import Member
+from shaketable.harness.runtime.faketime import SHARED_MEMORY, FakedTime
+from shaketable.harness.runtime.ledger import Ledger
+from shaketable.harness.runtime.nodes import NodeProcess
+from shaketable.harness.runtime.obeyed_words import ObeyedWords
+from shaketable.harness.runtime.sites import Site
+from shaketable.harness.runtime.steered import SteeredNodes
+from shaketable.harness.words import Word
 
 TELLS_TIME = """
 import os, sys, time

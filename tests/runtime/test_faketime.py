@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import HarnessError
-from harness.plugins import Launch
-from harness.runtime import faketime
-from harness.runtime.faketime import SHARED_MEMORY, FakedTime
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.plugins import Launch
+from shaketable.harness.runtime import faketime
+from shaketable.harness.runtime.faketime import SHARED_MEMORY, FakedTime
 
 TELLS_TIME = (
     "import sys, time\n"

@@ -10,12 +10,12 @@ import pytest
 import trio
 from nemesis_stage import Stage, planned
 
-from harness import blame
-from harness.blame import PlugInError, blamed
-from harness.faults import kill, pause, transfer
-from harness.plugins import Evidence
-from harness.runtime.budget import Budget
-from harness.runtime.ledger import open_faults
+from shaketable.harness import blame
+from shaketable.harness.blame import PlugInError, blamed
+from shaketable.harness.faults import kill, pause, transfer
+from shaketable.harness.plugins import Evidence
+from shaketable.harness.runtime.budget import Budget
+from shaketable.harness.runtime.ledger import open_faults
 
 
 @pytest.fixture

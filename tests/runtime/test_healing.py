@@ -8,12 +8,12 @@ import tempfile
 import pytest
 from foreign_faults import put_in
 
-from harness import discovery, marks
-from harness.errors import UsageError
-from harness.marks import Mark, Who
-from harness.runtime import foreign_undo, healing, ledger
-from harness.terminal.heal import heal
-from harness.verdict import ExitCode
+from shaketable.harness import discovery, marks
+from shaketable.harness.errors import UsageError
+from shaketable.harness.marks import Mark, Who
+from shaketable.harness.runtime import foreign_undo, healing, ledger
+from shaketable.harness.terminal.heal import heal
+from shaketable.harness.verdict import ExitCode
 from tests.support.left_behind import Sleepers, killed_ledger, make_run
 
 NOBODY = Who(1, 1)

@@ -6,7 +6,7 @@ All faults on all worlds: tests/soaks/killed_harness.py.
 import pytest
 from killed_harness import try_one
 
-from harness.network.probe import why_no_namespace
+from shaketable.harness.network.probe import why_no_namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(150)]
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from harness.errors import HarnessError
-from harness.runtime.ledger import Ledger, OpenFault, open_faults
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.runtime.ledger import Ledger, OpenFault, open_faults
 
 
 def write(path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from harness.runtime import memory_use
-from harness.runtime.ledger import Lines
-from harness.runtime.memory_use import MemoryUse
-from harness.terminal.summary import memory_text
+from shaketable.harness.runtime import memory_use
+from shaketable.harness.runtime.ledger import Lines
+from shaketable.harness.runtime.memory_use import MemoryUse
+from shaketable.harness.terminal.summary import memory_text
 
 
 def test_what_grows_is_seen_and_who_is_gone_is_left_out(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import trio.testing
 from memory_world import MemoryWorld
 from nemesis_stage import NODES, Stage, planned
 
-from harness.faults import kill, pause
-from harness.plugins import Evidence
-from harness.runtime.budget import Budget
-from harness.runtime.ledger import open_faults
-from harness.runtime.nemesis import APPLY_TIMEOUT_S, LEADER_WAIT_S, UNDO_ATTEMPTS_MAX
+from shaketable.harness.faults import kill, pause
+from shaketable.harness.plugins import Evidence
+from shaketable.harness.runtime.budget import Budget
+from shaketable.harness.runtime.ledger import open_faults
+from shaketable.harness.runtime.nemesis import APPLY_TIMEOUT_S, LEADER_WAIT_S, UNDO_ATTEMPTS_MAX
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.plugins import NodeStatus
-from harness.runtime import samples
-from harness.runtime.ledger import Lines
-from harness.runtime.samples import AnsweredClocks, ClockOffsets, Samples, Shown
+from shaketable.harness.plugins import NodeStatus
+from shaketable.harness.runtime import samples
+from shaketable.harness.runtime.ledger import Lines
+from shaketable.harness.runtime.samples import AnsweredClocks, ClockOffsets, Samples, Shown
 
 S = 1_000_000_000
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import judge
-from harness.campaign import Campaign, resolve
-from harness.history import run_folder
-from harness.runtime.observer import SilentObserver
-from harness.runtime.simulated import run_simulated
+from shaketable.harness import judge
+from shaketable.harness.campaign import Campaign, resolve
+from shaketable.harness.history import run_folder
+from shaketable.harness.runtime.observer import SilentObserver
+from shaketable.harness.runtime.simulated import run_simulated
 
 PLANTED = {
     "register": ("linearizable-register", "condition-on-committed"),

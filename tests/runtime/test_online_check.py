@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.campaign import Campaign
-from harness.history.segments import Event, SegmentWriter
-from harness.runtime import online_check
-from harness.runtime.online_check import OnlineCheck, Sighting
-from harness.runtime.watching import STEP_BYTES, Watch, watch_for
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.history.segments import Event, SegmentWriter
+from shaketable.harness.runtime import online_check
+from shaketable.harness.runtime.online_check import OnlineCheck, Sighting
+from shaketable.harness.runtime.watching import STEP_BYTES, Watch, watch_for
 
 KEY = "shaketable/0"
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from harness.plugins import UNTOUCHED
-from harness.runtime.ledger import Lines
-from harness.runtime.observer import SilentObserver
-from harness.runtime.questions import wait_until
-from harness.runtime.sim_world import SimulatedWorld
-from harness.targets.dledger import DLedgerTarget
-from harness.targets.simulated_group import BrokerGroup
-from harness.words import ClockChange, DiskHarm
+from shaketable.harness.plugins import UNTOUCHED
+from shaketable.harness.runtime.ledger import Lines
+from shaketable.harness.runtime.observer import SilentObserver
+from shaketable.harness.runtime.questions import wait_until
+from shaketable.harness.runtime.sim_world import SimulatedWorld
+from shaketable.harness.targets.dledger import DLedgerTarget
+from shaketable.harness.targets.simulated_group import BrokerGroup
+from shaketable.harness.words import ClockChange, DiskHarm
 
 NODES = ("n0", "n1", "n2")
 OPTIONS = {

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from harness import judge
-from harness.campaign import Campaign, resolve
-from harness.history import run_folder
-from harness.history.run_folder import RunFolder
-from harness.runtime.observer import SilentObserver
-from harness.runtime.simulated import run_simulated
-from harness.runtime.supervisor import RunResult
-from harness.scripts import Step
-from harness.verdict import Outcome, Verdict
+from shaketable.harness import judge
+from shaketable.harness.campaign import Campaign, resolve
+from shaketable.harness.history import run_folder
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.runtime.observer import SilentObserver
+from shaketable.harness.runtime.simulated import run_simulated
+from shaketable.harness.runtime.supervisor import RunResult
+from shaketable.harness.scripts import Step
+from shaketable.harness.verdict import Outcome, Verdict
 
 TARGETS = ("dledger", "multi-master", "async-replication", "sync-double-write")
 

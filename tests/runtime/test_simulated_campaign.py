@@ -12,25 +12,25 @@ import pyarrow.compute as pc
 import pytest
 from fake_target import FakeTarget
 
-from harness import judge
-from harness.campaign import Campaign, resolve
-from harness.errors import UsageError
-from harness.faults.kill import Kill
-from harness.history import run_folder
-from harness.history.export import load_operations
-from harness.history.run_folder import RunFolder
-from harness.plugins import Evidence, Json, World
-from harness.runtime.ledger import open_faults
-from harness.runtime.observer import PHASES, SilentObserver
-from harness.runtime.simulated import groups_of, run_simulated
-from harness.runtime.supervisor import RunResult
-from harness.schedule import decode_schedule
-from harness.targets.simulated_group import BrokerGroup
-from harness.terminal import summary
-from reports.availability.worked import worked_until
-from reports.plotting.timeline import phase_spans
-from reports.run_page.view import build_view
-from system.sim.violation import Violated
+from shaketable.harness import judge
+from shaketable.harness.campaign import Campaign, resolve
+from shaketable.harness.errors import UsageError
+from shaketable.harness.faults.kill import Kill
+from shaketable.harness.history import run_folder
+from shaketable.harness.history.export import load_operations
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.plugins import Evidence, Json, World
+from shaketable.harness.runtime.ledger import open_faults
+from shaketable.harness.runtime.observer import PHASES, SilentObserver
+from shaketable.harness.runtime.simulated import groups_of, run_simulated
+from shaketable.harness.runtime.supervisor import RunResult
+from shaketable.harness.schedule import decode_schedule
+from shaketable.harness.targets.simulated_group import BrokerGroup
+from shaketable.harness.terminal import summary
+from shaketable.reports.availability.worked import worked_until
+from shaketable.reports.plotting.timeline import phase_spans
+from shaketable.reports.run_page.view import build_view
+from shaketable.system.sim.violation import Violated
 
 CAMPAIGN = Campaign(
     world="sim",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import trio
 
-from harness.plugins import NodeStatus
-from harness.runtime.ledger import Lines
-from harness.runtime.observer import SilentObserver
-from harness.runtime.standing import Standing
+from shaketable.harness.plugins import NodeStatus
+from shaketable.harness.runtime.ledger import Lines
+from shaketable.harness.runtime.observer import SilentObserver
+from shaketable.harness.runtime.standing import Standing
 
 NODES = ("n0", "n1", "n2", "n3")
 GROUPS = {"n0": "a", "n1": "b", "n2": "a", "n3": "b"}

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 import trio
 
-from harness.errors import HarnessError
-from harness.plugins import Address, NodeLayout
-from harness.runtime.stored_logs import Stored, StoredLogs
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.plugins import Address, NodeLayout
+from shaketable.harness.runtime.stored_logs import Stored, StoredLogs
 
 PATIENCE_S = 60
 NOWHERE = Address("127.0.0.1", 1)

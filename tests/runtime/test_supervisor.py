@@ -15,11 +15,11 @@ import fake_campaign
 import msgspec
 import pytest
 
-from harness.errors import HarnessError
-from harness.history.export import export, fault_windows
-from harness.history.run_folder import RunFolder
-from harness.runtime.ledger import open_faults
-from harness.runtime.observer import PHASES
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history.export import export, fault_windows
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.runtime.ledger import open_faults
+from shaketable.harness.runtime.observer import PHASES
 
 pytestmark = pytest.mark.e2e
 

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import trio
 
-from harness.campaign import Campaign, resolve, to_toml
-from harness.course import judge_course
-from harness.errors import HarnessError
-from harness.history import run_folder
-from harness.history.run_folder import RunFolder
-from harness.runtime import supervisor
-from harness.runtime.observer import SilentObserver
-from harness.runtime.simulated import run_simulated
-from harness.runtime.watching import NOT_WATCHED
-from harness.verdict import Outcome
+from shaketable.harness.campaign import Campaign, resolve, to_toml
+from shaketable.harness.course import judge_course
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history import run_folder
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.runtime import supervisor
+from shaketable.harness.runtime.observer import SilentObserver
+from shaketable.harness.runtime.simulated import run_simulated
+from shaketable.harness.runtime.watching import NOT_WATCHED
+from shaketable.harness.verdict import Outcome
 
 
 class Noting(SilentObserver):

@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from harness.errors import DefiniteError, IndefiniteError
-from harness.generators.pace import CATCH_UP_MAX_NS, NS
-from harness.history.segments import Event, read_segment
-from harness.runtime.worker import (
+from shaketable.harness.errors import DefiniteError, IndefiniteError
+from shaketable.harness.generators.pace import CATCH_UP_MAX_NS, NS
+from shaketable.harness.history.segments import Event, read_segment
+from shaketable.harness.runtime.worker import (
     BACKOFF_MAX_S,
     FINAL_ATTEMPTS_MAX,
     Worker,

@@ -11,9 +11,9 @@ import trio
 from fake_target import FakeTarget
 from process_group import NODES, process_group, ready
 
-from harness.errors import HarnessError
-from harness.plugins import UNTOUCHED
-from harness.runtime import ports
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.plugins import UNTOUCHED
+from shaketable.harness.runtime import ports
 
 pytestmark = pytest.mark.e2e
 

@@ -14,13 +14,13 @@ from urllib.parse import quote
 
 import pytest
 
-from harness import marks
-from harness.history.run_folder import RunFolder, link_latest
-from harness.history.segments import Event, SegmentWriter
-from harness.serving.answers import Answer, Site
-from harness.serving.index import Entry
-from harness.serving.trends import chart
-from harness.serving.zipping import zipped
+from shaketable.harness import marks
+from shaketable.harness.history.run_folder import RunFolder, link_latest
+from shaketable.harness.history.segments import Event, SegmentWriter
+from shaketable.harness.serving.answers import Answer, Site
+from shaketable.harness.serving.index import Entry
+from shaketable.harness.serving.trends import chart
+from shaketable.harness.serving.zipping import zipped
 
 Write = Callable[..., Path]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'"
@@ -140,7 +140,7 @@ def test_a_zip_is_bounded_and_says_what_it_lacks(
 ) -> None:
     folder = write_run()
     (folder / "large").write_bytes(b"x" * 5000)
-    monkeypatch.setattr("harness.serving.zipping.ZIP_BYTES_MAX", 4000)
+    monkeypatch.setattr("shaketable.harness.serving.zipping.ZIP_BYTES_MAX", 4000)
     with zipfile.ZipFile(io.BytesIO(b"".join(zipped(folder)))) as archive:
         assert "large: 5,000 bytes" in archive.read("20261122T101500.000Z/LEFT-OUT.txt").decode()
         assert "20261122T101500.000Z/campaign.toml" in archive.namelist()
@@ -308,13 +308,13 @@ def test_what_takes_long_is_left_for_the_next_time_or_the_command_line(
         operations.mkdir()
     site = Site(store)
     with monkeypatch.context() as patched:
-        patched.setattr("harness.serving.trends.MEASURING_S", -1.0)
+        patched.setattr("shaketable.harness.serving.trends.MEASURING_S", -1.0)
         assert "2 of these runs are not measured yet" in text(site.answer("/trends"))
     assert "not measured yet" not in text(site.answer("/trends"))
     runs = "a=quick/20261122T101000.000Z&b=quick/20261122T101100.000Z"
     assert site.answer(f"/compare?{runs}").status == 200
     (operations / "part-0.parquet").write_bytes(b"PAR1" * 100)
-    monkeypatch.setattr("harness.serving.trends.OPERATIONS_BYTES_MAX", 100)
+    monkeypatch.setattr("shaketable.harness.serving.trends.OPERATIONS_BYTES_MAX", 100)
     assert site.answer(f"/compare?{runs}").status == 413
 
 

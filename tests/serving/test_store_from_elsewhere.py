@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 import pytest
 
-from harness.serving import index, trends
-from harness.serving.answers import Answer, Site
-from harness.serving.index import Entry
-from harness.serving.trends import Numbers, Trends, drawn
+from shaketable.harness.serving import index, trends
+from shaketable.harness.serving.answers import Answer, Site
+from shaketable.harness.serving.index import Entry
+from shaketable.harness.serving.trends import Numbers, Trends, drawn
 
 Write = Callable[..., Path]
 ODD = os.fsdecode(b"caf\xe9 <b>%2F")

@@ -11,10 +11,10 @@ from chromium import driven, needs_chromium
 from selenium import webdriver
 from selenium.webdriver.support.wait import WebDriverWait
 
-from harness import marks
-from harness.history.run_folder import RunFolder
-from harness.history.segments import Event, SegmentWriter
-from harness.serving.server import StoreServer
+from shaketable.harness import marks
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.segments import Event, SegmentWriter
+from shaketable.harness.serving.server import StoreServer
 
 WAIT_S = 60
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import cli
-from harness.errors import UsageError
-from harness.serving.server import StoreServer
+from shaketable.harness import cli
+from shaketable.harness.errors import UsageError
+from shaketable.harness.serving.server import StoreServer
 
 Write = Callable[..., Path]
 
@@ -106,7 +106,7 @@ def test_a_page_that_fails_is_told_and_the_next_one_is_made(
         raise RuntimeError("planted")
 
     with monkeypatch.context() as patched:
-        patched.setattr("harness.serving.pages.listing", fail)
+        patched.setattr("shaketable.harness.serving.pages.listing", fail)
         assert get(server, "/")[0] == 500
     assert get(server, "/")[0] == 200
 

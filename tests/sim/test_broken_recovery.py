@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from system.sim.broken_recovery import check_recovery
-from system.sim.draws import open_stream
-from system.sim.folder_copy import Folder
-from system.sim.schedule import Call, Schedule, Settings
-from system.sim.violation import Violated
-from system.sim.world import NATIVE_FOLDER, ROOT, World
-from system.store.segment_files import SegmentFiles
-from system.store.synced_mark import SyncedMark
+from shaketable.system.sim.broken_recovery import check_recovery
+from shaketable.system.sim.draws import open_stream
+from shaketable.system.sim.folder_copy import Folder
+from shaketable.system.sim.schedule import Call, Schedule, Settings
+from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.world import NATIVE_FOLDER, ROOT, World
+from shaketable.system.store.segment_files import SegmentFiles
+from shaketable.system.store.synced_mark import SyncedMark
 
 SETTINGS = Settings(members=1, run_ms=4_000, clients=1, queues=1, ack="page-cache")
 TIMES = 40

@@ -9,21 +9,21 @@ from typing import cast
 import pytest
 import trio
 
-from harness.campaign import Campaign
-from harness.plugins import Address
-from harness.runtime.simulated import new_group
-from harness.targets.simulated_group import BrokerGroup
-from system.client.channels import Channels
-from system.client.connection import RefusedError
-from system.remoting.command import Command, encode_command
-from system.sim.client_invariants import (
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.plugins import Address
+from shaketable.harness.runtime.simulated import new_group
+from shaketable.harness.targets.simulated_group import BrokerGroup
+from shaketable.system.client.channels import Channels
+from shaketable.system.client.connection import RefusedError
+from shaketable.system.remoting.command import Command, encode_command
+from shaketable.system.sim.client_invariants import (
     LATE_MAX_MS,
     SYSTEM,
     check_foreseen,
     check_in_time,
     check_left,
 )
-from system.sim.violation import Violated
+from shaketable.system.sim.violation import Violated
 
 
 def test_a_call_may_take_its_timeout_and_a_step_more() -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 import trio
 
-from harness.targets import native_brokers
-from harness.targets.multi_master import PLUGIN as MASTERS
-from harness.targets.simulated_group import BrokerGroup
-from system import mutants
-from system.broker.broker_state import BrokerState
-from system.broker.broker_tables import BrokerTables
-from system.broker.limits import BrokerConfig
-from system.native.config_files import TOPICS, encode_tables, load_tables
-from system.sim.trio_world.config_watch import SavedFiles, _behind
-from system.sim.violation import Violated
-from system.store.disk import DiskFailed, StoreError
-from system.store.group_events import TOPIC_QUEUE
+from shaketable.harness.targets import native_brokers
+from shaketable.harness.targets.multi_master import PLUGIN as MASTERS
+from shaketable.harness.targets.simulated_group import BrokerGroup
+from shaketable.system import mutants
+from shaketable.system.broker.broker_state import BrokerState
+from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.native.config_files import TOPICS, encode_tables, load_tables
+from shaketable.system.sim.trio_world.config_watch import SavedFiles, _behind
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.disk import DiskFailed, StoreError
+from shaketable.system.store.group_events import TOPIC_QUEUE
 from tests.sim.test_native_invariants import play, send, tried
 
 SAVE_S = 11.0

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from system.sim.faults import (
+from shaketable.system.sim.faults import (
     EVERYBODY,
     LEADER,
     AddMember,
@@ -23,8 +23,8 @@ from system.sim.faults import (
     Transfer,
     Wipe,
 )
-from system.sim.run import run_seed
-from system.sim.schedule import Call, Options, Schedule, Settings
+from shaketable.system.sim.run import run_seed
+from shaketable.system.sim.schedule import Call, Options, Schedule, Settings
 
 SHORT = Options(run_ms=12_000, operations_per_s=100)
 
@@ -43,8 +43,8 @@ def test_a_seed_is_one_run_in_every_process(seed):
     here = run_seed(seed, SHORT, trace=lines.append)
     assert run_seed(seed, SHORT).digest == here.digest
     program = (
-        "import hashlib; from system.sim.run import run_seed; "
-        "from system.sim.schedule import Options; lines = []; "
+        "import hashlib; from shaketable.system.sim.run import run_seed; "
+        "from shaketable.system.sim.schedule import Options; lines = []; "
         f"r = run_seed({seed}, Options(run_ms=12_000, operations_per_s=100), trace=lines.append); "
         "print(r.digest); print('\\n'.join(lines))"
     )

@@ -8,12 +8,12 @@ import sys
 import msgspec
 import pytest
 
-from system.sim.draws import Draws, stream_seed
-from system.sim.event_heap import EventHeap
-from system.sim.fault_draws import KINDS
-from system.sim.faults import EVERYBODY, FOLLOWER, LEADER, Cut, expand_links
-from system.sim.schedule import Options, Schedule, draw_schedule
-from system.sim.store_draws import STORE_KINDS
+from shaketable.system.sim.draws import Draws, stream_seed
+from shaketable.system.sim.event_heap import EventHeap
+from shaketable.system.sim.fault_draws import KINDS
+from shaketable.system.sim.faults import EVERYBODY, FOLLOWER, LEADER, Cut, expand_links
+from shaketable.system.sim.schedule import Options, Schedule, draw_schedule
+from shaketable.system.sim.store_draws import STORE_KINDS
 
 
 def test_a_stream_depends_on_its_seed_and_name_alone():
@@ -40,7 +40,7 @@ def test_stream_seeds_are_the_same_in_every_process():
             [
                 sys.executable,
                 "-c",
-                "from system.sim.draws import stream_seed as s; print(s(5, 'q'))",
+                "from shaketable.system.sim.draws import stream_seed as s; print(s(5, 'q'))",
             ],
             env={"PYTHONHASHSEED": hash_seed},
             capture_output=True,

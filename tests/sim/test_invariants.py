@@ -5,20 +5,28 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from system import mutants
-from system.broker.broker import Broker
-from system.mutants import Mutant
-from system.raft.batch import Batch, LogEnd
-from system.raft.core import RaftCore
-from system.raft.leadership import Leadership
-from system.raft.membership import Membership
-from system.raft.protocol import Append, Compact, Role, RoleChange, SaveState, Snapshot, Truncate
-from system.raft.protocol import Install as InstallWrite
-from system.sim.bounds import HANDLES_MAX, check_answered, check_bounds, check_handles
-from system.sim.counts import Counts
-from system.sim.disk import PowerLoss, SimDisk
-from system.sim.faults import StallDisk
-from system.sim.history import (
+from shaketable.system import mutants
+from shaketable.system.broker.broker import Broker
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.leadership import Leadership
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import (
+    Append,
+    Compact,
+    Role,
+    RoleChange,
+    SaveState,
+    Snapshot,
+    Truncate,
+)
+from shaketable.system.raft.protocol import Install as InstallWrite
+from shaketable.system.sim.bounds import HANDLES_MAX, check_answered, check_bounds, check_handles
+from shaketable.system.sim.counts import Counts
+from shaketable.system.sim.disk import PowerLoss, SimDisk
+from shaketable.system.sim.faults import StallDisk
+from shaketable.system.sim.history import (
     APPEND,
     FAIL,
     MAX_OFFSET,
@@ -29,16 +37,16 @@ from system.sim.history import (
     check_history,
     check_refusals,
 )
-from system.sim.invariants import Invariants
-from system.sim.run import run_seed
-from system.sim.schedule import Call, Options, Schedule, Settings
-from system.sim.shadow import Shadow
-from system.sim.violation import Violated
-from system.store.commit_log import CommitLog
-from system.store.disk import DiskFailed
-from system.store.entry_builder import EntryBuilder
-from system.store.hard_state import HardState
-from system.store.log_writer import LogWriter
+from shaketable.system.sim.invariants import Invariants
+from shaketable.system.sim.run import run_seed
+from shaketable.system.sim.schedule import Call, Options, Schedule, Settings
+from shaketable.system.sim.shadow import Shadow
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.disk import DiskFailed
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.hard_state import HardState
+from shaketable.system.store.log_writer import LogWriter
 
 THREE = Membership(("n0", "n1", "n2"))
 

@@ -9,23 +9,23 @@ from dataclasses import replace
 import pytest
 import trio
 
-from harness.errors import DefiniteError, IndefiniteError
-from harness.targets import native_brokers, simulated_group
-from harness.targets.async_replication import PLUGIN as ASYNC
-from harness.targets.multi_master import PLUGIN as MASTERS
-from harness.targets.simulated_group import BrokerGroup
-from harness.targets.sync_double_write import PLUGIN as SYNC
-from system.broker.broker import Broker
-from system.mutants import HEALTHY, Mutant
-from system.native.config import BrokerRole, NativeConfig
-from system.native.core import NativeCore
-from system.node.native_parts import NativeParts
-from system.raft.batch import Batch, LogEnd
-from system.raft.protocol import Append
-from system.sim.native_invariants import NativeInvariants, NativeShadow
-from system.sim.violation import Violated
-from system.store.native_batch import NativeBatch, native_end
-from system.store.native_commit_log import NativeCommitLog
+from shaketable.harness.errors import DefiniteError, IndefiniteError
+from shaketable.harness.targets import native_brokers, simulated_group
+from shaketable.harness.targets.async_replication import PLUGIN as ASYNC
+from shaketable.harness.targets.multi_master import PLUGIN as MASTERS
+from shaketable.harness.targets.simulated_group import BrokerGroup
+from shaketable.harness.targets.sync_double_write import PLUGIN as SYNC
+from shaketable.system.broker.broker import Broker
+from shaketable.system.mutants import HEALTHY, Mutant
+from shaketable.system.native.config import BrokerRole, NativeConfig
+from shaketable.system.native.core import NativeCore
+from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.protocol import Append
+from shaketable.system.sim.native_invariants import NativeInvariants, NativeShadow
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.native_batch import NativeBatch, native_end
+from shaketable.system.store.native_commit_log import NativeCommitLog
 
 NODES = ("n0", "n1")
 OPTIONS = {

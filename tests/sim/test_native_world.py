@@ -7,31 +7,31 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.errors import UsageError
-from harness.simulation import Ask, Step
-from harness.targets.native_simulation import (
+from shaketable.harness.errors import UsageError
+from shaketable.harness.simulation import Ask, Step
+from shaketable.harness.targets.native_simulation import (
     NODE,
     SLAVE_BEHIND_EXPIRED,
     STRANGER,
     NativeSimulator,
 )
-from harness.targets.sync_double_write import PLUGIN as SYNC
-from system.broker.broker import Broker
-from system.broker.delay_delivery import DelayDelivery
-from system.broker.delay_levels import LEVELS_MAX
-from system.mutants import Mutant
-from system.native.config_files import DELAYS
-from system.native.ha import MasterConnection, SlaveConnection
-from system.node.config_files import ConfigFiles
-from system.node.native_parts import NativeParts
-from system.sim.faults import Crash, Cut
-from system.sim.file_damage import OF_A_BROKER
-from system.sim.native_world.older_store import OlderStore
-from system.sim.native_world.run import run_seed
-from system.sim.native_world.setup import KEPT_MS, MASTER, FileDamage, Setup, draw_setup
-from system.sim.native_world.strangers import AHEAD, NOWHERE, Stranger
-from system.sim.native_world.world import NativeWorld
-from system.sim.planted_bugs import planted_bug
+from shaketable.harness.targets.sync_double_write import PLUGIN as SYNC
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.delay_delivery import DelayDelivery
+from shaketable.system.broker.delay_levels import LEVELS_MAX
+from shaketable.system.mutants import Mutant
+from shaketable.system.native.config_files import DELAYS
+from shaketable.system.native.ha import MasterConnection, SlaveConnection
+from shaketable.system.node.config_files import ConfigFiles
+from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.sim.faults import Crash, Cut
+from shaketable.system.sim.file_damage import OF_A_BROKER
+from shaketable.system.sim.native_world.older_store import OlderStore
+from shaketable.system.sim.native_world.run import run_seed
+from shaketable.system.sim.native_world.setup import KEPT_MS, MASTER, FileDamage, Setup, draw_setup
+from shaketable.system.sim.native_world.strangers import AHEAD, NOWHERE, Stranger
+from shaketable.system.sim.native_world.world import NativeWorld
+from shaketable.system.sim.planted_bugs import planted_bug
 
 CUT_MS = 5_000
 SETUP = Setup(

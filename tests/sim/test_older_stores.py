@@ -6,15 +6,15 @@ from itertools import islice
 
 import pytest
 
-from system.broker import broker_tables, taken_over
-from system.broker.reput import Reput
-from system.sim.before.apache_log import SHAPES
-from system.sim.draws import Draws
-from system.sim.faults import Crash
-from system.sim.run import SeedResult, run_seed
-from system.sim.schedule import Schedule, Settings, draw_calls
-from system.sim.trio_world.run import run_seed as run_node_seed
-from system.store.foreign_log import ForeignLog
+from shaketable.system.broker import broker_tables, taken_over
+from shaketable.system.broker.reput import Reput
+from shaketable.system.sim.before.apache_log import SHAPES
+from shaketable.system.sim.draws import Draws
+from shaketable.system.sim.faults import Crash
+from shaketable.system.sim.run import SeedResult, run_seed
+from shaketable.system.sim.schedule import Schedule, Settings, draw_calls
+from shaketable.system.sim.trio_world.run import run_seed as run_node_seed
+from shaketable.system.store.foreign_log import ForeignLog
 
 FAULTS = (Crash(start_ms=2000, duration_ms=400, node="leader", loses_unsynced=True),)
 
@@ -80,7 +80,7 @@ def test_topics_that_are_not_taken_over_are_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_leader_that_serves_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("system.broker.appender.Appender.owes_take_over", False)
+    monkeypatch.setattr("shaketable.system.broker.appender.Appender.owes_take_over", False)
     monkeypatch.setattr(broker_tables.taken_over, "apply", lambda *_: None)
     assert broken_by(older_config=True) == "older-config-stays"
 

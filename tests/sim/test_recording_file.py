@@ -10,17 +10,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from system import mutants
-from system.broker.broker import Broker
-from system.broker.effects import BrokerEffects
-from system.broker.limits import BrokerConfig
-from system.node import recorder as recorder_module
-from system.node.broker_start import BrokerStart, Readers, build_broker
-from system.node.recorder import INPUTS, CannotRecord, Recorder, digest_of
-from system.node.recording_file import MAGIC, BadRecording, frame, read_records
-from system.raft.batch import Batch, LogEnd
-from system.raft.membership import Membership
-from system.raft.protocol import (
+from shaketable.system import mutants
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.effects import BrokerEffects
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.node import recorder as recorder_module
+from shaketable.system.node.broker_start import BrokerStart, Readers, build_broker
+from shaketable.system.node.recorder import INPUTS, CannotRecord, Recorder, digest_of
+from shaketable.system.node.recording_file import MAGIC, BadRecording, frame, read_records
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import (
     Compact,
     Install,
     InvariantError,
@@ -32,10 +32,10 @@ from system.raft.protocol import (
     SaveState,
     Snapshot,
 )
-from system.remoting.requests import SendMessageV2, SendRequest
-from system.sim.recording import replay
-from system.store.consume_queue_files import Queue
-from system.store.segment_files import OutsideLog
+from shaketable.system.remoting.requests import SendMessageV2, SendRequest
+from shaketable.system.sim.recording import replay
+from shaketable.system.store.consume_queue_files import Queue
+from shaketable.system.store.segment_files import OutsideLog
 
 
 class NothingStored:

@@ -14,9 +14,9 @@ from random import Random
 import pytest
 import trio
 
-from harness.runtime.ports import find_free
-from system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
-from system.sim.recording import BadRecording, replay
+from shaketable.harness.runtime.ports import find_free
+from shaketable.system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
+from shaketable.system.sim.recording import BadRecording, replay
 
 NAMES = ("n0", "n1", "n2")
 STOP_WAIT_S = 60
@@ -45,7 +45,9 @@ class RecordedGroup:
         )
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "system.node", "-c", str(conf)], stderr=log, stdout=log
+                [sys.executable, "-m", "shaketable.system.node", "-c", str(conf)],
+                stderr=log,
+                stdout=log,
             )
 
     def kill(self, name: str) -> None:

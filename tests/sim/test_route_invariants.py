@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from system import mutants
-from system.nameserver.registry import Registration, RegistrationRefused, RouteRegistry
-from system.remoting.register_bodies import DataVersion, TopicConfig
-from system.sim.route_invariants import watched
-from system.sim.violation import Violated
+from shaketable.system import mutants
+from shaketable.system.nameserver.registry import Registration, RegistrationRefused, RouteRegistry
+from shaketable.system.remoting.register_bodies import DataVersion, TopicConfig
+from shaketable.system.sim.route_invariants import watched
+from shaketable.system.sim.violation import Violated
 
 TOPICS = {"a": TopicConfig("a"), "b": TopicConfig("b")}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from system import mutants
-from system.sim.draws import Draws
-from system.sim.faults import LEADER, Crash, CrashAtOperation, Cut, Strike, Wipe
-from system.sim.run import run_seed
-from system.sim.scenarios import CHAINS, LATEST_MS, SCENARIOS, Group, draw_scenarios
-from system.sim.schedule import Call, Options, Schedule, Settings, draw_schedule
+from shaketable.system import mutants
+from shaketable.system.sim.draws import Draws
+from shaketable.system.sim.faults import LEADER, Crash, CrashAtOperation, Cut, Strike, Wipe
+from shaketable.system.sim.run import run_seed
+from shaketable.system.sim.scenarios import CHAINS, LATEST_MS, SCENARIOS, Group, draw_scenarios
+from shaketable.system.sim.schedule import Call, Options, Schedule, Settings, draw_schedule
 
 THREE = Group(("n0", "n1", "n2"), 250, has_lease=True)
 LEADER_OFF = ((LEADER, "*"), ("*", LEADER))

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from system import mutants
-from system.sim.faults import Crash, CrashAtOperation, Pause
-from system.sim.limits import raft_config
-from system.sim.run_numbers import RunNumbers
-from system.sim.schedule import Call, Options, Schedule, Settings, draw_schedule
-from system.sim.shrink import (
+from shaketable.system import mutants
+from shaketable.system.sim.faults import Crash, CrashAtOperation, Pause
+from shaketable.system.sim.limits import raft_config
+from shaketable.system.sim.run_numbers import RunNumbers
+from shaketable.system.sim.schedule import Call, Options, Schedule, Settings, draw_schedule
+from shaketable.system.sim.shrink import (
     BadShrunkFile,
     Limits,
     NothingToShrink,
@@ -24,7 +24,7 @@ from system.sim.shrink import (
     save,
     shrink,
 )
-from system.sim.violation import Violation
+from shaketable.system.sim.violation import Violation
 
 BROKEN = Violation("one-leader-a-term", "n0 and n1", 4100.0, "n0")
 

@@ -9,9 +9,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from system.sim.disk import Platter, PowerLoss, SimDisk
-from system.sim.inode import SECTOR_BYTES
-from system.store.disk import DiskFailed, DiskFull, read_file, replace_file
+from shaketable.system.sim.disk import Platter, PowerLoss, SimDisk
+from shaketable.system.sim.inode import SECTOR_BYTES
+from shaketable.system.store.disk import DiskFailed, DiskFull, read_file, replace_file
 
 
 def crashed(disk: SimDisk, seed: int) -> SimDisk:

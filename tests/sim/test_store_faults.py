@@ -6,20 +6,20 @@ from contextlib import suppress
 
 import pytest
 
-from system.raft import leadership, membership_change
-from system.sim import broken_folders, broken_hints
-from system.sim.draws import Draws
-from system.sim.faults import AnyFault, ClockOffset, DamageFile, RefusedChange, Stop
-from system.sim.file_damage import ALWAYS_NOTICED, REBUILT, WAYS
-from system.sim.group_operator import NOBODY
-from system.sim.native_messages import SHAPES
-from system.sim.run import SeedResult, run_seed
-from system.sim.schedule import Options, Schedule, Settings, draw_calls
-from system.store import commit_log, hard_state
-from system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
-from system.store.disk import DiskFailed
-from system.store.key_file import KeyFileWriter
-from system.store.key_index import KeyIndex
+from shaketable.system.raft import leadership, membership_change
+from shaketable.system.sim import broken_folders, broken_hints
+from shaketable.system.sim.draws import Draws
+from shaketable.system.sim.faults import AnyFault, ClockOffset, DamageFile, RefusedChange, Stop
+from shaketable.system.sim.file_damage import ALWAYS_NOTICED, REBUILT, WAYS
+from shaketable.system.sim.group_operator import NOBODY
+from shaketable.system.sim.native_messages import SHAPES
+from shaketable.system.sim.run import SeedResult, run_seed
+from shaketable.system.sim.schedule import Options, Schedule, Settings, draw_calls
+from shaketable.system.store import commit_log, hard_state
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
+from shaketable.system.store.disk import DiskFailed
+from shaketable.system.store.key_file import KeyFileWriter
+from shaketable.system.store.key_index import KeyIndex
 
 KEYED = {"key_items_max": 100, "key_slots": 50, "key_file_items": 200, "keyed": 1.0}
 
@@ -142,7 +142,7 @@ def test_a_native_log_stays_readable_under_the_group(shape):
 
 
 def test_a_damaged_batch_that_is_taken_is_found(monkeypatch):
-    monkeypatch.setattr("system.sim.world.BROKEN", 1.0)
+    monkeypatch.setattr("shaketable.system.sim.world.BROKEN", 1.0)
     assert run_seed(2, Options(run_ms=9000, operations_per_s=60)).violation is None
     monkeypatch.setattr(broken_folders, "verify_batch", lambda *_: None)
     assert broken_by() == "broken-is-refused"
@@ -157,7 +157,7 @@ class Believer(CheckpointFiles):
 
 def hints_alone(monkeypatch: pytest.MonkeyPatch, way: str, queries: float = 0.0) -> None:
     """Have but one way to break hints, at the end of every run."""
-    monkeypatch.setattr("system.sim.world.BROKEN", 1.0)
+    monkeypatch.setattr("shaketable.system.sim.world.BROKEN", 1.0)
     monkeypatch.setattr(broken_hints, "QUERIES", queries)
     monkeypatch.setattr(broken_hints, "_WAYS", (getattr(broken_hints, f"_{way}"),))
 
@@ -191,7 +191,7 @@ def test_a_query_that_hides_a_failing_disk_is_found(monkeypatch):
 
 
 def test_a_log_that_answers_from_outside_of_it_is_found(monkeypatch):
-    monkeypatch.setattr("system.sim.world.BROKEN", 1.0)
+    monkeypatch.setattr("shaketable.system.sim.world.BROKEN", 1.0)
     right = commit_log.CommitLog.read_entries
 
     def clamped(self, first_index, bytes_max):
@@ -202,7 +202,7 @@ def test_a_log_that_answers_from_outside_of_it_is_found(monkeypatch):
 
 
 def test_a_damaged_message_that_is_taken_is_found(monkeypatch):
-    monkeypatch.setattr("system.sim.world.BROKEN", 1.0)
+    monkeypatch.setattr("shaketable.system.sim.world.BROKEN", 1.0)
     monkeypatch.setattr(broken_folders, "decode_message", lambda *_: None)
     assert broken_by() == "broken-is-refused"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import system.sim
-from system.sim.promises import PROMISES, promise_of
+from shaketable.system import sim
+from shaketable.system.sim.promises import PROMISES, promise_of
 
 
 def invariants() -> set[str]:
     """The names that `Violated` and `Violation` are raised and made with."""
     found = set()
-    for path in Path(next(iter(system.sim.__path__))).rglob("*.py"):
+    for path in Path(next(iter(sim.__path__))).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if (
                 isinstance(node, ast.Call)

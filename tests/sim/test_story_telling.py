@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from system import mutants
-from system.mutants import Mutant
-from system.sim.faults import Crash, Cut, Pause
-from system.sim.run import run_seed
-from system.sim.schedule import Call, Options, Schedule, Settings, draw_schedule
-from system.sim.shrink import Shrunk, load
-from system.sim.spacetime import draw_text
-from system.sim.story import NothingToTell, planted_bug, save_story, tell
-from system.sim.story_page import HEAD, LINE, Layout
-from system.sim.story_rows import ROWS_MAX, Rows, tell_rows
-from system.sim.story_words import sentence
-from system.sim.watch import Kind, watch
+from shaketable.system import mutants
+from shaketable.system.mutants import Mutant
+from shaketable.system.sim.faults import Crash, Cut, Pause
+from shaketable.system.sim.run import run_seed
+from shaketable.system.sim.schedule import Call, Options, Schedule, Settings, draw_schedule
+from shaketable.system.sim.shrink import Shrunk, load
+from shaketable.system.sim.spacetime import draw_text
+from shaketable.system.sim.story import NothingToTell, planted_bug, save_story, tell
+from shaketable.system.sim.story_page import HEAD, LINE, Layout
+from shaketable.system.sim.story_rows import ROWS_MAX, Rows, tell_rows
+from shaketable.system.sim.story_words import sentence
+from shaketable.system.sim.watch import Kind, watch
 
 EARLY_ACK = mutants.load("ack-before-quorum")
 

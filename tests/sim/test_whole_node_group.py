@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from system.client import BrokerGroupClient, RefusedError
-from system.mutants import load
-from system.sim.flush import Flush
-from system.sim.schedule import Settings
-from system.sim.trio_world.group import UNTOUCHED, SimulatedGroup, run_group
-from system.sim.trio_world.trio_operator import TrioOperator
-from system.store.log_entries import NotContiguous
+from shaketable.system.client import BrokerGroupClient, RefusedError
+from shaketable.system.mutants import load
+from shaketable.system.sim.flush import Flush
+from shaketable.system.sim.schedule import Settings
+from shaketable.system.sim.trio_world.group import UNTOUCHED, SimulatedGroup, run_group
+from shaketable.system.sim.trio_world.trio_operator import TrioOperator
+from shaketable.system.store.log_entries import NotContiguous
 
 
 def client_of(group: SimulatedGroup) -> BrokerGroupClient:

@@ -11,12 +11,12 @@ import pytest
 import trio
 from trio._core import _run
 
-from system.client import BrokerGroupClient, OutcomeUnknownError
-from system.mutants import load
-from system.node.link import Link
-from system.sim.faults import Crash, Cut, Pause, SlowLink, Transfer
-from system.sim.schedule import Call, Options, Schedule, Settings
-from system.sim.trio_world.run import run_seed
+from shaketable.system.client import BrokerGroupClient, OutcomeUnknownError
+from shaketable.system.mutants import load
+from shaketable.system.node.link import Link
+from shaketable.system.sim.faults import Crash, Cut, Pause, SlowLink, Transfer
+from shaketable.system.sim.schedule import Call, Options, Schedule, Settings
+from shaketable.system.sim.trio_world.run import run_seed
 
 SETTINGS = Settings(members=3, run_ms=9_000, clients=2, queues=1)
 
@@ -97,8 +97,8 @@ def test_a_leader_hands_over_when_it_is_asked():
 def test_the_trace_is_the_same_byte_for_byte_in_every_process():
     program = (
         "import hashlib, sys\n"
-        "from system.sim.trio_world.run import run_seed\n"
-        "from system.sim.schedule import Options\n"
+        "from shaketable.system.sim.trio_world.run import run_seed\n"
+        "from shaketable.system.sim.schedule import Options\n"
         "lines = []\n"
         "options = Options(operations_per_s=30, run_ms=9_000)\n"
         "result = run_seed(11, options, trace=lines.append)\n"

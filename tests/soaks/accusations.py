@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from harness import discovery
+from shaketable.harness import discovery
 from tests.support.accusations import UnprovenError, examine, history
 from tests.support.plain_objects import PLAIN
 

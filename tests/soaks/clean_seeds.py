@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from harness.history.run_folder import write_atomically
-from harness.runtime.seed_workers import SeedWorkers
-from harness.simulation import Ask, SeedRun
-from harness.terminal.seed_runs import replay_command, run_seed, violation_text
+from shaketable.harness.history.run_folder import write_atomically
+from shaketable.harness.runtime.seed_workers import SeedWorkers
+from shaketable.harness.simulation import Ask, SeedRun
+from shaketable.harness.terminal.seed_runs import replay_command, run_seed, violation_text
 
 TARGET: Final = "dledger"
 FRESH_FROM: Final = 1_000_000

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from killed_harness import HEADING, SPARK, Trial, show, try_one, worst
 
-from harness import availability, discovery
-from harness.campaign import Campaign
+from shaketable.harness import availability, discovery
+from shaketable.harness.campaign import Campaign
 
 VARIANTS = ("harness", "unguarded", "applying")
 WORLDS = ("process", "netns", "sim")

@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from store_crash_points import FailingSync, check
 from store_life import Promise, Script
 
-from system.raft.batch import LogEnd
-from system.raft.membership import Membership
-from system.raft.protocol import SaveState
-from system.sim.disk import PowerLoss, SimDisk
-from system.store import entry, hard_state, recovery
-from system.store.commit_log import CommitLog, LogDamaged
-from system.store.disk import DiskFailed
-from system.store.entry import DamagedEntry
-from system.store.segment_files import SegmentFiles
-from system.store.synced_mark import SyncedMark
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import SaveState
+from shaketable.system.sim.disk import PowerLoss, SimDisk
+from shaketable.system.store import entry, hard_state, recovery
+from shaketable.system.store.commit_log import CommitLog, LogDamaged
+from shaketable.system.store.disk import DiskFailed
+from shaketable.system.store.entry import DamagedEntry
+from shaketable.system.store.segment_files import SegmentFiles
+from shaketable.system.store.synced_mark import SyncedMark
 
 WORK = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 4), st.sampled_from((0, 60, 300))),

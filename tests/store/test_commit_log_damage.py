@@ -11,17 +11,17 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
-from system.node.real_disk import RealDisk
-from system.node.volatile_disk import VolatileDisk
-from system.raft.batch import LogEnd
-from system.raft.membership import Membership
-from system.raft.protocol import Snapshot
-from system.sim.disk import SimDisk
-from system.store import entry, recovery
-from system.store.commit_log import CommitLog, LogDamaged, NotContiguous, OutsideLog
-from system.store.disk import DiskFull, StoreError
-from system.store.entry_builder import EntryBuilder
-from system.store.group_events import DamagedMembership
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.node.volatile_disk import VolatileDisk
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.store import entry, recovery
+from shaketable.system.store.commit_log import CommitLog, LogDamaged, NotContiguous, OutsideLog
+from shaketable.system.store.disk import DiskFull, StoreError
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.group_events import DamagedMembership
 
 FILE_BYTES, INDEX_FILE_BYTES = 1024, 128
 

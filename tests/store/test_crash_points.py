@@ -15,16 +15,23 @@ import pytest
 from store_crash_points import fail_each_sync, survey
 from store_life import FILE_BYTES, BrokenPromise
 
-from system.store import commit_log, hard_state, log_folder, native_log, recovery, snapshot_file
-from system.store.commit_log import CommitLog, HardState
-from system.store.disk import DiskFailed
-from system.store.entry import BLANK
-from system.store.hard_state import save_hard_state
-from system.store.log_folder import LogFolder, begin_log_at
-from system.store.log_writer import LogWriter
-from system.store.recovery import LogScan
-from system.store.segment_files import SegmentFiles
-from system.store.snapshot_file import StoredSnapshot
+from shaketable.system.store import (
+    commit_log,
+    hard_state,
+    log_folder,
+    native_log,
+    recovery,
+    snapshot_file,
+)
+from shaketable.system.store.commit_log import CommitLog, HardState
+from shaketable.system.store.disk import DiskFailed
+from shaketable.system.store.entry import BLANK
+from shaketable.system.store.hard_state import save_hard_state
+from shaketable.system.store.log_folder import LogFolder, begin_log_at
+from shaketable.system.store.log_writer import LogWriter
+from shaketable.system.store.recovery import LogScan
+from shaketable.system.store.segment_files import SegmentFiles
+from shaketable.system.store.snapshot_file import StoredSnapshot
 
 
 @pytest.mark.parametrize("with_native", [True, False], ids=["upgraded", "new"])

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from system.raft.batch import Batch, LogEnd
-from system.raft.membership import Membership
-from system.store.entry import DamagedEntry, iter_dispatches, verify_batch
-from system.store.entry_builder import EntryBuilder
-from system.store.entry_table import CHECKED_MIN, WALKED_MIN, is_sound, message_table
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.store.entry import DamagedEntry, iter_dispatches, verify_batch
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.entry_table import CHECKED_MIN, WALKED_MIN, is_sound, message_table
 
 COUNT = WALKED_MIN + 3
 PROPERTIES = (b"", b"TAGS\x01a\x02", b"UNIQ_KEY\x01u7\x02", b"KEYS\x01k\x02TAGS\x01b\x02")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from dledger_encoder import LogWriter
 
-from system.node.import_log import main
-from system.node.real_disk import RealDisk
-from system.store.commit_log import CommitLog, LogDamaged
-from system.store.entry import iter_messages
+from shaketable.system.node.import_log import main
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.store.commit_log import CommitLog, LogDamaged
+from shaketable.system.store.entry import iter_messages
 
 FILE_BYTES = 4096
 CRCS = slice(36, 44)

@@ -10,13 +10,21 @@ import pytest
 from store_crash_points import check
 from store_life import FILE_BYTES, Promise, Script, native_disk, open_log
 
-from system.raft.membership import Membership
-from system.raft.protocol import Append, Compact, Install, SaveState, Snapshot, Truncate, Write
-from system.sim.disk import SimDisk, SimFile
-from system.store.commit_log import CommitLog, HardState
-from system.store.disk import DiskFailed, DiskFull
-from system.store.entry_builder import EntryBuilder
-from system.store.log_writer import LogWriter
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import (
+    Append,
+    Compact,
+    Install,
+    SaveState,
+    Snapshot,
+    Truncate,
+    Write,
+)
+from shaketable.system.sim.disk import SimDisk, SimFile
+from shaketable.system.store.commit_log import CommitLog, HardState
+from shaketable.system.store.disk import DiskFailed, DiskFull
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.log_writer import LogWriter
 
 NEEDS_ROOM = frozenset({"create", "pwrite", "grow"})
 

@@ -18,15 +18,15 @@ from store_life import (
     put_native_log,
 )
 
-from system.raft.batch import LogEnd
-from system.raft.membership import Membership
-from system.raft.protocol import Snapshot
-from system.sim.disk import SimDisk
-from system.store.commit_log import CommitLog, LogDamaged, OutsideLog
-from system.store.disk import StoreError, read_file
-from system.store.entry_builder import EntryBuilder
-from system.store.message import BORN_HOST_V6, STORE_HOST_V6, Message, encode_message
-from system.store.native_log import NativeLogDamaged
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.store.commit_log import CommitLog, LogDamaged, OutsideLog
+from shaketable.system.store.disk import StoreError, read_file
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.message import BORN_HOST_V6, STORE_HOST_V6, Message, encode_message
+from shaketable.system.store.native_log import NativeLogDamaged
 
 
 def open_log(disk: SimDisk, native: str | None = NATIVE, file_bytes: int = FILE_BYTES) -> CommitLog:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from system.node.real_disk import RealDisk
-from system.node.real_file import RealFile
-from system.store.segment_files import SegmentFiles
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.node.real_file import RealFile
+from shaketable.system.store.segment_files import SegmentFiles
 
 CHUNK_BYTES = 1 << 20
 

@@ -6,13 +6,13 @@ import pytest
 from store_crash_points import entries_of
 from store_life import FILE_BYTES, open_log
 
-from system.raft.batch import LogEnd
-from system.raft.membership import Membership
-from system.raft.protocol import Snapshot
-from system.sim.disk import SimDisk
-from system.store.commit_log import CommitLog, LogDamaged, NotContiguous, OutsideLog
-from system.store.entry_builder import EntryBuilder
-from system.store.group_events import MEMBERSHIP_CHANNEL
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.store.commit_log import CommitLog, LogDamaged, NotContiguous, OutsideLog
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.group_events import MEMBERSHIP_CHANNEL
 
 TWO = Membership(("n0", "n1"))
 THREE = Membership(("n0", "n1", "n2"))

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from system.raft.batch import Batch, LogEnd
-from system.store.entry import (
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.store.entry import (
     DamagedEntry,
     EntryTooLarge,
     iter_messages,
     next_position,
     verify_batch,
 )
-from system.store.entry_builder import EntryBuilder
-from system.store.message import (
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.message import (
     DamagedMessage,
     Message,
     decode_message,

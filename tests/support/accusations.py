@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.linearizability.linearizable import Linearizable
-from checkers.models.model import Model
-from harness.history.schema import OPERATIONS
-from harness.verdict import Finding, Outcome
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.checkers.models.model import Model
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.verdict import Finding, Outcome
 from tests.support.checker_histories import context
 from tests.support.plain_objects import PLAIN, Row, State
 from tests.support.random_objects import random_history

@@ -20,11 +20,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from checkers.anomalies.promises import ANOMALIES
-from checkers.engine.local import run_local
-from harness import discovery
-from harness.plugins import Promises
-from harness.verdict import Verdict
+from shaketable.checkers.anomalies.promises import ANOMALIES
+from shaketable.checkers.engine.local import run_local
+from shaketable.harness import discovery
+from shaketable.harness.plugins import Promises
+from shaketable.harness.verdict import Verdict
 from tests.support.checker_histories import Op, job, op
 
 ROOT = Path(__file__).parent.parent / "histories" / "anomalies"

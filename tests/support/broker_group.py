@@ -10,28 +10,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from random import Random
 
-from system.broker.broker import BrokerEffects
-from system.broker.broker_state import ranges_of
-from system.broker.limits import BrokerConfig
-from system.broker.mode import DLEDGER
-from system.broker.native import native_dispatches, upgraded_snapshot
-from system.broker.reput import Dispatch
-from system.mutants import HEALTHY, Mutant
-from system.raft.log_view import LogView
-from system.raft.membership import Membership
-from system.raft.protocol import Message, RaftConfig, Role, RoleChange, Snapshot, Write
-from system.remoting.codes import RequestCode
-from system.remoting.command import Command, decode_command, encode_command
-from system.remoting.frame import Frame, FrameBuffer
-from system.remoting.requests import (
+from shaketable.system.broker.broker import BrokerEffects
+from shaketable.system.broker.broker_state import ranges_of
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.mode import DLEDGER
+from shaketable.system.broker.native import native_dispatches, upgraded_snapshot
+from shaketable.system.broker.reput import Dispatch
+from shaketable.system.mutants import HEALTHY, Mutant
+from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Message, RaftConfig, Role, RoleChange, Snapshot, Write
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.command import Command, decode_command, encode_command
+from shaketable.system.remoting.frame import Frame, FrameBuffer
+from shaketable.system.remoting.requests import (
     MemberRequest,
     PullMessage,
     QueueOffsetRequest,
     SendMessageV2,
     decode_request,
 )
-from system.sim.disk import SimDisk
-from system.store.broker_checkpoint import CheckpointFiles
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.store.broker_checkpoint import CheckpointFiles
 
 ROOT = "/store"
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])

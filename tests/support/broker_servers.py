@@ -10,9 +10,9 @@ from itertools import count
 import trio
 from broker_group import HOST, BrokerGroup
 
-from system.remoting.command import encode_command
-from system.remoting.frame import FrameBuffer
-from system.remoting.requests import SendRequest, decode_request
+from shaketable.system.remoting.command import encode_command
+from shaketable.system.remoting.frame import FrameBuffer
+from shaketable.system.remoting.requests import SendRequest, decode_request
 
 IDLE_S = 0.001
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from checkers.models.model import UNKNOWN, Call, Model
+from shaketable.checkers.models.model import UNKNOWN, Call, Model
 
 
 def hashable(value: Any) -> Any:

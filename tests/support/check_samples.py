@@ -6,15 +6,16 @@ from importlib.metadata import entry_points
 from random import Random
 from typing import Any
 
-from checkers.api import Event, check
-from harness.verdict import Finding, Outcome, Verdict
-from reports.check_page.model import CheckedHistory
+from shaketable.checkers.api import Event, check
+from shaketable.harness.verdict import Finding, Outcome, Verdict
+from shaketable.reports.check_page.model import CheckedHistory
 
 HAS_ENTRY_POINT = any(
-    point.value == "harness.testing.pytest_plugin" for point in entry_points(group="pytest11")
+    point.value == "shaketable.harness.testing.pytest_plugin"
+    for point in entry_points(group="pytest11")
 )
 """False where the package was installed before it had the plug-in: then it is named."""
-WITH_PLUGIN = () if HAS_ENTRY_POINT else ("-p", "harness.testing.pytest_plugin")
+WITH_PLUGIN = () if HAS_ENTRY_POINT else ("-p", "shaketable.harness.testing.pytest_plugin")
 HOSTILE = "</style><script>window.hostile=1</script><img src=x onerror=window.hostile=2>{{ 7*7 }}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness import cli
+from shaketable.harness import cli
 
 
 class Shell:

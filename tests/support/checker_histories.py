@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkers.engine.job import CheckJob
-from harness.history.schema import OPERATIONS
-from harness.plugins import CheckContext, FaultWindow, Promises
+from shaketable.checkers.engine.job import CheckJob
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import CheckContext, FaultWindow, Promises
 
 Op = dict[str, Any]
 

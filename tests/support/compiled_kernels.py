@@ -20,8 +20,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from harness import discovery
-from harness.cli import run
+from shaketable.harness import discovery
+from shaketable.harness.cli import run
 from tests.support.model_fuzz import compare
 from tests.support.random_objects import OBJECTS
 

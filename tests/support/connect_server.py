@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from checkers.engine.java import find_java
+from shaketable.checkers.engine.java import find_java
 
 BOOT_TIMEOUT_S = 100.0
 POLL_S = 0.1

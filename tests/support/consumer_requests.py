@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from system.broker.pull import SUBSCRIPTION_FLAG, SUSPEND_FLAG
-from system.remoting.codes import RequestCode
-from system.remoting.command import Command
-from system.remoting.message_requests import (
+from shaketable.system.broker.pull import SUBSCRIPTION_FLAG, SUSPEND_FLAG
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.message_requests import (
     UNIQUE_KEY_QUERY,
     QueryMessage,
     SearchOffset,
     SendMessageBack,
     ViewMessage,
 )
-from system.remoting.requests import PullMessage, QueueOffsetRequest, SendMessageV2
-from system.store.message import encode_properties
+from shaketable.system.remoting.requests import PullMessage, QueueOffsetRequest, SendMessageV2
+from shaketable.system.store.message import encode_properties
 
 HOLD_MS = 15_000
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from checkers import stats, vacuity
-from checkers.logs import committed_prefix, durability, linearizable_log
-from harness.plugins import FaultWindow
-from harness.targets.dledger_files import read_entries
+from shaketable.checkers import stats, vacuity
+from shaketable.checkers.logs import committed_prefix, durability, linearizable_log
+from shaketable.harness.plugins import FaultWindow
+from shaketable.harness.targets.dledger_files import read_entries
 from tests.support.checker_histories import job, op, random_history
 from tests.support.dledger_encoder import write_log
 

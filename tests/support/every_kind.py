@@ -16,14 +16,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkers.engine.job import CheckJob
-from checkers.engine.local import run_local
-from harness import discovery, kept_evidence, results
-from harness.campaign import Campaign
-from harness.history.run_folder import RunFolder
-from harness.history.schema import EVENTS, OPERATIONS
-from harness.plugins import FaultWindow, Promises
-from harness.verdict import Verdict
+from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.engine.local import run_local
+from shaketable.harness import discovery, kept_evidence, results
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.schema import EVENTS, OPERATIONS
+from shaketable.harness.plugins import FaultWindow, Promises
+from shaketable.harness.verdict import Verdict
 from tests.support import anomaly_histories, checker_histories, logs_gone_wrong
 from tests.support.checker_histories import Op
 

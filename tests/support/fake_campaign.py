@@ -16,16 +16,16 @@ from typing import Any
 import trio
 from fake_target import FakeTarget, make_client
 
-from harness import availability, discovery
-from harness import campaign as campaigns
-from harness.campaign import Campaign
-from harness.errors import HarnessError
-from harness.history import run_folder
-from harness.history.run_folder import RunFolder
-from harness.runtime import rig, sites
-from harness.runtime.observer import Counts, Observer
-from harness.runtime.supervisor import RunResult, run_campaign
-from harness.scenarios import choice
+from shaketable.harness import availability, discovery
+from shaketable.harness import campaign as campaigns
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history import run_folder
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.runtime import rig, sites
+from shaketable.harness.runtime.observer import Counts, Observer
+from shaketable.harness.runtime.supervisor import RunResult, run_campaign
+from shaketable.harness.scenarios import choice
 
 QUICK: dict[str, Any] = {
     "workload": "log",

@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from system.node import __main__ as node_main
-from system.node.config import load
-from system.node.real_disk import RealDisk
-from system.node.real_file import RealFile
-from system.store.disk import DiskFull
+from shaketable.system.node import __main__ as node_main
+from shaketable.system.node.config import load
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.node.real_file import RealFile
+from shaketable.system.store.disk import DiskFull
 
 
 class FillingDisk(RealDisk):

@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.linearizability.linearizable import Linearizable
-from harness import discovery
-from harness.history.schema import OPERATIONS
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.harness import discovery
+from shaketable.harness.history.schema import OPERATIONS
 from tests.support.checker_histories import context, op
 from tests.support.random_objects import OBJECTS, Row, random_history
 

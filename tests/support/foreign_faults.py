@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from installed import install
 
-from harness import discovery
+from shaketable.harness import discovery
 
 FAULT = '''
 import os, subprocess, sys, time
 from pathlib import Path
 import trio
-from harness.plugins import Evidence
+from shaketable.harness.plugins import Evidence
 
 
 class Foreign:

@@ -11,9 +11,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.history.schema import EVENTS, OPERATIONS
-from harness.matrix.journal import Event, Outcome
-from harness.matrix.plan import Cell, Plan
+from shaketable.harness.history.schema import EVENTS, OPERATIONS
+from shaketable.harness.matrix.journal import Event, Outcome
+from shaketable.harness.matrix.plan import Cell, Plan
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 from broker_group import Member
 
-from system.remoting.codes import RequestCode
-from system.remoting.command import ONEWAY_FLAG, Command
-from system.remoting.requests import (
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.command import ONEWAY_FLAG, Command
+from shaketable.system.remoting.requests import (
     CreateTopic,
     DeleteTopic,
     GroupRequest,

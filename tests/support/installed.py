@@ -31,7 +31,7 @@ def install(project: Path, site: Path) -> None:
 def shaketable(site: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the command line where the projects of `site` are installed."""
     return subprocess.run(
-        [sys.executable, "-m", "harness.cli", *map(str, arguments)],
+        [sys.executable, "-m", "shaketable", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": _joined((str(site), os.environ.get("PYTHONPATH", "")))},
         capture_output=True,
         text=True,

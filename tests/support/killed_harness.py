@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from harness import marks
-from harness.history.run_folder import RunFolder
-from harness.runtime import ledger
+from shaketable.harness import marks
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.runtime import ledger
 
 TOKEN: Final = "KILLED_HARNESS_TRIAL"
 SPARK: Final = "check"
 """Stands for the time after all faults: Spark is at work."""
-NODE: Final = b"system.node"
+NODE: Final = b"shaketable.system.node"
 JVM: Final = b"org.apache.spark.deploy.SparkSubmit"
 NAMESPACES: Final = ("net", "mnt", "user", "pid", "ipc", "uts")
 BEGIN_TIMEOUT_S: Final = 90.0
@@ -43,7 +43,7 @@ ESCAPING: Final = '''
 import sys
 from dataclasses import replace
 
-from harness.targets.dledger import DLedgerTarget
+from shaketable.harness.targets.dledger import DLedgerTarget
 
 CODE = """
 import ctypes, os, sys
@@ -258,7 +258,7 @@ def _campaign(
     words = [word for pair in asked.items() for word in pair]
     with (folder / "out").open("wb") as out:
         harness = subprocess.Popen(
-            [sys.executable, "-P", "-m", "harness.cli", "run", *words],
+            [sys.executable, "-P", "-m", "shaketable", "run", *words],
             stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
             env=environment, start_new_session=True,
         )  # fmt: skip
@@ -271,7 +271,7 @@ def _campaign(
 
 
 def _heal(folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-P", "-m", "harness.cli", "heal", str(folder / "store")]
+    words = [sys.executable, "-P", "-m", "shaketable", "heal", str(folder / "store")]
     own = {name: value for name, value in environment.items() if name != TOKEN}
     return subprocess.run(
         words, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False

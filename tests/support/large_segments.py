@@ -14,8 +14,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from harness.history import frame_kernels
-from harness.history.segments import MAGIC
+from shaketable.harness.history import frame_kernels
+from shaketable.harness.history.segments import MAGIC
 
 CLIENTS_PER_KEY = 5
 WORKERS = 4

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import trio
 
-from harness import judge
-from harness.campaign import Campaign, loads, resolve
-from harness.history import run_folder
-from harness.runtime.observer import SilentObserver
-from harness.runtime.simulated import run_simulated
-from harness.runtime.supervisor import RunResult, run_campaign
-from harness.verdict import Outcome, Verdict
+from shaketable.harness import judge
+from shaketable.harness.campaign import Campaign, loads, resolve
+from shaketable.harness.history import run_folder
+from shaketable.harness.runtime.observer import SilentObserver
+from shaketable.harness.runtime.simulated import run_simulated
+from shaketable.harness.runtime.supervisor import RunResult, run_campaign
+from shaketable.harness.verdict import Outcome, Verdict
 
 LEASE_MS = 200
 RATE = 0.05

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness import marks
-from harness.runtime.ledger import Ledger
+from shaketable.harness import marks
+from shaketable.harness.runtime.ledger import Ledger
 
 ASLEEP = "import time; print('up', flush=True); time.sleep(600)"
 

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from harness.history.schema import ENTRIES
+from shaketable.harness.history.schema import ENTRIES
 
 S: Final = 1_000_000_000
 ENTRY_BYTES: Final = 100

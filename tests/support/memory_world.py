@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.plugins import UNTOUCHED, Json
-from harness.words import LinkShape
+from shaketable.harness.plugins import UNTOUCHED, Json
+from shaketable.harness.words import LinkShape
 
 COUNTS = (
     "bytes",

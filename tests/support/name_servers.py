@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness.runtime.ports import find_free
-from system.client.connection import Connection, OutcomeUnknownError, RefusedError
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.remoting.route_bodies import TopicRoute, decode_route
+from shaketable.harness.runtime.ports import find_free
+from shaketable.system.client.connection import Connection, OutcomeUnknownError, RefusedError
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.route_bodies import TopicRoute, decode_route
 
 HOST = "127.0.0.1"
 ROOT = Path(__file__).parent.parent.parent
@@ -42,7 +42,7 @@ class NameServers:
                     [
                         sys.executable,
                         "-m",
-                        "system.node.name_server",
+                        "shaketable.system.node.name_server",
                         "--port",
                         str(port),
                         *self.options,

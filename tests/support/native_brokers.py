@@ -9,19 +9,19 @@ from random import Random
 
 from broker_group import FILE_BYTES, HOST, ROOT, STEPS_MAX, WALL_MS, decoded, frames_of
 
-from system.broker.broker_state import ranges_of
-from system.broker.limits import BrokerConfig
-from system.mutants import HEALTHY, Mutant
-from system.native.config import BrokerRole, NativeConfig
-from system.native.log_view import NativeLogView
-from system.native.mode import native_mode
-from system.raft.protocol import Write
-from system.remoting.command import Command, encode_command
-from system.remoting.requests import decode_request
-from system.sim.disk import SimDisk
-from system.store.broker_checkpoint import CheckpointFiles
-from system.store.log_writer import LogWriter
-from system.store.native_commit_log import NativeCommitLog
+from shaketable.system.broker.broker_state import ranges_of
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.mutants import HEALTHY, Mutant
+from shaketable.system.native.config import BrokerRole, NativeConfig
+from shaketable.system.native.log_view import NativeLogView
+from shaketable.system.native.mode import native_mode
+from shaketable.system.raft.protocol import Write
+from shaketable.system.remoting.command import Command, encode_command
+from shaketable.system.remoting.requests import decode_request
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.store.broker_checkpoint import CheckpointFiles
+from shaketable.system.store.log_writer import LogWriter
+from shaketable.system.store.native_commit_log import NativeCommitLog
 
 
 class NativeBroker:

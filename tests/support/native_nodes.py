@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from system.client.connection import Connection
-from system.remoting.codes import RequestCode
-from system.remoting.command import Command
-from system.remoting.requests import QueryConsumerOffset, UpdateConsumerOffset
+from shaketable.system.client.connection import Connection
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import QueryConsumerOffset, UpdateConsumerOffset
 from tests.support.node_group import HOST, NodeGroup
 
 ASK_TIMEOUT_S = 5.0

@@ -16,11 +16,11 @@ from typing import TypeVar
 
 import trio
 
-from harness.runtime.ports import find_free
-from system.client.admin import AdminClient
-from system.client.connection import OutcomeUnknownError, RefusedError
-from system.client.group import BrokerGroupClient
-from system.client.results import Metadata
+from shaketable.harness.runtime.ports import find_free
+from shaketable.system.client.admin import AdminClient
+from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
+from shaketable.system.client.group import BrokerGroupClient
+from shaketable.system.client.results import Metadata
 
 Result = TypeVar("Result")
 Address = tuple[str, int]
@@ -42,7 +42,9 @@ class NodeGroup:
     `reach(a, b)` where node a finds node b, for a network between them.
     """
 
-    def __init__(self, folder: Path, *names: str, program: str = "system.node", **settings: str):
+    def __init__(
+        self, folder: Path, *names: str, program: str = "shaketable.system.node", **settings: str
+    ):
         self.folder = folder
         self.settings = settings
         self.program = program

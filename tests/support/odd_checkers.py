@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from checkers.findings import Findings, gather, settle
-from harness.targets.dledger_files import read_entries
-from harness.verdict import Finding
+from shaketable.checkers.findings import Findings, gather, settle
+from shaketable.harness.targets.dledger_files import read_entries
+from shaketable.harness.verdict import Finding
 
 
 class Picky:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from harness.history.schema import EVENTS, NEMESIS_PROCESS, OPERATIONS
-from harness.history.segments import NEMESIS, Event
+from shaketable.harness.history.schema import EVENTS, NEMESIS_PROCESS, OPERATIONS
+from shaketable.harness.history.segments import NEMESIS, Event
 
 _INVOKE = "invoke"
 

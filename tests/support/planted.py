@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from system.mutants import HEALTHY, Mutant, load
+from shaketable.system.mutants import HEALTHY, Mutant, load
 
 __all__ = ["HEALTHY", "Mutant", "with_and_without"]
 

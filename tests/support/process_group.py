@@ -10,15 +10,15 @@ from typing import Any
 
 import trio
 
-from harness.network.proxy import ProxyNetwork
-from harness.plugins import Address, NodeLayout
-from harness.runtime import ports
-from harness.runtime.disks import Member
-from harness.runtime.ledger import Lines
-from harness.runtime.nodes import NodeProcess
-from harness.runtime.observer import SilentObserver
-from harness.runtime.questions import wait_until
-from harness.runtime.world import ProcessWorld
+from shaketable.harness.network.proxy import ProxyNetwork
+from shaketable.harness.plugins import Address, NodeLayout
+from shaketable.harness.runtime import ports
+from shaketable.harness.runtime.disks import Member
+from shaketable.harness.runtime.ledger import Lines
+from shaketable.harness.runtime.nodes import NodeProcess
+from shaketable.harness.runtime.observer import SilentObserver
+from shaketable.harness.runtime.questions import wait_until
+from shaketable.harness.runtime.world import ProcessWorld
 
 PATIENCE_S = 60
 NODES = ("n0", "n1", "n2")

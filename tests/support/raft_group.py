@@ -6,12 +6,12 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from system.raft.batch import Batch, LogEnd
-from system.raft.core import RaftCore
-from system.raft.log_view import LogView
-from system.raft.membership import Membership
-from system.raft.membership_change import AddLearner, Change, Promote, Remove
-from system.raft.protocol import (
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.log_view import LogView
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.membership_change import AddLearner, Change, Promote, Remove
+from shaketable.system.raft.protocol import (
     Append,
     Compact,
     Install,

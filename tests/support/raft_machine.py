@@ -12,9 +12,9 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from raft_group import CHANGES, ENTRY_BYTES, Group
 
-from system.raft.batch import LogEnd
-from system.raft.core import RaftCore
-from system.raft.protocol import (
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import (
     DiskFullError,
     MembershipError,
     NotLeaderError,

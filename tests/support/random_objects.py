@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from harness.history.schema import OPERATIONS
+from shaketable.harness.history.schema import OPERATIONS
 
 Row = dict[str, Any]
 VALUES = (1, 2, 3)

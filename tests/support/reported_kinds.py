@@ -12,20 +12,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import checkers
-from checkers.anomalies.promises import ANOMALIES
-from checkers.logs import append_places, linearizable_log
+from shaketable import checkers
+from shaketable.checkers.anomalies.promises import ANOMALIES
+from shaketable.checkers.logs import append_places, linearizable_log
 
 FOLDER: Final = Path(next(iter(checkers.__path__)))
 TABLES: Final = {
-    "checkers.anomalies": ANOMALIES,
-    "checkers.logs.append_places": frozenset(append_places._SAID),
-    "checkers.logs.linearizable_log": frozenset(linearizable_log._MESSAGES),
+    "shaketable.checkers.anomalies": ANOMALIES,
+    "shaketable.checkers.logs.append_places": frozenset(append_places._SAID),
+    "shaketable.checkers.logs.linearizable_log": frozenset(linearizable_log._MESSAGES),
 }
 """Kinds by where they are reported (a module, or all in a package)."""
 NO_VIOLATION: Final = frozenset({"checked", "undecided", "unfit"})
 """Kinds of rows that leave a verdict unknown, or carry counts."""
-PASSED_ON: Final = frozenset({"checkers.findings", "checkers.linearizability.linearizable"})
+PASSED_ON: Final = frozenset(
+    {"shaketable.checkers.findings", "shaketable.checkers.linearizability.linearizable"}
+)
 """Modules that pass findings on whose kind others have named."""
 
 
@@ -38,7 +40,7 @@ def reported_kinds() -> frozenset[str]:
     found = set().union(*TABLES.values())
     for path in sorted(FOLDER.rglob("*.py")):
         relative = path.relative_to(FOLDER.parent).with_suffix("")
-        module = ".".join(relative.parts)
+        module = ".".join(("shaketable", *relative.parts))
         for named in _named(ast.parse(path.read_text())):
             kind = _text(module, named)
             if kind is not None:

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 
-from checkers.search.problem import NEVER, Access, Family, Kinds, Problem
+from shaketable.checkers.search.problem import NEVER, Access, Family, Kinds, Problem
 
 Move = tuple[int, int, int]
 """Access, a, b."""

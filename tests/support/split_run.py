@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from checkers.engine.judge import TAGGED, conclude
-from checkers.engine.log_judging import (
+from shaketable.checkers.engine.judge import TAGGED, conclude
+from shaketable.checkers.engine.log_judging import (
     OTHER_WINDOWS,
     UNSETTLED_AT,
     judge_part,
     judge_places,
     open_places,
 )
-from checkers.engine.log_parts import (
+from shaketable.checkers.engine.log_parts import (
     PACKED,
     RANGE,
     UNREADABLE,
@@ -30,7 +30,7 @@ from checkers.engine.log_parts import (
     pack_log,
     pack_operations,
 )
-from checkers.logs.append_places import PLACES
+from shaketable.checkers.logs.append_places import PLACES
 
 NOTES = pa.array((UNREADABLE, RANGE, UNSETTLED_AT, OTHER_WINDOWS))
 

@@ -31,16 +31,16 @@ from store_life import (
     split,
 )
 
-from system.raft.membership import Membership
-from system.raft.protocol import Append
-from system.sim.disk import Platter, PowerLoss, SimDisk, SimFile
-from system.store.commit_log import CommitLog, OutsideLog
-from system.store.disk import Buffer, DiskFailed, StoreError
-from system.store.entry import verify_batch
-from system.store.entry_builder import EntryBuilder
-from system.store.group_events import MEMBERSHIP_CHANNEL, memberships_in
-from system.store.log_writer import LogWriter
-from system.store.message import encode_message
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Append
+from shaketable.system.sim.disk import Platter, PowerLoss, SimDisk, SimFile
+from shaketable.system.store.commit_log import CommitLog, OutsideLog
+from shaketable.system.store.disk import Buffer, DiskFailed, StoreError
+from shaketable.system.store.entry import verify_batch
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.group_events import MEMBERSHIP_CHANNEL, memberships_in
+from shaketable.system.store.log_writer import LogWriter
+from shaketable.system.store.message import encode_message
 
 LOSSES = (None, "half", 0, 1, 2)
 """None: the process alone died; "half": in the middle of a write. A number: the power went, and

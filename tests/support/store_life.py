@@ -5,15 +5,23 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field, replace
 
-from system.raft.batch import Batch, LogEnd
-from system.raft.membership import Membership
-from system.raft.protocol import Append, Compact, Install, SaveState, Snapshot, Truncate, Write
-from system.sim.disk import SimDisk
-from system.store.commit_log import CommitLog, HardState
-from system.store.entry import DamagedEntry
-from system.store.entry_builder import EntryBuilder
-from system.store.log_writer import LogWriter
-from system.store.message import Message, encode_message
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import (
+    Append,
+    Compact,
+    Install,
+    SaveState,
+    Snapshot,
+    Truncate,
+    Write,
+)
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.store.commit_log import CommitLog, HardState
+from shaketable.system.store.entry import DamagedEntry
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.log_writer import LogWriter
+from shaketable.system.store.message import Message, encode_message
 
 FILE_BYTES, INDEX_FILE_BYTES = 1024, 256
 ROOT, NATIVE = "/store", "/store/commitlog"

@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from harness.history.schema import OPERATIONS
+from shaketable.harness.history.schema import OPERATIONS
 
 THINKING = 0.1
 """How long a client waits between two operations, where one takes 1 on average."""

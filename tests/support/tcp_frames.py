@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import struct
 
-from harness.network import frames
-from harness.network.addresses import hardware_address, node_address
+from shaketable.harness.network import frames
+from shaketable.harness.network.addresses import hardware_address, node_address
 
 ADDRESSES = {f"n{number}": socket.inet_aton(node_address(number)) for number in range(3)}
 FIN, SYN, RST, ACK = frames.FIN, frames.SYN, frames.RST, frames.ACK

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from checkers.engine.job import CheckJob
-from checkers.linearizability.linearizable import Linearizable
-from harness import discovery
-from harness.history.export import export
-from harness.history.run_folder import RunFolder
-from harness.history.segments import Event, SegmentWriter
-from harness.plugins import SearchBudget
+from shaketable.checkers.engine.job import CheckJob
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.harness import discovery
+from shaketable.harness.history.export import export
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.segments import Event, SegmentWriter
+from shaketable.harness.plugins import SearchBudget
 from tests.support.checker_histories import context, no_logs
 from tests.support.large_segments import write_segments
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness.history.schema import ENTRIES
-from harness.targets.dledger_files import log_segments, read_entries, read_segment
-from harness.targets.dledger_kernels import crc32
+from shaketable.harness.history.schema import ENTRIES
+from shaketable.harness.targets.dledger_files import log_segments, read_entries, read_segment
+from shaketable.harness.targets.dledger_kernels import crc32
 from tests.support.dledger_bulk import Bulk
 from tests.support.dledger_encoder import LogWriter, write_log
 
@@ -312,7 +312,7 @@ def test_reader_works_where_no_cache_can_be_written(tmp_path, log):
     log.write(tmp_path, "n0")
     program = (
         "import sys, numba, pathlib\n"
-        "from harness.targets import dledger_files\n"
+        "from shaketable.harness.targets import dledger_files\n"
         "read = dledger_files.read_entries(pathlib.Path(sys.argv[1]), 'n0')\n"
         "print(sum(batch.num_rows for batch in read))"
     )

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from harness.errors import DefiniteError
-from harness.targets import dledger_members
-from system.client import OutcomeUnknownError, RefusedError
+from shaketable.harness.errors import DefiniteError
+from shaketable.harness.targets import dledger_members
+from shaketable.system.client import OutcomeUnknownError, RefusedError
 
 LAYOUTS = {node: SimpleNamespace() for node in ("n0", "n1", "n2")}
 

@@ -6,12 +6,12 @@ import typing
 
 import pytest
 
-from harness.errors import UsageError
-from harness.simulation import Ask, Step, Tally, hunt
-from harness.targets.dledger import PLUGIN
-from harness.targets.dledger_simulation import CORE, INPUTS, ROLES, DLedgerSimulator
-from system.raft.protocol import Message, Role
-from system.sim import run as core_world
+from shaketable.harness.errors import UsageError
+from shaketable.harness.simulation import Ask, Step, Tally, hunt
+from shaketable.harness.targets.dledger import PLUGIN
+from shaketable.harness.targets.dledger_simulation import CORE, INPUTS, ROLES, DLedgerSimulator
+from shaketable.system.raft.protocol import Message, Role
+from shaketable.system.sim import run as core_world
 
 SIMULATOR = DLedgerSimulator()
 ASK = Ask(seed=3, world=CORE, virtual_s=10.0)

@@ -8,15 +8,20 @@ from pathlib import Path
 import pytest
 import trio
 
-from harness.errors import DefiniteError, IndefiniteError
-from harness.plugins import Address, NodeLayout
-from harness.targets import dledger
-from harness.targets.dledger import PLUGIN
-from harness.targets.dledger_client import NOBODYS_VALUE, DLedgerClient
-from system import mutants
-from system.client import DamagedResponseError, OutcomeUnknownError, PullResult, RefusedError
-from system.client.results import Metadata
-from system.store.message import Message
+from shaketable.harness.errors import DefiniteError, IndefiniteError
+from shaketable.harness.plugins import Address, NodeLayout
+from shaketable.harness.targets import dledger
+from shaketable.harness.targets.dledger import PLUGIN
+from shaketable.harness.targets.dledger_client import NOBODYS_VALUE, DLedgerClient
+from shaketable.system import mutants
+from shaketable.system.client import (
+    DamagedResponseError,
+    OutcomeUnknownError,
+    PullResult,
+    RefusedError,
+)
+from shaketable.system.client.results import Metadata
+from shaketable.system.store.message import Message
 
 
 def test_the_targets_mutants_are_the_systems() -> None:

@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from harness.groups import Handed
-from harness.targets.group_handling import Handling
+from shaketable.harness.groups import Handed
+from shaketable.harness.targets.group_handling import Handling
 
 BATCH = Handed("t/0", [(0, 7)])
 

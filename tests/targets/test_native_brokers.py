@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from harness import availability, discovery
-from harness import campaign as campaigns
-from harness.abilities import LosesDisks, NamesBrokers
-from harness.campaign import Campaign
-from harness.errors import UsageError
-from harness.plugins import Address, Launch, NodeLayout, NodeStatus
-from harness.repeat import repeat_command
-from harness.simulation import SimulatesGroups
-from harness.targets import native_brokers
-from system.native.config import BrokerRole
-from system.node.config import parse
+from shaketable.harness import availability, discovery
+from shaketable.harness import campaign as campaigns
+from shaketable.harness.abilities import LosesDisks, NamesBrokers
+from shaketable.harness.campaign import Campaign
+from shaketable.harness.errors import UsageError
+from shaketable.harness.plugins import Address, Launch, NodeLayout, NodeStatus
+from shaketable.harness.repeat import repeat_command
+from shaketable.harness.simulation import SimulatesGroups
+from shaketable.harness.targets import native_brokers
+from shaketable.system.native.config import BrokerRole
+from shaketable.system.node.config import parse
 
 MODES = ("async-replication", "multi-master", "sync-double-write")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from harness.history.schema import ENTRIES
-from harness.targets.dledger_files import read_entries
-from system.node.real_disk import RealDisk
-from system.store.commit_log import CommitLog
-from system.store.entry_builder import EntryBuilder
+from shaketable.harness.history.schema import ENTRIES
+from shaketable.harness.targets.dledger_files import read_entries
+from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.entry_builder import EntryBuilder
 
 FILE_BYTES = 4096
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from harness.errors import DefiniteError, UsageError
-from harness.plugins import Address, NodeLayout
-from harness.runtime import ports
-from harness.simulation import Step
-from harness.targets.dledger import PLUGIN, RECORDING
-from harness.targets.dledger_simulation import SAME_OUTPUTS, DLedgerSimulator
+from shaketable.harness.errors import DefiniteError, UsageError
+from shaketable.harness.plugins import Address, NodeLayout
+from shaketable.harness.runtime import ports
+from shaketable.harness.simulation import Step
+from shaketable.harness.targets.dledger import PLUGIN, RECORDING
+from shaketable.harness.targets.dledger_simulation import SAME_OUTPUTS, DLedgerSimulator
 
 pytestmark = pytest.mark.e2e
 
@@ -69,7 +69,9 @@ def test_a_recording_that_says_otherwise_is_told_at_the_step(
     recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other code than the node's: here one whose effects have another digest."""
-    monkeypatch.setattr("system.sim.recording.digest_of", lambda effects: b"something else")
+    monkeypatch.setattr(
+        "shaketable.system.sim.recording.digest_of", lambda effects: b"something else"
+    )
     found = DLedgerSimulator().replay_file(recording, lambda step: None)
     assert found is not None
     assert found.invariant == SAME_OUTPUTS

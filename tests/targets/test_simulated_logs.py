@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness.targets import simulated_logs
-from harness.targets.simulated_logs import SimulatedLogs
-from reports.violation_page.node_lines import Clock, NodeLog, lines_around, parsed
+from shaketable.harness.targets import simulated_logs
+from shaketable.harness.targets.simulated_logs import SimulatedLogs
+from shaketable.reports.violation_page.node_lines import Clock, NodeLog, lines_around, parsed
 
 
 def test_lines_and_marks_are_read_back_at_their_times() -> None:

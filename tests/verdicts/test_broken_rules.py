@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from fake_target import FakeTarget
 
-from harness import discovery
-from harness.broken_rules import BROKE_RULE, FOUND_DAMAGE
-from harness.errors import HarnessError
-from harness.history.run_folder import RunFolder
-from harness.invariants import judge_invariants
-from harness.plugins import CheckContext, FaultWindow, Promises, Target
-from harness.targets.dledger import ENDS
-from harness.verdict import Outcome, Verdict
-from system.node import ends
-from system.raft.protocol import InvariantError
-from system.store.disk import DiskFailed, DiskFull
-from system.store.hard_state import LogDamaged
-from system.store.native_log import NativeLogDamaged
+from shaketable.harness import discovery
+from shaketable.harness.broken_rules import BROKE_RULE, FOUND_DAMAGE
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.invariants import judge_invariants
+from shaketable.harness.plugins import CheckContext, FaultWindow, Promises, Target
+from shaketable.harness.targets.dledger import ENDS
+from shaketable.harness.verdict import Outcome, Verdict
+from shaketable.system.node import ends
+from shaketable.system.raft.protocol import InvariantError
+from shaketable.system.store.disk import DiskFailed, DiskFull
+from shaketable.system.store.hard_state import LogDamaged
+from shaketable.system.store.native_log import NativeLogDamaged
 
 S = 1_000_000_000
 BROKEN: dict[str, Any] = {

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from checkers.engine.job import CheckJob
-from harness import kept_evidence
-from harness.history.run_folder import RunFolder
-from harness.history.schema import ENTRIES, OPERATIONS
-from harness.plugins import CheckContext, Promises
-from harness.verdict import Finding, Outcome, Verdict
+from shaketable.checkers.engine.job import CheckJob
+from shaketable.harness import kept_evidence
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.schema import ENTRIES, OPERATIONS
+from shaketable.harness.plugins import CheckContext, Promises
+from shaketable.harness.verdict import Finding, Outcome, Verdict
 
 KEY = "q/0"
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import discovery, liveness
-from harness.broken_rules import ENDED_UNHARMED, Broken
-from harness.history.run_folder import RunFolder
-from harness.invariants import judge_invariants
-from harness.liveness import Standstill, name_server_ended, never_served, not_back
-from harness.plugins import CheckContext, FaultWindow, Target
-from harness.verdict import Outcome, Verdict
+from shaketable.harness import discovery, liveness
+from shaketable.harness.broken_rules import ENDED_UNHARMED, Broken
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.invariants import judge_invariants
+from shaketable.harness.liveness import Standstill, name_server_ended, never_served, not_back
+from shaketable.harness.plugins import CheckContext, FaultWindow, Target
+from shaketable.harness.verdict import Outcome, Verdict
 
 S = 1_000_000_000
 LED = "n0 is leader of term 4, follows n0, committed 25 of 25"

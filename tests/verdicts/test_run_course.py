@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from harness.course import judge_course
-from harness.errors import HarnessError
-from harness.history.run_folder import RunFolder
-from harness.verdict import Outcome
+from shaketable.harness.course import judge_course
+from shaketable.harness.errors import HarnessError
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.verdict import Outcome
 
 GOOD: dict[str, Any] = {"status": "complete", "exits": [], "problems": [], "drained": True}
 ENDED = {"node": "n0", "incarnation": 2, "returncode": 74, "last_line": "disk failed"}

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from fake_target import FakeTarget
 
-from harness.broken_rules import Broken
-from harness.history.export import GIVEN_UP
-from harness.history.run_folder import RunFolder
-from harness.history.schema import OPERATIONS
-from harness.invariants import judge_invariants
-from harness.plugins import CheckContext, FaultWindow, Promises
-from harness.undisturbed import COLUMNS, KNOWN, REFUSED_MIN, SUCCEED, broken_by
-from harness.verdict import Outcome
+from shaketable.harness.broken_rules import Broken
+from shaketable.harness.history.export import GIVEN_UP
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.invariants import judge_invariants
+from shaketable.harness.plugins import CheckContext, FaultWindow, Promises
+from shaketable.harness.undisturbed import COLUMNS, KNOWN, REFUSED_MIN, SUCCEED, broken_by
+from shaketable.harness.verdict import Outcome
 
 S = 1_000_000_000
 QUIET_S = 50

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.history.schema import EVENTS, OPERATIONS
+from shaketable.harness.history.schema import EVENTS, OPERATIONS
 
 MS = 1_000_000
 S = 1_000 * MS

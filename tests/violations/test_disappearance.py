@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-import reports
-from reports.run_page.view import build_view
-from reports.violation_page.building import build_pages
+from shaketable import reports
+from shaketable.reports.run_page.view import build_view
+from shaketable.reports.violation_page.building import build_pages
 
 MS = 1_000_000
 S = 1_000 * MS

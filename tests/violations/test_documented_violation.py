@@ -11,12 +11,12 @@ import pytest
 import violation_pictures
 from chromium import needs_chromium
 
-from harness import judge
-from harness.campaign import Campaign, resolve
-from harness.history import run_folder
-from harness.runtime.observer import SilentObserver
-from harness.runtime.simulated import run_simulated
-from harness.terminal.commands import app
+from shaketable.harness import judge
+from shaketable.harness.campaign import Campaign, resolve
+from shaketable.harness.history import run_folder
+from shaketable.harness.runtime.observer import SilentObserver
+from shaketable.harness.runtime.simulated import run_simulated
+from shaketable.harness.terminal.commands import app
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = ROOT / "docs" / "violation.md"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from reports.violation_page import kept_entries
-from reports.violation_page.kept_entries import entries_around, map_around, read_kept
+from shaketable.reports.violation_page import kept_entries
+from shaketable.reports.violation_page.kept_entries import entries_around, map_around, read_kept
 
 KEY = "q/0"
 COLUMNS = ["index", "term", "crc", "key", "offset", "value", "size", "problem"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.violation_page import node_lines
-from reports.violation_page.node_lines import (
+from shaketable.reports.violation_page import node_lines
+from shaketable.reports.violation_page.node_lines import (
     NO_CLOCK,
     Clock,
     NodeLog,

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-import reports
-from harness.gating.stored_runs import read
-from harness.history.run_folder import RunFolder
-from harness.serving.answers import SELF_CONTAINED, Answer, Site
-from reports.gating import junit, markdown, sarif
-from reports.gating.decide import decide
-from reports.gating.policy import Policy
-from reports.violation_page import page_index
+from shaketable import reports
+from shaketable.harness.gating.stored_runs import read
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.serving.answers import SELF_CONTAINED, Answer, Site
+from shaketable.reports.gating import junit, markdown, sarif
+from shaketable.reports.gating.decide import decide
+from shaketable.reports.gating.policy import Policy
+from shaketable.reports.violation_page import page_index
 
 PAGE = "violations/001-lost-append.html"
 

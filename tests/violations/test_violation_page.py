@@ -14,17 +14,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-import reports
-from harness.errors import HarnessError
-from reports import plain_words
-from reports.model import CheckerView, RoleSpan, Violation, ViolationGroup
-from reports.run_page.view import build_view
-from reports.spacetime import ROLES_MAX, lay_out
-from reports.violation_page import choosing, page_index
-from reports.violation_page.building import build_pages
-from reports.violation_page.claims import PROMISED, UNNAMED
-from reports.violation_page.model import ViolationPage
-from reports.violation_page.moments import FAULTS_MAX, faults_near
+from shaketable import reports
+from shaketable.harness.errors import HarnessError
+from shaketable.reports import plain_words
+from shaketable.reports.model import CheckerView, RoleSpan, Violation, ViolationGroup
+from shaketable.reports.run_page.view import build_view
+from shaketable.reports.spacetime import ROLES_MAX, lay_out
+from shaketable.reports.violation_page import choosing, page_index
+from shaketable.reports.violation_page.building import build_pages
+from shaketable.reports.violation_page.claims import PROMISED, UNNAMED
+from shaketable.reports.violation_page.model import ViolationPage
+from shaketable.reports.violation_page.moments import FAULTS_MAX, faults_near
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -92,7 +92,7 @@ def test_a_lost_append_is_told_from_promise_to_cause(lost: Any, page_of: PageOf)
 
 
 def test_the_report_the_junit_file_and_the_summary_lead_to_it(lost: Any) -> None:
-    from harness.terminal import summary  # noqa: PLC0415 - reports first
+    from shaketable.harness.terminal import summary  # noqa: PLC0415 - reports first
 
     folder = lost.write()
     reports.write(folder)

@@ -21,7 +21,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-import reports
+from shaketable import reports
 
 HOSTILE = "</script><script>window.hostile=1</script><img src=x onerror=window.hostile=2>{{ 7*7 }}"
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from reports import plain_words
-from reports.model import OperationRow
-from reports.run_page.view import build_view
-from reports.run_page.violations import SHOWN_MAX
-from reports.spacetime import LABEL_WIDTH, describe, lay_out
-from reports.violation_page.building import build_pages
-from reports.violation_page.model import ViolationPage
-from reports.violation_page.steps import OPERATIONS_MAX
+from shaketable.reports import plain_words
+from shaketable.reports.model import OperationRow
+from shaketable.reports.run_page.view import build_view
+from shaketable.reports.run_page.violations import SHOWN_MAX
+from shaketable.reports.spacetime import LABEL_WIDTH, describe, lay_out
+from shaketable.reports.violation_page.building import build_pages
+from shaketable.reports.violation_page.model import ViolationPage
+from shaketable.reports.violation_page.steps import OPERATIONS_MAX
 
 MS = 1_000_000
 S = 1_000 * MS

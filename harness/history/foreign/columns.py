@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.history.foreign.edn import Keyword
-from harness.history.foreign.meaning import (
+from shaketable.harness.history.foreign.edn import Keyword
+from shaketable.harness.history.foreign.meaning import (
     COLUMNS,
     Asked,
     answered,
@@ -28,7 +28,7 @@ from harness.history.foreign.meaning import (
     plain,
     show,
 )
-from harness.history.schema import OPERATIONS
+from shaketable.harness.history.schema import OPERATIONS
 
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)

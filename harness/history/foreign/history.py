@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from harness.history.foreign.faults import FaultSpan
+from shaketable.harness.history.foreign.faults import FaultSpan
 
 PROBLEMS_TOLD_MAX: Final = 3
 """Damaged places that a message names; the others are counted."""

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from harness.history.foreign import edn
-from harness.history.foreign.columns import OUTCOMES, Columns, Pairing, require_time
-from harness.history.foreign.edn import CutError, EdnError, Keyword
-from harness.history.foreign.faults import Faults
-from harness.history.foreign.history import Damage
-from harness.history.foreign.meaning import key_text, show, split_key
-from harness.history.schema import NEMESIS_PROCESS
+from shaketable.harness.history.foreign import edn
+from shaketable.harness.history.foreign.columns import OUTCOMES, Columns, Pairing, require_time
+from shaketable.harness.history.foreign.edn import CutError, EdnError, Keyword
+from shaketable.harness.history.foreign.faults import Faults
+from shaketable.harness.history.foreign.history import Damage
+from shaketable.harness.history.foreign.meaning import key_text, show, split_key
+from shaketable.harness.history.schema import NEMESIS_PROCESS
 
 CHUNK_BYTES: Final = 1 << 20
 EVENT_CHARACTERS_MAX: Final = 1 << 24

@@ -21,12 +21,12 @@ from typing import Any
 
 import msgspec
 
-from harness.history.foreign.columns import OUTCOMES, Columns, Pairing
-from harness.history.foreign.faults import Faults, FaultSpan
-from harness.history.foreign.history import Damage
-from harness.history.foreign.jepsen import INVOKE, NEMESIS, NOT_UTF8
-from harness.history.foreign.meaning import key_text, show, split_key
-from harness.history.schema import NEMESIS_PROCESS
+from shaketable.harness.history.foreign.columns import OUTCOMES, Columns, Pairing
+from shaketable.harness.history.foreign.faults import Faults, FaultSpan
+from shaketable.harness.history.foreign.history import Damage
+from shaketable.harness.history.foreign.jepsen import INVOKE, NEMESIS, NOT_UTF8
+from shaketable.harness.history.foreign.meaning import key_text, show, split_key
+from shaketable.harness.history.schema import NEMESIS_PROCESS
 
 
 class EventLine(msgspec.Struct, gc=False):

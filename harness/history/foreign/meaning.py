@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from harness.history.foreign.edn import Keyword
-from harness.printable import printable
+from shaketable.harness.history.foreign.edn import Keyword
+from shaketable.harness.printable import printable
 
 CAS: Final = frozenset(("cas", "compare-and-set", "compare_and_set"))
 ANSWERED_ALONE: Final = frozenset(("read", "get", "dequeue", "poll", "peek"))

@@ -9,14 +9,14 @@ from typing import Any, Final, Literal
 import msgspec
 import pyarrow as pa
 
-from harness.errors import UsageError
-from harness.history.foreign.history import Damage, History, told
-from harness.history.foreign.jepsen import Recorder, read_console, read_edn
-from harness.history.foreign.jsonl import EventReader, OperationReader, read_lines
-from harness.history.foreign.recognise import Format, recognise
-from harness.history.foreign.tables import parquet_files, read_parquet
-from harness.history.run_folder import RunFolder
-from harness.history.schema import OPERATIONS
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.foreign.history import Damage, History, told
+from shaketable.harness.history.foreign.jepsen import Recorder, read_console, read_edn
+from shaketable.harness.history.foreign.jsonl import EventReader, OperationReader, read_lines
+from shaketable.harness.history.foreign.recognise import Format, recognise
+from shaketable.harness.history.foreign.tables import parquet_files, read_parquet
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.schema import OPERATIONS
 
 PartitionBy = Literal["key", "none"]
 """`key`: values without a key are tuples [key value]. `none`: all operations are on one object."""

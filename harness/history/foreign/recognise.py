@@ -19,9 +19,9 @@ from typing import Final
 
 import msgspec
 
-from harness.errors import UsageError
-from harness.history.foreign.jepsen import CONSOLE_LINE
-from harness.history.segments import MAGIC
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.foreign.jepsen import CONSOLE_LINE
+from shaketable.harness.history.segments import MAGIC
 
 LOOKED_AT_BYTES: Final = 1 << 18
 """How much of a file is looked at to recognise it."""

@@ -17,19 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness.errors import UsageError
-from harness.history.foreign.history import History
-from harness.history.foreign.read import PartitionBy, lacks, read_history
-from harness.history.foreign.recognise import Format, recognise
-from harness.history.foreign.tables import (
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.foreign.history import History
+from shaketable.harness.history.foreign.read import PartitionBy, lacks, read_history
+from shaketable.harness.history.foreign.recognise import Format, recognise
+from shaketable.harness.history.foreign.tables import (
     Ids,
     is_operations,
     parquet_files,
     require_sound,
     row_count,
 )
-from harness.history.run_folder import RunFolder
-from harness.history.schema import OPERATIONS
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.schema import OPERATIONS
 
 SAMPLE_ROWS: Final = 100_000
 """Operations that are looked at to recognise a model."""

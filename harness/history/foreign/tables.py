@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness.errors import UsageError
-from harness.history.schema import OPERATIONS
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.schema import OPERATIONS
 
 NEEDED: Final = ("process", "f", "call_ns", "return_ns", "outcome")
 """Columns without which there is no operation; the others are null where they lack."""

@@ -10,8 +10,8 @@ https://github.com/openmessaging/dledger (DLedgerEntryPusher.java)
 
 from __future__ import annotations
 
-from system.broker.broker import Broker
-from system.mutants import GROUP, Hunt, Mutant
+from shaketable.system.broker.broker import Broker
+from shaketable.system.mutants import GROUP, Hunt, Mutant
 
 
 class AckTimeoutsNeverFire(Broker):

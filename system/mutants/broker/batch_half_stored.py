@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from system.broker.broker import Broker
-from system.broker.sends import Sends
-from system.mutants import Hunt, Mutant
-from system.remoting.batch_body import BatchMessage
-from system.remoting.requests import SendRequest
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.sends import Sends
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.remoting.batch_body import BatchMessage
+from shaketable.system.remoting.requests import SendRequest
 
 
 class _Half(Sends):

@@ -8,9 +8,9 @@ on between the messages of a batch).
 
 from __future__ import annotations
 
-from system.broker.broker import Broker
-from system.broker.sends import Sends
-from system.mutants import Hunt, Mutant
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.sends import Sends
+from shaketable.system.mutants import Hunt, Mutant
 
 
 class _OneId(Sends):

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from system.broker.broker import Broker
-from system.broker.conditional_sends import ConditionalSends
-from system.broker.consume_queue import ConsumeQueues, Queue
-from system.mutants import GROUP, Hunt, Mutant
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.conditional_sends import ConditionalSends
+from shaketable.system.broker.consume_queue import ConsumeQueues, Queue
+from shaketable.system.mutants import GROUP, Hunt, Mutant
 
 
 class _OnCommitted(ConditionalSends):

@@ -8,9 +8,9 @@ nextOffset where the delivery failed).
 
 from __future__ import annotations
 
-from system.broker.broker import Broker
-from system.broker.delay_delivery import DelayDelivery
-from system.mutants import GROUP, MASTERS, Hunt, Mutant
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.delay_delivery import DelayDelivery
+from shaketable.system.mutants import GROUP, MASTERS, Hunt, Mutant
 
 
 class _GoesOn(DelayDelivery):

@@ -8,10 +8,10 @@ message comes); RocketMQ counts from the store's clock (ScheduleMessageService).
 
 from __future__ import annotations
 
-from system.broker.broker import Broker
-from system.broker.delay_delivery import DelayDelivery
-from system.mutants import Hunt, Mutant
-from system.store.message import decode_message
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.delay_delivery import DelayDelivery
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.store.message import decode_message
 
 
 class _FromBorn(DelayDelivery):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from system.broker.broker import Broker
-from system.broker.delay_delivery import DelayDelivery
-from system.mutants import Hunt, Mutant
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.delay_delivery import DelayDelivery
+from shaketable.system.mutants import Hunt, Mutant
 
 
 class _LevelBefore(DelayDelivery):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from system.broker.broker import Broker
-from system.broker.delay_delivery import DelayDelivery
-from system.broker.delay_levels import SCHEDULE_TOPIC
-from system.mutants import Hunt, Mutant
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.delay_delivery import DelayDelivery
+from shaketable.system.broker.delay_levels import SCHEDULE_TOPIC
+from shaketable.system.mutants import Hunt, Mutant
 
 
 class _FromTheEnd(DelayDelivery):

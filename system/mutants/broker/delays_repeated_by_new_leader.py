@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from system.broker.broker import Broker
-from system.broker.delay_delivery import DelayDelivery
-from system.broker.delay_levels import LEVELS_MAX
-from system.mutants import GROUP, Hunt, Mutant
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.delay_delivery import DelayDelivery
+from shaketable.system.broker.delay_levels import LEVELS_MAX
+from shaketable.system.mutants import GROUP, Hunt, Mutant
 
 COPY_INTERVAL_MS = 10_000.0
 """How often a member copies the leader's progress."""

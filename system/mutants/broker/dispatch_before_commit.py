@@ -8,8 +8,8 @@ committedPos (DLEDGER.md section D.1).
 
 from __future__ import annotations
 
-from system.broker.broker import Broker
-from system.mutants import GROUP, Hunt, Mutant
+from shaketable.system.broker.broker import Broker
+from shaketable.system.mutants import GROUP, Hunt, Mutant
 
 
 class DispatchBeforeCommit(Broker):

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from system.broker.broker import Broker
-from system.broker.queries import EndQuery
-from system.broker.reads import Read, Reads
-from system.mutants import Hunt, Mutant
-from system.remoting.codes import RequestCode
-from system.remoting.requests import QueueOffsetResponse
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.queries import EndQuery
+from shaketable.system.broker.reads import Read, Reads
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.requests import QueueOffsetResponse
 
 ANSWERS = 4
 """So many requests are answered with one look at the queue."""

@@ -6,11 +6,11 @@ and most messages of one of them are filtered out).
 
 from __future__ import annotations
 
-from system.broker.broker import Broker
-from system.broker.reads import Reads
-from system.broker.tag_filter import TagFilter, tag_filter
-from system.mutants import Hunt, Mutant
-from system.remoting.requests import PullMessage
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.reads import Reads
+from shaketable.system.broker.tag_filter import TagFilter, tag_filter
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.remoting.requests import PullMessage
 
 
 class _FirstTag(Reads):

@@ -7,11 +7,11 @@ Source: our own, after "poll-skip" of jepsen.tests.kafka: nextBeginOffset counte
 
 from __future__ import annotations
 
-from system.broker.broker import Broker
-from system.broker.pull import Pulled
-from system.broker.reads import Read, Reads
-from system.mutants import Mutant
-from system.remoting.requests import PullMessage
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.pull import Pulled
+from shaketable.system.broker.reads import Read, Reads
+from shaketable.system.mutants import Mutant
+from shaketable.system.remoting.requests import PullMessage
 
 
 class _OneTooFar(Reads):

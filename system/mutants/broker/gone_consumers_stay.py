@@ -8,11 +8,11 @@ not there, and divide the queues by them).
 
 from __future__ import annotations
 
-from system.broker.broker import Broker
-from system.broker.client_heartbeats import ClientHeartbeats
-from system.broker.effects import Connection
-from system.broker.group_requests import GroupRequests
-from system.mutants import Hunt, Mutant
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.client_heartbeats import ClientHeartbeats
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.group_requests import GroupRequests
+from shaketable.system.mutants import Hunt, Mutant
 
 
 class _Remembers(ClientHeartbeats):

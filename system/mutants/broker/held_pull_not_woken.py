@@ -8,11 +8,11 @@ the look and the suspension wakes nobody).
 
 from __future__ import annotations
 
-from system.broker.broker import Broker
-from system.broker.consume_queue import ConsumeQueues
-from system.broker.long_polling import HeldPulls
-from system.broker.reads import Read, Reads
-from system.mutants import Hunt, Mutant
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.consume_queue import ConsumeQueues
+from shaketable.system.broker.long_polling import HeldPulls
+from shaketable.system.broker.reads import Read, Reads
+from shaketable.system.mutants import Hunt, Mutant
 
 
 class _Sleeps(HeldPulls[Read]):

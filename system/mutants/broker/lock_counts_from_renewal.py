@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from system.broker.broker import Broker
-from system.broker.group_requests import GroupRequests
-from system.broker.queue_locks import LockedQueue, QueueLocks
-from system.mutants import Hunt, Mutant
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.group_requests import GroupRequests
+from shaketable.system.broker.queue_locks import LockedQueue, QueueLocks
+from shaketable.system.mutants import Hunt, Mutant
 
 
 class _WithoutTime(QueueLocks):

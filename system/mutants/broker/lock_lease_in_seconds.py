@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from system.broker.broker import Broker
-from system.broker.group_requests import GroupRequests
-from system.broker.queue_locks import LEASE_MS, QueueLocks
-from system.mutants import Hunt, Mutant
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.group_requests import GroupRequests
+from shaketable.system.broker.queue_locks import LEASE_MS, QueueLocks
+from shaketable.system.mutants import Hunt, Mutant
 
 
 class _InSeconds(GroupRequests):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from system.broker.broker import Broker
-from system.broker.mode import DLEDGER, Mode
-from system.broker.reads import Reads
-from system.broker.tag_filter import TagFilter
-from system.mutants import Hunt, Mutant
-from system.remoting.requests import PullMessage
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.mode import DLEDGER, Mode
+from shaketable.system.broker.reads import Reads
+from shaketable.system.broker.tag_filter import TagFilter
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.remoting.requests import PullMessage
 
 
 class _Unsigned(Reads):

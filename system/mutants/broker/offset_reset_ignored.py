@@ -6,10 +6,10 @@ dropped, so that a reset has no effect); https://github.com/apache/rocketmq/issu
 
 from __future__ import annotations
 
-from system.broker.broker import Broker
-from system.broker.group_requests import GroupRequests
-from system.broker.offset_commits import OffsetCommits
-from system.mutants import Hunt, Mutant
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.group_requests import GroupRequests
+from shaketable.system.broker.offset_commits import OffsetCommits
+from shaketable.system.mutants import Hunt, Mutant
 
 
 class _NeverBack(OffsetCommits):

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from system.broker.broker import Broker
-from system.broker.mode import DLEDGER, Mode
-from system.mutants import GROUP, Hunt, Mutant
-from system.native.table_events import TableEvents
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.mode import DLEDGER, Mode
+from shaketable.system.mutants import GROUP, Hunt, Mutant
+from shaketable.system.native.table_events import TableEvents
 
 
 class OffsetsNotReplicated(Broker):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from system.broker.broker import Broker
-from system.broker.group_offsets import OffsetTable
-from system.mutants import Hunt, Mutant
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.group_offsets import OffsetTable
+from shaketable.system.mutants import Hunt, Mutant
 
 PULL = 16
 

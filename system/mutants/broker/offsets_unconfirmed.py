@@ -8,12 +8,12 @@ Source: RocketMQ's ConsumerManageProcessor.queryConsumerOffset, which asks nobod
 
 from __future__ import annotations
 
-from system.broker.broker import Broker
-from system.broker.effects import Connection
-from system.mutants import GROUP, Hunt, Mutant
-from system.remoting.codes import RequestCode, ResponseCode
-from system.remoting.command import Command
-from system.remoting.requests import QueryConsumerOffset, QueueOffsetResponse
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.effects import Connection
+from shaketable.system.mutants import GROUP, Hunt, Mutant
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import QueryConsumerOffset, QueueOffsetResponse
 
 
 class OffsetsUnconfirmed(Broker):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from system.broker.broker import Broker
-from system.broker.effects import Connection
-from system.broker.group_offsets import key_of
-from system.broker.offset_commits import OffsetCommits
-from system.mutants import Hunt, Mutant
-from system.remoting.command import Command
-from system.remoting.requests import UpdateConsumerOffset
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.group_offsets import key_of
+from shaketable.system.broker.offset_commits import OffsetCommits
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import UpdateConsumerOffset
 
 
 class _OfAllQueues(OffsetCommits):

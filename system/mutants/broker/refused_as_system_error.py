@@ -9,12 +9,12 @@ SYSTEM_ERROR where MESSAGE_ILLEGAL would say why).
 
 from __future__ import annotations
 
-from system.broker.broker import Broker
-from system.broker.effects import Connection
-from system.broker.sends import Sends
-from system.mutants import Hunt, Mutant
-from system.remoting.codes import ResponseCode
-from system.remoting.requests import SendMessageV2, SendRequest
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.sends import Sends
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.requests import SendMessageV2, SendRequest
 
 
 class _OneCode(Sends):

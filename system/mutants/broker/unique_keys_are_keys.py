@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from system.broker.broker import Broker
-from system.broker.effects import Connection
-from system.broker.queries import KeyQuery
-from system.broker.reads import Read, Reads
-from system.mutants import Hunt, Mutant
-from system.remoting.command import Command
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.queries import KeyQuery
+from shaketable.system.broker.reads import Read, Reads
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.remoting.command import Command
 
 
 class _AnyKey(Reads):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from system.client import ClientParts, GroupConsumer, GroupMembership
+from shaketable.system.client import ClientParts, GroupConsumer, GroupMembership
 
 
 def parts_with(membership: type[GroupMembership]) -> ClientParts:

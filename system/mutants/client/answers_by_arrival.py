@@ -8,11 +8,11 @@ requests).
 
 from __future__ import annotations
 
-from system.client import BrokerGroupClient, ClientParts, Producer, PullConsumer
-from system.client.channels import Channels
-from system.client.connection import Connection, PendingCall
-from system.mutants import Mutant
-from system.remoting.command import Command
+from shaketable.system.client import BrokerGroupClient, ClientParts, Producer, PullConsumer
+from shaketable.system.client.channels import Channels
+from shaketable.system.client.connection import Connection, PendingCall
+from shaketable.system.mutants import Mutant
+from shaketable.system.remoting.command import Command
 
 
 class _InOrder(Connection):

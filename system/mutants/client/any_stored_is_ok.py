@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from system.client import ClientParts, Producer, Sent
-from system.mutants import Hunt, Mutant
+from shaketable.system.client import ClientParts, Producer, Sent
+from shaketable.system.mutants import Hunt, Mutant
 
 
 class _Producer(Producer):

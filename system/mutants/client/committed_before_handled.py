@@ -8,10 +8,10 @@ that were dropped with their queue is committed).
 
 from __future__ import annotations
 
-from system.client import ClientParts, GroupConsumer
-from system.client.queue_reader import QueueReader
-from system.mutants import Hunt, Mutant
-from system.store.message import Message
+from shaketable.system.client import ClientParts, GroupConsumer
+from shaketable.system.client.queue_reader import QueueReader
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.store.message import Message
 
 
 class _Ahead(QueueReader):

@@ -8,10 +8,10 @@ caught ended it, and the consumer with it).
 
 from __future__ import annotations
 
-from system.client import GroupMembership
-from system.mutants import Hunt, Mutant
-from system.mutants.client import parts_with
-from system.remoting.command import Command
+from shaketable.system.client import GroupMembership
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.mutants.client import parts_with
+from shaketable.system.remoting.command import Command
 
 
 class _Fragile(GroupMembership):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import trio
 
-from system.client import ClientParts, GroupConsumer
-from system.mutants import Hunt, Mutant
+from shaketable.system.client import ClientParts, GroupConsumer
+from shaketable.system.mutants import Hunt, Mutant
 
 
 class _GroupConsumer(GroupConsumer):

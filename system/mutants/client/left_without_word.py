@@ -8,9 +8,9 @@ given to nobody).
 
 from __future__ import annotations
 
-from system.client import GroupMembership
-from system.mutants import Hunt, Mutant
-from system.mutants.client import parts_with
+from shaketable.system.client import GroupMembership
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.mutants.client import parts_with
 
 
 class _Silent(GroupMembership):

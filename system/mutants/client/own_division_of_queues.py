@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from system.client import GroupMembership, MessageQueue
-from system.client.routes import allocate
-from system.mutants import Hunt, Mutant
-from system.mutants.client import parts_with
+from shaketable.system.client import GroupMembership, MessageQueue
+from shaketable.system.client.routes import allocate
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.mutants.client import parts_with
 
 
 class _EqualRanges(GroupMembership):

@@ -6,10 +6,10 @@ that is down) and https://github.com/apache/rocketmq/pull/1686.
 
 from __future__ import annotations
 
-from system.client import ClientParts, Producer, PullConsumer
-from system.client.channels import NAME_SERVER_TIMEOUT_S, NameService
-from system.client.routes import Route
-from system.mutants import Mutant
+from shaketable.system.client import ClientParts, Producer, PullConsumer
+from shaketable.system.client.channels import NAME_SERVER_TIMEOUT_S, NameService
+from shaketable.system.client.routes import Route
+from shaketable.system.mutants import Mutant
 
 
 class _Once(NameService):

@@ -11,9 +11,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from system.client import BrokerGroupClient, ClientParts, OutcomeUnknownError, Producer, Sent
-from system.client.connection import Connection, DamagedResponseError
-from system.mutants import Hunt, Mutant
+from shaketable.system.client import (
+    BrokerGroupClient,
+    ClientParts,
+    OutcomeUnknownError,
+    Producer,
+    Sent,
+)
+from shaketable.system.client.connection import Connection, DamagedResponseError
+from shaketable.system.mutants import Hunt, Mutant
 
 Result = TypeVar("Result")
 SENDS_MAX = 3

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import trio
 
-from system.client import ClientParts, GroupConsumer
-from system.client.queue_reader import QueueReader
-from system.mutants import Hunt, Mutant
-from system.store.message import Message
+from shaketable.system.client import ClientParts, GroupConsumer
+from shaketable.system.client.queue_reader import QueueReader
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.store.message import Message
 
 
 class _ToNobody(QueueReader):

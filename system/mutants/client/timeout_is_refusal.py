@@ -8,11 +8,17 @@ the messages are at the brokers).
 
 from __future__ import annotations
 
-from system.client import BrokerGroupClient, ClientParts, Producer, PullConsumer, RefusedError
-from system.client.channels import Channels
-from system.client.connection import Connection, OutcomeUnknownError
-from system.mutants import Hunt, Mutant
-from system.remoting.command import Command
+from shaketable.system.client import (
+    BrokerGroupClient,
+    ClientParts,
+    Producer,
+    PullConsumer,
+    RefusedError,
+)
+from shaketable.system.client.channels import Channels
+from shaketable.system.client.connection import Connection, OutcomeUnknownError
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.remoting.command import Command
 
 
 class _Sure(Connection):

@@ -8,8 +8,8 @@ offset is committed, and not before).
 
 from __future__ import annotations
 
-from system.client import ClientParts, GroupConsumer, MessageQueue
-from system.mutants import Hunt, Mutant
+from shaketable.system.client import ClientParts, GroupConsumer, MessageQueue
+from shaketable.system.mutants import Hunt, Mutant
 
 
 class _UnlocksFirst(GroupConsumer):

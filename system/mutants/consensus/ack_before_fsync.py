@@ -8,9 +8,9 @@ where only the leader may write in parallel with sending.
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.follower import Follower
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.follower import Follower
 
 
 class _CountsMemory(Follower):

@@ -11,9 +11,9 @@ waiting: https://github.com/apache/rocketmq CommitLog.handleHA 5.3.3).
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.protocol import Role
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import Role
 
 
 class AckBeforeQuorum(RaftCore):

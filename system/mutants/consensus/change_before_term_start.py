@@ -8,9 +8,9 @@ https://groups.google.com/g/raft-dev/c/t4xj6dJTP6E
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.leadership import Leadership
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.leadership import Leadership
 
 
 class _InAHurry(Leadership):

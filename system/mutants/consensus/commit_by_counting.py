@@ -9,8 +9,8 @@ Source: https://github.com/openmessaging/dledger/issues/4 (bug E1); Raft section
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
 
 
 class CommitByCounting(RaftCore):

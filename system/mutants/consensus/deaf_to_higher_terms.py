@@ -11,9 +11,9 @@ heartbeat reaches a quorum.
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.protocol import PushResponse, Role
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import PushResponse, Role
 
 
 class DeafToHigherTerms(RaftCore):

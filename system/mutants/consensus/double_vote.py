@@ -8,9 +8,9 @@ REJECT_ALREADY_VOTED (DLEDGER.md section C.3).
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.protocol import VoteRequest
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import VoteRequest
 
 
 class DoubleVote(RaftCore):

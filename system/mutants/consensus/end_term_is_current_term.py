@@ -10,8 +10,8 @@ https://github.com/openmessaging/dledger/issues/52 (bug E2).
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
 
 
 class EndTermIsCurrentTerm(RaftCore):

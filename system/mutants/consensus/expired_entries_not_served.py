@@ -9,9 +9,9 @@ https://github.com/apache/rocketmq/issues/1778 (bug E10).
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.dispatcher import DispatchState, EntryDispatcher
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.dispatcher import DispatchState, EntryDispatcher
 
 
 class _ComparesForEver(EntryDispatcher):

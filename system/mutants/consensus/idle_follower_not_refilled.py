@@ -8,9 +8,9 @@ Source: https://github.com/openmessaging/dledger/issues/61 (bug E11).
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.dispatcher import DispatchState, EntryDispatcher
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.dispatcher import DispatchState, EntryDispatcher
 
 
 class _StreamsOnly(EntryDispatcher):

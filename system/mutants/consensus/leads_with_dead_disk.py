@@ -9,10 +9,10 @@ ignore disk errors.
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.disk_health import DiskHealth
-from system.raft.leadership import Leadership
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.disk_health import DiskHealth
+from shaketable.system.raft.leadership import Leadership
 
 
 class _AlwaysWell(DiskHealth):

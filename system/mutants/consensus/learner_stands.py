@@ -6,8 +6,8 @@ and may start to vote and campaign).
 
 from __future__ import annotations
 
-from system.mutants import Hunt, Mutant
-from system.raft.core import RaftCore
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.raft.core import RaftCore
 
 
 class LearnerStands(RaftCore):

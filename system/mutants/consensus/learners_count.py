@@ -8,10 +8,10 @@ Source: dissertation 4.2.1 (a server that catches up is not counted yet).
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.leadership import Leadership
-from system.raft.membership import Membership
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.leadership import Leadership
+from shaketable.system.raft.membership import Membership
 
 
 class _CountsEverybody(Leadership):

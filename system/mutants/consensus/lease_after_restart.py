@@ -8,8 +8,8 @@ Source: dissertation 6.4.1; a trap of every lease whose promise is kept in memor
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
 
 
 class LeaseAfterRestart(RaftCore):

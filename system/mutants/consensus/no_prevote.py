@@ -10,9 +10,9 @@ https://github.com/openmessaging/dledger/issues/60 (bug E12); dissertation 4.2.3
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.protocol import VoteRequest
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import VoteRequest
 
 
 class NoPrevote(RaftCore):

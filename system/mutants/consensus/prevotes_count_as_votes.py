@@ -8,9 +8,9 @@ https://github.com/canonical/raft/pull/248.
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.elector import Elector
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.elector import Elector
 
 
 class _AnyAnswer(Elector):

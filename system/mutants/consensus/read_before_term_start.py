@@ -8,9 +8,9 @@ https://github.com/etcd-io/etcd/pull/7332; dissertation 6.4.
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.protocol import NotLeaderError, Token
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import NotLeaderError, Token
 
 
 class ReadBeforeTermStart(RaftCore):

@@ -9,11 +9,11 @@ https://github.com/openmessaging/dledger/issues/331 (bug E6).
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.follower import Follower
-from system.raft.ledger import Ledger
-from system.raft.protocol import PushRequest, PushResponse
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.follower import Follower
+from shaketable.system.raft.ledger import Ledger
+from shaketable.system.raft.protocol import PushRequest, PushResponse
 
 
 class _RemembersPushes(Follower):

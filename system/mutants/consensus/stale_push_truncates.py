@@ -9,10 +9,10 @@ a trap that Ongaro's raft-dev list and MIT's 6.824 guide name first.
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.batch import Batch
-from system.raft.core import RaftCore
-from system.raft.ledger import Ledger
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.ledger import Ledger
 
 
 class _ReplacesItsTail(Ledger):

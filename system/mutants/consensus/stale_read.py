@@ -9,10 +9,10 @@ Source: DLedgerServer.handleGet (bug E19), https://github.com/openmessaging/dled
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.protocol import RaftConfig
-from system.raft.read_rounds import ReadRounds
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import RaftConfig
+from shaketable.system.raft.read_rounds import ReadRounds
 
 
 class _HoldsForEver(ReadRounds):

@@ -6,9 +6,9 @@ a transfer that failed) and https://github.com/hashicorp/raft/issues/696.
 
 from __future__ import annotations
 
-from system.mutants import Hunt, Mutant
-from system.raft.core import RaftCore
-from system.raft.transfer import Transfer
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.transfer import Transfer
 
 
 class _ForGood(Transfer):

@@ -8,11 +8,11 @@ Source: https://github.com/openmessaging/dledger/issues/278 (bug E4).
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.follower import Follower
-from system.raft.ledger import Ledger
-from system.raft.protocol import PushRequest
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.follower import Follower
+from shaketable.system.raft.ledger import Ledger
+from shaketable.system.raft.protocol import PushRequest
 
 
 class _BelievesTheIndex(Follower):

@@ -8,9 +8,9 @@ section C.3).
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
-from system.raft.protocol import VoteRequest
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import VoteRequest
 
 
 class VoteForShorterLog(RaftCore):

@@ -9,8 +9,8 @@ Source: DLedger's MemberState and IOUtils (bug E16), https://github.com/openmess
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.core import RaftCore
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.core import RaftCore
 
 
 class VoteNotAwaited(RaftCore):

@@ -8,9 +8,9 @@ https://github.com/apache/rocketmq/issues/1155 (push2SlaveMaxOffset becomes too 
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.native.ha import SlaveConnection
-from system.node.native_parts import NativeParts
+from shaketable.system.mutants import Mutant
+from shaketable.system.native.ha import SlaveConnection
+from shaketable.system.node.native_parts import NativeParts
 
 
 class AnyReportCounts(SlaveConnection):

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from system.mutants import Hunt, Mutant
-from system.native.config_files import DELAYS
-from system.node.native_parts import NativeParts
-from system.node.slave_synchronize import ASKED, Asked, SlaveSynchronize
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.native.config_files import DELAYS
+from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.node.slave_synchronize import ASKED, Asked, SlaveSynchronize
 
 
 class DelaysNotSynchronized(SlaveSynchronize):

@@ -8,11 +8,11 @@ for the slave).
 
 from __future__ import annotations
 
-from system.broker.pending import PendingAppend
-from system.mutants import Hunt, Mutant
-from system.native.group_commit import GroupCommit
-from system.node.native_parts import NativeParts
-from system.remoting.codes import ResponseCode
+from shaketable.system.broker.pending import PendingAppend
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.native.group_commit import GroupCommit
+from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.remoting.codes import ResponseCode
 
 
 class FlushStandsForSlave(GroupCommit):

@@ -8,10 +8,10 @@ that were consumed are consumed again).
 
 from __future__ import annotations
 
-from system.mutants import MASTERS, Hunt, Mutant
-from system.native.config_files import OFFSETS
-from system.node.config_files import ConfigFiles
-from system.node.native_parts import NativeParts
+from shaketable.system.mutants import MASTERS, Hunt, Mutant
+from shaketable.system.native.config_files import OFFSETS
+from shaketable.system.node.config_files import ConfigFiles
+from shaketable.system.node.native_parts import NativeParts
 
 
 class OffsetsNotLoaded(ConfigFiles):

@@ -10,9 +10,9 @@ the max phy offset in slave", which is where RocketMQ breaks the connection).
 
 from __future__ import annotations
 
-from system.mutants import Hunt, Mutant
-from system.native.ha import MasterConnection
-from system.node.native_parts import NativeParts
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.native.ha import MasterConnection
+from shaketable.system.node.native_parts import NativeParts
 
 _SIZE_BYTES = 4
 

@@ -8,9 +8,9 @@ nothing called stored?); HAClient.reportSlaveMaxOffset.
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.native.core import NativeCore
-from system.node.native_parts import NativeParts
+from shaketable.system.mutants import Mutant
+from shaketable.system.native.core import NativeCore
+from shaketable.system.node.native_parts import NativeParts
 
 
 class ReportsWhatItReceived(NativeCore):

@@ -8,8 +8,8 @@ that is down).
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.nameserver.registry import Connection, RouteRegistry
+from shaketable.system.mutants import Mutant
+from shaketable.system.nameserver.registry import Connection, RouteRegistry
 
 
 class DeadBrokerKept(RouteRegistry):

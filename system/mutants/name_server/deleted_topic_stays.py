@@ -6,8 +6,8 @@ a restart of the name server alone).
 
 from __future__ import annotations
 
-from system.mutants import Hunt, Mutant
-from system.nameserver.registry import RouteRegistry
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.nameserver.registry import RouteRegistry
 
 
 class DeletedTopicStays(RouteRegistry):

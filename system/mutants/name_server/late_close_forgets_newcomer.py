@@ -8,8 +8,13 @@ carried out on the new registration).
 
 from __future__ import annotations
 
-from system.mutants import Hunt, Mutant
-from system.nameserver.registry import Connection, Registered, Registration, RouteRegistry
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.nameserver.registry import (
+    Connection,
+    Registered,
+    Registration,
+    RouteRegistry,
+)
 
 
 class LateCloseForgetsNewcomer(RouteRegistry):

@@ -8,8 +8,8 @@ choose the one with the larger epoch).
 
 from __future__ import annotations
 
-from system.mutants import GROUP, Hunt, Mutant
-from system.nameserver.registry import Registration, RouteRegistry
+from shaketable.system.mutants import GROUP, Hunt, Mutant
+from shaketable.system.nameserver.registry import Registration, RouteRegistry
 
 
 class OlderStateAccepted(RouteRegistry):

@@ -8,8 +8,13 @@ brokerId).
 
 from __future__ import annotations
 
-from system.mutants import GROUP, REPLICATED, Hunt, Mutant
-from system.nameserver.registry import Connection, Registered, Registration, RouteRegistry
+from shaketable.system.mutants import GROUP, REPLICATED, Hunt, Mutant
+from shaketable.system.nameserver.registry import (
+    Connection,
+    Registered,
+    Registration,
+    RouteRegistry,
+)
 
 
 class UnregisterById(RouteRegistry):

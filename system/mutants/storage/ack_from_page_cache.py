@@ -9,8 +9,8 @@ Source: DLedgerCommitLog and DLedgerMmapFileStore (bug E18), https://github.com/
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.store.log_writer import LogWriter
+from shaketable.system.mutants import Mutant
+from shaketable.system.store.log_writer import LogWriter
 
 
 class AckFromPageCache(LogWriter):

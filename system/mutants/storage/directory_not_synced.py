@@ -8,9 +8,9 @@ and https://github.com/ClickHouse/ClickHouse/issues/116316 (Keeper's changelog).
 
 from __future__ import annotations
 
-from system.mutants import Hunt, Mutant
-from system.store.commit_log import CommitLog
-from system.store.segment_files import SegmentFiles
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.segment_files import SegmentFiles
 
 
 class _WithoutNames(SegmentFiles):

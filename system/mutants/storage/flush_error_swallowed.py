@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from system.mutants import Mutant
-from system.store.commit_log import CommitLog
-from system.store.disk import DiskFailed, File
-from system.store.segment_files import SegmentFiles
+from shaketable.system.mutants import Mutant
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.disk import DiskFailed, File
+from shaketable.system.store.segment_files import SegmentFiles
 
 
 class _SwallowsErrors(SegmentFiles):

@@ -8,9 +8,9 @@ Source: https://github.com/openmessaging/dledger/commit/998e421 (bug E13).
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.batch import LogEnd
-from system.store.commit_log import CommitLog
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.store.commit_log import CommitLog
 
 
 class FlushedBeyondTruncation(CommitLog):

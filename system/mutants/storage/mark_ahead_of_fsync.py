@@ -10,9 +10,9 @@ persisted out of order.
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.batch import Batch
-from system.store.commit_log import CommitLog
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.batch import Batch
+from shaketable.system.store.commit_log import CommitLog
 
 
 class MarkAheadOfFsync(CommitLog):

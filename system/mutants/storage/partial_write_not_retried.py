@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from system.mutants import Mutant
-from system.raft.protocol import Write
-from system.store.log_writer import LogWriter
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.protocol import Write
+from shaketable.system.store.log_writer import LogWriter
 
 
 class PartialWriteNotRetried(LogWriter):

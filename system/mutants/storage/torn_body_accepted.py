@@ -9,11 +9,11 @@ passes the check at recovery, since its properties are in no CRC).
 
 from __future__ import annotations
 
-from system.mutants import Hunt, Mutant
-from system.raft.batch import LogEnd
-from system.store.commit_log import CommitLog
-from system.store.entry import ENTRY_MAGIC, HEADER, chain_crc
-from system.store.recovery import LogScan
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.entry import ENTRY_MAGIC, HEADER, chain_crc
+from shaketable.system.store.recovery import LogScan
 
 
 class _HeadsOnly(LogScan):

@@ -8,9 +8,9 @@ Source: https://github.com/apache/rocketmq/issues/10666 (bug E31).
 
 from __future__ import annotations
 
-from system.mutants import Mutant
-from system.raft.batch import LogEnd
-from system.store.commit_log import CommitLog
+from shaketable.system.mutants import Mutant
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.store.commit_log import CommitLog
 
 
 class TruncationInMemory(CommitLog):

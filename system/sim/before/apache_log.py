@@ -11,17 +11,17 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from system.sim.draws import Draws
-from system.store.entry import BLANK, BLANK_BYTES, BLANK_MAGIC, ENTRY_MAGIC
-from system.store.foreign_log import ForeignLog
-from system.store.message import Message, encode_message, encode_properties
+from shaketable.system.sim.draws import Draws
+from shaketable.system.store.entry import BLANK, BLANK_BYTES, BLANK_MAGIC, ENTRY_MAGIC
+from shaketable.system.store.foreign_log import ForeignLog
+from shaketable.system.store.message import Message, encode_message, encode_properties
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from system.sim.disk import SimDisk
-    from system.sim.native_messages import Queues
-    from system.store.commit_log import CommitLog
+    from shaketable.system.sim.disk import SimDisk
+    from shaketable.system.sim.native_messages import Queues
+    from shaketable.system.store.commit_log import CommitLog
 
 SHAPES = ("even", "behind", "parted", "left_over")
 """Members' logs: all the same; fewer than half of them `behind` the others, or `parted` from them;

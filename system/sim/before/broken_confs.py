@@ -10,12 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from system.node.conf_values import ConfigError
-from system.node.config import parse
-from system.sim.disk import SimDisk
-from system.sim.violation import Violated
-from system.store.disk import StoreError
-from system.store.native_commit_log import NativeCommitLog
+from shaketable.system.node.conf_values import ConfigError
+from shaketable.system.node.config import parse
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.disk import StoreError
+from shaketable.system.store.native_commit_log import NativeCommitLog
 
 MEMBER: Final = {
     "enableDLegerCommitLog": "true",

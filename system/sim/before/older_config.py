@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from system.broker.broker_state import BrokerState
-from system.broker.topics import TopicConfig
-from system.native.config_files import OFFSETS, TOPICS
-from system.remoting.fastjson import dumps
-from system.sim.violation import Violated
+from shaketable.system.broker.broker_state import BrokerState
+from shaketable.system.broker.topics import TopicConfig
+from shaketable.system.native.config_files import OFFSETS, TOPICS
+from shaketable.system.remoting.fastjson import dumps
+from shaketable.system.sim.violation import Violated
 
 if TYPE_CHECKING:
-    from system.broker.broker import Broker
-    from system.sim.disk import SimDisk
-    from system.sim.draws import Draws
+    from shaketable.system.broker.broker import Broker
+    from shaketable.system.sim.disk import SimDisk
+    from shaketable.system.sim.draws import Draws
 
 _GROUPS = ("billing", "audit")
 _TOPICS_MAX = 5

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from system.broker.event_log import body_bytes_max
-from system.broker.taken_over import bodies_of
-from system.sim.before.apache_log import ApacheLogs
-from system.sim.before.older_config import OlderConfig
-from system.sim.limits import broker_config
-from system.sim.violation import Violated
-from system.store.commit_log import CommitLog
+from shaketable.system.broker.event_log import body_bytes_max
+from shaketable.system.broker.taken_over import bodies_of
+from shaketable.system.sim.before.apache_log import ApacheLogs
+from shaketable.system.sim.before.older_config import OlderConfig
+from shaketable.system.sim.limits import broker_config
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.commit_log import CommitLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from system.broker.broker import Broker
-    from system.sim.disk import SimDisk
-    from system.sim.draws import Draws
-    from system.sim.native_messages import NativeMessages, Queues
-    from system.sim.schedule import Settings
+    from shaketable.system.broker.broker import Broker
+    from shaketable.system.sim.disk import SimDisk
+    from shaketable.system.sim.draws import Draws
+    from shaketable.system.sim.native_messages import NativeMessages, Queues
+    from shaketable.system.sim.schedule import Settings
 
 
 class OlderStores:

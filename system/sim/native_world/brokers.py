@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from system.broker.delay_levels import LEVELS_MAX
-from system.node.config import NodeConfig
-from system.sim.native_world.setup import MASTER, Setup
-from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT
-from system.sim.trio_world.programs import CONF, node_config
-from system.sim.trio_world.world import address_of
+from shaketable.system.broker.delay_levels import LEVELS_MAX
+from shaketable.system.node.config import NodeConfig
+from shaketable.system.sim.native_world.setup import MASTER, Setup
+from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT
+from shaketable.system.sim.trio_world.programs import CONF, node_config
+from shaketable.system.sim.trio_world.world import address_of
 
 NAME_SERVER = "names"
 NAME_SERVER_ADDRESS = "10.0.8.1"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from system.client import (
+from shaketable.system.client import (
     DamagedResponseError,
     MessageQueue,
     OutcomeUnknownError,
@@ -20,13 +20,13 @@ from system.client import (
     Pulled,
     RefusedError,
 )
-from system.sim.history import APPEND, FAIL, OK, PULL, UNKNOWN, Operation
-from system.sim.native_world.brokers import BROKER, NAME_SERVER_ADDRESS, NAME_SERVER_PORT
-from system.sim.trio_world.process import CURRENT, Process
-from system.sim.violation import Violated
+from shaketable.system.sim.history import APPEND, FAIL, OK, PULL, UNKNOWN, Operation
+from shaketable.system.sim.native_world.brokers import BROKER, NAME_SERVER_ADDRESS, NAME_SERVER_PORT
+from shaketable.system.sim.trio_world.process import CURRENT, Process
+from shaketable.system.sim.violation import Violated
 
 if TYPE_CHECKING:
-    from system.sim.native_world.world import NativeWorld
+    from shaketable.system.sim.native_world.world import NativeWorld
 
 TOPIC = "simulated"
 QUEUES = 2

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from system.broker.delay_levels import LEVELS_MAX, SCHEDULE_TOPIC, scheduled
-from system.native.config_files import DELAYS
-from system.remoting.fastjson import dumps
-from system.sim.draws import Stream
-from system.sim.trio_world.host_clock import WALL_MS_AT_START
-from system.store.message import Message, encode_message
+from shaketable.system.broker.delay_levels import LEVELS_MAX, SCHEDULE_TOPIC, scheduled
+from shaketable.system.native.config_files import DELAYS
+from shaketable.system.remoting.fastjson import dumps
+from shaketable.system.sim.draws import Stream
+from shaketable.system.sim.trio_world.host_clock import WALL_MS_AT_START
+from shaketable.system.store.message import Message, encode_message
 
 if TYPE_CHECKING:
-    from system.sim.disk import SimDisk
+    from shaketable.system.sim.disk import SimDisk
 
 TOPIC = b"older"
 IS_THERE = 0.3

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from system.mutants import HEALTHY, Mutant
-from system.sim.counts import Counts
-from system.sim.history import Operation
-from system.sim.native_world.setup import draw_setup
-from system.sim.native_world.world import NativeWorld
-from system.sim.run_trace import Trace
-from system.sim.violation import Violation
+from shaketable.system.mutants import HEALTHY, Mutant
+from shaketable.system.sim.counts import Counts
+from shaketable.system.sim.history import Operation
+from shaketable.system.sim.native_world.setup import draw_setup
+from shaketable.system.sim.native_world.world import NativeWorld
+from shaketable.system.sim.run_trace import Trace
+from shaketable.system.sim.violation import Violation
 
 
 @dataclass(frozen=True, slots=True)

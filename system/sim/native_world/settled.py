@@ -9,20 +9,20 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from system.broker.broker import Broker
-from system.broker.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
-from system.broker.group_offsets import key_of
-from system.native.core import NativeCore
-from system.node.node import Node
-from system.sim.native_invariants import NativeShadow
-from system.sim.native_world.setup import KEPT_MS, MASTER, SETTLE_MS
-from system.sim.trio_world.host import Host
-from system.sim.trio_world.host_clock import WALL_MS_AT_START
-from system.sim.violation import Violated
-from system.store.native_batch import iter_native_dispatches
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
+from shaketable.system.broker.group_offsets import key_of
+from shaketable.system.native.core import NativeCore
+from shaketable.system.node.node import Node
+from shaketable.system.sim.native_invariants import NativeShadow
+from shaketable.system.sim.native_world.setup import KEPT_MS, MASTER, SETTLE_MS
+from shaketable.system.sim.trio_world.host import Host
+from shaketable.system.sim.trio_world.host_clock import WALL_MS_AT_START
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.native_batch import iter_native_dispatches
 
 if TYPE_CHECKING:
-    from system.sim.native_world.world import NativeWorld
+    from shaketable.system.sim.native_world.world import NativeWorld
 
 EXPIRED_AFTER_MS = 10_000
 """How long a file may stay once its time is over: a node looks each second, at what is saved."""

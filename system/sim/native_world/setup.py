@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import msgspec
 
-from system.sim.draws import Draws, Stream
-from system.sim.faults import AnyFault, Crash, Cut, FullDisk, Pause, SlowDisk, StallDisk, Stop
-from system.sim.file_damage import OF_A_BROKER, WAYS
-from system.sim.native_world.older_store import OlderStore, draw_older_store
-from system.sim.native_world.strangers import Stranger, draw_strangers
+from shaketable.system.sim.draws import Draws, Stream
+from shaketable.system.sim.faults import (
+    AnyFault,
+    Crash,
+    Cut,
+    FullDisk,
+    Pause,
+    SlowDisk,
+    StallDisk,
+    Stop,
+)
+from shaketable.system.sim.file_damage import OF_A_BROKER, WAYS
+from shaketable.system.sim.native_world.older_store import OlderStore, draw_older_store
+from shaketable.system.sim.native_world.strangers import Stranger, draw_strangers
 
 MASTER = "n0"
 CALM_MS = 1_500

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from system.native.ha import REPORT
-from system.sim.draws import Stream
-from system.sim.trio_world.host import PEER_PORT
-from system.sim.trio_world.process import CURRENT, Process
+from shaketable.system.native.ha import REPORT
+from shaketable.system.sim.draws import Stream
+from shaketable.system.sim.trio_world.host import PEER_PORT
+from shaketable.system.sim.trio_world.process import CURRENT, Process
 
 if TYPE_CHECKING:
-    from system.sim.native_world.world import NativeWorld
+    from shaketable.system.sim.native_world.world import NativeWorld
 
 HOST, ADDRESS = "stranger", "10.0.1.100"
 STAYS_S = 5.0

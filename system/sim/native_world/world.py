@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from system.mutants import HEALTHY, Mutant
-from system.raft.batch import LogEnd
-from system.sim.broken_recovery import check_recovery
-from system.sim.disk import SimDisk
-from system.sim.file_damage import damage_broker_file
-from system.sim.native_world.brokers import (
+from shaketable.system.mutants import HEALTHY, Mutant
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.sim.broken_recovery import check_recovery
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.sim.file_damage import damage_broker_file
+from shaketable.system.sim.native_world.brokers import (
     NAME_SERVER,
     NAME_SERVER_ADDRESS,
     NAME_SERVER_PORT,
     configs_of,
 )
-from system.sim.native_world.clients import NativeClients
-from system.sim.native_world.settled import Settled, check_settled
-from system.sim.native_world.setup import MASTER, FileDamage, Setup
-from system.sim.native_world.strangers import Strangers
-from system.sim.run_trace import Trace
-from system.sim.schedule import Schedule, Settings
-from system.sim.trio_world.host import STORE_ROOT, Host
-from system.sim.trio_world.programs import SimulatedNameServer
-from system.sim.trio_world.world import TrioWorld, address_of
-from system.sim.violation import Violated, Violation
-from system.store.native_commit_log import NativeCommitLog
+from shaketable.system.sim.native_world.clients import NativeClients
+from shaketable.system.sim.native_world.settled import Settled, check_settled
+from shaketable.system.sim.native_world.setup import MASTER, FileDamage, Setup
+from shaketable.system.sim.native_world.strangers import Strangers
+from shaketable.system.sim.run_trace import Trace
+from shaketable.system.sim.schedule import Schedule, Settings
+from shaketable.system.sim.trio_world.host import STORE_ROOT, Host
+from shaketable.system.sim.trio_world.programs import SimulatedNameServer
+from shaketable.system.sim.trio_world.world import TrioWorld, address_of
+from shaketable.system.sim.violation import Violated, Violation
+from shaketable.system.store.native_commit_log import NativeCommitLog
 
 LOOK_EVERY_MS = 500.0
 LOST_LOOKS = 4
@@ -51,7 +51,9 @@ class NativeWorld(TrioWorld):
         self._strangers = Strangers(self, MASTER, address_of(MASTER))
         self.healed_ms = float(setup.healed_ms)
         at = ("--host", NAME_SERVER_ADDRESS, "--port", str(NAME_SERVER_PORT))
-        self._names = SimulatedNameServer(self, NAME_SERVER, ("-m", "system.node.name_server", *at))
+        self._names = SimulatedNameServer(
+            self, NAME_SERVER, ("-m", "shaketable.system.node.name_server", *at)
+        )
         self._lost: dict[str, int] = {}
         self._settled: Settled | None = None
 

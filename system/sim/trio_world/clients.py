@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from system.client import (
+from shaketable.system.client import (
     DamagedResponseError,
     OutcomeUnknownError,
     PullResult,
     RefusedError,
 )
-from system.sim.client_invariants import check_in_time, check_left
-from system.sim.clients import TOPIC, TOPIC_BYTES, body_bytes_of
-from system.sim.history import APPEND, FAIL, MAX_OFFSET, OK, PULL, UNKNOWN, Operation
-from system.sim.key_queries import properties_of
-from system.sim.trio_world.host import CLIENT_PORT, Host
-from system.sim.trio_world.process import CURRENT, Process
-from system.sim.violation import Violated
-from system.store.message import decode_message
+from shaketable.system.sim.client_invariants import check_in_time, check_left
+from shaketable.system.sim.clients import TOPIC, TOPIC_BYTES, body_bytes_of
+from shaketable.system.sim.history import APPEND, FAIL, MAX_OFFSET, OK, PULL, UNKNOWN, Operation
+from shaketable.system.sim.key_queries import properties_of
+from shaketable.system.sim.trio_world.host import CLIENT_PORT, Host
+from shaketable.system.sim.trio_world.process import CURRENT, Process
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.message import decode_message
 
 if TYPE_CHECKING:
-    from system.sim.schedule import Call
-    from system.sim.trio_world.world import TrioWorld
+    from shaketable.system.sim.schedule import Call
+    from shaketable.system.sim.trio_world.world import TrioWorld
 
 CALLS_MAX = 200
 """What one client has under way at most; a call beyond it is not made."""

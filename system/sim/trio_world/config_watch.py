@@ -10,13 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from system.broker.broker_tables import BrokerTables
-from system.native.config_files import DELAYS, OFFSETS, TOPICS, encode_tables
-from system.node.config_files import ConfigFiles
-from system.remoting.fastjson import loads
-from system.sim.violation import Violated
-from system.store.disk import DiskFailed, DiskFull, StoreError
-from system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
+from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.native.config_files import DELAYS, OFFSETS, TOPICS, encode_tables
+from shaketable.system.node.config_files import ConfigFiles
+from shaketable.system.remoting.fastjson import loads
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
+from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 
 WATCHED: Final = (OFFSETS, DELAYS)
 TABLE: Final = "offsetTable"

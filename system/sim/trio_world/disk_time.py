@@ -12,12 +12,12 @@ from typing import Protocol
 
 import trio
 
-from system.node.machine import Result
-from system.sim.disk import PowerLoss, SimDisk
-from system.sim.draws import Stream
-from system.sim.trio_world.heap_clock import HeapClock
-from system.sim.trio_world.process import Park, Process
-from system.store.disk import StoreError
+from shaketable.system.node.machine import Result
+from shaketable.system.sim.disk import PowerLoss, SimDisk
+from shaketable.system.sim.draws import Stream
+from shaketable.system.sim.trio_world.heap_clock import HeapClock
+from shaketable.system.sim.trio_world.process import Park, Process
+from shaketable.system.store.disk import StoreError
 
 OPERATIONS_BEFORE_CRASH_MAX = 12
 """How far disk work under way gets at most when the process dies."""

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from system.mutants import HEALTHY, Mutant
-from system.sim.faults import Cut
-from system.sim.run_trace import Trace
-from system.sim.schedule import Schedule, Settings
-from system.sim.trio_world.host import Host
-from system.sim.trio_world.process import CURRENT, Process
-from system.sim.trio_world.tcp_network import TcpLink
-from system.sim.trio_world.world import TrioWorld
-from system.sim.violation import Violation
+from shaketable.system.mutants import HEALTHY, Mutant
+from shaketable.system.sim.faults import Cut
+from shaketable.system.sim.run_trace import Trace
+from shaketable.system.sim.schedule import Schedule, Settings
+from shaketable.system.sim.trio_world.host import Host
+from shaketable.system.sim.trio_world.process import CURRENT, Process
+from shaketable.system.sim.trio_world.tcp_network import TcpLink
+from shaketable.system.sim.trio_world.world import TrioWorld
+from shaketable.system.sim.violation import Violation
 
 Result = TypeVar("Result")
 

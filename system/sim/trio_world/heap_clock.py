@@ -16,7 +16,7 @@ from typing import Any
 import trio
 from trio._core._run import GLOBAL_RUN_CONTEXT
 
-from system.sim.event_heap import EventHeap
+from shaketable.system.sim.event_heap import EventHeap
 
 LAST_POLLS_MAX = 100_000
 IDLE_POLLS_MAX = 8

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from system.broker.broker import Broker
-from system.node.assembly import assemble
-from system.node.config import NodeConfig
-from system.node.machine import Machine
-from system.node.node import Node
-from system.raft.core import RaftCore
-from system.raft.protocol import Message, RoleChange
-from system.sim.disk import SimDisk
-from system.sim.trio_world.config_watch import SavedFiles
-from system.sim.trio_world.disk_time import TimedDiskWork
-from system.sim.trio_world.host_clock import HostClock, ProcessClock
-from system.sim.trio_world.native_watch import NativeWatch
-from system.sim.trio_world.process import CURRENT, Process
-from system.sim.trio_world.sim_poll import SimPoll
-from system.sim.trio_world.watch import Watch
-from system.sim.violation import Violated
-from system.store.commit_log import CommitLog
+from shaketable.system.broker.broker import Broker
+from shaketable.system.node.assembly import assemble
+from shaketable.system.node.config import NodeConfig
+from shaketable.system.node.machine import Machine
+from shaketable.system.node.node import Node
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import Message, RoleChange
+from shaketable.system.sim.disk import SimDisk
+from shaketable.system.sim.trio_world.config_watch import SavedFiles
+from shaketable.system.sim.trio_world.disk_time import TimedDiskWork
+from shaketable.system.sim.trio_world.host_clock import HostClock, ProcessClock
+from shaketable.system.sim.trio_world.native_watch import NativeWatch
+from shaketable.system.sim.trio_world.process import CURRENT, Process
+from shaketable.system.sim.trio_world.sim_poll import SimPoll
+from shaketable.system.sim.trio_world.watch import Watch
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.commit_log import CommitLog
 
 if TYPE_CHECKING:
-    from system.sim.trio_world.world import TrioWorld
+    from shaketable.system.sim.trio_world.world import TrioWorld
 
 PEER_PORT = 40_911
 CLIENT_PORT = 30_911

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import trio
 
-from system.sim.trio_world.heap_clock import HeapClock, Timer
-from system.sim.trio_world.process import Process
+from shaketable.system.sim.trio_world.heap_clock import HeapClock, Timer
+from shaketable.system.sim.trio_world.process import Process
 
 STEP_MS = 0.001
 WALL_MS_AT_START = 1_700_000_000_000

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from system.broker.broker import Broker
-from system.broker.effects import BrokerEffects
-from system.mutants import Mutant
-from system.node.node import Node
-from system.raft.protocol import Write
-from system.sim.bounds import check_answered, check_appends
-from system.sim.native_invariants import NativeInvariants, NativeShadow
-from system.sim.stream_invariants import understanding
-from system.sim.trio_world.config_watch import SavedFiles, watched
-from system.sim.trio_world.watch import Reporter
-from system.sim.violation import Violated
-from system.store.log_writer import WritableLog
-from system.store.native_commit_log import NativeCommitLog
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.effects import BrokerEffects
+from shaketable.system.mutants import Mutant
+from shaketable.system.node.node import Node
+from shaketable.system.raft.protocol import Write
+from shaketable.system.sim.bounds import check_answered, check_appends
+from shaketable.system.sim.native_invariants import NativeInvariants, NativeShadow
+from shaketable.system.sim.stream_invariants import understanding
+from shaketable.system.sim.trio_world.config_watch import SavedFiles, watched
+from shaketable.system.sim.trio_world.watch import Reporter
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.log_writer import WritableLog
+from shaketable.system.store.native_commit_log import NativeCommitLog
 
 
 class NativeWatch:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from system.node.ends import EXIT_OTHER, REFUSED, reason
-from system.node.ends import exit_status as of_node
+from shaketable.system.node.ends import EXIT_OTHER, REFUSED, reason
+from shaketable.system.node.ends import exit_status as of_node
 
 __all__ = ["exit_status", "reason"]
 

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from system.sim.run_trace import Trace
-from system.sim.trio_world.heap_clock import HeapClock
-from system.sim.trio_world.process import CURRENT
+from shaketable.system.sim.run_trace import Trace
+from shaketable.system.sim.trio_world.heap_clock import HeapClock
+from shaketable.system.sim.trio_world.process import CURRENT
 
 _LOGS = ("shaketable.node", "shaketable.name_server")
 

@@ -1,7 +1,8 @@
 """The system's programs on simulated machines: what a command line and its files stand for.
 
-`python -m system.node -c broker.conf` is a node whose configuration the file says, and
-`python -m system.node.name_server` a name server; both are the ones that run as processes.
+`python -m shaketable.system.node -c broker.conf` is a node whose configuration the file says, and
+`python -m shaketable.system.node.name_server` a name server; both are the ones that run as
+processes.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from system.node.clock import Clock
-from system.node.config import NodeConfig, parse
-from system.node.name_server import NameServerNode
-from system.node.planting import planted
-from system.sim.member import QUEUE_FILE_BYTES
-from system.sim.route_invariants import watched
-from system.sim.trio_world.host import first_of
-from system.sim.trio_world.host_clock import HostClock, ProcessClock
-from system.sim.trio_world.process import CURRENT, Process
+from shaketable.system.node.clock import Clock
+from shaketable.system.node.config import NodeConfig, parse
+from shaketable.system.node.name_server import NameServerNode
+from shaketable.system.node.planting import planted
+from shaketable.system.sim.member import QUEUE_FILE_BYTES
+from shaketable.system.sim.route_invariants import watched
+from shaketable.system.sim.trio_world.host import first_of
+from shaketable.system.sim.trio_world.host_clock import HostClock, ProcessClock
+from shaketable.system.sim.trio_world.process import CURRENT, Process
 
 if TYPE_CHECKING:
-    from system.sim.trio_world.world import TrioWorld
+    from shaketable.system.sim.trio_world.world import TrioWorld
 
 CONF = "broker.conf"
-NAME_SERVER = "system.node.name_server"
+NAME_SERVER = "shaketable.system.node.name_server"
 SMALL_FILES: Mapping[str, int] = {
     "mappedFileSizeConsumeQueue": QUEUE_FILE_BYTES,
     "maxHashSlotNum": 1000,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from system.mutants import HEALTHY, Mutant
-from system.sim.run import SeedResult
-from system.sim.run_trace import Trace
-from system.sim.schedule import Options, Schedule, draw_schedule
-from system.sim.trio_world.world import TrioWorld
+from shaketable.system.mutants import HEALTHY, Mutant
+from shaketable.system.sim.run import SeedResult
+from shaketable.system.sim.run_trace import Trace
+from shaketable.system.sim.schedule import Options, Schedule, draw_schedule
+from shaketable.system.sim.trio_world.world import TrioWorld
 
 OPERATIONS_PER_S = 60
 """Fewer than in the core world: a whole node costs ten times as much a message."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 import trio
 from trio._core import _run
 
-from system.sim.trio_world.heap_clock import HeapClock
+from shaketable.system.sim.trio_world.heap_clock import HeapClock
 
 Result = TypeVar("Result")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from system.sim.before.broken_confs import check_refused
-from system.sim.clients import stored_numbers
-from system.sim.history import APPEND, OK, UNKNOWN, check_history, check_refusals
-from system.sim.violation import Violated
-from system.sim.world import SETTLE_MS_MAX
+from shaketable.system.sim.before.broken_confs import check_refused
+from shaketable.system.sim.clients import stored_numbers
+from shaketable.system.sim.history import APPEND, OK, UNKNOWN, check_history, check_refusals
+from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.world import SETTLE_MS_MAX
 
 if TYPE_CHECKING:
-    from system.sim.trio_world.world import TrioWorld
+    from shaketable.system.sim.trio_world.world import TrioWorld
 
 
 def check_end(world: TrioWorld) -> None:

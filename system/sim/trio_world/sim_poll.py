@@ -7,8 +7,8 @@ from itertools import count
 
 import trio
 
-from system.sim.trio_world.process import Park, Process
-from system.sim.trio_world.sim_socket import SimSocket
+from shaketable.system.sim.trio_world.process import Park, Process
+from shaketable.system.sim.trio_world.sim_socket import SimSocket
 
 
 class SimPoll:

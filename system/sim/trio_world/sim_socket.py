@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from system.sim.stream_invariants import OwedBytes
-from system.sim.trio_world.process import Park, Process
-from system.sim.trio_world.tcp_pipe import Flag, Pipe, Segment
-from system.sim.violation import Violated
+from shaketable.system.sim.stream_invariants import OwedBytes
+from shaketable.system.sim.trio_world.process import Park, Process
+from shaketable.system.sim.trio_world.tcp_pipe import Flag, Pipe, Segment
+from shaketable.system.sim.violation import Violated
 
 if TYPE_CHECKING:
-    from system.sim.trio_world.tcp_network import TcpNetwork
+    from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
 
 BACKLOG_MAX = 128
 FIRST_FILENO = 100_000

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
-from system.sim.network import Link
-from system.sim.trio_world.heap_clock import HeapClock
+from shaketable.system.sim.network import Link
+from shaketable.system.sim.trio_world.heap_clock import HeapClock
 
 WINDOW_BYTES_MAX = 256 * 1024
 """Sent and not yet read by the other side: past this, sending waits."""

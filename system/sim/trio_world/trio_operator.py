@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
-from system.client.admin import AdminClient
-from system.sim.client_invariants import check_in_time, check_left
-from system.sim.group_operator import ASK_AGAIN_MS, NOBODY, VOTERS_MIN
-from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, Host
-from system.sim.trio_world.process import CURRENT, Process
-from system.sim.violation import Violated
+from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
+from shaketable.system.client.admin import AdminClient
+from shaketable.system.sim.client_invariants import check_in_time, check_left
+from shaketable.system.sim.group_operator import ASK_AGAIN_MS, NOBODY, VOTERS_MIN
+from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, Host
+from shaketable.system.sim.trio_world.process import CURRENT, Process
+from shaketable.system.sim.violation import Violated
 
 if TYPE_CHECKING:
-    from system.sim.trio_world.world import TrioWorld
+    from shaketable.system.sim.trio_world.world import TrioWorld
 
 NAME = "operator"
 ADDRESS = "10.0.2.1"

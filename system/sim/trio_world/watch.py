@@ -10,17 +10,17 @@ from collections import deque
 from dataclasses import replace
 from typing import Protocol
 
-from system.broker.broker import Broker
-from system.broker.effects import BrokerEffects
-from system.mutants import Mutant
-from system.node.node import Node
-from system.raft.core import RaftCore
-from system.raft.protocol import Message, RoleChange, Write
-from system.sim.bounds import check_answered, check_bounds
-from system.sim.invariants import Invariants
-from system.sim.shadow import Shadow
-from system.sim.violation import Violated
-from system.store.commit_log import CommitLog
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.effects import BrokerEffects
+from shaketable.system.mutants import Mutant
+from shaketable.system.node.node import Node
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import Message, RoleChange, Write
+from shaketable.system.sim.bounds import check_answered, check_bounds
+from shaketable.system.sim.invariants import Invariants
+from shaketable.system.sim.shadow import Shadow
+from shaketable.system.sim.violation import Violated
+from shaketable.system.store.commit_log import CommitLog
 
 
 class Reporter(Protocol):

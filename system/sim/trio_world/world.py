@@ -15,43 +15,43 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from system.broker.expiry import ExpiryConfig
-from system.mutants import HEALTHY, Mutant
-from system.node.config import NodeConfig
-from system.raft.protocol import Message, Role, RoleChange
-from system.remoting.frame import watched_frames
-from system.sim.before.older_stores import OlderStores
-from system.sim.clients import TOPIC_BYTES
-from system.sim.counts import Counts
-from system.sim.disk import PowerLoss
-from system.sim.draws import Draws
-from system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
-from system.sim.faults import DamageFile
-from system.sim.file_damage import ALWAYS_NOTICED, REBUILT, damage_file
-from system.sim.history import Operation
-from system.sim.invariants import Invariants
-from system.sim.limits import raft_config
-from system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
-from system.sim.native_invariants import NativeInvariants
-from system.sim.native_messages import NativeMessages
-from system.sim.run_trace import Trace
-from system.sim.stream_invariants import no_frame
-from system.sim.trio_world.clients import TrioClients
-from system.sim.trio_world.heap_clock import Deadlock, HeapClock
-from system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
-from system.sim.trio_world.node_log import Said, node_log_to
-from system.sim.trio_world.process import CURRENT
-from system.sim.trio_world.scheduler import run_seeded
-from system.sim.trio_world.settled import check_end
-from system.sim.trio_world.tcp_network import TcpNetwork
-from system.sim.trio_world.trio_operator import TrioOperator
-from system.sim.violation import Violated, Violation
-from system.store.disk import DiskFailed, DiskFull, StoreError
-from system.store.log_writer import AckPolicy
+from shaketable.system.broker.expiry import ExpiryConfig
+from shaketable.system.mutants import HEALTHY, Mutant
+from shaketable.system.node.config import NodeConfig
+from shaketable.system.raft.protocol import Message, Role, RoleChange
+from shaketable.system.remoting.frame import watched_frames
+from shaketable.system.sim.before.older_stores import OlderStores
+from shaketable.system.sim.clients import TOPIC_BYTES
+from shaketable.system.sim.counts import Counts
+from shaketable.system.sim.disk import PowerLoss
+from shaketable.system.sim.draws import Draws
+from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
+from shaketable.system.sim.faults import DamageFile
+from shaketable.system.sim.file_damage import ALWAYS_NOTICED, REBUILT, damage_file
+from shaketable.system.sim.history import Operation
+from shaketable.system.sim.invariants import Invariants
+from shaketable.system.sim.limits import raft_config
+from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
+from shaketable.system.sim.native_invariants import NativeInvariants
+from shaketable.system.sim.native_messages import NativeMessages
+from shaketable.system.sim.run_trace import Trace
+from shaketable.system.sim.stream_invariants import no_frame
+from shaketable.system.sim.trio_world.clients import TrioClients
+from shaketable.system.sim.trio_world.heap_clock import Deadlock, HeapClock
+from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
+from shaketable.system.sim.trio_world.node_log import Said, node_log_to
+from shaketable.system.sim.trio_world.process import CURRENT
+from shaketable.system.sim.trio_world.scheduler import run_seeded
+from shaketable.system.sim.trio_world.settled import check_end
+from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
+from shaketable.system.sim.trio_world.trio_operator import TrioOperator
+from shaketable.system.sim.violation import Violated, Violation
+from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
+from shaketable.system.store.log_writer import AckPolicy
 
 if TYPE_CHECKING:
-    from system.sim.schedule import Schedule
-    from system.sim.world import World
+    from shaketable.system.sim.schedule import Schedule
+    from shaketable.system.sim.world import World
 
 GROUP = "simulated"
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import msgspec
 import trio
 
-from system.node.direct_socket import KernelPoll
-from system.node.link import Link
-from system.node.reception import Reception
-from system.remoting.frame import Frame
+from shaketable.system.node.direct_socket import KernelPoll
+from shaketable.system.node.link import Link
+from shaketable.system.node.reception import Reception
+from shaketable.system.remoting.frame import Frame
 
 OUT_BYTES_MAX = 64 << 20
 QUEUES = 4

@@ -12,9 +12,9 @@ from random import Random
 
 import trio
 
-from harness.runtime.ports import find_free
-from system.client.connection import OutcomeUnknownError, RefusedError
-from system.client.group import BrokerGroupClient
+from shaketable.harness.runtime.ports import find_free
+from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
+from shaketable.system.client.group import BrokerGroupClient
 from tests.benchmarks.load.producer import TOPIC
 from tests.support.apache_servers import HOST, start_name_server
 from tests.support.foreign_java import OPENED, java_in, servers

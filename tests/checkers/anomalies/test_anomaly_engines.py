@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from checkers.anomalies.promises import ANOMALIES, DURABILITY, EXCLUDED_BY, NEEDS_ALL_EVENTS
-from checkers.engine.local import run_local
-from harness import discovery
+from shaketable.checkers.anomalies.promises import (
+    ANOMALIES,
+    DURABILITY,
+    EXCLUDED_BY,
+    NEEDS_ALL_EVENTS,
+)
+from shaketable.checkers.engine.local import run_local
+from shaketable.harness import discovery
 from tests.support.anomaly_histories import EVERYTHING, ROOT, parse
 from tests.support.checker_histories import job
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from checkers.anomalies import cycles, log_anomalies
-from harness.verdict import Outcome
+from shaketable.checkers.anomalies import cycles, log_anomalies
+from shaketable.harness.verdict import Outcome
 from tests.support.anomaly_histories import EVERYTHING, kinds_of
 from tests.support.checker_histories import context, op, struck, table
 

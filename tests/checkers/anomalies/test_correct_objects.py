@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from harness import discovery
+from shaketable.harness import discovery
 from tests.support.anomaly_histories import EVERYTHING
 from tests.support.brute_force import is_linearizable
 from tests.support.checker_histories import context, op, table

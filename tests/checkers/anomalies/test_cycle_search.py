@@ -8,13 +8,13 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from checkers.anomalies import cycle_search
-from checkers.anomalies.cycle_search import search
-from checkers.anomalies.cycles import PLUGIN
-from checkers.anomalies.micro_operations import explode
-from checkers.anomalies.observations import load_log
-from checkers.kernels.components import components
-from harness.verdict import Outcome
+from shaketable.checkers.anomalies import cycle_search
+from shaketable.checkers.anomalies.cycle_search import search
+from shaketable.checkers.anomalies.cycles import PLUGIN
+from shaketable.checkers.anomalies.micro_operations import explode
+from shaketable.checkers.anomalies.observations import load_log
+from shaketable.checkers.kernels.components import components
+from shaketable.harness.verdict import Outcome
 from tests.support.anomaly_histories import judge, kinds_of, parse
 from tests.support.checker_histories import context, op, table
 

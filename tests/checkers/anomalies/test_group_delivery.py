@@ -9,9 +9,9 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from checkers.anomalies.group_delivery import AGAIN, LOST, OUT_OF_ORDER, PLUGIN
-from harness.history.schema import OPERATIONS
-from harness.verdict import Outcome
+from shaketable.checkers.anomalies.group_delivery import AGAIN, LOST, OUT_OF_ORDER, PLUGIN
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.verdict import Outcome
 from tests.support.anomaly_histories import EVERYTHING
 from tests.support.checker_histories import context, op, table
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from checkers.linearizability.linearizable import Linearizable
-from harness import discovery
-from harness.verdict import Outcome
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.harness import discovery
+from shaketable.harness.verdict import Outcome
 from tests.support.brute_force import is_linearizable
 from tests.support.model_fuzz import check_evidence, judge
 from tests.support.model_histories import golden

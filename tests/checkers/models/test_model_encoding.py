@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from checkers.models.model import UNKNOWN, Call
-from checkers.search.problem import NEVER, Access, Family
-from harness import discovery
-from harness.errors import UsageError
-from harness.history.schema import OPERATIONS
+from shaketable.checkers.models.model import UNKNOWN, Call
+from shaketable.checkers.search.problem import NEVER, Access, Family
+from shaketable.harness import discovery
+from shaketable.harness.errors import UsageError
+from shaketable.harness.history.schema import OPERATIONS
 from tests.support.checker_histories import op
 from tests.support.model_histories import parse_model_history
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from harness import discovery
+from shaketable.harness import discovery
 from tests.support.model_fuzz import compare
 from tests.support.random_objects import OBJECTS
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from checkers.linearizability import model_choice
-from checkers.linearizability.linearizable import Linearizable
-from harness import cli, discovery
-from harness.errors import UsageError
-from harness.verdict import Outcome
+from shaketable.checkers.linearizability import model_choice
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.harness import cli, discovery
+from shaketable.harness.errors import UsageError
+from shaketable.harness.verdict import Outcome
 from tests.support.model_fuzz import judge
 from tests.support.model_histories import parse_model_history
 

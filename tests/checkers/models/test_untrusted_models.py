@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from checkers.api import Operation, check
-from checkers.models.encoding import encode_calls
-from harness.verdict import Outcome
+from shaketable.checkers.api import Operation, check
+from shaketable.checkers.models.encoding import encode_calls
+from shaketable.harness.verdict import Outcome
 
 RIGHT = [
     Operation(0, "write", 0, 1, input=1),

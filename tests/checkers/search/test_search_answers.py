@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from search_problems import as_table, is_linearizable, never, random_register, register_problem
 
-from checkers.search import attempt, pace, replay, windows
-from checkers.search.driver import search
-from checkers.search.problem import NEVER, Access
-from harness.verdict import Outcome
+from shaketable.checkers.search import attempt, pace, replay, windows
+from shaketable.checkers.search.driver import search
+from shaketable.checkers.search.problem import NEVER, Access
+from shaketable.harness.verdict import Outcome
 
 BYTES_MAX = 1 << 28
 READ, NOT, WRITE, CAS = (int(access) for access in Access)

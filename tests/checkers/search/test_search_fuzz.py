@@ -5,9 +5,9 @@ from random import Random
 import pytest
 from search_problems import as_table, is_linearizable, never, random_register, register_problem
 
-from checkers.search import arrange, pace, windows
-from checkers.search.driver import search
-from harness.verdict import Outcome
+from shaketable.checkers.search import arrange, pace, windows
+from shaketable.checkers.search.driver import search
+from shaketable.harness.verdict import Outcome
 
 BYTES_MAX = 1 << 28
 EACH = 600

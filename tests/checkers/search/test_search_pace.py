@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import synthetic_histories as made
 
-from checkers.models.cas_register import PLUGIN as CAS_REGISTER
-from checkers.search import pace
-from checkers.search.driver import search
-from checkers.search.pace import Pace
-from harness.verdict import Outcome
+from shaketable.checkers.models.cas_register import PLUGIN as CAS_REGISTER
+from shaketable.checkers.search import pace
+from shaketable.checkers.search.driver import search
+from shaketable.checkers.search.pace import Pace
+from shaketable.harness.verdict import Outcome
 
 NODES_MAX = 600_000
 """A tenth of what the search looked at before it knew how to leave a place."""

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from checkers.search import arena, arrange, attempt, pace, steps, windows
-from checkers.search.budget import TimeSpentError
-from checkers.search.driver import search
-from checkers.search.problem import NEVER
-from harness import discovery
-from harness.history.schema import OPERATIONS
-from harness.verdict import Outcome
+from shaketable.checkers.search import arena, arrange, attempt, pace, steps, windows
+from shaketable.checkers.search.budget import TimeSpentError
+from shaketable.checkers.search.driver import search
+from shaketable.checkers.search.problem import NEVER
+from shaketable.harness import discovery
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.verdict import Outcome
 from tests.support.random_objects import OBJECTS, random_history
 
 SMALL = (

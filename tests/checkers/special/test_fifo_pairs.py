@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from checkers.models.fifo_queue import PLUGIN as MODEL
-from checkers.search.budget import Limits, MemorySpentError, TimeSpentError
-from checkers.search.problem import NEVER
-from checkers.search.replay import WitnessError
-from checkers.special import fifo_pairs, order_proof
-from checkers.special.queue_order import QueueOrder
-from harness.history.schema import OPERATIONS
-from harness.verdict import Outcome
+from shaketable.checkers.models.fifo_queue import PLUGIN as MODEL
+from shaketable.checkers.search.budget import Limits, MemorySpentError, TimeSpentError
+from shaketable.checkers.search.problem import NEVER
+from shaketable.checkers.search.replay import WitnessError
+from shaketable.checkers.special import fifo_pairs, order_proof
+from shaketable.checkers.special.queue_order import QueueOrder
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.verdict import Outcome
 from tests.support.brute_force import is_linearizable
 from tests.support.checker_histories import op
 from tests.support.hard_queue import hard_queue

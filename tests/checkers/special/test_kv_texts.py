@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from checkers.kernels import text_arrays
-from checkers.models.kv import PLUGIN as MODEL
-from checkers.search.budget import Limits, Memory, MemorySpentError, TimeSpentError
-from checkers.search.problem import NEVER
-from checkers.search.replay import WitnessError
-from checkers.special import kv_texts, order_proof, text_order
-from checkers.special.text_order import TextOrder
-from checkers.special.text_states import kind_texts, number_states
-from harness.history.schema import OPERATIONS
-from harness.verdict import Outcome
+from shaketable.checkers.kernels import text_arrays
+from shaketable.checkers.models.kv import PLUGIN as MODEL
+from shaketable.checkers.search.budget import Limits, Memory, MemorySpentError, TimeSpentError
+from shaketable.checkers.search.problem import NEVER
+from shaketable.checkers.search.replay import WitnessError
+from shaketable.checkers.special import kv_texts, order_proof, text_order
+from shaketable.checkers.special.text_order import TextOrder
+from shaketable.checkers.special.text_states import kind_texts, number_states
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.verdict import Outcome
 from tests.support.brute_force import is_linearizable
 from tests.support.checker_histories import op
 from tests.support.random_objects import random_history

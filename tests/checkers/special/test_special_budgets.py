@@ -9,15 +9,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from checkers.linearizability.linearizable import Linearizable
-from checkers.search import driver
-from checkers.search.budget import Limits
-from checkers.special import fifo, log_offsets, queue_history, set_levels, zones
-from checkers.special.choice import decide
-from harness import discovery
-from harness.history.schema import OPERATIONS
-from harness.plugins import SearchBudget
-from harness.verdict import Outcome
+from shaketable.checkers.linearizability.linearizable import Linearizable
+from shaketable.checkers.search import driver
+from shaketable.checkers.search.budget import Limits
+from shaketable.checkers.special import fifo, log_offsets, queue_history, set_levels, zones
+from shaketable.checkers.special.choice import decide
+from shaketable.harness import discovery
+from shaketable.harness.history.schema import OPERATIONS
+from shaketable.harness.plugins import SearchBudget
+from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import context, op
 
 SIZE = 4_000

@@ -1,8 +1,12 @@
-"""How kernels are compiled: kept on disk between processes where a folder for that is writable."""
+"""Compiles inner loops with numba, and keeps the machine code between processes where it can.
+
+Source: numba, whose cache lies beside the source or in NUMBA_CACHE_DIR.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 from collections.abc import Callable
@@ -18,14 +22,20 @@ _UNCOUNTED: dict[str, Any] = {"nogil": True, "_nrt": False}
 """Options of numba: no references are counted. Numba has it, but does not document it."""
 
 
+@functools.cache
+def _look_once(folder: Path) -> None:
+    forget_stale(folder)
+
+
 def forget_stale(folder: Path) -> bool:
     """Delete the machine code kept in `folder` if any source beside it has changed since.
 
-    Numba asks only whether the file of the kernel itself has changed, not those that it calls
-    into. True if it was of other sources. A folder that cannot be written holds none of ours;
-    in NUMBA_CACHE_DIR nothing is deleted: who sets it gives each version a folder of its own.
+    Numba asks only whether the file of the kernel itself has changed: not those that it calls
+    into, nor the name that its module is imported by. True if it was of other sources. A folder
+    that cannot be written holds none of ours; in NUMBA_CACHE_DIR nothing is deleted: who sets it
+    gives each version a folder of its own.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(__name__.encode())
     for source in sorted(folder.glob("*.py")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     stamp = folder / "__pycache__" / "kernels.stamp"
@@ -40,18 +50,17 @@ def forget_stale(folder: Path) -> bool:
     return True
 
 
-forget_stale(Path(__file__).parent)
-
-
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a kernel at its first call, without Python's lock while it runs.
 
     The machine code is kept beside the source or in NUMBA_CACHE_DIR; where neither can be
     written, or the source lies in a zip file, each process compiles it anew.
     """
-    if not Path(function.__code__.co_filename).is_file():
+    source = Path(function.__code__.co_filename)
+    if not source.is_file():
         anew: Callable[P, R] = numba.njit(nogil=True)(function)
         return anew
+    _look_once(source.parent)
     try:
         kept: Callable[P, R] = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # "cannot cache function": no folder for it can be written
