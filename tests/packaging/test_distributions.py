@@ -6,6 +6,7 @@ It is unpacked and run where somebody has packages of their own called as our fo
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,12 +16,16 @@ from pathlib import Path
 import pytest
 from hatchling import build
 
+from shaketable.checkers.kernels.shipped import code_kept
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("system", "harness", "checkers", "workloads", "reports")
 RUN = ("--world=sim", "--workload=queue", "--faults=kill", "--time-limit=10", "--engine=local")
 """Whatever such a run judges is decided without most of the kernels, which are not compiled yet."""
+KERNELS = ("checkers/kernels", "harness/history", "harness/targets")
+"""Their machine code is taken from the checkout: to compile it takes minutes."""
 COMPILES_S = 280
-"""As long as a busy machine may take to compile the kernels that a command needs."""
+"""As long as a busy machine may take to compile what the checkout has not compiled yet."""
 HISTORY = """\
 {"process": 0, "type": "invoke", "f": "write", "value": 1}
 {"process": 0, "type": "ok", "f": "write", "value": 1}
@@ -51,6 +56,14 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(site)
+    for folder in KERNELS:
+        ours, theirs = ROOT / folder, site / "shaketable" / folder
+        for source in ours.glob("*.py"):  # numba asks when the source was changed
+            times = source.stat()
+            os.utime(theirs / source.name, ns=(times.st_atime_ns, times.st_mtime_ns))
+        (theirs / "__pycache__").mkdir()
+        for code in code_kept(ours):
+            shutil.copy2(code, theirs / "__pycache__")
     return site
 
 
