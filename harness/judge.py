@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,13 +19,12 @@ from shaketable.checkers.engine.java import find_java
 from shaketable.checkers.engine.job import CheckJob, Progress, SegmentedReader
 from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.engine.spark import SparkEngine
+from shaketable.harness import availability, discovery, kept_evidence, undisturbed
 from shaketable.harness import campaign as campaigns
-from shaketable.harness import discovery, kept_evidence, results, undisturbed
 from shaketable.harness.abilities import SegmentedLog, ShowsLogs
 from shaketable.harness.broken_rules import Broken
 from shaketable.harness.campaign import Campaign, faults_of
 from shaketable.harness.clients import topics_of
-from shaketable.harness.course import judge_course
 from shaketable.harness.errors import HarnessError, UsageError
 from shaketable.harness.history.export import (
     Exported,
@@ -33,16 +33,17 @@ from shaketable.harness.history.export import (
     load_given_up,
     load_operations,
 )
-from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.history.run_folder import RunFolder, write_atomically
 from shaketable.harness.invariants import judge_invariants
-from shaketable.harness.plugins import CheckContext, FaultWindow, Target
+from shaketable.harness.plugins import CheckContext, FaultWindow, Promises, Target
 from shaketable.harness.promises import OURS
 from shaketable.harness.repeat import repeat_command
-from shaketable.harness.verdict import Verdict
+from shaketable.harness.verdict import Finding, Outcome, Verdict, join
 from shaketable.harness.words import family_of
 
 if TYPE_CHECKING:
     from shaketable.reports.availability.worked import Worked
+
 
 log = logging.getLogger(__name__)
 
@@ -134,8 +135,8 @@ class Engine:
 
 def judge(
     folder: RunFolder, campaign: Campaign, engine: Engine, progress: Callable[[str], None]
-) -> results.Results:
-    """Export the history, check it, write results.json and the report.
+) -> Results:
+    """Export the history, check it, write json and the report.
 
     Raises:
         HarnessError: the recordings cannot be read, or a file cannot be written.
@@ -155,7 +156,7 @@ def judge(
     met = _met_undisturbed(folder, job.context) if campaign.world == "sim" else ()
     own = judge_invariants(folder, target, job.context, met)
     verdicts = [*([] if own is None else [own]), *found, judge_course(folder)]
-    judged = results.Results(
+    judged = Results(
         campaign=campaign,
         promises=campaigns.promises_of(campaign, target) or target.promises,
         verdicts=tuple(verdicts),
@@ -169,7 +170,7 @@ def judge(
         ),
         faults_unavailable=_unavailable(folder),
     )
-    results.write(folder, judged)
+    write(folder, judged)
     if any(verdict.findings or verdict.observed for verdict in verdicts):
         progress("keeping what the logs hold around what was found")
     kept_evidence.keep(folder, job, verdicts)
@@ -351,3 +352,181 @@ def stored_campaign(folder: RunFolder) -> Campaign:
         return campaigns.load(folder.campaign_toml)
     except UsageError as error:
         raise HarnessError(f"this run cannot be judged: {error}") from error
+
+
+# results.json: what the checkers concluded, for machines.
+#
+# Source: Jepsen's results.edn (`valid?` nested by checker); DESIGN.md section 3.
+
+FORMAT = 1
+"""Raised when a reader of older files would misread newer ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A judged run: the campaign, what it was judged by, and the verdicts.
+
+    `failover`: how soon writes went on after kills of the leader, if there were any.
+    `faults_unavailable`: faults that were asked for and cannot be done to the group, and why.
+    """
+
+    campaign: Campaign
+    promises: Promises
+    verdicts: tuple[Verdict, ...]
+    windows: tuple[FaultWindow, ...]
+    incomplete: str | None
+    repeat: str
+    engine: str
+    failover: dict[str, Any] | None = None
+    faults_unavailable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> Outcome:
+        """All verdicts joined."""
+        return join(self.verdicts)
+
+
+def write(folder: RunFolder, results: Results) -> None:
+    """Write results.json.
+
+    Raises:
+        HarnessError: it cannot be written.
+    """
+    text = json.dumps(to_json(results), indent=2, default=_jsonable)
+    write_atomically(folder.results_json, text + "\n")
+
+
+def to_json(results: Results) -> dict[str, Any]:
+    """Return the content of results.json."""
+    campaign = results.campaign
+    return {
+        "format": FORMAT,
+        "valid": results.outcome.json_value,
+        "seed": campaign.seed,
+        "target": campaign.target,
+        "mutant": campaign.mutant,
+        "workload": campaign.workload,
+        "faults_asked": list(faults_of(campaign)),
+        "faults": {
+            "applied": len(results.windows),
+            "bit": sum(window.bit for window in results.windows),
+            "by_name": _by_name(campaign, results.windows),
+        },
+        "faults_unavailable": dict(results.faults_unavailable),
+        "failover": results.failover,
+        "incomplete": results.incomplete,
+        "promises": _promises(results.promises),
+        "engine": results.engine,
+        "repeat": results.repeat,
+        "checkers": {verdict.checker: _verdict(verdict) for verdict in results.verdicts},
+    }
+
+
+def _by_name(campaign: Campaign, windows: Sequence[FaultWindow]) -> dict[str, dict[str, Any]]:
+    """Return of each fault asked for its family, how often it was done, and how often it bit."""
+    return {
+        name: {
+            "family": family,
+            "done": sum(window.name == name for window in windows),
+            "bit": sum(window.name == name and window.bit for window in windows),
+        }
+        for name, family in availability.families(campaign).items()
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "valid": verdict.outcome.json_value,
+        "summary": verdict.summary,
+        "counts": verdict.counts,
+        "findings_total": max(verdict.findings_total, len(verdict.findings)),
+        "findings": _findings(verdict.findings),
+        "observed": _findings(verdict.observed),
+        "data": verdict.data,
+    }
+
+
+def _findings(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    return [asdict(finding) for finding in findings]
+
+
+def _promises(promises: Promises) -> dict[str, Any]:
+    return {
+        "durable_under": sorted(promises.durable_under),
+        "linearizable": sorted(promises.linearizable),
+        "committed_prefix": promises.committed_prefix,
+        "excludes": sorted(promises.excludes),
+        "note": promises.note,
+        "copies": promises.copies,
+        "delivered_under": sorted(promises.all_delivered_under),
+        "documented": promises.documented,
+    }
+
+
+def _jsonable(value: object) -> Any:
+    """Turn what JSON has no word for (numpy's numbers, sets) into what it has."""
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    item = getattr(value, "item", None)
+    return item() if callable(item) else str(value)
+
+
+# Judges whether a run took its course: else the other verdicts say less than they seem to.
+#
+# A node that ended by itself, a group that did not come back after the heal, a client worker
+# that died, an undo that failed: none of these breaks a declared promise, so none is INVALID,
+# and none may pass as VALID. Where time is virtual more is known: see `harness.liveness`.
+#
+# Source: Jepsen's `stats` and log-file-pattern checkers play this part there.
+
+NAME: Final = "run-as-planned"
+
+
+def judge_course(folder: RunFolder) -> Verdict:
+    """Return VALID for a run that did what was planned and whose group came back, else UNKNOWN.
+
+    Raises:
+        HarnessError: run.json cannot be read.
+    """
+    try:
+        facts = json.loads(folder.run_json.read_bytes())
+        findings = _course_findings(facts)
+    except FileNotFoundError:
+        return Verdict(NAME, Outcome.UNKNOWN, "there is no run.json that says how the run went")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
+    if not findings:
+        return Verdict(NAME, Outcome.VALID, "nothing ended by itself, and the group came back")
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return Verdict(
+        NAME, Outcome.UNKNOWN, findings[0].message + more, tuple(findings), len(findings)
+    )
+
+
+def _course_findings(facts: dict[str, Any]) -> list[Finding]:
+    if facts.get("status") not in {"complete", "interrupted"}:
+        return [Finding("cut-short", "the run was cut short: it never came to its end")]
+    exits = [
+        Finding(
+            "node-ended",
+            f"{one['node']} (incarnation {one['incarnation']}) ended by itself with status "
+            f"{one['returncode']}: {one['last_line'] or 'it said nothing'}",
+            details=one,
+        )
+        for one in facts["exits"]
+    ]
+    stopped = facts.get("stopped_at")
+    early = f"it was ended at the first violation that was seen: {stopped}"
+    told = [Finding("ended-early", early)] if stopped else []
+    told += [Finding("problem", problem) for problem in facts["problems"][: -len(exits) or None]]
+    if "steady" not in {phase["name"] for phase in facts.get("phases", ())} and facts.get("phases"):
+        began = "clients never began: before that the group did not serve, or the run was ended"
+        return [*exits, *told, Finding("not-begun", began)]
+    drained = [
+        Finding(
+            "not-drained",
+            "after the heal the group did not settle: clients could not finish, or the nodes "
+            "did not agree on a committed index",
+        )
+    ]
+    return [*exits, *told, *([] if facts["drained"] else drained)]

@@ -7,8 +7,12 @@ calls. Only findings come back to the driver.
 
 from __future__ import annotations
 
+import logging
+import secrets
 import threading
-from collections.abc import Callable, Sequence
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +20,13 @@ from typing import Any
 import pyarrow as pa
 
 from shaketable.checkers.engine.java import Java
-from shaketable.checkers.engine.job import CheckJob, Progress, no_progress, with_clock
+from shaketable.checkers.engine.job import CheckJob, Progress, ReadLog, no_progress, with_clock
 from shaketable.checkers.engine.judge import (
     CRASHED,
     NOT_JUDGED,
     PARTITIONS,
     TAGGED,
+    UNREADABLE,
     conclude,
     judges_by_key,
     lost,
@@ -29,16 +34,16 @@ from shaketable.checkers.engine.judge import (
     reads_on,
     without_unreadable,
 )
-from shaketable.checkers.engine.key_judge import Spent
+from shaketable.checkers.engine.key_files import Task, coded, plan, read_files
+from shaketable.checkers.engine.key_judge import Spent, judge_tables, split_times
 from shaketable.checkers.engine.log_evidence import with_log_evidence
-from shaketable.checkers.engine.spark_frames import judge_groups, read_operations
-from shaketable.checkers.engine.spark_guard import Guard
-from shaketable.checkers.engine.spark_logs import decode_logs, unreadable_logs
-from shaketable.checkers.engine.spark_operations import judge_by_key
+from shaketable.checkers.engine.memory_limit import limited_memory
+from shaketable.checkers.engine.spark_frames import ddl, judge_groups, read_operations
 from shaketable.checkers.engine.spark_parts import is_split, judge_split
 from shaketable.checkers.engine.spark_session import Session, first_line
 from shaketable.harness.errors import HarnessError
-from shaketable.harness.plugins import Checker
+from shaketable.harness.history.schema import ENTRIES
+from shaketable.harness.plugins import CheckContext, Checker
 from shaketable.harness.verdict import Verdict
 
 DAMAGED_INPUT = "shaketable.harness.errors.HarnessError"
@@ -201,3 +206,180 @@ def _said_by_executor(error: Exception) -> str:
     """Return the message of the HarnessError that an executor raised."""
     line = next(line for line in str(error).splitlines() if DAMAGED_INPUT in line)
     return line.partition(DAMAGED_INPUT)[2].strip(": ")
+
+
+# Operations judged by key in Spark: files as they were written, or sorted first.
+#
+# A row of the first data frame is a task: its files are read by pyarrow on the executor and judged
+# key after key, so nothing is shuffled and the JVM sees findings alone. Executors must reach
+# the files under the paths that the driver uses (a shared folder, on a cluster).
+#
+# Files of other origin, which are not sorted by key, are: Spark deals their rows out by key
+# and sorts each part, and the same code judges what comes.
+
+WORKERS_UNKNOWN = 16
+"""What is taken for the workers behind a Spark Connect server."""
+
+Judge = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def judge_by_key(
+    session: Any, job: CheckJob, checkers: Sequence[Checker]
+) -> tuple[pa.Table, Spent]:
+    """Run checkers of operations by key; return rows of TAGGED, and what it took.
+
+    Raises:
+        HarnessError: a file cannot be read.
+    """
+    planned = plan(job.operations, workers=_workers(session))
+    found = [TAGGED.empty_table()]
+    if planned.tasks:
+        count = len(planned.tasks)
+        tasks = session.range(0, count, 1, count)
+        judge = _judge_tasks(planned.tasks, tuple(checkers), job.context)
+        found.append(tasks.mapInArrow(judge, ddl(TAGGED)).toArrow().cast(TAGGED))
+    if planned.unsorted:
+        found.append(_judge_unsorted(session, planned.unsorted, checkers, job.context))
+    return split_times(pa.concat_tables(found))
+
+
+def _workers(session: Any) -> int:
+    """Return how many tasks Spark runs at a time; a Spark Connect server does not tell."""
+    if not hasattr(session, "_jsparkSession"):
+        return WORKERS_UNKNOWN
+    return max(1, int(session.sparkContext.defaultParallelism))
+
+
+def _judge_tasks(
+    tasks: tuple[Task, ...], checkers: tuple[Checker, ...], context: CheckContext
+) -> Judge:
+    """Return the function that judges the tasks whose numbers it gets, on an executor."""
+
+    def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with limited_memory(context.search.memory_bytes):
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    tables = read_files(tasks[number].paths)
+                    for found in judge_tables(tables, checkers, context, time.perf_counter):
+                        yield from found.to_batches()
+
+    return judge
+
+
+def _judge_unsorted(
+    session: Any, paths: Sequence[Path], checkers: Sequence[Checker], context: CheckContext
+) -> pa.Table:
+    """Deal the rows of files out by key and sort them, then judge."""
+    frame = read_operations(session, paths)
+    dealt = frame.repartition("key").sortWithinPartitions("key", "call_ns", "op")
+    judge = _judge_rows(tuple(checkers), context)
+    return dealt.mapInArrow(judge, ddl(TAGGED)).toArrow().cast(TAGGED)
+
+
+def _judge_rows(checkers: tuple[Checker, ...], context: CheckContext) -> Judge:
+    """Return the function that judges sorted rows of OPERATIONS, on an executor."""
+
+    def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with limited_memory(context.search.memory_bytes):
+            tables = (coded(pa.Table.from_batches([batch])) for batch in batches)
+            for found in judge_tables(tables, checkers, context, time.perf_counter):
+                yield from found.to_batches()
+
+    return judge
+
+
+# The nodes' logs in Spark: decoded on the executors into rows of ENTRIES.
+
+
+def decode_logs(session: Any, job: CheckJob) -> Any:
+    """Return a data frame of all nodes' entries, decoded on the executors, a node a task."""
+    schema = ddl(ENTRIES)
+    logs = [(node, str(path)) for node, path in sorted(job.logs.items())]
+    if not logs:
+        return session.createDataFrame([], schema)
+    nodes = session.createDataFrame(logs, "node string, path string")
+    spread = nodes.repartitionByRange(len(logs), "node")
+    return spread.mapInArrow(_decoder(job.read_log), schema)
+
+
+def _decoder(read_log: ReadLog) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that turns rows of (node, path) into entries, on an executor."""
+
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                try:
+                    yield from read_log(Path(row["path"]), row["node"])
+                except Exception as error:  # a plug-in's reader: its failure is data
+                    last = traceback.format_exception_only(error)[-1].strip()
+                    lost = {"node": row["node"], "problem": f"{UNREADABLE}{last}"}
+                    yield pa.RecordBatch.from_pylist([lost], ENTRIES)
+
+    return decode
+
+
+def unreadable_logs(entries: Any) -> list[str]:
+    """Say which logs could not be read; this runs the decoding."""
+    rows = entries.where(f"`index` is null and startswith(problem, '{UNREADABLE}')").collect()
+    said = sorted((row["node"], row["problem"].removeprefix(UNREADABLE)) for row in rows)
+    return [f"the log of {node}: {problem}" for node, problem in said]
+
+
+# Ends what a Spark session runs once the deadline of a check has passed.
+
+GRACE_S = 0.4
+"""How long after a deadline a job may go on: checkers end by themselves and tell what is open."""
+STRIKE_AGAIN_S = 0.5
+"""How soon a job that goes on all the same is cancelled again."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class Guard:
+    """Cancels what a session runs, inside `with`, once the deadline is GRACE_S ago."""
+
+    def __init__(self, frames: Any, context: CheckContext) -> None:
+        self.has_struck = False
+        self._frames = frames
+        self._context = context
+        self._tag = f"shaketable-{secrets.token_hex(4)}"
+        self._watch: threading.Thread | None = None
+        self._is_over = threading.Event()
+
+    def __enter__(self) -> None:
+        """Start to watch."""
+        deadline, clock = self._context.search.deadline_unix_s, self._context.clock_unix_s
+        if deadline is None or clock is None:
+            return
+        self._frames.addTag(self._tag)
+        self._is_over.clear()
+        left_s = max(0.0, deadline - clock()) + GRACE_S
+        self._watch = threading.Thread(target=self._strike, args=(left_s,), daemon=True)
+        self._watch.start()
+
+    def __exit__(self, *_raised: object) -> None:
+        """Stop watching."""
+        if self._watch is not None:
+            self._is_over.set()
+            self._watch.join()
+            self._watch = None
+            self._frames.removeTag(self._tag)
+
+    def _strike(self, after_s: float) -> None:
+        """Interrupt until it is over: a job that is only just being made is not seen at first."""
+        while not self._is_over.wait(after_s):
+            self.has_struck = True
+            try:
+                if not self._frames.interruptTag(self._tag):
+                    _cancel_all(self._frames)
+            except Exception as error:  # it may have ended just now
+                _LOG.debug("spark job not interrupted: error=%s", error)
+            after_s = STRIKE_AGAIN_S
+
+
+def _cancel_all(frames: Any) -> None:
+    """Cancel every job of a session: the one that is watched may carry no tag, and runs alone."""
+    if hasattr(frames, "_jsparkSession"):  # a driver of our own
+        frames.sparkContext.cancelAllJobs()
+    else:
+        frames.interruptAll()

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from random import Random
 from typing import Final
 
-from shaketable.harness.network.frames import with_bit_flipped
-from shaketable.harness.network.packet_accounts import Account, CutAccount
-from shaketable.harness.network.packet_flows import Flows
+from shaketable.harness.network import frames
+from shaketable.harness.network.frames import Flow, reverse, with_bit_flipped
 from shaketable.harness.plugins import Json
 from shaketable.harness.words import Link, LinkShape, Word
 
@@ -276,3 +276,183 @@ class PacketLinks:
                 late = _Late(now_s, next(self._numbers), self._ways[link], frame, now_s, 0, ())
                 late.way.late += 1
                 heapq.heappush(self._late, late)
+
+
+# The TCP connections that a switch has seen, and those that it has ended. Pure.
+#
+# A connection that was reset is over for both sides: whatever comes of it is answered with a reset.
+# One that was left half open is over for one side: what the other sends goes into nothing, until it
+# is told. Both are known by their flows (`frames.Flow`).
+
+FLOWS_MAX: Final = 4096
+"""Of more connections than that the oldest are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A flow that is over. `tells`: its sender is answered with a reset; else it is not told."""
+
+    tells: bool
+    shape: str = ""
+
+
+class Flows:
+    """Connections among nodes, by the addresses of these."""
+
+    def __init__(self, addresses: Mapping[str, bytes]) -> None:
+        self._links: dict[bytes, Link] = {
+            addresses[a] + addresses[b]: (a, b) for a, b in permutations(addresses, 2)
+        }
+        self._last: dict[Flow, bytes] = {}  # the last frame of each flow
+        self._ended: dict[Flow, _Ended] = {}
+
+    def note(self, frame: bytes) -> Flow | None:
+        """Remember a frame as its flow's last; return the flow, None if it has none."""
+        flow = frames.flow_of(frame)
+        if flow is not None:
+            if flow not in self._last and len(self._last) >= FLOWS_MAX:
+                del self._last[next(iter(self._last))]
+            self._last[flow] = frame
+        return flow
+
+    def ended(self, flow: Flow, frame: bytes) -> tuple[str, bytes | None] | None:
+        """Say what becomes of a frame of an ended flow; None if the flow is not ended.
+
+        Returns (shape whose doing it is, the reset for its sender; None if that is not told).
+        """
+        end = self._ended.get(flow)
+        if end is None:
+            return None
+        flags = frames.tcp_flags(frame)
+        if flags & frames.SYN:  # the same ports again: a new connection
+            self._forget(flow)
+            return None
+        if end.tells:
+            return "", None if flags & frames.RST else frames.reset_back(frame)
+        return end.shape, None
+
+    def link_of(self, frame: bytes) -> Link | None:
+        """The link that a frame goes over, by its addresses."""
+        return self._links.get(frame[26:34])
+
+    def between(self, links: Sequence[Link]) -> list[Flow]:
+        """Return the live connections that cross one of these links, by their flow over it."""
+        crossed = {pair for pair, link in self._links.items() if link in links}
+        found: dict[Flow, None] = {}
+        for flow, frame in self._last.items():
+            is_known = frames.reverse(flow) in found
+            if flow[:8] in crossed and not is_known and self._is_live(flow, frame):
+                found[flow] = None
+        return list(found)
+
+    def reset(self, flow: Flow) -> list[bytes]:
+        """End a connection for both sides; return the resets to send."""
+        back = frames.reverse(flow)
+        resets = [frames.reset_onward(self._last[one]) for one in (flow, back) if one in self._last]
+        self._end(flow, _Ended(tells=True))
+        self._end(back, _Ended(tells=True))
+        return resets
+
+    def open_half(self, flow: Flow, shape: str) -> list[bytes]:
+        """End a connection for the receiver of this flow alone; return the reset to send."""
+        self._end(flow, _Ended(tells=False, shape=shape))
+        self._end(frames.reverse(flow), _Ended(tells=True))
+        return [frames.reset_onward(self._last[flow])]
+
+    def tell_half(self, shape: str) -> None:
+        """Let what that shape left half open take its course: the far side answers now.
+
+        Whether the near side still has such a connection shows when it says something.
+        """
+        for flow in [one for one, end in self._ended.items() if end.shape == shape]:
+            self._forget(flow)
+
+    def _is_live(self, flow: Flow, frame: bytes) -> bool:
+        """True if neither side has ended a connection, as far as was seen."""
+        over = frames.FIN | frames.RST
+        other = self._last.get(frames.reverse(flow))
+        is_over = frames.tcp_flags(frame) & over or (
+            other is not None and frames.tcp_flags(other) & over
+        )
+        return flow not in self._ended and not is_over
+
+    def _end(self, flow: Flow, how: _Ended) -> None:
+        if len(self._ended) >= FLOWS_MAX:
+            del self._ended[next(iter(self._ended))]
+        self._ended[flow] = how
+
+    def _forget(self, flow: Flow) -> None:
+        for one in (flow, frames.reverse(flow)):
+            self._ended.pop(one, None)
+            self._last.pop(one, None)
+
+
+# What cuts and shapes did to packets so far: the proof that they bit (DESIGN.md decision 11).
+
+LATE_MIN_S: Final = 0.001
+"""What is late by less is not counted as delayed: our own work takes time, too."""
+
+
+@dataclass(slots=True)
+class CutAccount:
+    """What one cut dropped, and of which connections (by one of their two flows)."""
+
+    size_bytes: int = 0
+    packets: int = 0
+    flows: set[Flow] = field(default_factory=set)
+
+    def meet(self, frame: bytes, flow: Flow | None) -> None:
+        """Count a frame that was dropped."""
+        self.size_bytes += len(frame)
+        self.packets += 1
+        if flow is not None:
+            self.flows.add(min(flow, reverse(flow)))
+
+    def to_json(self) -> Json:
+        """As `World.held` answers, with "packets"."""
+        return {"bytes": self.size_bytes, "packets": self.packets, "connections": len(self.flows)}
+
+
+@dataclass(slots=True)
+class Account:
+    """What one shape did."""
+
+    size_bytes: int = 0
+    packets: int = 0
+    delayed: int = 0
+    delay_s: float = 0.0
+    dropped: int = 0
+    duplicated: int = 0
+    reordered: int = 0
+    corrupted: int = 0
+    resets: int = 0
+    half_open: int = 0
+    unread: int = 0
+
+    def meet(self, frame: bytes) -> None:
+        """Count a frame that came by."""
+        self.size_bytes += len(frame)
+        self.packets += 1
+
+    def deliver(self, late_s: float, *, is_overtaken: bool) -> None:
+        """Count a frame that went on, so late."""
+        if late_s >= LATE_MIN_S:
+            self.delayed += 1
+            self.delay_s += late_s
+        self.reordered += is_overtaken
+
+    def to_json(self) -> Json:
+        """As `ShapesLinks.shaped` answers."""
+        return {
+            "bytes": self.size_bytes,
+            "packets": self.packets,
+            "delayed": self.delayed,
+            "delay_ms_mean": round(self.delay_s * 1e3 / self.delayed, 3) if self.delayed else 0.0,
+            "dropped": self.dropped,
+            "duplicated": self.duplicated,
+            "reordered": self.reordered,
+            "corrupted": self.corrupted,
+            "resets": self.resets,
+            "half_open": self.half_open,
+            "unread": self.unread,
+        }

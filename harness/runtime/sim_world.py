@@ -6,7 +6,11 @@ behind the words is a target's `SimulatedGroup`.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
 
 import trio
 
@@ -15,20 +19,18 @@ from shaketable.harness.blame import PlugInError, blamed
 from shaketable.harness.broken_rules import ENDED_UNHARMED, Broken
 from shaketable.harness.errors import HarnessError
 from shaketable.harness.liveness import name_server_ended
-from shaketable.harness.plugins import UNTOUCHED, Json, NodeStatus
+from shaketable.harness.plugins import UNTOUCHED, Json, Launch, NodeLayout, NodeStatus
 from shaketable.harness.resources import Resources
-from shaketable.harness.runtime.disks import Disks
+from shaketable.harness.runtime.disks import STOP_GRACE_S, Disks
 from shaketable.harness.runtime.leaving import Leaving
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.nodes import Exit
 from shaketable.harness.runtime.obeyed_words import ObeyedWords
 from shaketable.harness.runtime.observer import Observer
 from shaketable.harness.runtime.questions import add_member, remove_member, transfer, wait_until
-from shaketable.harness.runtime.sim_disks import SimulatedMachines
-from shaketable.harness.runtime.sim_slices import Slices
 from shaketable.harness.runtime.sim_steered import SimSteered
 from shaketable.harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standing
-from shaketable.harness.runtime.world import STOP_GRACE_S
+from shaketable.harness.runtime.stored_logs import Stored, count_log
 from shaketable.harness.simulated_links import ShapesSimulatedLinks, SimulatedShape
 from shaketable.harness.simulation import SimulatedGroup
 from shaketable.harness.words import Damage, Link, LinkShape
@@ -407,3 +409,160 @@ class SimulatedWorld(ObeyedWords):
         if not self._group.is_running(ended.node):
             self.standing.learn(ended.node, None)
         self._observer.note(self.explain(one))
+
+
+# The disks of simulated nodes, for `harness.runtime.disks`: what is lost there is memory.
+
+
+class SimulatedMachines:
+    """Implements `harness.runtime.disks.Machines` over a simulated group."""
+
+    def __init__(self, group: SimulatedGroup) -> None:
+        self._group = group
+
+    @property
+    def layouts(self) -> Mapping[str, NodeLayout]:
+        """Where each node lives."""
+        return self._group.layouts
+
+    def is_running(self, node: str) -> bool:
+        """True while the node has a process."""
+        return self._group.is_running(node)
+
+    def is_paused(self, node: str) -> bool:
+        """True while its process stands still."""
+        return self._group.is_paused(node)
+
+    async def lose(self, node: str, store: Path) -> Json:
+        """Empty a dead node's disk; see `Machines.lose`. No time passes for the world."""
+        await trio.lowlevel.checkpoint()
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                self._group.save(node, Path(folder))
+                read_log = self._group.target.read_log
+                stored = Stored(*count_log(read_log, Path(folder), node))
+        except OSError as error:
+            raise HarnessError(f"the log of {node} cannot be read: {error}") from error
+        files = self._group.lose_disk(node)
+        return {"files": files, "bytes": stored.bytes_, "messages": stored.messages}
+
+    async def empty(self, node: str, store: Path) -> None:
+        """Empty a dead node's disk (idempotent)."""
+        await trio.lowlevel.checkpoint()
+        self._group.lose_disk(node)
+
+    async def launch(self, node: str, launch: Launch) -> None:
+        """Start a node in that way; see `Machines.launch`."""
+        group = self._group
+        if group.is_running(node):
+            group.stop(node)
+            if not await wait_until(lambda: not group.is_running(node), STOP_GRACE_S):
+                group.kill(node)
+        group.configure(node, launch)
+        group.start(node)
+
+
+# Processor time taken from simulated nodes: each runs for its share of each slice of time.
+#
+# Source: `harness.runtime.taking`, which does the same to processes.
+
+
+@dataclass(slots=True)
+class _Taken:
+    node: str
+    incarnation: int
+    resources: Resources
+    began: float
+    stops: int = 0
+    stopped_s: float = 0.0
+    wall_s: float | None = None
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
+class Slices:
+    """What was taken from the nodes of a simulated group.
+
+    Args:
+        group: the nodes.
+        is_held: whether a pause holds a node: that is not ended here.
+    """
+
+    def __init__(self, group: SimulatedGroup, is_held: Callable[[str], bool]) -> None:
+        self._group = group
+        self._is_held = is_held
+        self._taken: dict[str, _Taken] = {}
+        self._numbers = count()
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self) -> None:
+        """Be there for as long as the world runs."""
+        async with trio.open_nursery() as self._nursery:
+            await trio.sleep_forever()
+
+    def take(self, node: str, resources: Resources) -> str:
+        """Let a node run for its share of the time; "" if it does not run."""
+        assert self._nursery is not None, "the world does not run"
+        if not self._group.is_running(node):
+            return ""
+        incarnation = self._group.incarnation(node)
+        taken = _Taken(node, incarnation, resources, trio.current_time())
+        name = f"taken-{next(self._numbers)}"
+        self._taken[name] = taken
+        self._nursery.start_soon(self._slice, taken)
+        return name
+
+    def give_back(self, name: str) -> None:
+        """Let the node run all the time again (idempotent)."""
+        taken = self._taken.get(name)
+        if taken is not None and taken.wall_s is None:
+            taken.wall_s = trio.current_time() - taken.began
+            taken.scope.cancel()
+
+    def give_up(self) -> list[str]:
+        """Give everything back that was not; say what that was."""
+        left = [name for name, taken in self._taken.items() if taken.wall_s is None]
+        for name in left:
+            self.give_back(name)
+        return [f"resources of {self._taken[name].node} were not given back" for name in left]
+
+    def taken(self, name: str) -> Json:
+        """What that did so far; see `TakesResources.taken`."""
+        taken = self._taken.get(name)
+        if taken is None:
+            return {"node": None, "ended": None}
+        wall_s = trio.current_time() - taken.began if taken.wall_s is None else taken.wall_s
+        return {
+            "node": taken.node,
+            "ended": None,
+            "stops": taken.stops,
+            "stopped_ms": taken.stopped_s * 1e3,
+            "wall_ms": wall_s * 1e3,
+            "cpu_ms": None,
+        }
+
+    async def _slice(self, taken: _Taken) -> None:
+        slice_s, share = taken.resources.slice_ms / 1e3, taken.resources.cpu_share
+        with taken.scope:
+            while self._is_it(taken):
+                await self._nap(taken, slice_s * (1 - share))
+                await trio.sleep(slice_s * share)
+
+    async def _nap(self, taken: _Taken, seconds: float) -> None:
+        group, node = self._group, taken.node
+        if group.is_paused(node):  # by a pause, or by another slice
+            await trio.sleep(seconds)
+            return
+        began = trio.current_time()
+        group.pause(node)
+        try:
+            await trio.sleep(seconds)
+            if self._is_it(taken) and group.is_paused(node):
+                taken.stops += 1
+                taken.stopped_s += trio.current_time() - began
+        finally:
+            if self._is_it(taken) and group.is_paused(node) and not self._is_held(node):
+                group.resume(node)
+
+    def _is_it(self, taken: _Taken) -> bool:
+        is_same = self._group.incarnation(taken.node) == taken.incarnation
+        return is_same and self._group.is_running(taken.node)

@@ -20,7 +20,7 @@ from shaketable.harness.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, 
 from shaketable.harness.resources import Resources
 from shaketable.harness.runtime import ports, questions
 from shaketable.harness.runtime.damages import Damages
-from shaketable.harness.runtime.disks import Disks, Member, ProcessMachines
+from shaketable.harness.runtime.disks import STOP_GRACE_S, Disks, Member, ProcessMachines
 from shaketable.harness.runtime.leaving import Leaving
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.nodes import Exit, NodeProcess
@@ -32,7 +32,6 @@ from shaketable.harness.runtime.stored_logs import StoredLogs
 from shaketable.harness.runtime.taking import Taking
 from shaketable.harness.words import Damage, Link, LinkShape
 
-STOP_GRACE_S = 5.0
 EXITS_KEPT_MAX = 1_000
 DAMAGED = "bytes of its files had been changed by a fault"
 

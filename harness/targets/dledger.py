@@ -6,6 +6,9 @@ Queue keys are "<topic>/<queue id>". A value is stored as its decimal digits, wh
 
 from __future__ import annotations
 
+import re
+import struct
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -15,6 +18,7 @@ import trio
 
 from shaketable.harness.abilities import Vital
 from shaketable.harness.broken_rules import BROKE_RULE, FOUND_DAMAGE
+from shaketable.harness.groups import Polled
 from shaketable.harness.plugins import Address, Json, Launch, NodeLayout, NodeStatus, Promises
 from shaketable.harness.promises import (
     FAULTS_OF_CLOCKS,
@@ -24,24 +28,27 @@ from shaketable.harness.promises import (
 )
 from shaketable.harness.targets import dledger_ids as ids
 from shaketable.harness.targets import dledger_members as members
-from shaketable.harness.targets.dledger_client import BROKER_NAME, DLedgerClient, DLedgerGroupClient
-from shaketable.harness.targets.dledger_damage import synced_parts
-from shaketable.harness.targets.dledger_outcomes import definite_or_not
-from shaketable.harness.targets.group_operations import is_name_server
+from shaketable.harness.targets.dledger_outcomes import DamagedReadError, definite_or_not
+from shaketable.harness.targets.group_operations import GROUP as CONSUMER_GROUP
+from shaketable.harness.targets.group_operations import GroupOperations, is_name_server, value_of
 from shaketable.harness.targets.planted_bugs import PlantedBugs, client_parts_of
 from shaketable.harness.targets.programs import broker, name_server
 from shaketable.harness.targets.refusals import limits_of
 from shaketable.harness.targets.steering_files import SteeringFiles
 from shaketable.system.client import (
     BrokerGroupClient,
+    ClientParts,
     OutcomeUnknownError,
     RefusedError,
+    commit_offset,
+    committed_offset,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from shaketable.harness.simulation import SimulatedGroup, Simulator
+
 
 GROUP = "shaketable"
 QUORUM_NODES_MIN = 3
@@ -87,6 +94,182 @@ GROUP_PROMISES = frozenset(
     }
 )
 """What a consumer group never sees (docs/anomalies.md)."""
+
+
+# What a campaign's clients do with one DLedger group: the public client of the system, by keys.
+#
+# A key is "<topic>/<queue id>". A value is stored as its decimal digits. What is read is recorded
+# as it is, right or wrong: the history must show it.
+
+BROKER_NAME = "broker-0"
+NOBODYS_VALUE = -1
+"""What a read of something else than the message asked for is recorded as: no client appends
+it, so that the checkers see a read of what nobody wrote."""
+POLL_MAX = 32
+"""A broker brings no more messages at a time (pull_messages_max)."""
+_VALUE = re.compile(rb"-?[0-9]{1,18}")
+
+
+class DLedgerClient:
+    """The operations on a log, of registers, sets and counters on it, and on group offsets.
+
+    Implements `harness.clients.ConditionalClient`, `PollingClient` and `OffsetsClient`.
+    """
+
+    def __init__(
+        self,
+        addresses: Mapping[str, Address],
+        timeout_s: float,
+        rng: Random | None = None,
+        parts: ClientParts | None = None,
+    ) -> None:
+        hosts = {node: (at.host, at.port) for node, at in addresses.items()}
+        # Which member is tried first, and how long a retry waits, is no part of the draw.
+        group_client = (parts or ClientParts()).group_client
+        self._client = group_client(hosts, timeout_s=timeout_s, rng=rng or Random())
+
+    @property
+    def node(self) -> str | None:
+        """Who answered last."""
+        return self._client.answered_by
+
+    async def append(self, key: str, value: int) -> int:
+        """Send a message whose body is the value's digits."""
+        topic, queue_id = _queue(key)
+        async with definite_or_not():
+            return (await self._client.send(topic, queue_id, b"%d" % value)).queue_offset
+
+    async def append_at(self, key: str, value: int, offset: int) -> int:
+        """Send it on condition that it gets this offset; return the one that it got."""
+        topic, queue_id = _queue(key)
+        async with definite_or_not():
+            sent = await self._client.send_at(topic, queue_id, b"%d" % value, offset)
+            return sent.queue_offset
+
+    async def read(self, key: str, offset: int) -> int | None:
+        """Pull the message at `offset`."""
+        topic, queue_id = _queue(key)
+        try:
+            async with definite_or_not():
+                result = await self._client.pull(topic, queue_id, offset, count_max=1)
+        except DamagedReadError:
+            return NOBODYS_VALUE
+        if not result.messages:
+            return None
+        message = result.messages[0]
+        if message.queue_offset != offset or not _VALUE.fullmatch(message.body):
+            return NOBODYS_VALUE
+        return int(message.body)
+
+    async def poll(self, key: str, offset: int) -> Polled:
+        """Pull messages from `offset` on."""
+        topic, queue_id = _queue(key)
+        async with definite_or_not():
+            result = await self._client.pull(topic, queue_id, offset, count_max=POLL_MAX)
+        messages = [(each.queue_offset, value_of(each.body)) for each in result.messages]
+        is_outside = not messages and result.next_offset != offset
+        return Polled(messages, result.next_offset, is_outside)
+
+    async def end(self, key: str) -> int:
+        """Ask for the queue's max offset."""
+        topic, queue_id = _queue(key)
+        async with definite_or_not():
+            return await self._client.max_offset(topic, queue_id)
+
+    async def fetch(self, key: str) -> int | None:
+        """Ask the leader for the group's offset."""
+        topic, queue_id = _queue(key)
+        async with definite_or_not():
+            return await committed_offset(self._client, CONSUMER_GROUP, topic, queue_id)
+
+    async def commit(self, key: str, offset: int) -> None:
+        """Commit the group's offset at the leader."""
+        topic, queue_id = _queue(key)
+        async with definite_or_not():
+            await commit_offset(self._client, CONSUMER_GROUP, topic, queue_id, offset)
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        self._client.close()
+
+
+class DLedgerGroupClient(GroupOperations, DLedgerClient):
+    """All operations: those of the log by the members, those of groups by name servers."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Address],
+        addresses: Mapping[str, Address],
+        timeout_s: float,
+        rng: Random | None = None,
+        parts: ClientParts | None = None,
+        client_id: str | None = None,
+    ) -> None:
+        DLedgerClient.__init__(self, nodes, timeout_s, rng, parts)
+        GroupOperations.__init__(self, addresses, (BROKER_NAME,), timeout_s, parts, rng, client_id)
+
+    @property
+    def node(self) -> str | None:
+        """Who answered last, where that is known."""
+        return self.group_node or self._client.answered_by
+
+    async def aclose(self) -> None:
+        """Leave the group, and close connections."""
+        self._client.close()
+        await self.close_groups()
+
+
+def _queue(key: str) -> tuple[str, int]:
+    topic, _, queue_id = key.rpartition("/")
+    return topic, int(queue_id)
+
+
+# Which bytes of a member's log have reached its disk for certain: what damage it must notice.
+#
+# The file `syncedto` says so, in the newer of its two slots that is whole (docs/adr/0002); this
+# reader shares no code with the node.
+
+SLOT_BYTES: Final = 4096
+_MAGIC: Final = b"syncedto"
+_SLOT = struct.Struct(">8sQ?QqqqIqqqIqq")
+"""magic, sequence, is complete, file bytes, begin and end (index, term, position, CRC), cut, old
+log's end."""
+_CRC = struct.Struct(">I")
+
+
+def synced_parts(store: Path) -> Sequence[Vital]:
+    """Return the synced parts of the data files of the member whose store that is.
+
+    Raises:
+        OSError: the store cannot be read.
+    """
+    found: list[Vital] = []
+    for mark in sorted(store.glob("dledger-*/syncedto")):
+        file_bytes, begin, end = _newest(mark.read_bytes())
+        for path in sorted((mark.parent / "data").iterdir()):
+            if not path.name.isdecimal():
+                continue
+            first = int(path.name)
+            start, behind = max(begin, first), min(end, first + file_bytes)
+            if start < behind:
+                found.append(Vital(path, start - first, behind - first))
+    return found
+
+
+def _newest(data: bytes) -> tuple[int, int, int]:
+    """Return (file bytes, position of the begin, position of the end) that a mark says."""
+    slots = []
+    for at in (0, SLOT_BYTES):
+        slot = data[at : at + _SLOT.size]
+        crc = data[at + _SLOT.size : at + _SLOT.size + _CRC.size]
+        if len(slot) == _SLOT.size and crc == _CRC.pack(zlib.crc32(slot)):
+            fields = _SLOT.unpack(slot)
+            if fields[0] == _MAGIC:
+                slots.append(fields)
+    if not slots:
+        return 0, 0, 0
+    newest = max(slots, key=lambda fields: int(fields[1]))
+    return int(newest[3]), int(newest[6]), int(newest[10])
 
 
 class DLedgerTarget:

@@ -9,31 +9,35 @@ the checkers judge what the clients saw of it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from posixpath import relpath
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from shaketable.harness.broken_rules import Broken
 from shaketable.harness.plugins import Address, Json, Launch, NodeLayout, Target, TargetClient
-from shaketable.harness.simulated_nodes import SteersSimulated
+from shaketable.harness.simulated_nodes import SimulatedHarm, SimulatedReading, SteersSimulated
 from shaketable.harness.simulation import Ended
-from shaketable.harness.targets.dledger_links import ShapedLinks
-from shaketable.harness.targets.dledger_machines import Machines
 from shaketable.harness.targets.programs import name_server
-from shaketable.harness.targets.simulated_logs import SimulatedLogs
 from shaketable.harness.words import Link, LinkShape
 from shaketable.system.sim.client_invariants import check_foreseen, check_in_time, check_left
 from shaketable.system.sim.disk import PowerLoss
-from shaketable.system.sim.faults import Cut
+from shaketable.system.sim.faults import Cut, LinkFault, LossyLink, NarrowLink, Reorder, SlowLink
+from shaketable.system.sim.ordered_harms import OrderedHarm, OrderedHarms
 from shaketable.system.sim.planted_bugs import HEALTHY, Mutant, planted_bug
 from shaketable.system.sim.promises import promise_of
 from shaketable.system.sim.schedule import Schedule, Settings
+from shaketable.system.sim.trio_world.heap_clock import HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
 from shaketable.system.sim.trio_world.node_ends import exit_status, reason
 from shaketable.system.sim.trio_world.process import CURRENT, Process
 from shaketable.system.sim.trio_world.programs import SimulatedNameServer, node_config
+from shaketable.system.sim.trio_world.sim_socket import SimSocket
+from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
+from shaketable.system.sim.trio_world.tcp_pipe import Pipe
 from shaketable.system.sim.trio_world.world import TrioWorld, address_of
 from shaketable.system.sim.violation import Violated
 
@@ -385,3 +389,241 @@ def _layouts(
 def _number(seed: Any) -> int:
     """Turn a campaign's seed into a world's."""
     return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "big") >> 2
+
+
+# Links among simulated nodes that are worse than they should be, over what `system.sim` has.
+#
+# Connections are simulated, not their packets: a lost or damaged segment is late by its
+# retransmission, and an overtaken one holds up all behind it, as TCP does. What comes twice TCP
+# throws away: there is nothing to be shown.
+
+OVERTAKEN_MS = 20.0
+"""An overtaken segment is late by up to this."""
+LATE_MIN_MS = 1.0
+
+
+class ShapedLinks:
+    """One shape in force; implements `harness.simulated_links.SimulatedShape`."""
+
+    def __init__(
+        self, network: TcpNetwork, clock: HeapClock, links: Sequence[Link], shape: LinkShape
+    ) -> None:
+        self._network = network
+        self._clock = clock
+        self._links = tuple(links)
+        self._shape = shape
+        self._faults = _faults(self._links, shape)
+        self._dice = Random(f"{shape.seed}/resets")
+        self._has_ended = False
+        self._bytes = self._chunks = self._delayed = self._lost = self._overtaken = 0
+        self._late_ms = 0.0
+        self._resets = 0
+        self._void: list[Pipe] = []
+        self._untold: list[SimSocket] = []
+        self._unread = 0
+        for link in (network.link(a, b) for a, b in self._links):
+            link.notes.append(self._note)
+            for fault in self._faults:
+                link.begin(fault)
+        if shape.half_open:
+            self._open_half()
+        if shape.reset_every_ms:
+            self._reset_all()
+
+    def end(self) -> None:
+        """Take it away; those who were not told of their connection's end find it out now."""
+        self._unread = self._unread_bytes()
+        self._has_ended = True
+        for link in (self._network.link(a, b) for a, b in self._links):
+            link.notes.remove(self._note)
+            for fault in self._faults:
+                link.end(fault)
+        for near in self._untold:
+            near.reset()
+
+    def did(self) -> Json:
+        """What it did so far."""
+        mean_ms = self._late_ms / self._delayed if self._delayed else 0.0
+        return {
+            "bytes": self._bytes,
+            "chunks": self._chunks,
+            "delayed": self._delayed,
+            "delay_ms_mean": round(mean_ms, 3),
+            "dropped": self._lost if self._shape.loss else 0,
+            "corrupted": self._lost if self._shape.corrupt and not self._shape.loss else 0,
+            "reordered": self._overtaken if self._shape.reorder else 0,
+            "resets": self._resets,
+            "half_open": len(self._void),
+            "unread": self._unread if self._has_ended else self._unread_bytes(),
+        }
+
+    def _note(self, size: int, late_ms: float, losses: int, is_overtaken: bool) -> None:
+        self._bytes += size
+        self._chunks += 1
+        self._lost += losses
+        self._overtaken += is_overtaken
+        if late_ms >= LATE_MIN_MS:
+            self._delayed += 1
+            self._late_ms += late_ms
+
+    def _open_half(self) -> None:
+        """Reset the far side of each connection; what the near side says goes into nothing."""
+        for a, b in self._links:
+            for near, far in self._network.connections(a, b):
+                assert near.outgoing is not None, "the connection is whole"
+                near.outgoing.swallowed = 0
+                self._void.append(near.outgoing)
+                self._untold.append(near)
+                far.reset()
+
+    def _unread_bytes(self) -> int:
+        return sum(pipe.swallowed or 0 for pipe in self._void)
+
+    def _reset_all(self) -> None:
+        """Reset the connections of these links, and again after a while."""
+        if self._has_ended:
+            return
+        for a, b in self._links:
+            for near, far in self._network.connections(a, b):
+                near.reset()
+                far.reset()
+                self._resets += 1
+        self._clock.after(
+            self._shape.reset_every_ms * self._dice.uniform(0.5, 1.5), self._reset_all
+        )
+
+
+def _faults(links: tuple[Link, ...], shape: LinkShape) -> list[LinkFault]:
+    """Say a shape in the words of the simulation."""
+    found: list[LinkFault] = []
+    least_ms = max(0.0, shape.delay_ms - shape.jitter_ms)
+    if least_ms:
+        found.append(SlowLink(start_ms=0, duration_ms=0, links=links, delay_ms=least_ms))
+    if shape.jitter_ms or shape.reorder:
+        late_ms = 2 * shape.jitter_ms if shape.jitter_ms else OVERTAKEN_MS
+        share = 1.0 if shape.jitter_ms else shape.reorder
+        found.append(
+            Reorder(start_ms=0, duration_ms=0, links=links, probability=share, delay_ms=late_ms)
+        )
+    lost = max(shape.loss, shape.corrupt)
+    if lost:
+        found.append(LossyLink(start_ms=0, duration_ms=0, links=links, probability=lost))
+    if shape.rate_bytes_s:
+        found.append(
+            NarrowLink(start_ms=0, duration_ms=0, links=links, bytes_per_s=shape.rate_bytes_s)
+        )
+    return found
+
+
+# The clocks and disks of simulated members (`harness.simulated_nodes.SteersSimulated`).
+
+
+class Machines:
+    """The machines of a world's members."""
+
+    def __init__(self, world: TrioWorld) -> None:
+        self._world = world
+        self._harms: dict[str, OrderedHarms] = {}
+        self._known: dict[str, list[tuple[SimulatedHarm, OrderedHarm]]] = {}
+
+    def set_rate(self, node: str, rate: float) -> None:
+        """Let a node's clocks run at a rate, from now on."""
+        self._host(node).run_clock_at(rate)
+
+    def advance(self, node: str, ahead_ms: float) -> None:
+        """Let a node's monotonic clock jump ahead."""
+        self._host(node).clock.advance(ahead_ms)
+
+    def set_wall_error(self, node: str, error_ms: float) -> None:
+        """Let a node's wall clock be ahead by that much now."""
+        clock = self._host(node).clock
+        clock.offset_ms = round(error_ms - clock.ahead_ms)
+
+    def reading(self, node: str) -> SimulatedReading:
+        """Read a node's clocks."""
+        clock = self._host(node).clock
+        return SimulatedReading(self._world.clock.now_ms, clock.ahead_ms, clock.wall_error_ms)
+
+    def follow_harms(self, node: str, harms: Sequence[SimulatedHarm]) -> None:
+        """These harms of a node's disk are in force from now on; who went keeps its counts."""
+        self.count(node)
+        before = {id(harm): order for harm, order in self._known.get(node, [])}
+        known = [
+            (harm, before.get(id(harm)) or OrderedHarm(harm.op, harm.error, harm.nth, harm.times))
+            for harm in harms
+        ]
+        self._known[node] = known
+        self._of(node).follow([order for _, order in known])
+
+    def count(self, node: str) -> None:
+        """Write down in the harms what they did so far."""
+        for harm, order in self._known.get(node, []):
+            harm.calls, harm.errors = order.calls, order.errors
+
+    def set_lateness(self, node: str, late_ms: float) -> None:
+        """Let each piece of a node's disk work take that much longer."""
+        self._host(node).late_ms = late_ms
+
+    def stall(self, node: str, until_ms: float) -> None:
+        """Let no disk work of a node end before that time of the world."""
+        self._host(node).stalled_until_ms = until_ms
+
+    def effects(self, node: str) -> Mapping[str, int]:
+        """What a node's disk was called for so far."""
+        self.count(node)
+        return {**self._of(node).calls, "work": self._host(node).works}
+
+    def lost_bytes(self) -> int:
+        """How many unsynced bytes crashes took so far, of all nodes."""
+        return self._world.counts.lost_bytes
+
+    def _of(self, node: str) -> OrderedHarms:
+        if node not in self._harms:
+            self._harms[node] = OrderedHarms(self._host(node).disk.platter)
+        return self._harms[node]
+
+    def _host(self, node: str) -> Host:
+        return self._world.members[node]
+
+
+# What the nodes of a simulated group write to their logs, kept to be saved beside their files.
+#
+# The lines have the form of those of real nodes, stamped by the world's clock, which begins with
+# the year 1970; what was done to a node stands between them as marks, as in the world of
+# processes.
+
+LINES_MAX: Final = 20_000
+"""Lines of one node that are kept, the last ones; the first line says how many went."""
+MARK: Final = "--- shaketable:"
+"""Begins a line that is not the node's own, as in `harness.runtime.nodes`."""
+_BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class SimulatedLogs:
+    """The logs of a group's nodes."""
+
+    def __init__(self, nodes: Iterable[str], now_ms: Callable[[], float]) -> None:
+        self._lines: dict[str, deque[str]] = {node: deque(maxlen=LINES_MAX) for node in nodes}
+        self._written = dict.fromkeys(self._lines, 0)
+        self._now_ms = now_ms
+
+    def said(self, at_ms: float, node: str, level: str, text: str) -> None:
+        """Keep what a node said; what is said elsewhere in the world is nobody's log."""
+        stamp = (_BEGIN + timedelta(milliseconds=at_ms)).replace(tzinfo=None)
+        self._add(node, f"{stamp.isoformat(timespec='milliseconds')} level={level} {text}")
+
+    def mark(self, node: str, what: str) -> None:
+        """Note what was done to a node."""
+        self._add(node, f"{MARK} {node} {what} at {self._now_ms() / 1e3:.3f} s")
+
+    def text(self, node: str) -> str:
+        """Return a node's log, which ends with a line's end."""
+        lines = list(self._lines[node])
+        if gone := self._written[node] - len(lines):
+            lines.insert(0, f"{MARK} {node} {gone} lines before these were not kept")
+        return "".join(f"{line}\n" for line in lines)
+
+    def _add(self, node: str, line: str) -> None:
+        if node in self._lines:
+            self._lines[node].append(line)
+            self._written[node] += 1

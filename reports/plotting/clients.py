@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool, Range1d
 
-from shaketable.reports.plotting.consumer_lag import consumer_lag
-from shaketable.reports.plotting.error_kinds import error_kinds
+from shaketable.harness.history.schema import APPENDING
 from shaketable.reports.plotting.frame import (
     INK,
     OUTCOME_COLOURS,
@@ -23,7 +26,13 @@ from shaketable.reports.plotting.frame import (
     lines,
     new_figure,
 )
-from shaketable.reports.plotting.series import Latency, latency, slowest_and_sample, throughput
+from shaketable.reports.plotting.series import (
+    Latency,
+    bucket_ns,
+    latency,
+    slowest_and_sample,
+    throughput,
+)
 
 LEGEND_ROW: Final = 19
 """Height of a legend's row."""
@@ -151,3 +160,191 @@ def _dots(plot: Figure, operations: pa.Table, outcome: str) -> tuple[Any, int]:
     ]  # fmt: skip
     plot.add_tools(HoverTool(renderers=[dots], tooltips=tips))
     return dots, len(chosen.rows)
+
+
+# How far consumers were behind producers over time, queue by queue: a pure function of operations.
+#
+# By offsets, which only rise: the acknowledged end of a queue at a moment, less how far
+# somebody had been given messages, or had committed, by then. What comes again makes no
+# lag smaller.
+
+QUEUES_MAX: Final = 6
+"""Queues that are shown by themselves: those with the largest lag. The sum is over all."""
+GROUP_MARK: Final = "@"
+"""Commits of a group bear the key "queue@group"."""
+_LAST_PAIR: Final = r"\[(?P<offset>\d+),\s*[^\[\]]*\]\s*\]\s*\}\s*$"
+"""In `extra` {"output": [[offset, value], ...]}: the offset of the last message."""
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerLag:
+    """Messages that wait, at the end of each slice of time.
+
+    `undelivered`: those acknowledged to producers and given to no consumer yet, by queue, the
+    largest first; `undelivered_all` and `uncommitted_all` are sums over all queues. The last is
+    None where no group committed anything.
+    """
+
+    ends_s: Floats
+    undelivered: tuple[tuple[str, Floats], ...]
+    undelivered_all: Floats
+    uncommitted_all: Floats | None
+    queues: int
+
+    @property
+    def most(self) -> int:
+        """The most messages that waited at once, at the end of a slice."""
+        return int(self.undelivered_all.max()) if len(self.undelivered_all) else 0
+
+
+def consumer_lag(operations: pa.Table, duration_ns: int) -> ConsumerLag | None:
+    """Measure the lag at the end of each slice of [0, duration]; None if nobody polled."""
+    ok = operations.filter(
+        pc.and_(pc.equal(operations["outcome"], "ok"), pc.is_valid(operations["return_ns"]))
+    )
+    polls = ok.filter(pc.equal(ok["f"], "poll"))
+    sends = ok.filter(pc.is_in(ok["f"], value_set=pa.array(APPENDING)))
+    if not polls.num_rows or not sends.num_rows:
+        return None
+    width_ns = bucket_ns(duration_ns)
+    ends_ns = np.arange(1, max(1, -(-duration_ns // width_ns)) + 1, dtype=np.int64) * width_ns
+    acknowledged = _ends(sends, sends["offset"], 1, ends_ns)
+    delivered = _ends(polls, _last_offsets(polls), 1, ends_ns)
+    commits = ok.filter(pc.equal(ok["f"], "commit"))
+    committed = _ends(commits, commits["input"], 0, ends_ns)
+    nothing = np.zeros(len(ends_ns))
+    waiting = {
+        queue: np.maximum(0, end - delivered.get(queue, nothing))
+        for queue, end in acknowledged.items()
+    }
+    largest = sorted(waiting, key=lambda queue: (-float(waiting[queue].max()), queue))[:QUEUES_MAX]
+    uncommitted = None
+    if committed:
+        uncommitted = sum(
+            (
+                np.maximum(0, end - committed.get(queue, nothing))
+                for queue, end in acknowledged.items()
+            ),
+            nothing,
+        )
+    return ConsumerLag(
+        ends_s=ends_ns / 1e9,
+        undelivered=tuple((queue, waiting[queue]) for queue in largest),
+        undelivered_all=sum(waiting.values(), nothing),
+        uncommitted_all=uncommitted,
+        queues=len(waiting),
+    )
+
+
+def _last_offsets(polls: pa.Table) -> Any:
+    """Return the offset of the last message of each poll; null where there was none."""
+    told = pc.struct_field(pc.extract_regex(polls["extra"], pattern=_LAST_PAIR), "offset")
+    lists = pc.cast(pc.if_else(pc.less(pc.utf8_length(told), 19), told, None), pa.int64())
+    one = pc.if_else(pc.is_valid(polls["output"]), polls["offset"], None)
+    return pc.coalesce(lists, one)
+
+
+def _ends(rows: pa.Table, offsets: Any, past: int, ends_ns: Ints) -> dict[str, Floats]:
+    """Return for each queue the largest offset (plus `past`) known by each of these moments."""
+    table = pa.table(
+        {"key": rows["key"], "offset": pc.cast(offsets, pa.int64()), "time": rows["return_ns"]}
+    )
+    table = table.filter(pc.and_(pc.is_valid(table["offset"]), pc.is_valid(table["key"])))
+    found: dict[str, Floats] = {}
+    codes = table["key"].combine_chunks().dictionary_encode()
+    if isinstance(codes, pa.ChunkedArray):
+        codes = codes.combine_chunks()
+    if not len(codes):
+        return found
+    number, names = codes.indices.to_numpy(), codes.dictionary.to_pylist()
+    order = np.lexsort((table["time"].to_numpy(), number))
+    number = number[order]
+    times = table["time"].to_numpy()[order]
+    reached = table["offset"].to_numpy()[order] + past
+    edges = np.searchsorted(number, np.arange(len(names) + 1))
+    for place, name in enumerate(names):
+        inside = slice(int(edges[place]), int(edges[place + 1]))
+        highest = np.concatenate(([0], np.maximum.accumulate(reached[inside])))
+        by_then = highest[np.searchsorted(times[inside], ends_ns, side="right")].astype(np.float64)
+        queue = name.partition(GROUP_MARK)[0]
+        found[queue] = np.maximum(by_then, found[queue]) if queue in found else by_then
+    return found
+
+
+# Errors over time by kind: texts that differ in numbers and nodes alone are one kind. Pure.
+
+KINDS_MAX: Final = 5
+"""Kinds that are shown by themselves, the commonest; the others are one more."""
+TEXTS_MAX: Final = 5_000
+"""Different texts that are told apart by kind; the rarer ones are of the kind `OTHERS`."""
+KIND_CHARACTERS_MAX: Final = 70
+OTHERS: Final = "others"
+_NODE: Final = re.compile(r"\bn\d+\b")
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorKinds:
+    """Errors a second of each kind, by slices of `width_s`; `kinds` are (name, total, rates)."""
+
+    width_s: float
+    starts_s: Floats
+    kinds: tuple[tuple[str, int, Floats], ...]
+
+
+def error_kinds(operations: pa.Table, duration_ns: int) -> ErrorKinds | None:
+    """Count errors by kind over [0, duration]; None if there was none.
+
+    An operation counts when it returned or, where its outcome stayed unknown, when it was called.
+    """
+    failed = operations.filter(pc.is_valid(operations["error"]))
+    if not failed.num_rows:
+        return None
+    width_ns = bucket_ns(duration_ns)
+    slices = max(1, -(-duration_ns // width_ns))
+    times = pc.coalesce(failed["return_ns"], failed["call_ns"]).to_numpy()
+    places = np.clip(times // width_ns, 0, slices - 1)
+    codes = failed["error"].combine_chunks().dictionary_encode()
+    if isinstance(codes, pa.ChunkedArray):
+        codes = codes.combine_chunks()
+    texts = codes.dictionary.to_pylist()
+    numbers = codes.indices.to_numpy()
+    counts = np.bincount(numbers, minlength=len(texts))
+    kind_of = _kinds(texts, counts)
+    totals: Counter[str] = Counter()
+    for kind, count in zip(kind_of, counts, strict=True):
+        totals[kind] += int(count)
+    rest = totals.pop(OTHERS, 0)
+    shown = [kind for kind, _ in totals.most_common(KINDS_MAX)]
+    is_whole = not rest and len(totals) <= KINDS_MAX
+    names = shown if is_whole else [*shown, OTHERS]
+    row = {kind: place for place, kind in enumerate(names)}
+    rows = np.array([row.get(kind, len(names) - 1) for kind in kind_of], dtype=np.int64)
+    counted = np.zeros((len(names), slices))
+    np.add.at(counted, (rows[numbers], places), 1)
+    return ErrorKinds(
+        width_ns / 1e9,
+        np.arange(slices, dtype=np.float64) * (width_ns / 1e9),
+        tuple(
+            (name, int(counted[place].sum()), counted[place] / (width_ns / 1e9))
+            for place, name in enumerate(names)
+        ),
+    )
+
+
+def _kinds(texts: list[str], counts: npt.NDArray[np.int64]) -> list[str]:
+    """Return each text's kind."""
+    common = set(np.argsort(-counts, kind="stable")[:TEXTS_MAX].tolist())
+    return [kind_of(text) if place in common else OTHERS for place, text in enumerate(texts)]
+
+
+def kind_of(text: str) -> str:
+    """Return the kind of an error: its text without nodes and numbers, cut to what can be read."""
+    first = text.strip().partition("\n")[0]
+    kind = _NUMBER.sub("N", _NODE.sub("a node", first))
+    if len(kind) > KIND_CHARACTERS_MAX:
+        kind = kind[: KIND_CHARACTERS_MAX - 1] + "…"
+    return kind or OTHERS

@@ -5,15 +5,31 @@ What each is made of stands in `reports.plotting`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 from bokeh.core.json_encoder import serialize_json
 from bokeh.embed import json_item
+from bokeh.models import ColumnDataSource, HoverTool
 from bokeh.resources import Resources
 
 from shaketable.reports.model import RunView
-from shaketable.reports.plotting import clients, lanes, nodes
-from shaketable.reports.plotting.frame import Drawn, Stage, end_s, fault_colours, stage_of
+from shaketable.reports.plotting import clients, lanes
+from shaketable.reports.plotting.frame import (
+    Drawn,
+    Figure,
+    Stage,
+    end_s,
+    fault_colours,
+    legend,
+    look,
+    new_figure,
+    stage_of,
+    whole_numbers,
+)
+from shaketable.reports.plotting.node_samples import Floats, NodeSeries
 from shaketable.reports.run_page.packed_operations import inside_script
 
 __all__ = ["Plot", "Plots", "draw", "fault_colours"]
@@ -63,8 +79,94 @@ def _figures(stage: Stage) -> list[Drawn]:
         found += [clients.draw_errors(stage), clients.draw_consumer_lag(stage)]
     if view.sampled.nodes:
         found += [
-            nodes.draw_committed(stage),
-            nodes.draw_lag(stage),
-            nodes.draw_clocks(stage),
+            draw_committed(stage),
+            draw_lag(stage),
+            draw_clocks(stage),
         ]
     return [one for one in found if one is not None]
+
+
+# What nodes said of themselves over time: how far their logs were, and how wrong their clocks.
+
+
+def draw_committed(stage: Stage) -> Drawn:
+    """Draw each node's committed index."""
+    view = stage.view
+    plot = new_figure(stage, 170)
+    whole_numbers(plot)
+    legend(plot, _node_lines(plot, view.sampled.nodes, lambda one: one.committed, ""))
+    known = [(one.node, _last(one.committed)) for one in view.sampled.nodes]
+    says = "Last seen: " + ", ".join(f"{node} {value:,.0f}" for node, value in known) + "."
+    return Drawn("plot-committed", "Committed index of each node", says, plot)
+
+
+def draw_lag(stage: Stage) -> Drawn:
+    """Draw how many entries each node was behind the furthest one."""
+    view = stage.view
+    plot = new_figure(stage, 170)
+    plot.y_range.start = 0
+    whole_numbers(plot)
+    legend(plot, _node_lines(plot, view.sampled.nodes, lambda one: one.lag, " entries"))
+    most = [(one.node, _most(one.lag)) for one in view.sampled.nodes]
+    says = "At most: " + ", ".join(f"{node} {value:,.0f}" for node, value in most) + "."
+    title = "Lag: committed entries that each node did not have committed yet"
+    return Drawn("plot-lag", title, says, plot)
+
+
+def draw_clocks(stage: Stage) -> Drawn | None:
+    """Draw how far each node's clocks were ahead of the harness'; None if no node tells."""
+    view = stage.view
+    nodes = [one for one in view.sampled.nodes if one.tells_clocks]
+    if not nodes:
+        return None
+    plot = new_figure(stage, 190)
+    items = _node_lines(plot, nodes, lambda one: one.wall_ms, " ms", "wall")
+    items += _node_lines(plot, nodes, lambda one: one.monotonic_ms, " ms", "monotonic", thin=True)
+    legend(plot, items)
+    most = [
+        (one.node, _most(np.abs(one.wall_ms)), _most(np.abs(one.monotonic_ms))) for one in nodes
+    ]
+    told = ", ".join(f"{node} {wall:,.1f} and {mono:,.1f}" for node, wall, mono in most)
+    says = f"Farthest off in ms, wall and monotonic clock: {told}."
+    title = "Clock offsets: ms ahead of the harness' clocks"
+    return Drawn("plot-clocks", title, says, plot)
+
+
+def _node_lines(
+    plot: Figure,
+    nodes: Sequence[NodeSeries],
+    values: Callable[[NodeSeries], Floats],
+    unit: str,
+    clock: str = "",
+    *,
+    thin: bool = False,
+) -> list[tuple[str, list[Any]]]:
+    """Draw a line a node; thin ones stand beside others of the same nodes."""
+    items = []
+    for number, one in enumerate(nodes):
+        colour, dash = look(number)
+        name = f"{one.node} {clock}".strip()
+        source = ColumnDataSource(
+            {
+                "x": one.times_s.astype(np.float32),
+                "y": values(one),
+                "name": [name] * len(one.times_s),
+            }
+        )
+        line = plot.line(
+            x="x", y="y", source=source, line_color=colour, line_dash=dash,
+            line_width=0.9 if thin else 1.8, line_alpha=0.8 if thin else 1.0,
+        )  # fmt: skip
+        tips = [("", "@name"), ("at", "@x{0.0} s"), ("", f"@y{{0,0.[0]}}{unit}")]
+        plot.add_tools(HoverTool(renderers=[line], tooltips=tips))
+        items.append((name, [line]))
+    return items
+
+
+def _most(values: Floats) -> float:
+    return 0.0 if np.isnan(values).all() else float(np.nanmax(values))
+
+
+def _last(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known[-1]) if len(known) else 0.0

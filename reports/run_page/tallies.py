@@ -106,3 +106,19 @@ def existing_files(folder: Path) -> tuple[tuple[str, str], ...]:
     logs = sorted(folder.glob("nodes/*/node.log"))
     files += [(log.relative_to(folder).as_posix(), f"log of {log.parent.name}") for log in logs]
     return tuple(files)
+
+
+# How many faults of each family were done, and how many of them bit: from results.json.
+
+NOT_KNOWN = "other"
+
+
+def families(results: Mapping[str, Any]) -> tuple[tuple[str, int, int], ...]:
+    """Return (family, how many bit, how many were done), by family; nothing of older results."""
+    bit: Counter[str] = Counter()
+    done: Counter[str] = Counter()
+    for of_fault in mapping(mapping(results.get("faults")).get("by_name")).values():
+        family = str(of_fault["family"]) if "family" in mapping(of_fault) else NOT_KNOWN
+        bit[family] += int(mapping(of_fault).get("bit") or 0)
+        done[family] += int(mapping(of_fault).get("done") or 0)
+    return tuple((family, bit[family], done[family]) for family in sorted(done))

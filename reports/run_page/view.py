@@ -30,11 +30,10 @@ from shaketable.reports.plotting import timeline
 from shaketable.reports.plotting.node_samples import Sampled, read_samples
 from shaketable.reports.run_page import tallies
 from shaketable.reports.run_page.chosen_operations import named_operations
-from shaketable.reports.run_page.families import families
 from shaketable.reports.run_page.folder import RunFiles, read_run
 from shaketable.reports.run_page.losses import NOT_JUDGED, Losses, losses
-from shaketable.reports.run_page.promise_table import promise_rows
-from shaketable.reports.run_page.promised import promised
+from shaketable.reports.run_page.promise_table import promise_rows, promised
+from shaketable.reports.run_page.tallies import families
 from shaketable.reports.run_page.violations import Surroundings, group_findings, kind_totals
 from shaketable.reports.violation_page.choosing import with_pages
 

@@ -1,6 +1,6 @@
 """What a violation's page shows, and nothing else: pure data.
 
-Built by `reports.violation_page.building`, read by `reports.violation_page.rendering`. Times are
+Built by `reports.violation_page.building`, read by `reports.violation_page.writing`. Times are
 ns since the run's start.
 """
 

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from functools import cache
 from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment
+from markupsafe import Markup
 
 from shaketable.harness.errors import HarnessError
 from shaketable.harness.history.run_folder import write_atomically
+from shaketable.reports import templating
+from shaketable.reports.check_page.failing_picture import NAMES, role_of
+from shaketable.reports.check_page.page import BLOCKED_MAX, EVIDENCE_MAX, TEXT_MAX
 from shaketable.reports.model import RunView
+from shaketable.reports.plotting.plots import fault_colours
+from shaketable.reports.run_page.html import moment, or_nothing, span
+from shaketable.reports.run_page.view import number_text
+from shaketable.reports.spacetime import describe
 from shaketable.reports.violation_page import page_index
 from shaketable.reports.violation_page.building import build_pages
 from shaketable.reports.violation_page.choosing import FOLDER, NAME
-from shaketable.reports.violation_page.rendering import render_violation
+from shaketable.reports.violation_page.kept_entries import LEFT, STATES
+from shaketable.reports.violation_page.model import Entry, ViolationPage
 
 
 def write_pages(folder: Path, view: RunView) -> list[Path]:
@@ -39,3 +54,75 @@ def write_pages(folder: Path, view: RunView) -> list[Path]:
         written.append(folder / page.name)
     write_atomically(here / page_index.FILE, page_index.told(pages))
     return written
+
+
+# A violation's page -> ONE self-contained HTML file: nothing in it is fetched from anywhere.
+#
+# What the page may do is said in its policy: its own styles, its own one script by its hash, and
+# nothing else.
+
+TEMPLATES: Final = Path(__file__).parents[1] / "templates"
+SCRIPT: Final = "report.js"
+CRC_NONE: Final = "-"
+
+
+def render_violation(page: ViolationPage, view: RunView) -> str:
+    """Render one page of a run."""
+    script = _script()
+    return (
+        _environment()
+        .get_template("violation.html.j2")
+        .render(
+            page=page,
+            view=view,
+            violation=page.violation,
+            colours=fault_colours([row.window.name for row in view.faults]),
+            script=Markup(script),  # noqa: S704 - our own file
+            script_hash=_hash(script),
+            states=STATES,
+            left=LEFT,
+            role_of=role_of,
+            names=NAMES,
+            cut=_cut,
+            cut_state=_cut,
+            blocked_max=BLOCKED_MAX,
+            evidence_max=EVIDENCE_MAX,
+        )
+    )
+
+
+def crc_text(crc: int | None) -> str:
+    """Print a CRC-32 as eight hex digits."""
+    return CRC_NONE if crc is None else f"{crc & 0xFFFFFFFF:08x}"
+
+
+def entry_text(entry: Entry) -> str:
+    """Say what an entry holds."""
+    if entry.key is None:
+        return "an entry of the group's own"
+    value = "no value" if entry.value is None else f"{entry.value}"
+    return f"{entry.key} @{'?' if entry.offset is None else entry.offset}: {value}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = templating.environment(TEMPLATES)
+    environment.filters.update(
+        number=number_text, moment=moment, span=span, or_nothing=or_nothing,
+        crc=crc_text, entry=entry_text, describe=describe,
+    )  # fmt: skip
+    return environment
+
+
+@cache
+def _script() -> str:
+    return "\n" + (TEMPLATES / SCRIPT).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    """Return what a policy knows a script by: it is allowed to run if not a byte is another."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"

@@ -7,16 +7,22 @@ made here, so that what is simulated is what runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.broker_state import BrokerState
+from shaketable.system.broker.broker_tables import BrokerTables
+from shaketable.system.broker.event_log import body_bytes_max
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.log_format import Dispatch
 from shaketable.system.broker.native import native_dispatches, upgraded_snapshot
+from shaketable.system.broker.taken_over import bodies_of
 from shaketable.system.mutants import Mutant
+from shaketable.system.native.config_files import DELAYS, OFFSETS, TOPICS
 from shaketable.system.node.broker_start import BrokerStart, Readers, build_broker
 from shaketable.system.node.conf_values import ConfigError
 from shaketable.system.node.config import NodeConfig
+from shaketable.system.node.config_files import ConfigFiles
 from shaketable.system.node.data_files import DataFiles
 from shaketable.system.node.flusher import Flusher
 from shaketable.system.node.limits_of import checkpoint_files, limits_of
@@ -25,12 +31,11 @@ from shaketable.system.node.members import Members
 from shaketable.system.node.native_assembly import assemble_native
 from shaketable.system.node.node import Node
 from shaketable.system.node.node_parts import NodeParts, Replication, WriteHooks
-from shaketable.system.node.overheard import Overheard
 from shaketable.system.node.planting import planted
 from shaketable.system.node.reception import Reception
 from shaketable.system.node.recorder import CannotRecord, Recorder
-from shaketable.system.node.taking_over import to_take_over
 from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Message
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.log_writer import LogWriter
@@ -198,3 +203,81 @@ def _start(
         mutant=config.mutant,
         to_take_over=to_take_over(config, machine, limits),
     )
+
+
+# A group's connections, with somebody told of each message before it goes.
+
+
+class Overheard:
+    """Implements `system.node.node_parts.Replication` over another one."""
+
+    def __init__(self, replication: Replication, on_message: Callable[[Message], None]) -> None:
+        self._replication = replication
+        self._on_message = on_message
+
+    @property
+    def broker_id(self) -> int | None:
+        """By which id name servers should know the broker now; None: by none."""
+        return self._replication.broker_id
+
+    async def open(self) -> None:
+        """Listen. Raises PortInUseError."""
+        await self._replication.open()
+
+    async def run(self) -> None:
+        """Serve and keep connections until cancelled."""
+        await self._replication.run()
+
+    async def stop(self) -> None:
+        """Leave the disk in order, behind a `run` that was cancelled."""
+        await self._replication.stop()
+
+    def send(self, peer: str, message: Message) -> None:
+        """Tell of the message, and send it."""
+        self._on_message(message)
+        self._replication.send(peer, message)
+
+    def follow(self, membership: Membership) -> None:
+        """These are the members from now on."""
+        self._replication.follow(membership)
+
+    def learn(self, ext: Mapping[str, str]) -> bool:
+        """A name server has answered a registration; False where more has to be known soon."""
+        return self._replication.learn(ext)
+
+    def notice(self) -> None:
+        """Effects were carried out: look whether there is more to send."""
+        self._replication.notice()
+
+
+# Finds what a broker from before the group kept in config/, for the group to take over.
+#
+# Source: RocketMQ's deploy guide for DLedger: config/ is copied with the old commit log; DLEDGER.md
+# D.5. What the files of groups (subscriptionGroup.json) say, this broker does not keep.
+
+
+def to_take_over(config: NodeConfig, machine: Machine, limits: BrokerConfig) -> tuple[bytes, ...]:
+    """Return the bodies of the entries that say what stands in `storePathRootDir`/config.
+
+    None without such files, and for a member that joins a group: what it brought along would
+    not be the group's. Raises StoreError for files that cannot be read.
+    """
+    folder = f"{config.store_root}/config"
+    paths = [f"{folder}/{name}.json{end}" for name in (TOPICS, OFFSETS, DELAYS) for end in _ENDS]
+    if config.is_joining or not any(map(machine.disk.exists, paths)):
+        return ()
+    tables = BrokerTables(limits, BrokerState())
+    ConfigFiles(folder, machine, tables).load()
+    state = tables.state({})
+    bodies = bodies_of(state, body_bytes_max(limits))
+    offsets = sum(map(len, state.group_offsets.values()))
+    log.info(
+        "event=config_to_take_over folder=%s topics=%d offsets=%d",
+        folder,
+        len(state.topics),
+        offsets,
+    )
+    return bodies
+
+
+_ENDS = ("", ".bak")

@@ -24,29 +24,34 @@ from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (
     LeadershipTransfer,
     Message,
+    PushResponse,
     Role,
     RoleChange,
+    SaveState,
     Snapshot,
     VoteResponse,
+    Write,
 )
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import SendRequest
 from shaketable.system.sim.bounds import check_answered, check_bounds, check_handles, check_transfer
 from shaketable.system.sim.disk import SimDisk
-from shaketable.system.sim.durable_words import check_campaign, check_said, check_stalled
 from shaketable.system.sim.electable import check_nobody_has_a_lease
-from shaketable.system.sim.expiry import tell_disk_usage
 from shaketable.system.sim.flush import Flush
 from shaketable.system.sim.group_operator import REFUSED_CONNECTION
-from shaketable.system.sim.process_ends import check_start
+from shaketable.system.sim.limits import broker_config
 from shaketable.system.sim.run_trace import describe, numbers_of
+from shaketable.system.sim.shadow import Shadow
+from shaketable.system.sim.violation import Violated
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.key_file import Sizes
+from shaketable.system.store.segment_files import OutsideLog
 
 if TYPE_CHECKING:
     from shaketable.system.sim.shadow import Shadow
     from shaketable.system.sim.world import World
+
 
 ROOT = "/store"
 NATIVE_FOLDER = f"{ROOT}/commitlog"
@@ -412,3 +417,97 @@ class SimMember:
         self.world.acting = self
         if tell_disk_usage(self, ROOT, self._data_files, older_by_ms):
             self.pump()
+
+
+# A member says nothing that rests on what is not durable, and disturbs nobody without asking.
+#
+# Checked where a message leaves, so that no crash is needed to see that the order was wrong.
+# Source: Raft figure 2 ("updated on stable storage before responding to RPCs"); Ongaro's
+# dissertation sections 3.10 and 9.6 (PreVote; a transfer alone goes without); DLEDGER.md E12, E15,
+# E16, E18.
+
+STALL_SLACK_MS = 500.0
+"""A leader notices at a heartbeat that its disk has stalled."""
+
+
+def check_said(shadow: Shadow, peer: str, message: Message) -> None:
+    """Raise Violated where a vote or an acknowledgement leaves before it is durable."""
+    if isinstance(message, PushResponse):
+        if message.match_index > shadow.durable_index:
+            raise Violated(
+                "acknowledged-is-durable",
+                f"{message.match_index} is acknowledged, {shadow.durable_index} is durable",
+                shadow.name,
+            )
+    elif isinstance(message, VoteResponse) and message.granted and not message.canvass:
+        state = shadow.state
+        is_kept = state.term == message.term and state.voted_for == peer
+        if not is_kept and state.term <= message.term:
+            raise Violated(
+                "vote-is-durable", f"{peer} gets a vote of term {message.term}, {state} is durable",
+                shadow.name,
+            )  # fmt: skip
+
+
+def check_campaign(shadow: Shadow, core: RaftCore, write: Write) -> None:
+    """Raise Violated where a member stands for election that a majority would not elect."""
+    if not isinstance(write, SaveState) or write.voted_for != shadow.name:
+        return
+    asked = shadow.asked_term == write.term - 1
+    if not asked and len(shadow.grants) + 1 < core.membership.quorum:
+        raise Violated(
+            "canvass-before-campaign",
+            f"term {write.term} is opened with {len(shadow.grants)} of"
+            f" {core.membership.quorum - 1} members asked for it",
+            shadow.name,
+        )
+    shadow.grants.clear()
+
+
+def check_stalled(shadow: Shadow, core: RaftCore, waiting_ms: float) -> None:
+    """Raise Violated where a member leads whose disk has stood still for too long."""
+    limit_ms = core.config.disk_stall_max_ms + STALL_SLACK_MS
+    if core.role is Role.LEADER and waiting_ms > limit_ms:
+        raise Violated(
+            "stalled-disk-leads-not", f"a write waits for {waiting_ms:.0f} ms", shadow.name
+        )
+
+
+# What a node's shell measures of its disk each second, for the broker to let files expire.
+
+
+def tell_disk_usage(member: SimMember, root: str, data_files: DataFiles, older_by_ms: int) -> bool:
+    """Tell the broker, as if `older_by_ms` had passed; False while the log is being replaced."""
+    try:
+        files = data_files.until(member.core.ledger.checkpoint_index)
+    except OutsideLog:
+        return False  # next time
+    used_ratio = member.disk.used_ratio(root)
+    wall_ms = member.wall_ms() + older_by_ms
+    member.world.invariants.measured(
+        member.shadow,
+        files,
+        used_ratio=used_ratio,
+        wall_ms=wall_ms,
+        expiry=broker_config(member.world.settings).expiry,
+    )
+    member.broker.disk_usage(used_ratio, files, member.local_ms(), wall_ms)
+    return True
+
+
+# Whether a log knows, at a start, how the process before it ended.
+
+
+def check_start(
+    log: CommitLog, name: str, stopped_at: LogEnd | None, *, must_be_aborted: bool
+) -> None:
+    """See the abort marker, and that a stop in order lost nothing. Raises Violated.
+
+    `stopped_at` is the log's end at such a stop, None where the process did not end so.
+    """
+    if stopped_at is not None and log.was_aborted:
+        raise Violated("abort-marks-a-crash", "a stop in order is taken for a crash", name)
+    if stopped_at is not None and log.end != stopped_at:
+        raise Violated("stop-keeps-all", f"the log ends at {log.end}, was stopped at {stopped_at}")
+    if must_be_aborted and not log.was_aborted:
+        raise Violated("abort-marks-a-crash", "a crash is taken for a stop in order", name)

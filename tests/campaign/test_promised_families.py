@@ -5,7 +5,7 @@ from __future__ import annotations
 from shaketable.harness import discovery
 from shaketable.harness.promises import FAMILIES, OURS, in_families
 from shaketable.harness.words import ROLLBACK, family_of
-from shaketable.reports.run_page.promised import promised
+from shaketable.reports.run_page.promise_table import promised
 
 
 def test_the_families_of_our_faults_are_what_these_say_of_themselves() -> None:

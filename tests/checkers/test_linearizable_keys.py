@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shaketable.checkers.linearizability import many_keys
+from shaketable.checkers.linearizability import linearizable
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.harness import discovery
 from shaketable.harness.errors import UsageError
@@ -53,10 +53,10 @@ def sums(findings):
     return total
 
 
-@pytest.mark.parametrize("shared_max", [0, many_keys.VALUES_SHARED_MAX])
+@pytest.mark.parametrize("shared_max", [0, linearizable.VALUES_SHARED_MAX])
 @pytest.mark.parametrize("name", sorted(OBJECTS))
 def test_keys_together_are_judged_as_one_by_one(monkeypatch, name, shared_max):
-    monkeypatch.setattr(many_keys, "VALUES_SHARED_MAX", shared_max)
+    monkeypatch.setattr(linearizable, "VALUES_SHARED_MAX", shared_max)
     checker = Linearizable(discovery.get("models", name))
     coded, bounds = keys_of(name, name)
     together = checker.check_keys(coded, bounds, context())

@@ -8,7 +8,7 @@ import pytest
 from search_problems import is_linearizable, never, random_register, register_problem
 
 from shaketable.checkers.linearizability.longest_prefix import longest_prefix
-from shaketable.checkers.search import arrange, pace, windows
+from shaketable.checkers.search import attempt, driver
 from shaketable.checkers.search.driver import search
 from shaketable.checkers.search.problem import NEVER
 from shaketable.harness.verdict import Outcome
@@ -16,9 +16,9 @@ from shaketable.harness.verdict import Outcome
 
 @pytest.mark.parametrize(("stall", "width", "counted"), [(1, 1, 0), (2, 2, 1), (5, 4, 40)])
 def test_a_prefix_goes_as_far_as_any_order_goes(monkeypatch, stall, width, counted):
-    monkeypatch.setattr(pace, "STALL_NODES", stall)
-    monkeypatch.setattr(windows, "EVENTS_FIRST", width)
-    monkeypatch.setattr(arrange, "COUNTED_KINDS_MAX", counted)
+    monkeypatch.setattr(driver, "STALL_NODES", stall)
+    monkeypatch.setattr(driver, "EVENTS_FIRST", width)
+    monkeypatch.setattr(attempt, "COUNTED_KINDS_MAX", counted)
     methods = []
     for seed in range(900_000 + stall * 1000, 900_000 + stall * 1000 + 600):
         problem = register_problem(*random_register(Random(seed), 16))

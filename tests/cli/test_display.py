@@ -9,8 +9,14 @@ import pytest
 from rich.console import Console
 
 from shaketable.harness.runtime.observer import Counts
-from shaketable.harness.terminal.display import Display, LiveDisplay, PlainDisplay, make_display
-from shaketable.harness.terminal.progress import NS, Progress
+from shaketable.harness.terminal.display import (
+    NS,
+    Display,
+    LiveDisplay,
+    PlainDisplay,
+    Progress,
+    make_display,
+)
 
 
 def play(display: Display) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import cli, discovery
-from shaketable.harness.terminal import output, planted_bugs
+from shaketable.harness.terminal import output, simulation
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -105,7 +105,7 @@ def test_a_process_that_dies_is_told_with_its_seed(shaketable: Run) -> None:
 def test_the_table_hunts_each_planted_bug(shaketable: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     mutants = {"late": "", "always": ""}
     monkeypatch.setattr("fake_simulator.FakeSimulator.mutants", mutants)
-    monkeypatch.setattr(planted_bugs, "HUNT_STRIDE", 10)
+    monkeypatch.setattr(simulation, "HUNT_STRIDE", 10)
     code, out, _ = shaketable("simulate", "--table", "--jobs", "2")
     assert code == 0
     told = " ".join(out.split())
@@ -119,7 +119,7 @@ def test_the_table_may_hunt_one_bug_and_less_often(
     shaketable: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fake_simulator.FakeSimulator.mutants", {"late": "", "always": ""})
-    monkeypatch.setattr(planted_bugs, "HUNT_STRIDE", 10)
+    monkeypatch.setattr(simulation, "HUNT_STRIDE", 10)
     code, out, _ = shaketable("simulate", "--table", "--mutant", "late", "--hunts", "2")
     assert code == 0
     told = " ".join(out.split())
@@ -132,7 +132,7 @@ def test_the_table_may_be_written_for_the_gate(
     shaketable: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("fake_simulator.FakeSimulator.mutants", {"late": ""})
-    monkeypatch.setattr(planted_bugs, "HUNT_STRIDE", 10)
+    monkeypatch.setattr(simulation, "HUNT_STRIDE", 10)
     file, policy = tmp_path / "hunted.json", tmp_path / "gate.toml"
     policy.write_text("[detection]\n")
     assert shaketable("simulate", "--table", "--hunts", "2", "--json", str(file))[0] == 0

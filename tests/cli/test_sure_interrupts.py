@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from shaketable.harness.terminal.interrupts import sure_interrupts
+from shaketable.harness.terminal.check import sure_interrupts
 
 AGAIN_S = 0.1
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tcp_frames import ACK, ADDRESSES, FIN, RST, SYN, frame, numbers
 
-from shaketable.harness.network import packet_flows, packet_links
+from shaketable.harness.network import packet_links
 from shaketable.harness.network.frames import flow_of
 from shaketable.harness.network.packet_links import PacketLinks
 from shaketable.harness.words import LinkShape
@@ -225,7 +225,7 @@ def test_half_open_tells_the_far_side_and_swallows_what_the_near_side_says() -> 
 
 
 def test_flows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packet_flows, "FLOWS_MAX", 3)
+    monkeypatch.setattr(packet_links, "FLOWS_MAX", 3)
     at = links()
     for port in range(10):
         at.take(AB, frame(AB, ports=(port, 1)), 0.0)

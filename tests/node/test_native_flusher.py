@@ -12,7 +12,7 @@ import trio
 from shaketable.system.native.config import NativeConfig
 from shaketable.system.node.clock import SystemClock
 from shaketable.system.node.machine import Machine
-from shaketable.system.node.native_flusher import NativeFlusher
+from shaketable.system.node.native_assembly import NativeFlusher
 from shaketable.system.node.node_parts import WriteHooks
 from shaketable.system.raft.protocol import Append, Write
 from shaketable.system.sim.disk import SimDisk

@@ -13,12 +13,12 @@ import pytest
 import trio
 import trio.testing
 
-from shaketable.system.node.checkpointer import Checkpointer
 from shaketable.system.node.clock import SystemClock, sleep
 from shaketable.system.node.flusher import Flusher
 from shaketable.system.node.link import KEEPALIVE_OPTIONS
 from shaketable.system.node.machine import Machine
-from shaketable.system.node.peers import UNACKNOWLEDGED_MAX_MS, Peers
+from shaketable.system.node.members import UNACKNOWLEDGED_MAX_MS, Peers
+from shaketable.system.node.node import Checkpointer
 from shaketable.system.node.real_disk import RealDisk
 from shaketable.system.node.store_lock import StoreInUseError, lock_store
 from shaketable.system.raft.batch import LogEnd

@@ -16,7 +16,7 @@ from fake_target import FakeTarget
 from shaketable.harness import availability
 from shaketable.harness.faults import clock
 from shaketable.harness.plugins import Address, Launch, NodeLayout
-from shaketable.harness.runtime import configuring, faketime, offers
+from shaketable.harness.runtime import faketime, offers, rig
 from shaketable.harness.runtime.disks import Member
 from shaketable.harness.runtime.faketime import SHARED_MEMORY, FakedTime
 from shaketable.harness.runtime.ledger import Ledger
@@ -69,7 +69,7 @@ async def telling(folder: Path, told: str, *, notices: bool = True) -> AsyncIter
     ledger = Ledger(folder / "faults.jsonl", monotonic_ns)
     network = FakeNetwork()
     site = Site(network, {"n0": layout}, {})
-    configuring.introduce(ledger, site, members, ())
+    rig.introduce(ledger, site, members, ())
     process.start()
     pid = process.pid
     try:
@@ -81,7 +81,7 @@ async def telling(folder: Path, told: str, *, notices: bool = True) -> AsyncIter
         with trio.CancelScope(shield=True):
             await process.kill()
         ledger.close()
-        configuring.let_go(site, members)
+        rig.let_go(site, members)
     assert network.is_closed
     assert [path.name for path in SHARED_MEMORY.iterdir() if f"_{pid}" in path.name] == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shaketable.harness.runtime.machine_use import Reading, between, parse, read
+from shaketable.harness.runtime.facts import Reading, between, parse, read
 
 STAT = "cpu  100 0 50 800 30 5 5 10 0 0\ncpu0 1 2 3\n"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from shaketable.harness.runtime import memory_use
+from shaketable.harness.runtime import supervisor
 from shaketable.harness.runtime.ledger import Lines
-from shaketable.harness.runtime.memory_use import MemoryUse
+from shaketable.harness.runtime.supervisor import MemoryUse
 from shaketable.harness.terminal.summary import memory_text
 
 
@@ -23,7 +23,7 @@ def test_what_grows_is_seen_and_who_is_gone_is_left_out(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with use.recorded(settle_s=1.0):
-            await trio.sleep(1.0 + memory_use.SAMPLE_EVERY_S)
+            await trio.sleep(1.0 + supervisor.SAMPLE_EVERY_S)
             kept.append(bytearray(b"x" * (64 << 20)))
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

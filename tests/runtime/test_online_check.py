@@ -15,7 +15,7 @@ from shaketable.harness.campaign import Campaign
 from shaketable.harness.history.segments import Event, SegmentWriter
 from shaketable.harness.runtime import online_check
 from shaketable.harness.runtime.online_check import OnlineCheck, Sighting
-from shaketable.harness.runtime.watching import STEP_BYTES, Watch, watch_for
+from shaketable.harness.runtime.supervisor import STEP_BYTES, Watch, watch_for
 
 KEY = "shaketable/0"
 

@@ -17,10 +17,9 @@ import pytest
 from shaketable.harness import marks
 from shaketable.harness.history.run_folder import RunFolder, link_latest
 from shaketable.harness.history.segments import Event, SegmentWriter
-from shaketable.harness.serving.answers import Answer, Site
+from shaketable.harness.serving.answers import Answer, Site, zipped
 from shaketable.harness.serving.index import Entry
 from shaketable.harness.serving.trends import chart
-from shaketable.harness.serving.zipping import zipped
 
 Write = Callable[..., Path]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'"
@@ -140,7 +139,7 @@ def test_a_zip_is_bounded_and_says_what_it_lacks(
 ) -> None:
     folder = write_run()
     (folder / "large").write_bytes(b"x" * 5000)
-    monkeypatch.setattr("shaketable.harness.serving.zipping.ZIP_BYTES_MAX", 4000)
+    monkeypatch.setattr("shaketable.harness.serving.answers.ZIP_BYTES_MAX", 4000)
     with zipfile.ZipFile(io.BytesIO(b"".join(zipped(folder)))) as archive:
         assert "large: 5,000 bytes" in archive.read("20261122T101500.000Z/LEFT-OUT.txt").decode()
         assert "20261122T101500.000Z/campaign.toml" in archive.namelist()

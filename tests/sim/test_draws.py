@@ -12,8 +12,7 @@ from shaketable.system.sim.draws import Draws, stream_seed
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.fault_draws import KINDS
 from shaketable.system.sim.faults import EVERYBODY, FOLLOWER, LEADER, Cut, expand_links
-from shaketable.system.sim.schedule import Options, Schedule, draw_schedule
-from shaketable.system.sim.store_draws import STORE_KINDS
+from shaketable.system.sim.schedule import STORE_KINDS, Options, Schedule, draw_schedule
 
 
 def test_a_stream_depends_on_its_seed_and_name_alone():

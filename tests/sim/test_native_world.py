@@ -9,7 +9,7 @@ import pytest
 
 from shaketable.harness.errors import UsageError
 from shaketable.harness.simulation import Ask, Step
-from shaketable.harness.targets.native_simulation import (
+from shaketable.harness.targets.native_brokers import (
     NODE,
     SLAVE_BEHIND_EXPIRED,
     STRANGER,
@@ -26,9 +26,15 @@ from shaketable.system.node.config_files import ConfigFiles
 from shaketable.system.node.native_parts import NativeParts
 from shaketable.system.sim.faults import Crash, Cut
 from shaketable.system.sim.file_damage import OF_A_BROKER
-from shaketable.system.sim.native_world.older_store import OlderStore
 from shaketable.system.sim.native_world.run import run_seed
-from shaketable.system.sim.native_world.setup import KEPT_MS, MASTER, FileDamage, Setup, draw_setup
+from shaketable.system.sim.native_world.setup import (
+    KEPT_MS,
+    MASTER,
+    FileDamage,
+    OlderStore,
+    Setup,
+    draw_setup,
+)
 from shaketable.system.sim.native_world.strangers import AHEAD, NOWHERE, Stranger
 from shaketable.system.sim.native_world.world import NativeWorld
 from shaketable.system.sim.planted_bugs import planted_bug

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from shaketable.system import mutants
 from shaketable.system.sim.faults import Crash, CrashAtOperation, Pause
 from shaketable.system.sim.limits import raft_config
-from shaketable.system.sim.run_numbers import RunNumbers
 from shaketable.system.sim.schedule import Call, Options, Schedule, Settings, draw_schedule
 from shaketable.system.sim.shrink import (
     BadShrunkFile,
@@ -24,6 +23,7 @@ from shaketable.system.sim.shrink import (
     save,
     shrink,
 )
+from shaketable.system.sim.shrink_steps import RunNumbers
 from shaketable.system.sim.violation import Violation
 
 BROKEN = Violation("one-leader-a-term", "n0 and n1", 4100.0, "n0")

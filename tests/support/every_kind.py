@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from shaketable.checkers.engine.job import CheckJob
 from shaketable.checkers.engine.local import run_local
-from shaketable.harness import discovery, kept_evidence, results
+from shaketable.harness import discovery, judge, kept_evidence
 from shaketable.harness.campaign import Campaign
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.schema import EVENTS, OPERATIONS
@@ -248,9 +248,9 @@ def _finished(
     pq.write_table(ordered, run.operations / "part-0.parquet")
     _write_course(run, max(row["call_ns"] for row in rows) + S)
     campaign = Campaign(name="every-kind", seed="7", faults=("partition",))
-    results.write(
+    judge.write(
         run,
-        results.Results(
+        judge.Results(
             campaign, promised(checkers), tuple(verdicts), (WINDOW,), None,
             "./shaketable run --seed 7", "local",
         ),

@@ -11,8 +11,7 @@ import trio
 from shaketable.harness.errors import DefiniteError, IndefiniteError
 from shaketable.harness.plugins import Address, NodeLayout
 from shaketable.harness.targets import dledger
-from shaketable.harness.targets.dledger import PLUGIN
-from shaketable.harness.targets.dledger_client import NOBODYS_VALUE, DLedgerClient
+from shaketable.harness.targets.dledger import NOBODYS_VALUE, PLUGIN, DLedgerClient
 from shaketable.system import mutants
 from shaketable.system.client import (
     DamagedResponseError,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shaketable.harness.targets import simulated_logs
-from shaketable.harness.targets.simulated_logs import SimulatedLogs
+from shaketable.harness.targets import simulated_group
+from shaketable.harness.targets.simulated_group import SimulatedLogs
 from shaketable.reports.violation_page.node_lines import Clock, NodeLog, lines_around, parsed
 
 
@@ -25,7 +25,7 @@ def test_lines_and_marks_are_read_back_at_their_times() -> None:
 
 
 def test_the_last_lines_stay_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulated_logs, "LINES_MAX", 3)
+    monkeypatch.setattr(simulated_group, "LINES_MAX", 3)
     logs = SimulatedLogs(["n0"], lambda: 0.0)
     for number in range(5):
         logs.said(float(number), "n0", "INFO", f"line {number}")

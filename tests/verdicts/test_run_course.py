@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shaketable.harness.course import judge_course
 from shaketable.harness.errors import HarnessError
 from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.judge import judge_course
 from shaketable.harness.verdict import Outcome
 
 GOOD: dict[str, Any] = {"status": "complete", "exits": [], "problems": [], "drained": True}

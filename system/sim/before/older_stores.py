@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.event_log import body_bytes_max
 from shaketable.system.broker.taken_over import bodies_of
+from shaketable.system.broker.topics import TopicConfig
+from shaketable.system.native.config_files import OFFSETS, TOPICS
+from shaketable.system.remoting.fastjson import dumps
 from shaketable.system.sim.before.apache_log import ApacheLogs
-from shaketable.system.sim.before.older_config import OlderConfig
 from shaketable.system.sim.limits import broker_config
 from shaketable.system.sim.violation import Violated
 from shaketable.system.store.commit_log import CommitLog
@@ -92,3 +97,93 @@ class OlderStores:
                 raise Violated(
                     "older-log-stays", f"not all {len(held)} messages of {of} are there any more"
                 )
+
+
+# Topics and group offsets that a broker kept in config/ before it was a member of a group.
+#
+# Every bootstrap member finds the same files. Nobody changes in a run what they say, so it holds on
+# every member from the first leader on that serves. Source: RocketMQ's topics.json and
+# consumerOffset.json; DLEDGER.md B.2, D.5.
+
+_GROUPS = ("billing", "audit")
+_TOPICS_MAX = 5
+_QUEUES_MAX = 8
+_OFFSET_MAX = 1 << 40
+_TORN = 0.3
+
+
+class OlderConfig:
+    """What the files of one run say; nothing where there are none.
+
+    `state` is what the group's tables must hold of it.
+    """
+
+    def __init__(self, draws: Draws, *, is_there: bool) -> None:
+        self._draw = draws.stream("older_config")
+        self.state = BrokerState()
+        if is_there:
+            self.state = BrokerState({}, *self._drawn())
+
+    def write(self, disk: SimDisk, folder: str) -> None:
+        """Put the files into a member's folder config/: one torn perhaps, beside its `.bak`."""
+        if not self.state.topics:
+            return
+        disk.make_dirs(folder)
+        for name, data in self._files().items():
+            is_torn = self._draw.chance(_TORN)
+            if is_torn:
+                _put(disk, f"{folder}/{name}.json.bak", data)
+            _put(disk, f"{folder}/{name}.json", data[: len(data) // 2] if is_torn else data)
+        disk.sync_dir(folder)
+
+    def check(self, broker: Broker, name: str) -> None:
+        """Raise Violated where the member's tables lack something of it."""
+        tables = broker.tables
+        for topic, fields in self.state.topics.items():
+            expected = msgspec.convert(dict(fields), TopicConfig)
+            if (found := tables.topics.get(topic)) != expected:
+                raise Violated("older-config-stays", f"topic {topic} is {found}", name)
+        for key, offsets in self.state.group_offsets.items():
+            topic, _, group = key.partition("@")
+            for queue_id, offset in offsets.items():
+                if (at := tables.offsets.get(group, topic, queue_id)) != offset:
+                    finding = f"group {group} stood at {offset} in {topic}/{queue_id}, now at {at}"
+                    raise Violated("older-config-stays", finding, name)
+
+    def _drawn(
+        self,
+    ) -> tuple[dict[str, dict[str, str | int | bool]], dict[str, dict[int, int]]]:
+        draw = self._draw
+        topics: dict[str, dict[str, str | int | bool]] = {}
+        offsets: dict[str, dict[int, int]] = {}
+        for number in range(draw.randint(1, _TOPICS_MAX)):
+            topic = f"older-{number}"
+            queues = draw.randint(1, _QUEUES_MAX)
+            perm = draw.choice((2, 4, 6))
+            topics[topic] = msgspec.to_builtins(TopicConfig(topic, queues, queues, perm))
+            for group in _GROUPS[: draw.randint(0, len(_GROUPS))]:
+                offsets[f"{topic}@{group}"] = {
+                    queue_id: draw.randint(0, _OFFSET_MAX) for queue_id in range(queues)
+                }
+        for group in _GROUPS:
+            offsets[f"%RETRY%{group}@{group}"] = {0: draw.randint(0, 9)}
+        return topics, offsets
+
+    def _files(self) -> dict[str, bytes]:
+        version = {"counter": 7, "stateVersion": 0, "timestamp": 1_600_000_000_000}
+        topics = {
+            name: msgspec.convert(dict(fields), TopicConfig).to_wire()
+            for name, fields in self.state.topics.items()
+        }
+        tables = {
+            TOPICS: {"dataVersion": version, "topicConfigTable": topics},
+            OFFSETS: {"dataVersion": version, "offsetTable": self.state.group_offsets},
+        }
+        return {name: dumps(body, unquoted_integer_keys=True) for name, body in tables.items()}
+
+
+def _put(disk: SimDisk, path: str, data: bytes) -> None:
+    file = disk.create(path, len(data))
+    file.pwrite([data], 0)
+    file.sync()
+    file.close()

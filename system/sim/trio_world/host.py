@@ -6,32 +6,45 @@ and disk; the node on it is assembled as in a process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.effects import BrokerEffects
+from shaketable.system.mutants import Mutant
 from shaketable.system.node.assembly import assemble
 from shaketable.system.node.config import NodeConfig
-from shaketable.system.node.machine import Machine
+from shaketable.system.node.machine import Machine, Result
 from shaketable.system.node.node import Node
 from shaketable.system.raft.core import RaftCore
-from shaketable.system.raft.protocol import Message, RoleChange
-from shaketable.system.sim.disk import SimDisk
-from shaketable.system.sim.trio_world.config_watch import SavedFiles
-from shaketable.system.sim.trio_world.disk_time import TimedDiskWork
+from shaketable.system.raft.protocol import Message, RoleChange, Write
+from shaketable.system.sim.bounds import check_answered, check_appends
+from shaketable.system.sim.disk import PowerLoss, SimDisk
+from shaketable.system.sim.draws import Stream
+from shaketable.system.sim.native_invariants import NativeInvariants, NativeShadow
+from shaketable.system.sim.stream_invariants import understanding
+from shaketable.system.sim.trio_world.config_watch import SavedFiles, watched
+from shaketable.system.sim.trio_world.heap_clock import HeapClock
 from shaketable.system.sim.trio_world.host_clock import HostClock, ProcessClock
-from shaketable.system.sim.trio_world.native_watch import NativeWatch
-from shaketable.system.sim.trio_world.process import CURRENT, Process
-from shaketable.system.sim.trio_world.sim_poll import SimPoll
-from shaketable.system.sim.trio_world.watch import Watch
+from shaketable.system.sim.trio_world.process import CURRENT, Park, Process
+from shaketable.system.sim.trio_world.sim_socket import SimSocket
+from shaketable.system.sim.trio_world.watch import Reporter, Watch
 from shaketable.system.sim.violation import Violated
 from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.disk import StoreError
+from shaketable.system.store.log_writer import WritableLog
+from shaketable.system.store.native_commit_log import NativeCommitLog
 
 if TYPE_CHECKING:
     from shaketable.system.sim.trio_world.world import TrioWorld
+
 
 PEER_PORT = 40_911
 CLIENT_PORT = 30_911
@@ -254,3 +267,248 @@ def _flat(error: BaseException) -> Iterator[BaseException]:
             yield from _flat(inner)
     else:
         yield error
+
+
+# A process' disk work in a simulated world: inline, after a virtual delay.
+#
+# `system.sim.disk` does everything at once; how long it takes is drawn here. What is done becomes
+# true at the delay's end, so a crash within the delay finds the work not begun or half done.
+
+OPERATIONS_BEFORE_CRASH_MAX = 12
+"""How far disk work under way gets at most when the process dies."""
+
+
+class DiskSpeed(Protocol):
+    """How fast a host's disk is at present. Times in virtual milliseconds."""
+
+    stalled_until_ms: float
+    """Nothing ends before."""
+    slow_factor: float
+    slow_until_ms: float
+    """When the last fault ends that makes it slow."""
+
+    def work_ms(self) -> float:
+        """Return how long the next piece of work takes on a disk that is well."""
+        ...
+
+
+class TimedDiskWork:
+    """One process' `system.node.machine.DiskWork`.
+
+    As with the thread of a real process, work that has begun is waited for, even by a node
+    that is told to stop; only its death ends it. `on_power_loss` hears of a disk that stopped
+    in the middle of an operation.
+    """
+
+    def __init__(
+        self,
+        clock: HeapClock,
+        speed: DiskSpeed,
+        process: Process,
+        on_power_loss: Callable[[], None],
+    ) -> None:
+        self._clock = clock
+        self._speed = speed
+        self._process = process
+        self._on_power_loss = on_power_loss
+        self._number = 0
+        self._begun: dict[int, Callable[[], object]] = {}
+
+    async def __call__(self, work: Callable[[], Result]) -> Result:
+        """Run `work` when its time has passed. Raises what it raises."""
+        process = self._process
+        self._number += 1
+        number = self._number
+        with trio.CancelScope(shield=True) as scope:
+            process.shielded[number] = scope
+            self._begun[number] = work
+            try:
+                await self._let_time_pass()
+                del self._begun[number]
+                return work()
+            except PowerLoss:
+                self._on_power_loss()
+                raise
+            finally:
+                self._begun.pop(number, None)
+                process.shielded.pop(number, None)
+        raise PowerLoss
+
+    def die(self, disk: SimDisk, draws: Stream) -> None:
+        """The process dies: what was under way is done up to a disk operation that is drawn."""
+        begun, self._begun = self._begun, {}
+        for number in sorted(begun):
+            if disk.is_dead:
+                return
+            platter = disk.platter
+            platter.stop_at = platter.operations + draws.randint(1, OPERATIONS_BEFORE_CRASH_MAX)
+            with suppress(PowerLoss, StoreError):
+                begun[number]()
+
+    async def _let_time_pass(self) -> None:
+        clock, speed = self._clock, self._speed
+        work_ms = speed.work_ms()
+        due_ms = clock.now_ms + work_ms * speed.slow_factor
+        # The rest is done at the usual pace: slow disks beside each other would take minutes more.
+        due_ms = min(due_ms, max(clock.now_ms, speed.slow_until_ms) + work_ms)
+        park = Park(self._process)
+        while (left_ms := max(due_ms, speed.stalled_until_ms) - clock.now_ms) > 0:
+            timer = clock.timer(left_ms, park.wake)
+            try:
+                await park.wait()
+            finally:
+                timer.cancel()
+
+
+# Tells the invariants what a broker without a group does, as `watch` does of a group's member.
+
+
+class NativeWatch:
+    """One incarnation of a broker, as the invariants see it."""
+
+    def __init__(
+        self, name: str, invariants: NativeInvariants, reporter: Reporter, saved: SavedFiles
+    ) -> None:
+        self._name = name
+        self._saved = saved
+        self._invariants = invariants
+        self._reporter = reporter
+        self._shadow: NativeShadow | None = None
+        self._log: NativeCommitLog | None = None
+        self._writes: deque[tuple[int, Write]] = deque()
+        """Given to the disk and not known to be carried out, by number."""
+
+    def started(self, node: Node) -> None:
+        """The broker has recovered."""
+        self._log = native_log(node.commit_log)
+        native = node.config.native
+        assert native is not None, "this is no member of a group"
+        try:
+            self._shadow = self._invariants.started(
+                self._name, native.broker_name, native.config, self._log
+            )
+        except Violated as found:
+            self._reporter.violated(found)
+
+    def ended(self, *, loses_unsynced: bool) -> None:
+        """The process is gone; what was under way may have been carried out or not."""
+        if self._shadow is not None:
+            self._invariants.ended(self._shadow, loses_unsynced=loses_unsynced)
+            self._shadow = None
+
+    def took(self, effects: BrokerEffects) -> None:
+        """The broker's effects are about to be carried out."""
+        shadow, log = self._shadow, self._log
+        if shadow is None or log is None:
+            return
+        try:
+            self._invariants.ordered(shadow, effects.writes)
+            first = effects.write_seq - len(effects.writes) + 1
+            self._writes.extend(enumerate(effects.writes, first))
+            self._invariants.flushed(shadow, log.synced.position)
+            for replies in effects.replies.values():
+                for reply in replies:
+                    self._invariants.replied(shadow, reply)
+        except Violated as found:
+            self._reporter.violated(found)
+
+    def synced(self, write_seq: int) -> None:
+        """Writes up to that number were carried out."""
+        done: list[Write] = []
+        while self._writes and self._writes[0][0] <= write_seq:
+            done.append(self._writes.popleft()[1])
+        if self._shadow is not None:
+            self._invariants.synced(self._shadow, done)
+
+    def watched(self, parts: Mutant) -> Mutant:
+        """Return the same parts, with a broker that tells this watch what it is asked and does."""
+        watch = self
+
+        class WatchedBroker(parts.broker):  # type: ignore[name-defined, misc]
+            def tick(self, now_ms: float) -> None:
+                super().tick(now_ms)
+                watch.ticked(self, now_ms)
+
+            def take(self, now_ms: float, wall_ms: int) -> BrokerEffects:
+                effects: BrokerEffects = super().take(now_ms, wall_ms)
+                watch.took(effects)
+                return effects
+
+            def synced(self, write_seq: int, now_ms: float | None = None) -> None:
+                watch.synced(write_seq)
+                super().synced(write_seq, now_ms)
+
+        files = watched(parts.native.config_files, self._saved, self._reporter.violated)
+        master = understanding(parts.native.master_connection, self._reporter.violated)
+        native = replace(parts.native, config_files=files, master_connection=master)
+        return replace(parts, broker=WatchedBroker, native=native)
+
+    def ticked(self, broker: Broker, now_ms: float) -> None:
+        """Time has passed for the broker."""
+        try:
+            check_answered(self._name, broker, now_ms)
+            check_appends(self._name, broker)
+        except Violated as found:
+            self._reporter.violated(found)
+
+
+def native_log(log: WritableLog) -> NativeCommitLog:
+    """Return the log of a broker without a group."""
+    assert isinstance(log, NativeCommitLog), "this is no member of a group"
+    return log
+
+
+# Which sockets of a simulated process have something to be read: its epoll instance.
+
+
+class SimPoll:
+    """A `system.node.direct_socket.Poll` over simulated sockets, in the order they were added."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._sockets: dict[SimSocket, int] = {}
+        """Each with its place in the order."""
+        self._places = count()
+        self._heard: set[SimSocket] = set()
+        """Those that may be readable: all others are known not to be."""
+        self._park = Park(process)
+
+    def add(self, sock: trio.socket.SocketType) -> None:
+        """Watch a socket from now on."""
+        assert isinstance(sock, SimSocket)
+        self._sockets.setdefault(sock, next(self._places))
+        sock.on_readable = partial(self._hear, sock)
+        self._hear(sock)
+
+    def remove(self, sock: trio.socket.SocketType) -> None:
+        """Watch it no longer."""
+        assert isinstance(sock, SimSocket)
+        if self._sockets.pop(sock, None) is not None:
+            sock.on_readable = None
+            self._heard.discard(sock)
+
+    def _hear(self, sock: SimSocket) -> None:
+        """Something has come of a socket."""
+        self._heard.add(sock)
+        self._park.wake()
+
+    async def wait(self) -> list[trio.socket.SocketType]:
+        """Return the sockets to be read."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        has_waited = False
+        while not (found := self._readable()):
+            await self._park.wait()
+            has_waited = True
+        if not has_waited:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        return found
+
+    def _readable(self) -> list[trio.socket.SocketType]:
+        """Return the sockets to be read, and listen anew to those that are not."""
+        self._heard = {sock for sock in self._heard if sock.is_readable()}
+        return [*sorted(self._heard, key=self._sockets.__getitem__)]
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        for sock in tuple(self._sockets):
+            self.remove(sock)

@@ -6,29 +6,39 @@ the order in which trio runs its tasks is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import trio
+from trio._core import _run
 
 from shaketable.system.broker.expiry import ExpiryConfig
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.raft.protocol import Message, Role, RoleChange
 from shaketable.system.remoting.frame import watched_frames
+from shaketable.system.sim.before.broken_confs import check_refused
 from shaketable.system.sim.before.older_stores import OlderStores
-from shaketable.system.sim.clients import TOPIC_BYTES
+from shaketable.system.sim.clients import TOPIC_BYTES, stored_numbers
 from shaketable.system.sim.counts import Counts
 from shaketable.system.sim.disk import PowerLoss
 from shaketable.system.sim.draws import Draws
 from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
 from shaketable.system.sim.faults import DamageFile
 from shaketable.system.sim.file_damage import ALWAYS_NOTICED, REBUILT, damage_file
-from shaketable.system.sim.history import Operation
+from shaketable.system.sim.history import (
+    APPEND,
+    OK,
+    UNKNOWN,
+    Operation,
+    check_history,
+    check_refusals,
+)
 from shaketable.system.sim.invariants import Invariants
 from shaketable.system.sim.limits import raft_config
 from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
@@ -39,19 +49,18 @@ from shaketable.system.sim.stream_invariants import no_frame
 from shaketable.system.sim.trio_world.clients import TrioClients
 from shaketable.system.sim.trio_world.heap_clock import Deadlock, HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
-from shaketable.system.sim.trio_world.node_log import Said, node_log_to
 from shaketable.system.sim.trio_world.process import CURRENT
-from shaketable.system.sim.trio_world.scheduler import run_seeded
-from shaketable.system.sim.trio_world.settled import check_end
 from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
 from shaketable.system.sim.trio_world.trio_operator import TrioOperator
 from shaketable.system.sim.violation import Violated, Violation
+from shaketable.system.sim.world import SETTLE_MS_MAX
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.log_writer import AckPolicy
 
 if TYPE_CHECKING:
     from shaketable.system.sim.schedule import Schedule
     from shaketable.system.sim.world import World
+
 
 GROUP = "simulated"
 
@@ -433,3 +442,140 @@ def address_of(name: str) -> str:
 
 def _term(host: Host) -> int:
     return host.node.broker.core.term if host.node is not None else -1
+
+
+# What simulated nodes and name servers log: part of the run's trace, and told to who asks.
+
+_LOGS = ("shaketable.node", "shaketable.name_server")
+
+Said = Callable[[float, str, str, str], None]
+"""Told of each line: when (virtual milliseconds), by which host, at what level, the text."""
+
+
+class _Handler(logging.Handler):
+    def __init__(self, trace: Trace, clock: HeapClock, on_said: Said | None) -> None:
+        super().__init__()
+        self._trace = trace
+        self._clock = clock
+        self._on_said = on_said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = CURRENT.get(None)
+        name = process.host if process is not None else "-"
+        text = record.getMessage()
+        if self._trace.write is not None:
+            self._trace.line(self._clock.now_ms, name, f"log {text}")
+        if self._on_said is not None:
+            self._on_said(self._clock.now_ms, name, record.levelname, text)
+
+
+@contextmanager
+def node_log_to(trace: Trace, clock: HeapClock, on_said: Said | None = None) -> Iterator[None]:
+    """Send their logs to the trace's lines and to `on_said`, or nowhere.
+
+    They are as they were afterwards.
+    """
+    logs = [logging.getLogger(name) for name in _LOGS]
+    before = [(log.level, log.propagate) for log in logs]
+    handler = _Handler(trace, clock, on_said)
+    for log in logs:
+        log.propagate = False
+        if trace.write is None and on_said is None:
+            log.setLevel(logging.CRITICAL + 1)
+        else:
+            log.setLevel(logging.INFO)
+            log.addHandler(handler)
+    try:
+        yield
+    finally:
+        for log, (level, propagate) in zip(logs, before, strict=True):
+            log.removeHandler(handler)
+            log.propagate = propagate
+            log.setLevel(level)
+
+
+# trio.run under a seed: its run queue is shuffled by our draws, the same way every time.
+#
+# trio shuffles the tasks that are ready by a module-level Random, and in a deterministic order
+# only if a module flag is set. Both are private, so trio is pinned, and both are set back.
+
+Result = TypeVar("Result")
+
+
+def run_seeded(main: Callable[[], Awaitable[Result]], clock: HeapClock, draws: Random) -> Result:
+    """Run `main` on virtual time, tasks in an order drawn from `draws`.
+
+    Raises what `main` raises.
+    """
+    with _scheduling_drawn_from(draws):
+        return trio.run(main, clock=clock, strict_exception_groups=True)
+
+
+@contextmanager
+def _scheduling_drawn_from(draws: Random) -> Iterator[None]:
+    private = vars(_run)
+    before = {name: private[name] for name in ("_r", "_ALLOW_DETERMINISTIC_SCHEDULING")}
+    private.update(_r=draws, _ALLOW_DETERMINISTIC_SCHEDULING=True)
+    try:
+        yield
+    finally:
+        private.update(before)
+
+
+# What must hold when a run of whole nodes is over: what clients saw, and that all came back.
+
+
+def check_end(world: TrioWorld) -> None:
+    """What clients saw is right, and the group came back. Raises Violated."""
+    history = world.clients.history
+    check_history(history)
+    check_refusals(history, stored_numbers(world.older.newer(world.invariants.queues)))
+    _check_live(world)
+    world.counts.broken += check_refused(world.bootstrap[0])
+
+
+def _check_live(world: TrioWorld) -> None:
+    """After the last fault is mended the group acknowledges, and everybody catches up."""
+    due_ms = world.healed_ms + SETTLE_MS_MAX
+    if due_ms > world.settings.run_ms - world.settings.idle_ms:
+        return  # a schedule that leaves no time to settle promises nothing
+    _check_acknowledged(world, due_ms)
+    world.operator.check_done()
+    committed = world.invariants.committed_index
+    for host in world.members.values():
+        if host.is_gone:
+            continue
+        if host.node is None:
+            raise Violated("everybody-runs", "still down at the end", host.name)
+        index = host.node.broker.applied_index
+        if index != committed:
+            raise Violated(
+                "everybody-catches-up",
+                f"applied {index} of {committed} committed entries at the end",
+                host.name,
+            )
+        world.older.config.check(host.node.broker, host.name)
+    world.older.check_kept(world.invariants.queues)
+
+
+def _check_acknowledged(world: TrioWorld, due_ms: float) -> None:
+    """Appends that were called since the last fault was mended succeed, one in time at least.
+
+    A client finds its connection to a node that had crashed broken when it uses it the next time.
+    That says nothing of the group, unless it never says anything else.
+    """
+    timeout_ms = world.settings.client_timeout_ms
+    since = [
+        operation
+        for operation in world.clients.history
+        if operation.kind == APPEND and operation.invoke_ms >= world.healed_ms
+    ]
+    asked = [operation for operation in since if operation.invoke_ms <= due_ms]
+    if not asked or any(op.outcome == OK and op.end_ms <= due_ms for op in asked):
+        return
+    is_told = any(op.outcome != UNKNOWN or op.end_ms - op.invoke_ms >= timeout_ms for op in asked)
+    if is_told or not any(op.outcome == OK for op in since):
+        raise Violated(
+            "appends-succeed",
+            f"none was acknowledged within {SETTLE_MS_MAX:.0f} ms after the last fault",
+        )

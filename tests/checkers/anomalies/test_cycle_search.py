@@ -11,8 +11,8 @@ import pytest
 from shaketable.checkers.anomalies import cycle_search
 from shaketable.checkers.anomalies.cycle_search import search
 from shaketable.checkers.anomalies.cycles import PLUGIN
-from shaketable.checkers.anomalies.micro_operations import explode
 from shaketable.checkers.anomalies.observations import load_log
+from shaketable.checkers.anomalies.transaction_cycles import explode
 from shaketable.checkers.kernels.components import components
 from shaketable.harness.verdict import Outcome
 from tests.support.anomaly_histories import judge, kinds_of, parse

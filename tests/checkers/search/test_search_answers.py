@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from search_problems import as_table, is_linearizable, never, random_register, register_problem
 
-from shaketable.checkers.search import attempt, pace, replay, windows
+from shaketable.checkers.search import attempt, driver, replay
 from shaketable.checkers.search.driver import search
 from shaketable.checkers.search.problem import NEVER, Access
 from shaketable.harness.verdict import Outcome
@@ -60,8 +60,8 @@ def test_a_wrong_witness_is_never_called_valid(monkeypatch, spoil):
 
 def test_a_failing_part_cannot_be_passed_by_itself(monkeypatch):
     """Checked by the other algorithm: its operations alone, from each state that it names."""
-    monkeypatch.setattr(pace, "STALL_NODES", 2)
-    monkeypatch.setattr(windows, "EVENTS_FIRST", 2)
+    monkeypatch.setattr(driver, "STALL_NODES", 2)
+    monkeypatch.setattr(driver, "EVENTS_FIRST", 2)
     checked = 0
     for seed in range(500_000, 501_500):
         operations, values = random_register(Random(seed), 16)

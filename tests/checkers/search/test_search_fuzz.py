@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from search_problems import as_table, is_linearizable, never, random_register, register_problem
 
-from shaketable.checkers.search import arrange, pace, windows
+from shaketable.checkers.search import attempt, driver
 from shaketable.checkers.search.driver import search
 from shaketable.harness.verdict import Outcome
 
@@ -21,17 +21,17 @@ def test_it_agrees_on_small_registers(size_max, is_table):
 
 @pytest.mark.parametrize(("stall", "width"), [(1, 1), (2, 2), (4, 4), (20, 2)])
 def test_windows_tried_at_every_chance_refute_only_what_is_wrong(monkeypatch, stall, width):
-    monkeypatch.setattr(pace, "STALL_NODES", stall)
-    monkeypatch.setattr(pace, "BACK_EVENTS", 1 + stall % 3)
-    monkeypatch.setattr(pace, "BACK_EVENTS_MAX", 2 * width)
-    monkeypatch.setattr(windows, "EVENTS_FIRST", width)
+    monkeypatch.setattr(driver, "STALL_NODES", stall)
+    monkeypatch.setattr(driver, "BACK_EVENTS", 1 + stall % 3)
+    monkeypatch.setattr(driver, "BACK_EVENTS_MAX", 2 * width)
+    monkeypatch.setattr(driver, "EVENTS_FIRST", width)
     methods = _agree(range(stall * 7_000, stall * 7_000 + EACH), 16)
     assert "window" in methods
 
 
 @pytest.mark.parametrize("counted_max", [0, 1])
 def test_unknown_outcomes_that_stand_alone_are_bits(monkeypatch, counted_max):
-    monkeypatch.setattr(arrange, "COUNTED_KINDS_MAX", counted_max)
+    monkeypatch.setattr(attempt, "COUNTED_KINDS_MAX", counted_max)
     _agree(range(70_000, 70_000 + EACH), 12)
     _agree(range(80_000, 80_000 + EACH // 2), 12, is_table=True)
 

@@ -6,9 +6,8 @@ import pytest
 import synthetic_histories as made
 
 from shaketable.checkers.models.cas_register import PLUGIN as CAS_REGISTER
-from shaketable.checkers.search import pace
-from shaketable.checkers.search.driver import search
-from shaketable.checkers.search.pace import Pace
+from shaketable.checkers.search import driver
+from shaketable.checkers.search.driver import Pace, search
 from shaketable.harness.verdict import Outcome
 
 NODES_MAX = 600_000
@@ -16,9 +15,9 @@ NODES_MAX = 600_000
 
 
 def test_it_goes_back_ever_further_and_then_stays_longer(monkeypatch):
-    monkeypatch.setattr(pace, "STALL_NODES", 10)
-    monkeypatch.setattr(pace, "BACK_EVENTS", 4)
-    monkeypatch.setattr(pace, "BACK_EVENTS_MAX", 16)
+    monkeypatch.setattr(driver, "STALL_NODES", 10)
+    monkeypatch.setattr(driver, "BACK_EVENTS", 4)
+    monkeypatch.setattr(driver, "BACK_EVENTS_MAX", 16)
     here = Pace()
     seen = [(here.stuck(100), here.stall, here.back) for _ in range(9)]
     assert seen == [

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from shaketable.checkers.search import arena, arrange, attempt, pace, steps, windows
+from shaketable.checkers.search import attempt, driver
 from shaketable.checkers.search.budget import TimeSpentError
 from shaketable.checkers.search.driver import search
 from shaketable.checkers.search.problem import NEVER
@@ -18,16 +18,16 @@ from shaketable.harness.verdict import Outcome
 from tests.support.random_objects import OBJECTS, random_history
 
 SMALL = (
-    (pace, "STALL_NODES", (1, 2, 5)),
-    (pace, "BACK_EVENTS", (1, 3)),
-    (pace, "BACK_EVENTS_MAX", (1, 8)),
-    (windows, "EVENTS_FIRST", (1, 2, 4)),
-    (arrange, "COUNTED_KINDS_MAX", (0, 1, 40)),
+    (driver, "STALL_NODES", (1, 2, 5)),
+    (driver, "BACK_EVENTS", (1, 3)),
+    (driver, "BACK_EVENTS_MAX", (1, 8)),
+    (driver, "EVENTS_FIRST", (1, 2, 4)),
+    (attempt, "COUNTED_KINDS_MAX", (0, 1, 40)),
     (attempt, "SLICE_NODES", (1, 3)),
-    (arena, "NODES_FIRST", (1, 2, 8)),
-    (arena, "USED_FIRST", (1, 2)),
-    (steps, "STEPS_FIRST", (1, 2, 16)),
-    (steps, "ALL_KINDS_MAX", (0, 64)),
+    (attempt, "NODES_FIRST", (1, 2, 8)),
+    (attempt, "USED_FIRST", (1, 2)),
+    (attempt, "STEPS_FIRST", (1, 2, 16)),
+    (attempt, "ALL_KINDS_MAX", (0, 64)),
 )
 BYTES = 1 << 28
 BUDGETS = 6
@@ -83,7 +83,7 @@ def test_what_was_tried_to_the_end_stays_refuted_though_no_budget_is_left(monkey
         raise TimeSpentError
 
     model = discovery.get("models", "cas-register")
-    monkeypatch.setattr(windows.Windows, "around", spent)
+    monkeypatch.setattr(driver.Windows, "around", spent)
     outcomes = []
     for seed in range(300):
         rows = random_history("cas-register", Random(seed), size_max=8)
