@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from shaketable.system.broker.consumer_groups import ConsumerGroups
 from shaketable.system.broker.core import Core
-from shaketable.system.broker.delay_levels import DELIVERY_GROUP
+from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP
 from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.event_log import EventLog
-from shaketable.system.broker.group_offsets import key_of
+from shaketable.system.broker.groups.consumer_groups import ConsumerGroups
+from shaketable.system.broker.groups.group_offsets import key_of
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.outbox import Outbox
 from shaketable.system.broker.reput import Reput

@@ -13,7 +13,7 @@ from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.ledger import Ledger
 from shaketable.system.raft.log_view import LogView
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.membership_change import Change
+from shaketable.system.raft.membership_log import Change
 from shaketable.system.raft.protocol import Effects, Message, Role, Snapshot, Token
 
 

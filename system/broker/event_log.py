@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from shaketable.system.broker.appender import Appender
+from shaketable.system.broker.appender import Appender, PendingAppend, PendingAppends
 from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.outbox import Asked, Outbox
-from shaketable.system.broker.pending import PendingAppend, PendingAppends
 from shaketable.system.broker.reput import Reput
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.responses import response

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shaketable.system.store.message_properties import java_hash
+from shaketable.system.store.message import java_hash
 
 TAG_EXPRESSION = "TAG"
 TAGS_MAX = 1024

@@ -5,6 +5,7 @@ do; `BrokerGroupClient` and `AdminClient` know the members of one DLedger group.
 """
 
 from shaketable.system.client.admin import AdminClient, AdminTimeoutError
+from shaketable.system.client.channels import brokers
 from shaketable.system.client.connection import (
     DamagedResponseError,
     OutcomeUnknownError,
@@ -13,7 +14,6 @@ from shaketable.system.client.connection import (
 from shaketable.system.client.group import BrokerGroupClient
 from shaketable.system.client.group_consumer import GroupConsumer, Intervals
 from shaketable.system.client.group_membership import GroupMembership
-from shaketable.system.client.name_servers import brokers
 from shaketable.system.client.offsets import commit_offset, committed_offset
 from shaketable.system.client.parts import ClientParts
 from shaketable.system.client.producer import Producer, Sent

@@ -6,7 +6,7 @@ route is asked for again at once when a broker refuses or cannot be reached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import trio
@@ -157,3 +157,23 @@ class NameService:
                 raise RefusedError(answer.code, answer.remark or f"{address} refused")
             return answer
         raise RefusedError(UNREACHABLE, f"no name server answers: {'; '.join(failures)}")
+
+
+# Asks name servers which brokers there are.
+#
+# Source: RocketMQ's clusterList of MQAdminStartup; DLEDGER.md A.2.
+
+
+async def brokers(
+    name_servers: str | Sequence[str], timeout_s: float = 3.0
+) -> Mapping[str, Mapping[int, str]]:
+    """Return "host:port" by broker id (0: it takes messages) by broker name.
+
+    Raises RefusedError where no name server answers.
+    """
+    channels = Channels()
+    try:
+        found = await NameService(channels, name_servers).cluster(timeout_s)
+    finally:
+        channels.close()
+    return {name: data.broker_addrs for name, data in found.broker_addr_table.items()}

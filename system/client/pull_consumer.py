@@ -38,14 +38,15 @@ from shaketable.system.remoting.requests import (
     UpdateConsumerOffset,
 )
 from shaketable.system.store.message import (
+    TAGS,
     DamagedMessage,
     Message,
     encode_message,
+    find_property,
     offset_message_id,
     place_of_message_id,
     walk_messages,
 )
-from shaketable.system.store.message_properties import TAGS, find_property
 
 SUSPEND_FLAG = 2
 SUBSCRIPTION_FLAG = 4

@@ -18,8 +18,7 @@ from shaketable.system.client.routes import MessageQueue
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.message_requests import SendMessageBack
-from shaketable.system.store.message import Message
-from shaketable.system.store.message_properties import TAGS, find_property
+from shaketable.system.store.message import TAGS, Message, find_property
 
 RETRY_AFTER_S: Final = 0.2
 SUSPEND_S: Final = 1.0

@@ -17,7 +17,7 @@ from functools import cache
 from shaketable.system.broker.broker import Broker
 from shaketable.system.client.parts import ClientParts
 from shaketable.system.nameserver.registry import RouteRegistry
-from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.node.master_slave.parts import NativeParts
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.log_writer import LogWriter

@@ -16,8 +16,7 @@ from shaketable.system.native.log_view import NativeLogView
 from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.ledger import Ledger
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.membership_change import Change
-from shaketable.system.raft.membership_log import MembershipLog
+from shaketable.system.raft.membership_log import Change, MembershipLog
 from shaketable.system.raft.protocol import (
     DiskFullError,
     Effects,
@@ -30,7 +29,7 @@ from shaketable.system.raft.protocol import (
     Token,
     TransferError,
 )
-from shaketable.system.store.native_batch import TERM, native_end
+from shaketable.system.store.native.batch import TERM, native_end
 
 _NOBODY = Membership(())
 TICK_INTERVAL_MS = 50.0

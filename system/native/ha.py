@@ -14,7 +14,7 @@ import struct
 
 from shaketable.system.native.core import NativeCore
 from shaketable.system.store.message import DamagedMessage
-from shaketable.system.store.native_batch import native_batch, verified_size
+from shaketable.system.store.native.batch import native_batch, verified_size
 from shaketable.system.store.segment_files import OutsideLog
 
 REPORT = struct.Struct(">q")

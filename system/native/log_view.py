@@ -5,11 +5,11 @@ from __future__ import annotations
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.log_view import LogView
 from shaketable.system.raft.protocol import EntryReader
-from shaketable.system.store.native_batch import native_end
+from shaketable.system.store.native.batch import native_end
 
 
 class NativeLogView(LogView):
-    """A log whose index is the byte's: see `system.store.native_batch`."""
+    """A log whose index is the byte's: see `system.store.native.batch`."""
 
     def __init__(
         self, reader: EntryReader, begin: LogEnd, end: LogEnd, tail_bytes_max: int = 16 << 20

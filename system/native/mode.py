@@ -11,14 +11,14 @@ from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.log_format import LogFormat
 from shaketable.system.broker.mode import Mode
 from shaketable.system.broker.outbox import Outbox
-from shaketable.system.broker.queries import QUERY_CODES
+from shaketable.system.broker.reading.queries import QUERY_CODES
 from shaketable.system.broker.reput import Reput
 from shaketable.system.native.core import NativeCore
 from shaketable.system.native.group_commit import GroupCommit
 from shaketable.system.native.table_events import OffsetEvents, TableEvents
 from shaketable.system.raft.protocol import Snapshot
-from shaketable.system.store.native_batch import iter_native_dispatches
-from shaketable.system.store.native_builder import NativeBuilder
+from shaketable.system.store.native.batch import iter_native_dispatches
+from shaketable.system.store.native.builder import NativeBuilder
 
 NATIVE_FORMAT = LogFormat(NativeBuilder, iter_native_dispatches, may_skip=True)
 

@@ -22,20 +22,22 @@ import trio
 
 from shaketable.system.node.assembly import assemble
 from shaketable.system.node.clock import Clock, SystemClock
-from shaketable.system.node.conf_values import ConfigError
-from shaketable.system.node.config import NodeConfig, load
-from shaketable.system.node.disk_threads import DiskThreads
+from shaketable.system.node.config import ConfigError, NodeConfig, load
+from shaketable.system.node.connections.serving import PortInUseError, end_on_signal, flat
+from shaketable.system.node.disks.disk_threads import DiskThreads
+from shaketable.system.node.disks.real_disk import RealDisk
+from shaketable.system.node.disks.store_lock import StoreInUseError, lock_store
+from shaketable.system.node.disks.volatile_disk import VolatileDisk
 from shaketable.system.node.ends import EXIT_USAGE, OWN_RULES, exit_status, is_unforeseen, reason
-from shaketable.system.node.heap import keep_memory
 from shaketable.system.node.machine import Machine
 from shaketable.system.node.node import Node
-from shaketable.system.node.open_file_limit import clients_within, raise_open_file_limit
-from shaketable.system.node.real_disk import RealDisk
-from shaketable.system.node.serving import PortInUseError, end_on_signal, flat
-from shaketable.system.node.starved import end_when_starved
-from shaketable.system.node.steering import Steering
-from shaketable.system.node.store_lock import StoreInUseError, lock_store
-from shaketable.system.node.volatile_disk import VolatileDisk
+from shaketable.system.node.process_limits import (
+    clients_within,
+    end_when_starved,
+    keep_memory,
+    raise_open_file_limit,
+)
+from shaketable.system.node.steered.steering import Steering
 from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.store.disk import Disk, StoreError
 

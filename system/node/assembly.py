@@ -15,24 +15,27 @@ from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.event_log import body_bytes_max
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.log_format import Dispatch
-from shaketable.system.broker.native import native_dispatches, upgraded_snapshot
-from shaketable.system.broker.taken_over import bodies_of
+from shaketable.system.broker.taken_over import bodies_of, native_dispatches, upgraded_snapshot
 from shaketable.system.mutants import Mutant
 from shaketable.system.native.config_files import DELAYS, OFFSETS, TOPICS
-from shaketable.system.node.broker_start import BrokerStart, Readers, build_broker
-from shaketable.system.node.conf_values import ConfigError
-from shaketable.system.node.config import NodeConfig
-from shaketable.system.node.config_files import ConfigFiles
-from shaketable.system.node.data_files import DataFiles
+from shaketable.system.node.broker_start import (
+    BrokerStart,
+    Readers,
+    build_broker,
+    checkpoint_files,
+    limits_of,
+)
+from shaketable.system.node.config import ConfigError, NodeConfig
+from shaketable.system.node.connections.reception import Reception
+from shaketable.system.node.disks.data_files import DataFiles
 from shaketable.system.node.flusher import Flusher
-from shaketable.system.node.limits_of import checkpoint_files, limits_of
 from shaketable.system.node.machine import Machine
+from shaketable.system.node.master_slave.assembly import assemble_native
+from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.members import Members
-from shaketable.system.node.native_assembly import assemble_native
 from shaketable.system.node.node import Node
 from shaketable.system.node.node_parts import NodeParts, Replication, WriteHooks
 from shaketable.system.node.planting import planted
-from shaketable.system.node.reception import Reception
 from shaketable.system.node.recorder import CannotRecord, Recorder
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message

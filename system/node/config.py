@@ -12,21 +12,16 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
+from typing import TypeVar
 
-from shaketable.system.broker.delay_levels import DEFAULT_LEVELS, DEFAULT_LEVELS_MS, parse_levels
-from shaketable.system.broker.expiry import HOUR_MS, ExpiryConfig
-from shaketable.system.node.conf_values import (
-    TRUTH,
-    ConfigError,
-    is_number,
-    read_choice,
-    read_name,
-    read_number,
-    read_properties,
-    read_share,
-    read_units,
+from shaketable.system.broker.delays.delay_levels import (
+    DEFAULT_LEVELS,
+    DEFAULT_LEVELS_MS,
+    parse_levels,
 )
-from shaketable.system.node.native_keys import NATIVE_KEYS, NativeSettings, read_native
+from shaketable.system.broker.expiry import HOUR_MS, ExpiryConfig
+from shaketable.system.native.config import BrokerRole, NativeConfig
+from shaketable.system.native.ha import BODY_BYTES_ACCEPTED_MAX
 from shaketable.system.raft.protocol import RaftConfig
 from shaketable.system.store.log_writer import AckPolicy
 
@@ -100,7 +95,7 @@ class NodeConfig:
     recording: Path | None = None
     """Where the broker's inputs are recorded (`system.node.recorder`), if they are."""
     steering: Path | None = None
-    """From where the node is steered (`system.node.steering`), if it is."""
+    """From where the node is steered (`system.node.steered.steering`), if it is."""
     unused: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -344,3 +339,173 @@ def _ids(values: Mapping[str, str], key: str) -> tuple[str, ...]:
         if not _ID.fullmatch(name):
             raise ConfigError(f"{key}: {name!r} is no id: letters, digits, '_' and '.'")
     return ids
+
+
+# Reads single values of a broker.conf, and says in one line what is wrong with one.
+#
+# Source: Java properties, as far as RocketMQ's own files use them.
+
+Value = TypeVar("Value")
+Values = Mapping[str, str]
+
+NUMBER_DIGITS_MAX = 19
+NAME_LENGTH_MAX = 255
+_SHARE = re.compile(r"0(\.[0-9]{1,9})?")
+TRUTH = {"true": True, "false": False}
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used: one line that names the file and the key."""
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """Read the lines `key=value` of a broker.conf. Raises ConfigError."""
+    values: dict[str, str] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line[0] in "#!":
+            continue
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise ConfigError(f"line {number}: no '=' in {line!r}")
+        values[key.strip()] = value.strip()
+    return values
+
+
+def read_name(values: Mapping[str, str], key: str, default: str) -> str:
+    """Read a name of bounded length. Raises ConfigError."""
+    name = values.get(key) or default
+    if len(name) > NAME_LENGTH_MAX:
+        raise ConfigError(f"{key} has {len(name)} characters, at most {NAME_LENGTH_MAX}")
+    return name
+
+
+def read_number(values: Mapping[str, str], key: str, default: int, low: int, high: int) -> int:
+    """Read a number in bounds. Raises ConfigError."""
+    text = values.get(key)
+    if text is None:
+        return default
+    if not is_number(text) or not low <= int(text) <= high:
+        raise ConfigError(f"{key} must be a number in {low}..{high}, not {text!r}")
+    return int(text)
+
+
+def read_share(values: Mapping[str, str], key: str, default: float) -> float:
+    """Read a share, 0 or more and less than 1, as "0.1". Raises ConfigError."""
+    text = values.get(key)
+    if text is None:
+        return default
+    if not _SHARE.fullmatch(text):
+        raise ConfigError(f"{key} must be a share in 0.0..0.99, not {text!r}")
+    return float(text)
+
+
+def is_number(text: str) -> bool:
+    """Whether it is a number that can be one of ours: `int` refuses other digits, and many."""
+    return text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX
+
+
+def read_units(values: Mapping[str, str], key: str, default: int, unit_bytes: int) -> int:
+    """Read the size of a file that holds whole units."""
+    size = read_number(values, key, default, unit_bytes * 8, 1 << 40)
+    if size % unit_bytes:
+        raise ConfigError(f"{key} must be a multiple of {unit_bytes}, not {size}")
+    return size
+
+
+def read_choice(
+    values: Mapping[str, str], key: str, choices: Mapping[str, Value], default: str
+) -> Value:
+    """Read one of several words, and return what it stands for. Raises ConfigError."""
+    text = values.get(key, default)
+    if text not in choices:
+        raise ConfigError(f"{key} must be one of {', '.join(choices)}, not {text}")
+    return choices[text]
+
+
+# The keys of a broker.conf by which a broker without a group replicates.
+#
+# Source: RocketMQ 4.9's BrokerConfig, MessageStoreConfig and BrokerStartup; DLEDGER.md D.2.
+
+
+BROKER_ID_MAX = 1 << 31
+HA_PORT_ABOVE = 1
+"""haListenPort stands so far above listenPort where nothing else is said."""
+TIMEOUT_MAX_MS = 3_600_000
+NATIVE_KEYS = (
+    "brokerId",
+    "brokerRole",
+    "flushIntervalCommitLog",
+    "haListenPort",
+    "haMasterAddress",
+    "haSlaveFallbehindMax",
+    "haTransferBatchSize",
+    "slaveTimeout",
+    "syncFlushTimeout",
+)
+"""They mean nothing in a DLedger group."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeSettings:
+    """What a broker without a group is told beside all others.
+
+    `log_folder` is storePathCommitLog; `master` is where a slave copies from: None, what the name
+    servers say. `broker_name` and `broker_id` are by which it registers.
+    """
+
+    config: NativeConfig
+    log_folder: Path
+    broker_name: str
+    broker_id: int
+    ha_port: int
+    master: tuple[str, int] | None
+
+
+def read_native(values: Values, listen_port: int) -> NativeSettings:
+    """Read them. Raises ConfigError."""
+    roles = {role.value: role for role in BrokerRole}
+    role = read_choice(values, "brokerRole", roles, "ASYNC_MASTER")
+    flush = {"ASYNC_FLUSH": False, "SYNC_FLUSH": True}
+    config = NativeConfig(
+        role=role,
+        is_sync_flush=read_choice(values, "flushDiskType", flush, "ASYNC_FLUSH"),
+        flush_interval_ms=float(_ms(values, "flushIntervalCommitLog", 500)),
+        sync_flush_timeout_ms=float(_ms(values, "syncFlushTimeout", 5000)),
+        slave_timeout_ms=float(_ms(values, "slaveTimeout", 3000)),
+        slave_behind_bytes_max=read_number(
+            values, "haSlaveFallbehindMax", 256 << 20, 0, (1 << 63) - 1
+        ),
+        transfer_bytes_max=read_number(
+            values, "haTransferBatchSize", 32 << 10, 1, BODY_BYTES_ACCEPTED_MAX
+        ),
+    )
+    broker_id = read_number(values, "brokerId", 0, 0, BROKER_ID_MAX)
+    if role is BrokerRole.SLAVE and not broker_id:
+        raise ConfigError("brokerId must be above 0 with brokerRole=SLAVE")
+    for key in ("shaketableJoin", "shaketableRecord"):
+        if key in values:
+            raise ConfigError(f"{key} needs a group: enableDLegerCommitLog=true")
+    folder = values.get("storePathCommitLog") or f"{values['storePathRootDir']}/commitlog"
+    return NativeSettings(
+        config,
+        Path(folder),
+        read_name(values, "brokerName", "DEFAULT_BROKER"),
+        broker_id if role is BrokerRole.SLAVE else 0,
+        read_number(values, "haListenPort", listen_port + HA_PORT_ABOVE, 0, PORT_MAX),
+        _master(values),
+    )
+
+
+def _ms(values: Values, key: str, default: int) -> int:
+    return read_number(values, key, default, 1, TIMEOUT_MAX_MS)
+
+
+def _master(values: Values) -> tuple[str, int] | None:
+    text = values.get("haMasterAddress")
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or ":" in host or not is_number(port) or not 0 < int(port) <= PORT_MAX:
+        raise ConfigError(f"haMasterAddress: {text!r} is not of the form 127.0.0.1:10912")
+    return host, int(port)

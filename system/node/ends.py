@@ -12,8 +12,8 @@ from typing import Final
 from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.hard_state import LogDamaged
-from shaketable.system.store.log_entries import NotContiguous
-from shaketable.system.store.native_log import NativeLogDamaged
+from shaketable.system.store.index_units import NotContiguous
+from shaketable.system.store.native.log import NativeLogDamaged
 from shaketable.system.store.segment_files import OutsideLog
 
 EXIT_USAGE: Final = 2

@@ -19,10 +19,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from shaketable.system.node.conf_values import ConfigError
-from shaketable.system.node.config import NodeConfig, load
-from shaketable.system.node.real_disk import RealDisk
-from shaketable.system.node.store_lock import StoreInUseError, lock_store
+from shaketable.system.node.config import ConfigError, NodeConfig, load
+from shaketable.system.node.disks.real_disk import RealDisk
+from shaketable.system.node.disks.store_lock import StoreInUseError, lock_store
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.foreign_log import ForeignLog, Imported

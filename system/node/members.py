@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping
 import trio
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.node import wire
 from shaketable.system.node.clock import Clock, sleep
 from shaketable.system.node.config import NodeConfig
-from shaketable.system.node.dial import dial
-from shaketable.system.node.link import Link
-from shaketable.system.node.reception import Reception
-from shaketable.system.node.serving import guarded, listen
+from shaketable.system.node.connections import wire
+from shaketable.system.node.connections.link import Link, dial
+from shaketable.system.node.connections.reception import Reception
+from shaketable.system.node.connections.serving import guarded, listen
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message
 from shaketable.system.remoting.command import CommandError, decode_command

@@ -22,11 +22,9 @@ from shaketable.system.nameserver.kv_config import DamagedKvConfig
 from shaketable.system.nameserver.name_server import SCAN_INTERVAL_MS, NameServer
 from shaketable.system.nameserver.registry import RouteRegistry
 from shaketable.system.node.clock import Clock, SystemClock, sleep
-from shaketable.system.node.conf_values import ConfigError
-from shaketable.system.node.link import Link
-from shaketable.system.node.open_file_limit import clients_within, raise_open_file_limit
-from shaketable.system.node.real_disk import RealDisk
-from shaketable.system.node.serving import (
+from shaketable.system.node.config import ConfigError
+from shaketable.system.node.connections.link import Link
+from shaketable.system.node.connections.serving import (
     PortInUseError,
     cancel_on_signal,
     flat,
@@ -34,6 +32,8 @@ from shaketable.system.node.serving import (
     listen,
     write_until_broken,
 )
+from shaketable.system.node.disks.real_disk import RealDisk
+from shaketable.system.node.process_limits import clients_within, raise_open_file_limit
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import Command, CommandError, decode_command, encode_command
 from shaketable.system.remoting.frame import Frame, FrameError

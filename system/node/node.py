@@ -15,13 +15,13 @@ from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.expiry import DataFile
 from shaketable.system.node.clock import sleep
 from shaketable.system.node.config import NodeConfig
-from shaketable.system.node.link import Link
+from shaketable.system.node.connections.link import Link
+from shaketable.system.node.connections.reception import Reception
+from shaketable.system.node.connections.registration import Registration, Standing
+from shaketable.system.node.connections.serving import guarded, listen, write_until_broken
 from shaketable.system.node.machine import Machine
 from shaketable.system.node.node_parts import NodeParts, WriteHooks
-from shaketable.system.node.reception import Reception
 from shaketable.system.node.recorder import Recorder
-from shaketable.system.node.registration import Registration, Standing
-from shaketable.system.node.serving import guarded, listen, write_until_broken
 from shaketable.system.raft.protocol import Role
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.frame import Frame

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shaketable.system.broker.expiry import DataFile
-from shaketable.system.node.reception import Reception
+from shaketable.system.node.connections.reception import Reception
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Message, Write
 from shaketable.system.store.log_writer import WritableLog
@@ -60,7 +60,7 @@ class Replication(Protocol):
 
 
 class FullFiles(Protocol):
-    """Finds what may expire (`system.node.data_files.DataFiles`)."""
+    """Finds what may expire (`system.node.disks.data_files.DataFiles`)."""
 
     def until(self, index: int) -> list[DataFile]:
         """Return the full files in front of `index`, oldest first."""

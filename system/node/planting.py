@@ -6,7 +6,7 @@ import logging
 
 from shaketable.system import mutants
 from shaketable.system.mutants import Mutant
-from shaketable.system.node.conf_values import ConfigError
+from shaketable.system.node.config import ConfigError
 
 log = logging.getLogger("shaketable.node")
 

@@ -18,7 +18,7 @@ from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.leadership import Leadership
 from shaketable.system.raft.member_state import MemberState
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.membership_change import Change
+from shaketable.system.raft.membership_log import Change
 from shaketable.system.raft.protocol import (
     DiskFullError,
     Effects,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from shaketable.system.store.key_file import HEADER_BYTES
+from shaketable.system.store.keys.key_file import HEADER_BYTES
 
 if TYPE_CHECKING:
     from shaketable.system.sim.disk import Platter

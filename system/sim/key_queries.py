@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from shaketable.system.sim.draws import Draws, Stream
 from shaketable.system.sim.violation import Violated
-from shaketable.system.store.key_index import KeyIndex, has_key
+from shaketable.system.store.keys.key_index import KeyIndex, has_key
 from shaketable.system.store.message import decode_message
 
 if TYPE_CHECKING:

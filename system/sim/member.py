@@ -15,8 +15,8 @@ from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.broker_state import ranges_of
 from shaketable.system.broker.log_format import Dispatch
 from shaketable.system.broker.mode import DLEDGER
-from shaketable.system.broker.native import native_dispatches, upgraded_snapshot
-from shaketable.system.node.data_files import DataFiles
+from shaketable.system.broker.taken_over import native_dispatches, upgraded_snapshot
+from shaketable.system.node.disks.data_files import DataFiles
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.log_view import LogView
@@ -45,7 +45,7 @@ from shaketable.system.sim.shadow import Shadow
 from shaketable.system.sim.violation import Violated
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.commit_log import CommitLog
-from shaketable.system.store.key_file import Sizes
+from shaketable.system.store.keys.key_file import Sizes
 from shaketable.system.store.segment_files import OutsideLog
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import decode_command
 from shaketable.system.remoting.frame import Frame
 from shaketable.system.sim.violation import Violated
-from shaketable.system.store.native_commit_log import NativeCommitLog
+from shaketable.system.store.native.commit_log import NativeCommitLog
 
 POSITION_HEX_DIGITS = 16
 """A message id ends with the message's position in the log (RocketMQ's MessageDecoder)."""

@@ -1,7 +1,7 @@
 """Harms of a simulated disk that are ordered from outside, call by call, and counted.
 
-The same orders as a node in a process takes (`system.node.orders`): calls of a kind fail from the
-N-th on, or the machine loses power at it.
+The same orders as a node in a process takes (`system.node.steered.orders`): calls of a kind fail
+from the N-th on, or the machine loses power at it.
 """
 
 from __future__ import annotations

@@ -21,8 +21,14 @@ from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.broker.expiry import DataFile
 from shaketable.system.node.broker_start import BrokerStart, Readers, build_broker
-from shaketable.system.node.recorder import INPUTS, digest_of, digest_of_checkpoint
-from shaketable.system.node.recording_file import BadRecording, Record, read_records
+from shaketable.system.node.recorder import (
+    INPUTS,
+    BadRecording,
+    Record,
+    digest_of,
+    digest_of_checkpoint,
+    read_records,
+)
 from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.protocol import (
     Append,

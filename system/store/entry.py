@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.group_events import MEMBERSHIP_CHANNEL, MESSAGE_CHANNEL
-from shaketable.system.store.message import BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6
-from shaketable.system.store.message_properties import tags_code
+from shaketable.system.store.message import BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6, tags_code
 
 ENTRY_MAGIC = 1
 BLANK_MAGIC = -1

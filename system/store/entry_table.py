@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch
 from shaketable.system.store.entry import CHAINED_BYTES, ENTRY_MAGIC
 from shaketable.system.store.group_events import MESSAGE_CHANNEL
-from shaketable.system.store.message import BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6
-from shaketable.system.store.message_properties import tags_in
+from shaketable.system.store.message import BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6, tags_in
 
 CHECKED_MIN = 32
 WALKED_MIN = 64

@@ -16,10 +16,10 @@ from broker_group import (
 )
 
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.node import wire
+from shaketable.system.node.connections import wire
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.membership_change import MEMBERS_MAX, AddLearner, changed
+from shaketable.system.raft.membership_log import MEMBERS_MAX, AddLearner, changed
 from shaketable.system.raft.protocol import (
     MembershipError,
     RaftConfig,

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, LogEnd
 from shaketable.system.store.entry import HEADER, iter_dispatches
 from shaketable.system.store.entry_builder import EntryBuilder
-from shaketable.system.store.message import Message, encode_message
-from shaketable.system.store.message_properties import find_property, java_hash, keys_in, tags_code
+from shaketable.system.store.message import (
+    Message,
+    encode_message,
+    find_property,
+    java_hash,
+    keys_in,
+    tags_code,
+)
 
 
 @pytest.mark.parametrize(

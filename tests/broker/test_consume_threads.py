@@ -7,7 +7,7 @@ from threading import Thread
 
 from checkpoint_life import Log, Node
 
-from shaketable.system.node.real_disk import RealDisk
+from shaketable.system.node.disks.real_disk import RealDisk
 
 SAVES = 60
 ENTRIES_A_SAVE = 7

@@ -7,8 +7,8 @@ import pytest
 from broker_group import BrokerGroup, Member
 from group_requests import consumer_list, heartbeat, unregister
 
-from shaketable.system.broker import consumer_groups
-from shaketable.system.broker.consumer_groups import (
+from shaketable.system.broker.groups import consumer_groups
+from shaketable.system.broker.groups.consumer_groups import (
     Client,
     ConsumerGroups,
     Consumption,

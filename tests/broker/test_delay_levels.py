@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shaketable.system.broker.delay_levels import (
+from shaketable.system.broker.delays.delay_levels import (
     DEFAULT_LEVELS_MS,
     DELAY_MARK,
     DELIVERED_MARK,
@@ -19,7 +19,7 @@ from shaketable.system.broker.delay_levels import (
     undelayed,
 )
 from shaketable.system.remoting.command import CommandError
-from shaketable.system.store.message_properties import find_property
+from shaketable.system.store.message import find_property
 
 NAMES = ("TAGS", "KEYS", "DELAY", "FROM_DELAY", "REAL_TOPIC", "REAL_QID", "MYDELAY")
 WORDS = st.text("ab12:", max_size=4)

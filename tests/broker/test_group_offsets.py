@@ -10,15 +10,15 @@ from group_requests import commit, committed, delete_topic, query
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shaketable.system.broker import offset_commits
 from shaketable.system.broker.broker_state import BrokerState, DamagedBrokerState
 from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.consume_queue import Ranges
 from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.expiry import DataFile, ExpiryConfig
-from shaketable.system.broker.group_offsets import OffsetTable
+from shaketable.system.broker.groups import offset_commits
+from shaketable.system.broker.groups.group_offsets import OffsetTable
+from shaketable.system.broker.groups.offset_commits import bodies_of
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.offset_commits import bodies_of
 from shaketable.system.raft.protocol import PushResponse, Role
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command

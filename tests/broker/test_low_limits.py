@@ -9,10 +9,10 @@ import pytest
 from broker_group import FILE_BYTES, HOST, BrokerGroup, Member, send
 from group_requests import consumer_list, create_topic, heartbeat, unregister
 
+from shaketable.system.broker.groups.consumer_groups import QueueLocks
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.queue_locks import QueueLocks
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.membership_change import MEMBERS_MAX, AddLearner, Remove, changed
+from shaketable.system.raft.membership_log import MEMBERS_MAX, AddLearner, Remove, changed
 from shaketable.system.raft.protocol import MembershipError
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import Command

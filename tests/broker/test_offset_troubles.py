@@ -18,7 +18,7 @@ from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.consume_queue import Ranges
 from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.expiry import DataFile, ExpiryConfig
-from shaketable.system.broker.group_offsets import OffsetTable
+from shaketable.system.broker.groups.group_offsets import OffsetTable
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.protocol import Role

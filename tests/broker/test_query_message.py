@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from shaketable.system.broker.consume_queue import ConsumeQueues
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.queries import offset_by_time
-from shaketable.system.broker.stored_messages import message_at
+from shaketable.system.broker.reading.key_items import message_at
+from shaketable.system.broker.reading.queries import offset_by_time
 from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.log_view import LogView
 from shaketable.system.remoting.codes import RequestCode, ResponseCode

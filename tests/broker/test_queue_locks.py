@@ -9,8 +9,8 @@ from group_requests import lock
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shaketable.system.broker.groups.consumer_groups import LEASE_MS, LockedQueue, QueueLocks
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.queue_locks import LEASE_MS, LockedQueue, QueueLocks
 from shaketable.system.raft.protocol import PushResponse
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command

@@ -9,13 +9,12 @@ from broker_group import FILE_BYTES, HOST, BrokerGroup, Member, send
 from consumer_requests import back, pull_of, send_with
 from group_requests import create_topic
 
-from shaketable.system.broker.delay_levels import DEFAULT_LEVELS_MS, SCHEDULE_TOPIC
+from shaketable.system.broker.delays.delay_levels import DEFAULT_LEVELS_MS, SCHEDULE_TOPIC
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import SendMessageV2
-from shaketable.system.store.message import Message, offset_message_id, walk_messages
-from shaketable.system.store.message_properties import find_property
+from shaketable.system.store.message import Message, find_property, offset_message_id, walk_messages
 
 CONFIG = BrokerConfig(data_file_bytes=FILE_BYTES, store_host=HOST)
 SCHEDULE = SCHEDULE_TOPIC.decode()

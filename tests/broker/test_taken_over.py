@@ -7,8 +7,8 @@ from broker_group import BrokerGroup, Member
 
 from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.broker_tables import BrokerTables
-from shaketable.system.broker.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
-from shaketable.system.broker.group_offsets import key_of
+from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
+from shaketable.system.broker.groups.group_offsets import key_of
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.taken_over import bodies_of, is_done
 from shaketable.system.broker.topics import TopicConfig, TopicEvent

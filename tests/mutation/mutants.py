@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Final
 
 from tests.mutation.operators import OPERATORS, Edit, Source
 
@@ -18,13 +20,16 @@ UNSEEN_CALLS = frozenset(
 )
 """Logging and recording: forgetting them breaks no promise to a client."""
 
+IMPORTED: Final = re.compile(r"__import__\([^)]*\)\.")
+"""Where another error class comes from: no part of what a mutant is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """One change of one file.
 
     Attributes:
-        id: The same as long as operator, function and line are, wherever the line moves to.
+        id: The same as long as operator, function and line are, wherever in the package they move.
         line: Where the statement that it changes begins, for the measured reach...
         last_line: ... and where that statement, or the head of a compound one, ends.
         start, end: Which bytes of the file it replaces...
@@ -57,15 +62,15 @@ class Mutant:
 def mutants_of(root: Path, package: str) -> list[Mutant]:
     """Return all mutants of a package of `system`, in the order of the files."""
     found: list[Mutant] = []
-    for path in sorted((root / "system" / package).glob("*.py")):
+    seen: Counter[str] = Counter()
+    for path in sorted((root / "system" / package).rglob("*.py")):
         name = str(path.relative_to(root))
-        found += mutants_in(Source(name, path.read_text()), package)
+        found += mutants_in(Source(name, path.read_text()), package, seen)
     return found
 
 
-def mutants_in(source: Source, package: str) -> Iterator[Mutant]:
-    """Return all mutants of one file."""
-    seen: Counter[str] = Counter()
+def mutants_in(source: Source, package: str, seen: Counter[str]) -> Iterator[Mutant]:
+    """Return all mutants of one file; `seen` counts those of the package that look alike."""
     for function, place, node in _places(source.tree):
         for name, operator in OPERATORS.items():
             for edit in operator(node, source):
@@ -120,7 +125,8 @@ def _mutant(
     seen: Counter[str],
 ) -> Mutant:
     line = " ".join(source.lines[edit.node.lineno - 1].split())
-    key = f"{operator} {source.path} {function} {line} {' '.join(edit.text.split())}"
+    change = IMPORTED.sub("", " ".join(edit.text.split()))
+    key = f"{operator} {package} {function} {line} {change}"
     seen[key] += 1
     name = blake2b(f"{key} {seen[key]}".encode(), digest_size=4).hexdigest()
     span = source.span(edit.node)

@@ -55,7 +55,7 @@ ERRORS = {
     "TooManyReadsError": "shaketable.system.raft.protocol.CompactedError",
     "TransferError": "shaketable.system.raft.protocol.MembershipError",
     "MembershipError": "shaketable.system.raft.protocol.TransferError",
-    "OutsideLog": "shaketable.system.store.log_entries.NotContiguous",
+    "OutsideLog": "shaketable.system.store.index_units.NotContiguous",
     "NotContiguous": "shaketable.system.store.segment_files.OutsideLog",
     "DamagedEntry": "shaketable.system.store.segment_files.OutsideLog",
     "DamagedMessage": "shaketable.system.store.segment_files.OutsideLog",

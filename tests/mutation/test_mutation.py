@@ -41,7 +41,7 @@ class Log:
 def changes(text: str) -> dict[str, list[str]]:
     """Return the replacements of each operator in a file."""
     found: dict[str, list[str]] = {name: [] for name in OPERATORS}
-    for mutant in mutants_in(Source("log.py", text), "raft"):
+    for mutant in mutants_in(Source("log.py", text), "raft", Counter()):
         found[mutant.operator].append(mutant.new)
     return found
 
@@ -94,10 +94,10 @@ def test_a_sample_keeps_what_is_judged_when_the_source_changes() -> None:
 
 def test_ids_outlive_edits_elsewhere_in_the_file() -> None:
     moved = "import os\n\n\ndef other(x):\n    return x\n" + EVERY_OPERATOR
-    before = {one.id for one in mutants_in(Source("log.py", EVERY_OPERATOR), "raft")}
-    assert before == {one.id for one in mutants_in(Source("log.py", moved), "raft")}
+    before = {one.id for one in mutants_in(Source("log.py", EVERY_OPERATOR), "raft", Counter())}
+    assert before == {one.id for one in mutants_in(Source("log.py", moved), "raft", Counter())}
     changed = EVERY_OPERATOR.replace("at + 1 <= self.end", "at + 1 <= self.begin")
-    after = {one.id for one in mutants_in(Source("log.py", changed), "raft")}
+    after = {one.id for one in mutants_in(Source("log.py", changed), "raft", Counter())}
     assert len(before - after) == 3  # what stands in that line, and only that
 
 

@@ -22,7 +22,7 @@ from shaketable.system.native.config_files import (
     load_tables,
 )
 from shaketable.system.native.ha import HEADER, REPORT, HAError, MasterConnection, SlaveConnection
-from shaketable.system.node.native_assembly import NativeDataFiles
+from shaketable.system.node.master_slave.assembly import NativeDataFiles
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, CommandError
 from shaketable.system.store.message import walk_messages

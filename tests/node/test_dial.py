@@ -7,7 +7,7 @@ import socket
 import pytest
 import trio
 
-from shaketable.system.node.dial import dial
+from shaketable.system.node.connections.link import dial
 
 
 async def _open_to_itself(host: str, port: int) -> trio.SocketStream:

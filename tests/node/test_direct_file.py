@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shaketable.system.node.real_disk import BLOCK_BYTES, BUFFER_BYTES, DirectFile, RealDisk
+from shaketable.system.node.disks.real_disk import BLOCK_BYTES, BUFFER_BYTES, DirectFile, RealDisk
 from shaketable.system.store.disk import DiskFailed
 
 FILE_BYTES = 5 * BLOCK_BYTES + 700

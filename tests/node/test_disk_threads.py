@@ -8,8 +8,8 @@ import time
 import pytest
 import trio
 
-from shaketable.system.node import disk_threads
-from shaketable.system.node.disk_threads import DiskThreads
+from shaketable.system.node.disks import disk_threads
+from shaketable.system.node.disks.disk_threads import DiskThreads
 
 END_TIMEOUT_S = 20.0
 

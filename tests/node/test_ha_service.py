@@ -12,8 +12,8 @@ from native_brokers import NativeBroker
 
 from shaketable.system.native.ha import REPORT, SILENCE_MAX_MS
 from shaketable.system.node.clock import SystemClock
-from shaketable.system.node.ha_service import HAService
-from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.node.master_slave.ha_service import HAService
+from shaketable.system.node.master_slave.parts import NativeParts
 
 STORY_TIMEOUT_S = 10.0
 

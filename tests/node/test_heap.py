@@ -9,7 +9,7 @@ from tests.support.node_group import ROOT
 
 PROGRAM = """
 import resource, sys
-from shaketable.system.node.heap import keep_memory
+from shaketable.system.node.process_limits import keep_memory
 if sys.argv[1] == "keep":
     keep_memory()
 kept = [bytes(1 << 20)]

@@ -12,13 +12,13 @@ import trio
 from shaketable.system.native.config import NativeConfig
 from shaketable.system.node.clock import SystemClock
 from shaketable.system.node.machine import Machine
-from shaketable.system.node.native_assembly import NativeFlusher
+from shaketable.system.node.master_slave.assembly import NativeFlusher
 from shaketable.system.node.node_parts import WriteHooks
 from shaketable.system.raft.protocol import Append, Write
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.disk import DiskFailed
-from shaketable.system.store.native_builder import NativeBuilder
-from shaketable.system.store.native_commit_log import NativeCommitLog
+from shaketable.system.store.native.builder import NativeBuilder
+from shaketable.system.store.native.commit_log import NativeCommitLog
 
 FILE_BYTES = 4096
 Result = TypeVar("Result")

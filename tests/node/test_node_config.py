@@ -7,9 +7,8 @@ import re
 import pytest
 
 from shaketable.system.native.config import BrokerRole
-from shaketable.system.node.conf_values import ConfigError
-from shaketable.system.node.config import parse
-from shaketable.system.node.limits_of import limits_of
+from shaketable.system.node.broker_start import limits_of
+from shaketable.system.node.config import ConfigError, parse
 
 GOOD = """
 # from distribution/conf/dledger

@@ -16,7 +16,7 @@ import trio
 from shaketable.harness.runtime.ports import find_free
 from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
 from shaketable.system.client.admin import AdminClient
-from shaketable.system.node import wire
+from shaketable.system.node.connections import wire
 from shaketable.system.raft.protocol import VoteRequest
 
 STOP_WAIT_S = 60

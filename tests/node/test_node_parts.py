@@ -14,13 +14,13 @@ import trio
 import trio.testing
 
 from shaketable.system.node.clock import SystemClock, sleep
+from shaketable.system.node.connections.link import KEEPALIVE_OPTIONS
+from shaketable.system.node.disks.real_disk import RealDisk
+from shaketable.system.node.disks.store_lock import StoreInUseError, lock_store
 from shaketable.system.node.flusher import Flusher
-from shaketable.system.node.link import KEEPALIVE_OPTIONS
 from shaketable.system.node.machine import Machine
 from shaketable.system.node.members import UNACKNOWLEDGED_MAX_MS, Peers
 from shaketable.system.node.node import Checkpointer
-from shaketable.system.node.real_disk import RealDisk
-from shaketable.system.node.store_lock import StoreInUseError, lock_store
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Install, SaveState, Snapshot, Write

@@ -21,12 +21,13 @@ import trio
 
 from shaketable.harness.runtime.ports import find_free
 from shaketable.system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
-from shaketable.system.node import ends, wire
+from shaketable.system.node import ends
 from shaketable.system.node.clock import SystemClock
-from shaketable.system.node.disk_threads import DiskThreads
+from shaketable.system.node.connections import wire
+from shaketable.system.node.disks.disk_threads import DiskThreads
+from shaketable.system.node.disks.real_disk import RealDisk
 from shaketable.system.node.flusher import Flusher
 from shaketable.system.node.machine import Machine
-from shaketable.system.node.real_disk import RealDisk
 from shaketable.system.raft.protocol import PushRequest, SaveState
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed

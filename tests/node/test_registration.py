@@ -13,8 +13,8 @@ import trio.testing
 from shaketable.harness.runtime.ports import find_free
 from shaketable.system.node.clock import SystemClock
 from shaketable.system.node.config import NodeConfig
+from shaketable.system.node.connections.registration import Registration, Standing
 from shaketable.system.node.name_server import NameServerNode
-from shaketable.system.node.registration import Registration, Standing
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.register_bodies import TopicConfig

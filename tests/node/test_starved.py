@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from shaketable.system.node.starved import EXIT_NO_MEMORY
+from shaketable.system.node.process_limits import EXIT_NO_MEMORY
 
 PROGRAM = """
 import _thread, threading, time
-from shaketable.system.node.starved import end_when_starved
+from shaketable.system.node.process_limits import end_when_starved
 end_when_starved()
 
 def fail():

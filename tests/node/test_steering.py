@@ -16,14 +16,19 @@ import pytest
 import trio
 import trio.testing
 
-from shaketable.system.node.conf_values import ConfigError
-from shaketable.system.node.config import parse
-from shaketable.system.node.effect_counters import HARMS_MAX, EffectCounters
-from shaketable.system.node.orders import ClockOrder, HarmOrder, Orders, TripOrder, read_orders
-from shaketable.system.node.real_disk import RealDisk
-from shaketable.system.node.steered_clock import SteeredClock
-from shaketable.system.node.steered_disk import DiskHarms, SteeredDisk
-from shaketable.system.node.volatile_disk import VolatileDisk
+from shaketable.system.node.config import ConfigError, parse
+from shaketable.system.node.disks.real_disk import RealDisk
+from shaketable.system.node.disks.volatile_disk import VolatileDisk
+from shaketable.system.node.steered.clock import SteeredClock
+from shaketable.system.node.steered.disk import DiskHarms, SteeredDisk
+from shaketable.system.node.steered.effect_counters import HARMS_MAX, EffectCounters
+from shaketable.system.node.steered.orders import (
+    ClockOrder,
+    HarmOrder,
+    Orders,
+    TripOrder,
+    read_orders,
+)
 from shaketable.system.store.disk import DiskFailed, DiskFull
 
 WALL_MS = 1_700_000_000_000.0
@@ -245,9 +250,9 @@ def test_what_a_killed_process_held_is_known_afterwards(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from shaketable.system.node.effect_counters import EffectCounters\n"
-        "from shaketable.system.node.real_disk import RealDisk\n"
-        "from shaketable.system.node.volatile_disk import VolatileDisk\n"
+        "from shaketable.system.node.steered.effect_counters import EffectCounters\n"
+        "from shaketable.system.node.disks.real_disk import RealDisk\n"
+        "from shaketable.system.node.disks.volatile_disk import VolatileDisk\n"
         "folder = Path(sys.argv[1])\n"
         "effects = EffectCounters(folder)\n"
         "disk = VolatileDisk(RealDisk(), lambda held: effects.set(unsynced_bytes=held))\n"

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shaketable.system.node.real_disk import RealDisk
-from shaketable.system.node.real_file import IO_BUFFERS_MAX
-from shaketable.system.node.volatile_disk import VolatileDisk
+from shaketable.system.node.disks.real_disk import IO_BUFFERS_MAX, RealDisk
+from shaketable.system.node.disks.volatile_disk import VolatileDisk
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed, DiskFull, read_file, replace_file
@@ -127,8 +126,8 @@ import os, signal, sys
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.entry_builder import EntryBuilder
-from shaketable.system.node.real_disk import RealDisk
-from shaketable.system.node.volatile_disk import VolatileDisk
+from shaketable.system.node.disks.real_disk import RealDisk
+from shaketable.system.node.disks.volatile_disk import VolatileDisk
 
 disk = VolatileDisk(RealDisk()) if sys.argv[2] == "volatile" else RealDisk()
 log = CommitLog.open(disk, sys.argv[1], "n0", 65536, 4096)

@@ -13,8 +13,7 @@ from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.follower import Follower
 from shaketable.system.raft.leadership import Leadership
 from shaketable.system.raft.ledger import Ledger
-from shaketable.system.raft.membership_change import AddLearner, Promote, Remove
-from shaketable.system.raft.membership_log import MembershipLog
+from shaketable.system.raft.membership_log import AddLearner, MembershipLog, Promote, Remove
 from shaketable.system.raft.protocol import (
     InvariantError,
     MembershipError,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from shaketable.system.broker import delay_levels
+from shaketable.system.broker.delays import delay_levels
 from shaketable.system.node import config
 from shaketable.system.raft.protocol import RaftConfig
 from shaketable.system.sim.before.broken_confs import BROKEN, check_refused
 from shaketable.system.sim.violation import Violated
-from shaketable.system.store.native_commit_log import NativeCommitLog
+from shaketable.system.store.native.commit_log import NativeCommitLog
 
 
 def test_all_of_them_are_refused() -> None:

@@ -19,13 +19,13 @@ from shaketable.system.broker.broker import Broker
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.native.config import BrokerRole, NativeConfig
 from shaketable.system.native.core import NativeCore
-from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.node.master_slave.parts import NativeParts
 from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.protocol import Append
 from shaketable.system.sim.native_invariants import NativeInvariants, NativeShadow
 from shaketable.system.sim.violation import Violated
-from shaketable.system.store.native_batch import NativeBatch, native_end
-from shaketable.system.store.native_commit_log import NativeCommitLog
+from shaketable.system.store.native.batch import NativeBatch, native_end
+from shaketable.system.store.native.commit_log import NativeCommitLog
 
 NODES = ("n0", "n1")
 OPTIONS = {

@@ -17,13 +17,13 @@ from shaketable.harness.targets.native_brokers import (
 )
 from shaketable.harness.targets.sync_double_write import PLUGIN as SYNC
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.delay_delivery import DelayDelivery
-from shaketable.system.broker.delay_levels import LEVELS_MAX
+from shaketable.system.broker.delays.delay_delivery import DelayDelivery
+from shaketable.system.broker.delays.delay_levels import LEVELS_MAX
 from shaketable.system.mutants import Mutant
 from shaketable.system.native.config_files import DELAYS
 from shaketable.system.native.ha import MasterConnection, SlaveConnection
-from shaketable.system.node.config_files import ConfigFiles
-from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.node.master_slave.config_files import ConfigFiles
+from shaketable.system.node.master_slave.parts import NativeParts
 from shaketable.system.sim.faults import Crash, Cut
 from shaketable.system.sim.file_damage import OF_A_BROKER
 from shaketable.system.sim.native_world.run import run_seed

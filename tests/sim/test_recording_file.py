@@ -16,8 +16,16 @@ from shaketable.system.broker.effects import BrokerEffects
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.node import recorder as recorder_module
 from shaketable.system.node.broker_start import BrokerStart, Readers, build_broker
-from shaketable.system.node.recorder import INPUTS, CannotRecord, Recorder, digest_of
-from shaketable.system.node.recording_file import MAGIC, BadRecording, frame, read_records
+from shaketable.system.node.recorder import (
+    INPUTS,
+    MAGIC,
+    BadRecording,
+    CannotRecord,
+    Recorder,
+    digest_of,
+    frame,
+    read_records,
+)
 from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import (

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from shaketable.system.raft import leadership, membership_change
+from shaketable.system.raft import leadership, membership_log
 from shaketable.system.sim import broken_folders, broken_hints
 from shaketable.system.sim.draws import Draws
 from shaketable.system.sim.faults import AnyFault, ClockOffset, DamageFile, RefusedChange, Stop
@@ -18,8 +18,8 @@ from shaketable.system.sim.schedule import Options, Schedule, Settings, draw_cal
 from shaketable.system.store import commit_log, hard_state
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
 from shaketable.system.store.disk import DiskFailed
-from shaketable.system.store.key_file import KeyFileWriter
-from shaketable.system.store.key_index import KeyIndex
+from shaketable.system.store.keys.key_file import KeyFileWriter
+from shaketable.system.store.keys.key_index import KeyIndex
 
 KEYED = {"key_items_max": 100, "key_slots": 50, "key_file_items": 200, "keyed": 1.0}
 
@@ -108,7 +108,7 @@ def test_a_change_that_makes_no_sense_is_refused(why, members):
 
 
 def test_a_change_that_is_not_checked_is_found(monkeypatch):
-    right = membership_change.changed
+    right = membership_log.changed
 
     def unchecked(membership, change):
         return membership if change.member == NOBODY else right(membership, change)

@@ -14,7 +14,7 @@ from shaketable.system.sim.flush import Flush
 from shaketable.system.sim.schedule import Settings
 from shaketable.system.sim.trio_world.group import UNTOUCHED, SimulatedGroup, run_group
 from shaketable.system.sim.trio_world.trio_operator import TrioOperator
-from shaketable.system.store.log_entries import NotContiguous
+from shaketable.system.store.index_units import NotContiguous
 
 
 def client_of(group: SimulatedGroup) -> BrokerGroupClient:

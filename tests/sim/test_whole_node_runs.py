@@ -13,7 +13,7 @@ from trio._core import _run
 
 from shaketable.system.client import BrokerGroupClient, OutcomeUnknownError
 from shaketable.system.mutants import load
-from shaketable.system.node.link import Link
+from shaketable.system.node.connections.link import Link
 from shaketable.system.sim.faults import Crash, Cut, Pause, SlowLink, Transfer
 from shaketable.system.sim.schedule import Call, Options, Schedule, Settings
 from shaketable.system.sim.trio_world.run import run_seed

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
-from shaketable.system.node.real_disk import RealDisk
-from shaketable.system.node.volatile_disk import VolatileDisk
+from shaketable.system.node.disks.real_disk import RealDisk
+from shaketable.system.node.disks.volatile_disk import VolatileDisk
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.membership import Membership
 from shaketable.system.raft.protocol import Snapshot

@@ -15,20 +15,13 @@ import pytest
 from store_crash_points import fail_each_sync, survey
 from store_life import FILE_BYTES, BrokenPromise
 
-from shaketable.system.store import (
-    commit_log,
-    hard_state,
-    log_folder,
-    native_log,
-    recovery,
-    snapshot_file,
-)
-from shaketable.system.store.commit_log import CommitLog, HardState
+from shaketable.system.store import commit_log, hard_state, recovery, snapshot_file
+from shaketable.system.store.commit_log import CommitLog, HardState, LogFolder, begin_log_at
 from shaketable.system.store.disk import DiskFailed
 from shaketable.system.store.entry import BLANK
 from shaketable.system.store.hard_state import save_hard_state
-from shaketable.system.store.log_folder import LogFolder, begin_log_at
 from shaketable.system.store.log_writer import LogWriter
+from shaketable.system.store.native import log
 from shaketable.system.store.recovery import LogScan
 from shaketable.system.store.segment_files import SegmentFiles
 from shaketable.system.store.snapshot_file import StoredSnapshot
@@ -165,9 +158,7 @@ def without_fsync(module):
 
 def replacing_log_with(replace_log):
     """Install snapshots another way, now and when a start goes on with it."""
-    both = patch.object(log_folder, "replace_log", replace_log)
-    here = patch.object(commit_log, "replace_log", replace_log)
-    return both, here
+    return patch.object(commit_log, "replace_log", replace_log)
 
 
 def leaves_files(data, index, mark, end):
@@ -187,21 +178,6 @@ def leaves_the_file_it_starts_in(data, index, mark, end):
     index.remove_all()
     data.remove_below(end.position)
     mark.begin_at(end, end)
-
-
-class Both:
-    """Two patches at once."""
-
-    def __init__(self, patches):
-        self.patches = patches
-
-    def __enter__(self):
-        for one in self.patches:
-            one.start()
-
-    def __exit__(self, *_):
-        for one in self.patches:
-            one.stop()
 
 
 def snapshots_never_replace():
@@ -232,9 +208,9 @@ def upgrades_without_fsync():
 
     def fill(self, position):
         left = self.end - position
-        self._files.write([BLANK.pack(left, native_log.BLANK_MAGIC)], position)
+        self._files.write([BLANK.pack(left, log.BLANK_MAGIC)], position)
 
-    return patch.object(native_log.NativeLog, "_fill_with_blank", fill)
+    return patch.object(log.NativeLog, "_fill_with_blank", fill)
 
 
 def abort_without_dir_sync():
@@ -268,7 +244,7 @@ BUGS: dict[str, tuple[type[CommitLog], type[LogWriter], Callable[[], AbstractCon
         replace_log.__name__: (
             CommitLog,
             LogWriter,
-            lambda replace_log=replace_log: Both(replacing_log_with(replace_log)),
+            lambda replace_log=replace_log: replacing_log_with(replace_log),
         )
         for replace_log in (leaves_files, moves_mark_first, leaves_the_file_it_starts_in)
     },

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from dledger_encoder import LogWriter
 
+from shaketable.system.node.disks.real_disk import RealDisk
 from shaketable.system.node.import_log import main
-from shaketable.system.node.real_disk import RealDisk
 from shaketable.system.store.commit_log import CommitLog, LogDamaged
 from shaketable.system.store.entry import iter_messages
 

@@ -26,7 +26,7 @@ from shaketable.system.store.commit_log import CommitLog, LogDamaged, OutsideLog
 from shaketable.system.store.disk import StoreError, read_file
 from shaketable.system.store.entry_builder import EntryBuilder
 from shaketable.system.store.message import BORN_HOST_V6, STORE_HOST_V6, Message, encode_message
-from shaketable.system.store.native_log import NativeLogDamaged
+from shaketable.system.store.native.log import NativeLogDamaged
 
 
 def open_log(disk: SimDisk, native: str | None = NATIVE, file_bytes: int = FILE_BYTES) -> CommitLog:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shaketable.system.node.real_disk import RealDisk
-from shaketable.system.node.real_file import RealFile
+from shaketable.system.node.disks.real_disk import RealDisk, RealFile
 from shaketable.system.store.segment_files import SegmentFiles
 
 CHUNK_BYTES = 1 << 20

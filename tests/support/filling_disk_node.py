@@ -11,8 +11,7 @@ from pathlib import Path
 
 from shaketable.system.node import __main__ as node_main
 from shaketable.system.node.config import load
-from shaketable.system.node.real_disk import RealDisk
-from shaketable.system.node.real_file import RealFile
+from shaketable.system.node.disks.real_disk import RealDisk, RealFile
 from shaketable.system.store.disk import DiskFull
 
 

@@ -21,7 +21,7 @@ from shaketable.system.remoting.requests import decode_request
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.log_writer import LogWriter
-from shaketable.system.store.native_commit_log import NativeCommitLog
+from shaketable.system.store.native.commit_log import NativeCommitLog
 
 
 class NativeBroker:

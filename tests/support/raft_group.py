@@ -10,7 +10,7 @@ from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.log_view import LogView
 from shaketable.system.raft.membership import Membership
-from shaketable.system.raft.membership_change import AddLearner, Change, Promote, Remove
+from shaketable.system.raft.membership_log import AddLearner, Change, Promote, Remove
 from shaketable.system.raft.protocol import (
     Append,
     Compact,

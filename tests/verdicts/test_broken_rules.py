@@ -21,7 +21,7 @@ from shaketable.system.node import ends
 from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.store.disk import DiskFailed, DiskFull
 from shaketable.system.store.hard_state import LogDamaged
-from shaketable.system.store.native_log import NativeLogDamaged
+from shaketable.system.store.native.log import NativeLogDamaged
 
 S = 1_000_000_000
 BROKEN: dict[str, Any] = {

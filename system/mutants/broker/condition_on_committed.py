@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.conditional_sends import ConditionalSends
 from shaketable.system.broker.consume_queue import ConsumeQueues, Queue
+from shaketable.system.broker.sends import ConditionalSends
 from shaketable.system.mutants import GROUP, Hunt, Mutant
 
 

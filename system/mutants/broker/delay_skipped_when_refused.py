@@ -9,7 +9,7 @@ nextOffset where the delivery failed).
 from __future__ import annotations
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.delay_delivery import DelayDelivery
+from shaketable.system.broker.delays.delay_delivery import DelayDelivery
 from shaketable.system.mutants import GROUP, MASTERS, Hunt, Mutant
 
 

@@ -9,7 +9,7 @@ message comes); RocketMQ counts from the store's clock (ScheduleMessageService).
 from __future__ import annotations
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.delay_delivery import DelayDelivery
+from shaketable.system.broker.delays.delay_delivery import DelayDelivery
 from shaketable.system.mutants import Hunt, Mutant
 from shaketable.system.store.message import decode_message
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.delay_delivery import DelayDelivery
+from shaketable.system.broker.delays.delay_delivery import DelayDelivery
 from shaketable.system.mutants import Hunt, Mutant
 
 

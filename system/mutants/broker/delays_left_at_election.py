@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.delay_delivery import DelayDelivery
-from shaketable.system.broker.delay_levels import SCHEDULE_TOPIC
+from shaketable.system.broker.delays.delay_delivery import DelayDelivery
+from shaketable.system.broker.delays.delay_levels import SCHEDULE_TOPIC
 from shaketable.system.mutants import Hunt, Mutant
 
 

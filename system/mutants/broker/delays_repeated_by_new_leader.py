@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.delay_delivery import DelayDelivery
-from shaketable.system.broker.delay_levels import LEVELS_MAX
+from shaketable.system.broker.delays.delay_delivery import DelayDelivery
+from shaketable.system.broker.delays.delay_levels import LEVELS_MAX
 from shaketable.system.mutants import GROUP, Hunt, Mutant
 
 COPY_INTERVAL_MS = 10_000.0

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.queries import EndQuery
-from shaketable.system.broker.reads import Read, Reads
+from shaketable.system.broker.reading.queries import EndQuery
+from shaketable.system.broker.reading.reads import Read, Reads
 from shaketable.system.mutants import Hunt, Mutant
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.requests import QueueOffsetResponse

@@ -7,7 +7,7 @@ and most messages of one of them are filtered out).
 from __future__ import annotations
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.reads import Reads
+from shaketable.system.broker.reading.reads import Reads
 from shaketable.system.broker.tag_filter import TagFilter, tag_filter
 from shaketable.system.mutants import Hunt, Mutant
 from shaketable.system.remoting.requests import PullMessage

@@ -8,8 +8,8 @@ Source: our own, after "poll-skip" of jepsen.tests.kafka: nextBeginOffset counte
 from __future__ import annotations
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.pull import Pulled
-from shaketable.system.broker.reads import Read, Reads
+from shaketable.system.broker.reading.pull import Pulled
+from shaketable.system.broker.reading.reads import Read, Reads
 from shaketable.system.mutants import Mutant
 from shaketable.system.remoting.requests import PullMessage
 

@@ -9,9 +9,9 @@ not there, and divide the queues by them).
 from __future__ import annotations
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.client_heartbeats import ClientHeartbeats
 from shaketable.system.broker.effects import Connection
-from shaketable.system.broker.group_requests import GroupRequests
+from shaketable.system.broker.groups.client_heartbeats import ClientHeartbeats
+from shaketable.system.broker.groups.group_requests import GroupRequests
 from shaketable.system.mutants import Hunt, Mutant
 
 

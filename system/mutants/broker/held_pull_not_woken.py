@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.consume_queue import ConsumeQueues
-from shaketable.system.broker.long_polling import HeldPulls
-from shaketable.system.broker.reads import Read, Reads
+from shaketable.system.broker.reading.long_polling import HeldPulls
+from shaketable.system.broker.reading.reads import Read, Reads
 from shaketable.system.mutants import Hunt, Mutant
 
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.group_requests import GroupRequests
-from shaketable.system.broker.queue_locks import LockedQueue, QueueLocks
+from shaketable.system.broker.groups.consumer_groups import LockedQueue, QueueLocks
+from shaketable.system.broker.groups.group_requests import GroupRequests
 from shaketable.system.mutants import Hunt, Mutant
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.group_requests import GroupRequests
-from shaketable.system.broker.queue_locks import LEASE_MS, QueueLocks
+from shaketable.system.broker.groups.consumer_groups import LEASE_MS, QueueLocks
+from shaketable.system.broker.groups.group_requests import GroupRequests
 from shaketable.system.mutants import Hunt, Mutant
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.mode import DLEDGER, Mode
-from shaketable.system.broker.reads import Reads
+from shaketable.system.broker.reading.reads import Reads
 from shaketable.system.broker.tag_filter import TagFilter
 from shaketable.system.mutants import Hunt, Mutant
 from shaketable.system.remoting.requests import PullMessage

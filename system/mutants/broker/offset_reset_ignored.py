@@ -7,8 +7,8 @@ dropped, so that a reset has no effect); https://github.com/apache/rocketmq/issu
 from __future__ import annotations
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.group_requests import GroupRequests
-from shaketable.system.broker.offset_commits import OffsetCommits
+from shaketable.system.broker.groups.group_requests import GroupRequests
+from shaketable.system.broker.groups.offset_commits import OffsetCommits
 from shaketable.system.mutants import Hunt, Mutant
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.group_offsets import OffsetTable
+from shaketable.system.broker.groups.group_offsets import OffsetTable
 from shaketable.system.mutants import Hunt, Mutant
 
 PULL = 16

@@ -7,8 +7,8 @@ one group and topic make a map each, and one replaces the other's).
 from __future__ import annotations
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.group_requests import GroupRequests
-from shaketable.system.broker.offset_commits import OffsetCommits
+from shaketable.system.broker.groups.group_requests import GroupRequests
+from shaketable.system.broker.groups.offset_commits import OffsetCommits
 from shaketable.system.mutants import Hunt, Mutant
 
 

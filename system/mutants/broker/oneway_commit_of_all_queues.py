@@ -10,8 +10,8 @@ from typing import Any
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import Connection
-from shaketable.system.broker.group_offsets import key_of
-from shaketable.system.broker.offset_commits import OffsetCommits
+from shaketable.system.broker.groups.group_offsets import key_of
+from shaketable.system.broker.groups.offset_commits import OffsetCommits
 from shaketable.system.mutants import Hunt, Mutant
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import UpdateConsumerOffset

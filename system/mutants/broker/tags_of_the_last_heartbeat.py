@@ -9,7 +9,7 @@ https://github.com/apache/rocketmq/issues/2836 (one subscription of a group and 
 from __future__ import annotations
 
 from shaketable.system.broker.broker import Broker
-from shaketable.system.broker.reads import Reads
+from shaketable.system.broker.reading.reads import Reads
 from shaketable.system.broker.tag_filter import TagFilter, tag_filter
 from shaketable.system.mutants import Hunt, Mutant
 from shaketable.system.remoting.requests import PullMessage

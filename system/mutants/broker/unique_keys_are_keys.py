@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.effects import Connection
-from shaketable.system.broker.queries import KeyQuery
-from shaketable.system.broker.reads import Read, Reads
+from shaketable.system.broker.reading.queries import KeyQuery
+from shaketable.system.broker.reading.reads import Read, Reads
 from shaketable.system.mutants import Hunt, Mutant
 from shaketable.system.remoting.command import Command
 

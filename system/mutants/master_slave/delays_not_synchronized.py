@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from shaketable.system.mutants import Hunt, Mutant
 from shaketable.system.native.config_files import DELAYS
-from shaketable.system.node.native_parts import NativeParts
-from shaketable.system.node.slave_synchronize import ASKED, Asked, SlaveSynchronize
+from shaketable.system.node.master_slave.parts import NativeParts
+from shaketable.system.node.master_slave.slave_synchronize import ASKED, Asked, SlaveSynchronize
 
 
 class DelaysNotSynchronized(SlaveSynchronize):

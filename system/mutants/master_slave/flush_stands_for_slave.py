@@ -8,10 +8,10 @@ for the slave).
 
 from __future__ import annotations
 
-from shaketable.system.broker.pending import PendingAppend
+from shaketable.system.broker.appender import PendingAppend
 from shaketable.system.mutants import Hunt, Mutant
 from shaketable.system.native.group_commit import GroupCommit
-from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.node.master_slave.parts import NativeParts
 from shaketable.system.remoting.codes import ResponseCode
 
 

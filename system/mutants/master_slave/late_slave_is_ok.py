@@ -6,10 +6,10 @@ FLUSH_SLAVE_TIMEOUT are considered to be written on the slave).
 
 from __future__ import annotations
 
-from shaketable.system.broker.pending import PendingAppend
+from shaketable.system.broker.appender import PendingAppend
 from shaketable.system.mutants import Hunt, Mutant
 from shaketable.system.native.group_commit import GroupCommit
-from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.node.master_slave.parts import NativeParts
 from shaketable.system.remoting.codes import ResponseCode
 
 _NOT_AT_SLAVE = (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from shaketable.system.mutants import MASTERS, Hunt, Mutant
 from shaketable.system.native.config_files import OFFSETS
-from shaketable.system.node.config_files import ConfigFiles
-from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.node.master_slave.config_files import ConfigFiles
+from shaketable.system.node.master_slave.parts import NativeParts
 
 
 class OffsetsNotLoaded(ConfigFiles):

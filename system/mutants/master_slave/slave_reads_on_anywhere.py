@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from shaketable.system.mutants import Hunt, Mutant
 from shaketable.system.native.ha import MasterConnection
-from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.node.master_slave.parts import NativeParts
 
 _SIZE_BYTES = 4
 

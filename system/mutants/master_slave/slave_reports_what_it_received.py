@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from shaketable.system.mutants import Mutant
 from shaketable.system.native.core import NativeCore
-from shaketable.system.node.native_parts import NativeParts
+from shaketable.system.node.master_slave.parts import NativeParts
 
 
 class ReportsWhatItReceived(NativeCore):

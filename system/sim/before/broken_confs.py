@@ -10,12 +10,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from shaketable.system.node.conf_values import ConfigError
-from shaketable.system.node.config import parse
+from shaketable.system.node.config import ConfigError, parse
 from shaketable.system.sim.disk import SimDisk
 from shaketable.system.sim.violation import Violated
 from shaketable.system.store.disk import StoreError
-from shaketable.system.store.native_commit_log import NativeCommitLog
+from shaketable.system.store.native.commit_log import NativeCommitLog
 
 MEMBER: Final = {
     "enableDLegerCommitLog": "true",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shaketable.system.broker.delay_levels import LEVELS_MAX
+from shaketable.system.broker.delays.delay_levels import LEVELS_MAX
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.sim.native_world.setup import MASTER, Setup
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shaketable.system.broker.delay_levels import LEVELS_MAX, SCHEDULE_TOPIC, scheduled
+from shaketable.system.broker.delays.delay_levels import LEVELS_MAX, SCHEDULE_TOPIC, scheduled
 from shaketable.system.native.config_files import DELAYS
 from shaketable.system.remoting.fastjson import dumps
 from shaketable.system.sim.draws import Draws, Stream

@@ -23,7 +23,7 @@ from shaketable.system.sim.trio_world.host import STORE_ROOT, Host
 from shaketable.system.sim.trio_world.programs import SimulatedNameServer
 from shaketable.system.sim.trio_world.world import TrioWorld, address_of
 from shaketable.system.sim.violation import Violated, Violation
-from shaketable.system.store.native_commit_log import NativeCommitLog
+from shaketable.system.store.native.commit_log import NativeCommitLog
 
 LOOK_EVERY_MS = 500.0
 LOST_LOOKS = 4

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.native.config_files import DELAYS, OFFSETS, TOPICS, encode_tables
-from shaketable.system.node.config_files import ConfigFiles
+from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.remoting.fastjson import loads
 from shaketable.system.sim.violation import Violated
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError

@@ -40,7 +40,7 @@ from shaketable.system.sim.violation import Violated
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.log_writer import WritableLog
-from shaketable.system.store.native_commit_log import NativeCommitLog
+from shaketable.system.store.native.commit_log import NativeCommitLog
 
 if TYPE_CHECKING:
     from shaketable.system.sim.trio_world.world import TrioWorld
@@ -462,7 +462,7 @@ def native_log(log: WritableLog) -> NativeCommitLog:
 
 
 class SimPoll:
-    """A `system.node.direct_socket.Poll` over simulated sockets, in the order they were added."""
+    """A `system.node.machine.Poll` over simulated sockets, in the order they were added."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import msgspec
 import trio
 
-from shaketable.system.node.direct_socket import KernelPoll
-from shaketable.system.node.link import Link
-from shaketable.system.node.reception import Reception
+from shaketable.system.node.connections.link import Link
+from shaketable.system.node.connections.reception import Reception
+from shaketable.system.node.machine import KernelPoll
 from shaketable.system.remoting.frame import Frame
 
 OUT_BYTES_MAX = 64 << 20

@@ -1,0 +1,1 @@
+"""Messages that come later: delayed ones, and those that consumers send back. Pure."""

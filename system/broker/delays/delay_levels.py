@@ -1,0 +1,115 @@
+"""Delay levels, and what a delayed message's properties say of where it goes.
+
+A message with the property DELAY goes to SCHEDULE_TOPIC_XXXX first, to the queue of its level,
+and stands there until the level's time is over; REAL_TOPIC and REAL_QID say where it goes then.
+What is delivered carries FROM_DELAY, "queue:offset" of the message it was made from: by this
+entry alone every member knows how far the delivery is, so that a message whose delivery is in
+the log is never delivered again.
+Source: RocketMQ's ScheduleMessageService, MessageExtBrokerInner and CommitLog.asyncPutMessage;
+DLEDGER.md D.4. FROM_DELAY is ours: RocketMQ keeps delayOffset.json (E25).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shaketable.system.remoting.command import CommandError
+from shaketable.system.store.message import find_property
+
+SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+DELIVERY_GROUP = "CID_RMQ_SYS_DELAY_DELIVERY"
+"""Under this name the progress of delivery stands among the group offsets."""
+DELAY_MARK = "DELAY\x01"
+"""In the properties of every message that has DELAY or FROM_DELAY, and of few others."""
+DELIVERED_MARK = b"FROM_DELAY\x01"
+DELIVERY_ROOM_BYTES = 64
+"""How much longer a message may get by its delivery, the name of its topic aside."""
+LEVELS_MAX = 64
+_DELAY, _FROM_DELAY = b"DELAY", b"FROM_DELAY"
+_REAL_TOPIC, _REAL_QID = b"REAL_TOPIC", b"REAL_QID"
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LEVEL_DIGITS_MAX = 9
+DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+class Destination(NamedTuple):
+    """Where a delayed message goes when its time has come."""
+
+    topic: bytes
+    queue_id: int
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """Read RocketMQ's messageDelayLevel, "1s 5s 1m": milliseconds by level. Raises ValueError."""
+    levels = []
+    for part in text.split():
+        number, unit = part[:-1], part[-1]
+        is_number = number.isascii() and number.isdigit() and len(number) <= _LEVEL_DIGITS_MAX
+        if not is_number or unit not in _SECONDS:
+            raise ValueError(f"{part[:32]!r} is no time such as 30s, 5m, 2h or 1d")
+        levels.append(int(number) * _SECONDS[unit] * 1000)
+    if not 0 < len(levels) <= LEVELS_MAX:
+        raise ValueError(f"{len(levels)} levels, 1..{LEVELS_MAX} are possible")
+    return tuple(levels)
+
+
+DEFAULT_LEVELS_MS = parse_levels(DEFAULT_LEVELS)
+
+
+def delay_level(properties: bytes, levels: int) -> int:
+    """Return the level, at most the last one, 0 without a delay. Raises CommandError."""
+    text = find_property(properties, _DELAY)
+    if not text:
+        return 0
+    digits = text.removeprefix(b"-")
+    if not digits.isdigit() or len(digits) > _LEVEL_DIGITS_MAX:
+        raise CommandError(f"DELAY is a level 1..{levels}, not {text[:32]!r}")
+    return max(0, min(int(text), levels))
+
+
+def scheduled(properties: bytes, topic: bytes, queue_id: int, level: int) -> bytes:
+    """Return the properties of a message that waits in the queue of its level, from 1 on."""
+    kept = without(properties, (_DELAY, _FROM_DELAY, _REAL_TOPIC, _REAL_QID))
+    return b"%bDELAY\x01%d\x02REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (
+        kept,
+        level,
+        topic,
+        queue_id,
+    )
+
+
+def destination(properties: bytes) -> Destination | None:
+    """Return where a waiting message goes; None where its properties do not say."""
+    topic, queue = find_property(properties, _REAL_TOPIC), find_property(properties, _REAL_QID)
+    if not topic or not queue.isdigit() or len(queue) > _LEVEL_DIGITS_MAX:
+        return None
+    return Destination(topic, int(queue))
+
+
+def delivered(properties: bytes, queue_id: int, offset: int) -> bytes:
+    """Return the properties of a message delivered from a place in the schedule's queues."""
+    kept = without(properties, (_DELAY, _FROM_DELAY))
+    return b"%bFROM_DELAY\x01%d:%d\x02" % (kept, queue_id, offset)
+
+
+def delivered_from(properties: bytes) -> tuple[int, int] | None:
+    """Return from which queue of the schedule, and offset there, a message was delivered."""
+    queue, colon, offset = find_property(properties, _FROM_DELAY).partition(b":")
+    if not colon or not queue.isdigit() or not offset.isdigit():
+        return None
+    return int(queue), int(offset)
+
+
+def undelayed(properties: bytes) -> bytes:
+    """Return the properties without any that speak of a delay, past or to come."""
+    return without(properties, (_DELAY, _FROM_DELAY))
+
+
+def without(properties: bytes, names: tuple[bytes, ...]) -> bytes:
+    """Return the properties but those; what is left ends with its separator."""
+    kept = [
+        part
+        for part in properties.split(b"\x02")
+        if part and part.partition(b"\x01")[0] not in names
+    ]
+    return b"".join([part + b"\x02" for part in kept])

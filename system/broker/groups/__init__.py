@@ -1,0 +1,1 @@
+"""Consumer groups: members, offsets, locks, and the requests about them. Pure."""

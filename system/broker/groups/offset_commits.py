@@ -1,0 +1,163 @@
+"""Commits of consumer groups' offsets at the leader: gathered by turns, answered when acknowledged.
+
+All commits between two `Broker.take` share entries, whatever connections they came by. What one
+connection commits of a queue takes effect in its order; a client may set an offset back.
+Source: RocketMQ's ConsumerManageProcessor.updateConsumerOffset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.event_log import EventLog
+from shaketable.system.broker.groups.group_offsets import (
+    KEYS_MAX,
+    OFFSETS_MAX,
+    OffsetEvent,
+    OffsetTable,
+    key_of,
+)
+from shaketable.system.broker.topics import name_problem
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.command import Command, CommandError
+from shaketable.system.remoting.requests import UpdateConsumerOffset
+from shaketable.system.store.group_events import OFFSET_PROPERTIES, OFFSET_QUEUE
+
+GROUP_BYTES_MAX = 255
+QUEUE_ID_MAX = 1 << 16
+_UPDATE_BYTES = 40  # the two numbers of an update, and what stands between them
+_KEY_BYTES = 10  # what stands around a key, and the brackets of the whole
+
+
+class OffsetCommits:
+    """The leader's side: gathers what a turn commits and writes it as few entries."""
+
+    def __init__(self, table: OffsetTable, events: EventLog) -> None:
+        self.table = table
+        self._events = events
+        self._turn: dict[str, dict[int, int]] = {}
+        self._turn_count = 0
+        self._waiting: list[tuple[Connection, Command]] = []
+        self._written: dict[tuple[str, int], int] = {}  # since this member leads, newest
+        self._written_index = -1  # the entry that wrote the newest of them
+        self._wall_ms = 0
+        events.when_void(lambda _: self._written.clear())
+
+    def update(self, connection: Connection, command: Command, wall_ms: int) -> None:
+        """Take UPDATE_CONSUMER_OFFSET. Raises CommandError for one that is no good."""
+        fields = UpdateConsumerOffset.from_ext(command.ext)
+        group, topic, queue_id = fields.consumer_group, fields.topic, fields.queue_id
+        _check(group, topic, queue_id, fields.commit_offset)
+        if self._events.refuse_not_ready(connection, command):
+            return
+        if self._events.refuse_full(connection, command, len(self._waiting)):
+            return
+        if not self._has_room(key_of(group, topic), queue_id):
+            remark = f"{OFFSETS_MAX} offsets of {KEYS_MAX} topics and groups are kept: delete some"
+            self._events.refuse(connection, command, ResponseCode.NO_PERMISSION, remark)
+            return
+        if command.is_oneway:
+            self.store(group, topic, queue_id, fields.commit_offset, wall_ms)
+            return
+        command.body = b""  # what is kept must not keep its frame's buffer
+        self._put(key_of(group, topic), queue_id, fields.commit_offset, wall_ms)
+        self._waiting.append((connection, command))
+
+    def store(self, group: str, topic: str, queue_id: int, offset: int, wall_ms: int) -> None:
+        """Commit an offset that nobody waits for: a pull's, or a delivery's progress.
+
+        Nothing is written where it stands there already, where this member does not lead, or
+        where there is no room. Raises CommandError for one that is no good.
+        """
+        _check(group, topic, queue_id, offset)
+        key = key_of(group, topic)
+        staged = self._turn.get(key, {}).get(queue_id)
+        written = self._written.get((key, queue_id))
+        known = written if staged is None else staged
+        if known is None:
+            known = self.table.get(group, topic, queue_id)
+        if known != offset and self._events.is_ready and self._has_room(key, queue_id):
+            self._put(key, queue_id, offset, wall_ms)
+
+    @property
+    def has_some(self) -> bool:
+        """Whether there is something to build."""
+        return bool(self._turn)
+
+    def build(self, now_ms: float) -> None:
+        """Write what the turn committed; the entries go to the core next."""
+        turn, self._turn, self._turn_count = self._turn, {}, 0
+        waiting, self._waiting = self._waiting, []
+        if not self._events.is_ready:  # it stopped leading within the turn
+            for connection, command in waiting:
+                self._events.refuse_not_ready(connection, command)
+            return
+        for body in bodies_of(turn, self._events.body_bytes_max):
+            self._events.write(OFFSET_QUEUE, OFFSET_PROPERTIES, body, self._wall_ms)
+        for key, offsets in turn.items():
+            for queue_id, offset in offsets.items():
+                self._written[key, queue_id] = offset
+        self._written_index = self._events.end_index
+        for connection, command in waiting:
+            self._events.answer_when_acknowledged(connection, command, now_ms)
+
+    def drop(self, connection: Connection) -> None:
+        """Nobody waits for the connection's replies any more."""
+        self._waiting = [one for one in self._waiting if one[0] != connection]
+
+    def _put(self, key: str, queue_id: int, offset: int, wall_ms: int) -> None:
+        offsets = self._turn.setdefault(key, {})
+        self._turn_count += queue_id not in offsets
+        offsets[queue_id] = offset
+        self._wall_ms = wall_ms
+
+    def _has_room(self, key: str, queue_id: int) -> bool:
+        """Whether this offset may be kept; what is on its way counts as if it were new."""
+        if self._written and self._events.applied_index >= self._written_index:
+            self._written.clear()
+        if self.table.has(key, queue_id):
+            return True
+        if not self.table.knows(key):
+            on_its_way = len(self._turn) + len(self._written)
+            if len(self.table) + on_its_way >= KEYS_MAX:
+                return False
+        return self.table.count + self._turn_count + len(self._written) < OFFSETS_MAX
+
+
+def bodies_of(turn: Mapping[str, Mapping[int, int]], bytes_max: int) -> list[bytes]:
+    """Encode updates by "topic@group" and queue id, as many in one body as it takes."""
+    parts: list[OffsetEvent] = []
+    left = 0
+    for key, offsets in turn.items():
+        key_bytes = len(key.encode()) + _KEY_BYTES
+        is_open = False  # whether the newest part has the key
+        for update in offsets.items():
+            needed = _UPDATE_BYTES + (0 if is_open else key_bytes)
+            if not parts or needed > left:
+                parts.append([])
+                left, is_open = bytes_max, False
+                needed = _UPDATE_BYTES + key_bytes
+                assert needed <= left
+            if not is_open:
+                parts[-1].append((key, []))
+                is_open = True
+            parts[-1][-1][1].append(update)
+            left -= needed
+    return [msgspec.json.encode(part) for part in parts]
+
+
+def _check(group: str, topic: str, queue_id: int, offset: int) -> None:
+    if problem := name_problem(group, GROUP_BYTES_MAX):
+        raise CommandError(f"consumerGroup: {problem}")
+    if group == DELIVERY_GROUP:
+        raise CommandError(f"consumerGroup: {group} is the broker's own")
+    if problem := name_problem(topic):
+        raise CommandError(f"topic: {problem}")
+    if not 0 <= queue_id < QUEUE_ID_MAX:
+        raise CommandError(f"queueId {queue_id} is not in 0..{QUEUE_ID_MAX - 1}")
+    if offset < 0:
+        raise CommandError(f"commitOffset {offset} is below 0")

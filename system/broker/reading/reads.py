@@ -1,0 +1,290 @@
+"""Pulls and queries: linearizable at the leader, or what a member knows to be committed.
+
+A linearizable read waits for the core's read round, then until everything is applied that was
+committed when the round was confirmed. A pull that finds nothing may be held then; what it
+answers in the end was true at some time between its arrival and its answer, as committed
+messages stay.
+
+A member that does not lead answers pulls where slaveReadEnable says so, and queries for single
+messages always, as RocketMQ's slaves do: from what it knows to be committed. Pulls that it may
+not answer get PULL_RETRY_IMMEDIATELY (4.9.8), held for a moment where the consumer allows it,
+since it would ask again at once.
+Source: RocketMQ's PullMessageProcessor, QueryMessageProcessor, AdminBrokerProcessor; Ongaro's
+dissertation section 6.4 (read index); DESIGN.md decision 1.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from shaketable.system.broker.core import Core
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.groups.consumer_groups import ConsumerGroups
+from shaketable.system.broker.limits import BrokerConfig
+from shaketable.system.broker.outbox import Outbox
+from shaketable.system.broker.reading.long_polling import HeldPulls
+from shaketable.system.broker.reading.pull import (
+    SUBSCRIPTION_FLAG,
+    SUSPEND_FLAG,
+    Pulled,
+    as_follower,
+    pull,
+    suggested_broker_id,
+)
+from shaketable.system.broker.reading.queries import (
+    ANYWHERE_CODES,
+    QUERY_CODES,
+    Query,
+    answer_query,
+    query_of,
+)
+from shaketable.system.broker.reput import Reput
+from shaketable.system.broker.tag_filter import SubscriptionError, TagFilter, tag_filter
+from shaketable.system.raft.protocol import NotLeaderError, Token, TooManyReadsError
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import PullMessage
+
+PULL_CODES = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
+READ_CODES = PULL_CODES | QUERY_CODES
+_NO_OFFSET = 1 << 63
+"""Behind every message: no message ends the wait of a pull that may not be answered here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A pull or a query on its way: the core's token. `number` tells it from others.
+
+    `hold_ms` is how long its answer may take where there is nothing yet, from `asked_ms` on.
+    A pull that is held `is_confirmed` where the group has confirmed that this member leads.
+    """
+
+    number: int
+    connection: Connection
+    command: Command = field(compare=False)
+    request: PullMessage | Query = field(compare=False)
+    tags: TagFilter | None = field(default=None, compare=False)
+    hold_ms: float = field(default=0.0, compare=False)
+    asked_ms: float = field(default=0.0, compare=False)
+    is_confirmed: bool = field(default=False, compare=False)
+
+
+class Reads:
+    """The reads that were asked for and are not answered yet."""
+
+    held_type: ClassVar[type[HeldPulls[Read]]] = HeldPulls
+
+    def __init__(
+        self,
+        core: Core,
+        reput: Reput,
+        outbox: Outbox,
+        config: BrokerConfig,
+        groups: ConsumerGroups,
+        anywhere_codes: frozenset[RequestCode] = ANYWHERE_CODES,
+    ) -> None:
+        self._core = core
+        self._groups = groups
+        self._reput = reput
+        self._outbox = outbox
+        self._config = config
+        self._anywhere_codes = anywhere_codes
+        self._count = 0
+        self._confirmed: deque[tuple[int, Read]] = deque()  # (index to be applied, read)
+        self._held = self.held_type(config.pulls_held_max, config.filtered_units_max)
+        self._held_in = (reput.queues, core.is_ready)
+
+    @property
+    def held_count(self) -> int:
+        """How many pulls wait for messages."""
+        return len(self._held)
+
+    def ask(self, connection: Connection, command: Command, now_ms: float) -> None:
+        """Begin a read. Raises CommandError for a request that is no good."""
+        try:
+            read = self._read(connection, command, now_ms)
+        except SubscriptionError as error:
+            code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+            self._outbox.refuse(connection, command, code, str(error))
+            return
+        self._begin(read, now_ms)
+
+    def serve_committed(self, connection: Connection, command: Command) -> None:
+        """Answer a pull at once, from what is applied here, whoever leads. Raises CommandError."""
+        request = PullMessage.from_ext(_without_body(command).ext)
+        read = Read(0, connection, command, request)
+        if self._is_in_place(read):
+            self._answer(read, pull(self._reput.queues, self._config, request, _queue(request)))
+
+    def confirm(self, ready: Sequence[Token], refused: Sequence[Token], index: int) -> None:
+        """The core says which reads may see what is committed up to `index`, and which not."""
+        for token in refused:
+            assert isinstance(token, Read)
+            self._begin_without_leading(token)
+        for token in ready:
+            assert isinstance(token, Read)
+            self._confirmed.append((index, token))
+
+    def serve(self, now_ms: float) -> None:
+        """Answer the confirmed reads for which enough is applied, and held pulls that are due."""
+        while self._confirmed and self._confirmed[0][0] <= self._reput.applied_index:
+            self._serve(self._confirmed.popleft()[1], is_confirmed=True)
+        queues, held = self._reput.queues, self._held
+        held_in = (queues, self._core.is_ready)
+        if held_in != self._held_in:  # it leads now, or no more, or a snapshot came
+            for read in held.take_all(self._held_in[0]):
+                self._begin(read, now_ms)
+            self._held_in = held_in
+        if not held:
+            return
+        for read in (*held.take_arrived(queues), *held.take_due(queues, now_ms)):
+            if read.is_confirmed or self._config.slave_read_enable:
+                self._serve(read, is_confirmed=read.is_confirmed)
+            else:
+                self._begin(read, now_ms)
+
+    def drop(self, connection: Connection) -> None:
+        """Forget the held pulls of a connection that closed."""
+        self._held.drop(connection, self._held_in[0])
+
+    # ---- beginning --------------------------------------------------------------------
+
+    def _begin(self, read: Read, now_ms: float) -> None:
+        if len(self._confirmed) >= self._config.reads_held_max:
+            self._refuse_busy(read, f"{len(self._confirmed)} reads wait for entries to be applied")
+            return
+        try:
+            self._core.read(read, now_ms)
+        except NotLeaderError:
+            self._begin_without_leading(read)
+        except TooManyReadsError as error:
+            self._refuse_busy(read, str(error))
+
+    def _begin_without_leading(self, read: Read) -> None:
+        code = read.command.code
+        may_serve = code in self._anywhere_codes
+        if code in PULL_CODES:
+            may_serve = self._config.slave_read_enable
+        if may_serve:
+            if self._is_in_place(read):
+                self._serve(read, is_confirmed=False)
+        elif isinstance(read.request, PullMessage):
+            self._refuse_pull(read, read.request)
+        else:
+            self._outbox.refuse_not_leader(read.connection, read.command)
+
+    def _read(self, connection: Connection, command: Command, now_ms: float) -> Read:
+        """Return what a command asks for. Raises CommandError, SubscriptionError."""
+        self._count += 1
+        if command.code not in PULL_CODES:
+            request = query_of(command)
+            return Read(self._count, connection, _without_body(command), request)
+        fields = PullMessage.from_ext(command.ext)
+        tags = self._tags(fields)
+        hold_ms = 0.0
+        if fields.sys_flag & SUSPEND_FLAG:
+            config = self._config
+            asked_ms = fields.suspend_timeout_millis if config.long_polling else None
+            hold_ms = config.short_polling_ms if asked_ms is None else asked_ms
+            hold_ms = max(0.0, min(hold_ms, config.pull_hold_ms_max))
+        command = _without_body(command)
+        return Read(self._count, connection, command, fields, tags, hold_ms, now_ms)
+
+    def _tags(self, fields: PullMessage) -> TagFilter | None:
+        """Return what a consumer wants: as it says now, else as its heartbeats said.
+
+        None, every message, where no heartbeat came yet or only an older one: RocketMQ refuses
+        such a pull, while its clients look at tags themselves in any case.
+        Raises SubscriptionError.
+        """
+        if fields.sys_flag & SUBSCRIPTION_FLAG:
+            return tag_filter(fields.subscription, fields.expression_type)
+        group = self._groups.get(fields.consumer_group)
+        known = group.subscriptions.get(fields.topic) if group else None
+        if known is None or known.version < fields.sub_version:
+            return tag_filter(None, fields.expression_type)
+        return tag_filter(known.expression, known.expression_type)
+
+    def _is_in_place(self, read: Read) -> bool:
+        """Whether what is applied here stands in the log; a read is refused where not."""
+        if self._reput.applied_index >= self._core.log.begin.index:
+            return True
+        # A snapshot has replaced the log, and not yet what was applied of the old one.
+        self._refuse_busy(read, "a snapshot is being put in place")
+        return False
+
+    # ---- answering --------------------------------------------------------------------
+
+    def _serve(self, read: Read, *, is_confirmed: bool) -> None:
+        if isinstance(read.request, PullMessage):
+            self._serve_pull(read, read.request, is_confirmed=is_confirmed)
+            return
+        found = answer_query(self._reput, self._core.log, self._config, read.request)
+        self._outbox.answer(
+            read.connection, read.command, found.code, found.remark, found.ext, found.body
+        )
+
+    def _serve_pull(self, read: Read, request: PullMessage, *, is_confirmed: bool) -> None:
+        """Answer a pull, or hold it where it finds nothing and may be held."""
+        queue, config = _queue(request), self._config
+        pulled = pull(self._reput.queues, config, request, queue, read.tags)
+        hold_ms = read.hold_ms if pulled.code == ResponseCode.PULL_NOT_FOUND else 0.0
+        if not is_confirmed and pulled.code == ResponseCode.PULL_OFFSET_MOVED:
+            pulled = as_follower(pulled, request)
+            hold_ms = min(read.hold_ms, config.refused_pull_hold_ms)
+        if hold_ms > 0:
+            self._hold(read, request.queue_offset, hold_ms, is_confirmed=is_confirmed)
+        else:
+            self._answer(read, pulled)
+
+    def _hold(self, read: Read, offset: int, hold_ms: float, *, is_confirmed: bool) -> None:
+        """Hold a pull that wants what comes at `offset`, if there is room."""
+        assert isinstance(read.request, PullMessage)
+        if self._held.is_full:
+            self._refuse_busy(read, f"{self._config.pulls_held_max} pulls are held already")
+            return
+        held = replace(read, hold_ms=0.0, is_confirmed=is_confirmed)
+        due_ms = read.asked_ms + hold_ms
+        queue = _queue(read.request)
+        self._held.hold(held, self._held_in[0], queue, offset, read.tags, due_ms)
+
+    def _answer(self, read: Read, pulled: Pulled) -> None:
+        log = self._core.log
+        ext = pulled.fields(suggested_broker_id(pulled, log.end_position, self._config))
+        body = pulled.body(log)
+        self._outbox.answer(read.connection, read.command, pulled.code, None, ext, body)
+
+    def _refuse_pull(self, read: Read, request: PullMessage) -> None:
+        """Send a consumer to the leader, with the offset that it asked for."""
+        if read.hold_ms > 0:
+            hold_ms = min(read.hold_ms, self._config.refused_pull_hold_ms)
+            self._hold(read, _NO_OFFSET, hold_ms, is_confirmed=False)
+            return
+        leader = self._core.leader or ""
+        remark = f"[404] not the leader, and slaveReadEnable=false; leaderId={leader}"
+        pulled = Pulled(
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            request.queue_offset,
+            self._reput.queues.begin(_queue(request)),
+            self._reput.queues.end(_queue(request)),
+            [],
+        )
+        ext = {**pulled.fields(), "leaderId": leader}
+        self._outbox.answer(read.connection, read.command, pulled.code, remark, ext)
+
+    def _refuse_busy(self, read: Read, why: str) -> None:
+        code = ResponseCode.SYSTEM_BUSY
+        self._outbox.refuse(read.connection, read.command, code, f"[503] {why}")
+
+
+def _queue(request: PullMessage) -> tuple[bytes, int]:
+    return request.topic.encode(), request.queue_id
+
+
+def _without_body(command: Command) -> Command:
+    """A request that is kept must not keep its frame's buffer."""
+    command.body = b""
+    return command

@@ -1,0 +1,1 @@
+"""What a node says and hears: connections, messages as frames, name servers."""

@@ -1,0 +1,371 @@
+"""The Disk of a production node: pwritev, fdatasync, posix_fallocate.
+
+Source: Linux man pages; DESIGN.md decision 2 (an error of fsync is fatal, names are synced).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from shaketable.system.store.disk import Buffer, DiskFailed, DiskFull
+
+# A file of the operating system, with its errors as the store knows them.
+#
+# Source: Linux man pages; DESIGN.md decision 2 (an error of fsync is fatal).
+
+IO_BUFFERS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
+"""Most buffers that one pwritev may take."""
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_FALLOCATE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+
+
+class RealFile:
+    """A file of the operating system (implements `system.store.disk.File`)."""
+
+    __slots__ = ("_fd", "_path", "_reserve", "_size")
+
+    def __init__(self, path: str, fd: int, size: int, *, reserve: bool) -> None:
+        self._path = path
+        self._fd = fd
+        self._size = size
+        self._reserve = reserve
+
+    @property
+    def path(self) -> str:
+        """Its path."""
+        return self._path
+
+    @property
+    def reserve(self) -> bool:
+        """Whether all its blocks are allotted."""
+        return self._reserve
+
+    @property
+    def size(self) -> int:
+        """Size of the file."""
+        return self._size
+
+    def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all buffers one behind the other from `position` on."""
+        with errors_of("write", self._path):
+            pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+            while pending:
+                written = os.pwritev(self._fd, pending[:IO_BUFFERS_MAX], position)
+                position += written
+                self._size = max(self._size, position)
+                pending = _behind(pending, written)
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read `size` bytes, fewer only at the end of the file."""
+        with errors_of("read", self._path):
+            data = os.pread(self._fd, size, position)
+            while 0 < len(data) < size:
+                more = os.pread(self._fd, size - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        """Return (start, behind) of what, from `position` on, may be other than zero, in order.
+
+        Blocks that are allotted and were never written are holes, until one reads them: so all
+        ranges are found before the caller reads any.
+        """
+        ranges = []
+        try:
+            while position < self._size:
+                start = os.lseek(self._fd, position, os.SEEK_DATA)
+                position = os.lseek(self._fd, start, os.SEEK_HOLE)
+                if start < position:  # else what was read there left the page cache meanwhile
+                    ranges.append((start, position))
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # a file system that knows no holes
+                ranges.append((position, self._size))
+        return ranges
+
+    def grow(self, size: int) -> None:
+        """Make the file at least `size` bytes long, with zeros."""
+        if size > self._size:
+            with errors_of("extend", self._path):
+                extend(self._fd, size, reserve=self._reserve)
+            self._size = size
+
+    def sync(self) -> None:
+        """Make what was written durable (fdatasync). Raises DiskFailed."""
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:  # also ENOSPC: the pages may be gone
+            raise DiskFailed(f"fdatasync of {self._path} failed: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Give the handle back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+@contextlib.contextmanager
+def errors_of(doing: str, path: str) -> Iterator[None]:
+    """Turn the operating system's errors into the store's two."""
+    try:
+        yield
+    except OSError as error:
+        kind = DiskFull if error.errno in _NO_SPACE else DiskFailed
+        raise kind(f"cannot {doing} {path}: {error.strerror}") from error
+
+
+def extend(fd: int, size: int, *, reserve: bool) -> None:
+    """Make the file `size` bytes long; with `reserve` allot the blocks where that is possible."""
+    if reserve and size:
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            if error.errno not in _NO_FALLOCATE:
+                raise
+        else:
+            return
+    os.ftruncate(fd, size)
+
+
+def _behind(buffers: list[memoryview], written: int) -> list[memoryview]:
+    """Return what of `buffers` is left after `written` bytes (a write may be short)."""
+    for number, buffer in enumerate(buffers):
+        if written < len(buffer):
+            return [buffer[written:], *buffers[number + 1 :]]
+        written -= len(buffer)
+    return []
+
+
+class RealDisk:
+    """Files of the operating system (implements `system.store.disk.Disk`).
+
+    Files of `direct_folder` are written past the page cache, if their file system can do that.
+    """
+
+    __slots__ = ("_buffer", "_direct_folder")
+
+    def __init__(self, direct_folder: str | None = None) -> None:
+        self._direct_folder = direct_folder
+        self._buffer = WriteBuffer() if direct_folder is not None else None
+
+    def create(self, path: str, size: int, *, reserve: bool = True) -> RealFile:
+        """Create a file of `size` zeros, replacing an old one; `reserve` allots its blocks."""
+        with errors_of("create", path):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                extend(fd, size, reserve=reserve)
+            except OSError:
+                os.close(fd)
+                Path(path).unlink()
+                raise
+        return self._file(path, fd, size, reserve=reserve, is_zero=True)
+
+    def open(self, path: str) -> RealFile:
+        """Open an existing file for reading and writing."""
+        with errors_of("open", path):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            facts = os.fstat(fd)
+            reserve = facts.st_blocks * 512 >= facts.st_size
+        return self._file(path, fd, facts.st_size, reserve=reserve, is_zero=False)
+
+    def _file(self, path: str, fd: int, size: int, *, reserve: bool, is_zero: bool) -> RealFile:
+        if self._buffer is not None and str(Path(path).parent) == self._direct_folder:
+            return DirectFile(path, fd, size, self._buffer, reserve=reserve, is_zero=is_zero)
+        return RealFile(path, fd, size, reserve=reserve)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file stands at `path`."""
+        with errors_of("look for", path):
+            return Path(path).exists()
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in `folder`, sorted; none if there is no such folder."""
+        with errors_of("list", folder):
+            path = Path(folder)
+            return sorted(file.name for file in path.iterdir()) if path.exists() else []
+
+    def make_dirs(self, folder: str) -> None:
+        """Create the folder and its parents, durable on return."""
+        missing = []
+        with errors_of("create folder", folder):
+            path = Path(folder)
+            while not path.exists():
+                missing.append(path)
+                path = path.parent
+            for new in reversed(missing):
+                new.mkdir(exist_ok=True)
+                self.sync_dir(str(new.parent))
+
+    def rename(self, source: str, target: str) -> None:
+        """Give the file another name in the same folder, replacing what stood there."""
+        with errors_of("rename", source):
+            Path(source).replace(target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file."""
+        with errors_of("remove", path):
+            Path(path).unlink()
+
+    def sync_dir(self, folder: str) -> None:
+        """Make the names in `folder` durable."""
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise DiskFailed(f"fsync of folder {folder} failed: {error.strerror}") from error
+
+    def used_ratio(self, folder: str) -> float:
+        """Return the used part of the file system, as df counts it (root's reserve is used)."""
+        with errors_of("ask the free space of", folder):
+            found = os.statvfs(folder)
+        usable = found.f_blocks - found.f_bfree + found.f_bavail
+        return 1.0 - found.f_bavail / usable if usable else 1.0
+
+
+# A file that is appended to past the page cache, where its file system can do that.
+#
+# A log's bytes go to the disk at once, and are read from the node's memory while they are new. With
+# a page cache between, each page of it is taken, filled and written back for nothing, which was a
+# fifth of a loaded follower's time (docs/adr/0019).
+# Source: open(2), O_DIRECT; RocketMQ's transientStorePoolEnable is to the same end.
+
+BLOCK_BYTES = 4096
+"""Places, sizes and memory of direct writes are multiples of that, as disks' blocks are."""
+BUFFER_BYTES = 1 << 20
+_ZEROS = bytes(BLOCK_BYTES)
+
+
+class WriteBuffer:
+    """Memory from which direct writes are made: one for all files of a disk."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.memory = memoryview(mmap.mmap(-1, BUFFER_BYTES))
+
+
+class DirectFile(RealFile):
+    """A file that is written by whole blocks; the last one is kept for the next write.
+
+    `is_zero` says that it was just created. Only one handle of a file may write. Where the file
+    system cannot do it, the page cache is written to, as ever. A file that is not written to, or
+    full, holds one descriptor, as any other.
+    """
+
+    __slots__ = ("_block", "_block_at", "_buffer", "_data_end", "_direct_fd", "_is_direct")
+
+    def __init__(
+        self, path: str, fd: int, size: int, buffer: WriteBuffer, *, reserve: bool, is_zero: bool
+    ) -> None:
+        super().__init__(path, fd, size, reserve=reserve)
+        self._buffer = buffer
+        self._direct_fd = -1
+        self._is_direct = True
+        self._block = _ZEROS
+        self._block_at = -1  # where `_block`, the last one written, stands; -1: nowhere
+        self._data_end = 0 if is_zero else -1  # behind it all is zero; -1: not looked at yet
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the page cache is passed by, as far as is known."""
+        return self._is_direct
+
+    def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all buffers one behind the other from `position` on."""
+        data = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+        behind = position + sum(map(len, data))
+        whole_end = self.size // BLOCK_BYTES * BLOCK_BYTES
+        if self._data_end < 0:
+            ranges = self.data_ranges(0)
+            self._data_end = ranges[-1][1] if ranges else 0
+        try:
+            if not data or behind > whole_end or not self._is_direct:
+                self._block_at = -1  # the file's last block is no whole one
+                super().pwrite(data, position)
+            else:
+                self._write(data, position)
+        finally:  # also behind a failure: part of it may stand there
+            self._data_end = max(self._data_end, behind)
+        if behind >= whole_end:
+            self._close_direct()
+
+    def _write(self, data: Sequence[memoryview], position: int) -> None:
+        with self._buffer.lock, errors_of("write", self.path):
+            try:
+                self._open_direct()
+                self._write_blocks(data, position)
+            except OSError as error:
+                self._block_at = -1
+                if self._direct_fd >= 0 and error.errno != errno.EINVAL:
+                    raise
+                # No direct writes in this file system, or its disk's blocks are larger.
+                self._is_direct = False
+                self._close_direct()
+                super().pwrite(data, position)
+
+    def _open_direct(self) -> None:
+        """Open the same file once more, whatever it is called by now."""
+        if self._direct_fd < 0:
+            flags = os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC
+            self._direct_fd = os.open(f"/proc/self/fd/{self._fd}", flags)
+
+    def _write_blocks(self, data: Sequence[memoryview], position: int) -> None:
+        """Write whole blocks: with what stands in front in the first, and behind in the last."""
+        memory = self._buffer.memory
+        at = position % BLOCK_BYTES
+        place = position - at
+        memory[:at] = self._read_block(place)[:at] if at else b""
+        end = position + sum(map(len, data))
+        # Read before anything is written: a direct write drops its neighbours from the page cache.
+        last = self._read_block(end - end % BLOCK_BYTES) if end % BLOCK_BYTES else b""
+        for piece in data:
+            done = 0
+            while done < len(piece):
+                taken = min(len(piece) - done, BUFFER_BYTES - at)
+                memory[at : at + taken] = piece[done : done + taken]
+                at, done = at + taken, done + taken
+                if at == BUFFER_BYTES:
+                    self._write_out(place, at)
+                    place, at = place + BUFFER_BYTES, 0
+        if part := at % BLOCK_BYTES:
+            whole = at - part + BLOCK_BYTES
+            memory[at:whole] = last[part:]
+            at = whole
+        if at:
+            self._write_out(place, at)
+
+    def _write_out(self, place: int, size: int) -> None:
+        """Write the first `size` bytes of the buffer, and keep the last block of them."""
+        memory = self._buffer.memory
+        done = 0
+        while done < size:
+            done += os.pwrite(self._direct_fd, memory[done:size], place + done)
+        self._block_at = place + size - BLOCK_BYTES
+        self._block = bytes(memory[size - BLOCK_BYTES : size])
+
+    def _read_block(self, place: int) -> bytes:
+        """Return what stands in the block at `place`."""
+        if place == self._block_at:
+            return self._block
+        if place >= self._data_end:
+            return _ZEROS
+        return self.pread(BLOCK_BYTES, place)
+
+    def close(self) -> None:
+        """Give the handles back."""
+        super().close()
+        self._close_direct()
+
+    def _close_direct(self) -> None:
+        if self._direct_fd >= 0:
+            os.close(self._direct_fd)
+            self._direct_fd = -1

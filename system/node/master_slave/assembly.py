@@ -1,0 +1,261 @@
+"""Puts together a broker without a group: a master, or a slave of one."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from shaketable.system.broker.expiry import DataFile
+from shaketable.system.mutants import Mutant
+from shaketable.system.native.config import NativeConfig
+from shaketable.system.native.log_view import NativeLogView
+from shaketable.system.native.mode import native_mode
+from shaketable.system.node.broker_start import checkpoint_files, limits_of
+from shaketable.system.node.config import NativeSettings, NodeConfig
+from shaketable.system.node.connections.reception import Reception
+from shaketable.system.node.machine import Machine
+from shaketable.system.node.master_slave.ha_service import HAService
+from shaketable.system.node.node import Node
+from shaketable.system.node.node_parts import NodeParts, WriteHooks
+from shaketable.system.raft.protocol import Install, Write
+from shaketable.system.store.disk import DiskFull
+from shaketable.system.store.log_writer import LogWriter
+from shaketable.system.store.native.batch import iter_native_dispatches, native_end
+from shaketable.system.store.native.commit_log import NativeCommitLog
+
+log = logging.getLogger("shaketable.node")
+
+
+def assemble_native(
+    config: NodeConfig, settings: NativeSettings, machine: Machine, mutant: Mutant
+) -> Node:
+    """Recover what the disk holds and build the node of these parts. Raises StoreError."""
+    made_of = mutant.native
+    root = str(config.store_root)
+    commit_log = made_of.commit_log.open(
+        machine.disk, root, str(settings.log_folder), config.data_file_bytes
+    )
+    log.info(
+        "event=recovered role=%s begin=%d end=%d torn_bytes=%d aborted=%s",
+        settings.config.role.value,
+        commit_log.begin.position,
+        commit_log.end.position,
+        commit_log.torn_bytes,
+        commit_log.was_aborted,
+    )
+    limits = replace(limits_of(config), ack_timeout_ms=settings.config.sync_flush_timeout_ms)
+    files = checkpoint_files(config, machine, root)
+    checkpoint = files.load(commit_log)
+    view = NativeLogView(
+        commit_log, commit_log.begin, commit_log.end, settings.config.tail_bytes_max
+    )
+    core = made_of.core(config.self_id, view, settings.config, now_ms=machine.clock.now_ms())
+    broker = mutant.broker(
+        core,
+        limits,
+        checkpoint=checkpoint,
+        reader=files.queues,
+        key_reader=files.keys if config.is_key_indexed else None,
+        mode=native_mode(core, limits, made_of.group_commit),
+    )
+    config_files = made_of.config_files(f"{root}/config", machine, broker.tables)
+    config_files.load()
+    touches: list[Callable[[], None]] = []
+
+    def touch() -> None:
+        for one in touches:
+            one()
+
+    def on_flushed(index: int) -> None:
+        core.flushed(index)
+        touch()
+
+    def new_flusher(hooks: WriteHooks) -> NativeFlusher:
+        return NativeFlusher(commit_log, machine, settings.config, hooks, on_flushed)
+
+    def new_replication(node_touch: Callable[[], None], _: Reception) -> HAService:
+        touches.append(node_touch)
+        synchronize = made_of.synchronize(machine.clock, broker.tables, node_touch)
+        return HAService(
+            config,
+            settings,
+            machine.clock,
+            core,
+            node_touch,
+            synchronize,
+            config_files,
+            made_of,
+        )
+
+    parts = NodeParts(
+        commit_log,
+        NativeDataFiles(commit_log, config.data_file_bytes),
+        new_flusher,
+        new_replication,
+    )
+    return Node(config, machine, broker, parts, files)
+
+
+# Which files of a native commit log are full, and how old they are.
+#
+# Source: RocketMQ's DefaultMessageStore.CleanCommitLogService, which looks at when a file was last
+# modified; here it is the store time of the first message behind it.
+
+
+class NativeDataFiles:
+    """The full files of a log, looked at once each."""
+
+    def __init__(self, log: NativeCommitLog, file_bytes: int) -> None:
+        self._log = log
+        self._file_bytes = file_bytes
+        self._found: list[DataFile] = []
+
+    def until(self, index: int) -> list[DataFile]:
+        """Return the full files in front of byte `index`, oldest first. Raises DiskFailed."""
+        log = self._log
+        begin = log.begin.position
+        self._found = [file for file in self._found if file.end.position > begin]
+        last = self._found[-1].end.position if self._found else begin
+        behind = last - last % self._file_bytes + self._file_bytes
+        while behind <= index:
+            batch = log.read_entries(behind, 1)
+            for dispatch in iter_native_dispatches(batch.data, batch.position):
+                self._found.append(DataFile(native_end(behind), dispatch[5]))
+                break
+            else:
+                break  # no message of a queue: what follows it says how old this file is
+            behind += self._file_bytes
+        return list(self._found)
+
+
+# Writes a native commit log and flushes it: at once, or now and then.
+#
+# What is written is told when the operating system has it, and once more when the disk has it.
+# Source: RocketMQ's GroupCommitService (SYNC_FLUSH) and FlushRealTimeService (ASYNC_FLUSH).
+
+CHECKPOINT_INTERVAL_MS = 3000.0
+FULL_RETRY_MS = 200.0
+"""How soon writes that found the disk full are tried again."""
+
+
+class NativeFlusher:
+    """Carries out writes in order; `on_flushed(index)` says up to where the disk has the log."""
+
+    def __init__(
+        self,
+        log: NativeCommitLog,
+        machine: Machine,
+        config: NativeConfig,
+        hooks: WriteHooks,
+        on_flushed: Callable[[int], None],
+    ) -> None:
+        self._log = log
+        self._writer = LogWriter(log, "page-cache")
+        self._clock = machine.clock
+        self._run_disk_work = machine.run_disk_work
+        self._config = config
+        self._hooks = hooks
+        self._on_flushed = on_flushed
+        self._writes: list[Write] = []
+        self._write_seq = 0
+        self._written_seq = 0
+        self._flushed_seq = 0
+        self._advanced = trio.Event()
+        self._wake = trio.Event()
+        self._is_full = False
+        self._is_running = False
+        self._retry_due_ms = math.inf
+        self._flush_due_ms = math.inf
+        self._checkpoint_due_ms = machine.clock.now_ms() + CHECKPOINT_INTERVAL_MS
+        self._saved_index = log.synced.index
+
+    def add(self, writes: Sequence[Write], write_seq: int) -> None:
+        """Queue writes; the last one has number `write_seq`, the ones before count down."""
+        self._writes += writes
+        self._write_seq = write_seq
+        self._wake.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was added is written."""
+        return self._written_seq >= self._write_seq
+
+    async def until_durable(self) -> None:
+        """Wait until everything added so far is on the disk; where nobody runs, flush here."""
+        if not self._is_running and self.is_idle:
+            await self._flush()
+        seq = self._write_seq
+        while self._flushed_seq < seq:
+            if self._flushed_seq < self._written_seq:
+                self._flush_due_ms = -math.inf
+                self._wake.set()
+            await self._advanced.wait()
+
+    async def run(self) -> None:
+        """Write and flush until cancelled. Raises DiskFailed: the node must stop."""
+        self._is_running = True
+        try:
+            await self._run()
+        finally:
+            self._is_running = False
+
+    async def _run(self) -> None:
+        while True:
+            due_ms = min(self._retry_due_ms, self._flush_due_ms, self._checkpoint_due_ms)
+            with self._clock.move_on_at(max(due_ms, 0.0)):
+                await self._wake.wait()
+            self._wake = trio.Event()
+            now_ms = self._clock.now_ms()
+            if self._writes and (not self._is_full or now_ms >= self._retry_due_ms):
+                await self._write()
+            now_ms = self._clock.now_ms()
+            if now_ms >= self._flush_due_ms:
+                await self._flush()
+            if now_ms >= self._checkpoint_due_ms:
+                self._checkpoint_due_ms = now_ms + CHECKPOINT_INTERVAL_MS
+                await self._run_disk_work(self._save_checkpoint)
+
+    async def _write(self) -> None:
+        """Write all that is pending, and keep what a full disk leaves undone."""
+        writes, self._writes = self._writes, []
+        seq = self._write_seq
+        if any(isinstance(write, Install) for write in writes):
+            await self._hooks.before_install()
+        left = await self._run_disk_work(partial(self._writer.carry_out, writes))
+        self._writes[:0] = left
+        now_ms = self._clock.now_ms()
+        if len(left) < len(writes):
+            self._written_seq = seq - len(left)
+            self._tell_advance()
+            self._hooks.on_synced(self._written_seq)
+            interval_ms = 0.0 if self._config.is_sync_flush else self._config.flush_interval_ms
+            self._flush_due_ms = min(self._flush_due_ms, now_ms + interval_ms)
+        self._retry_due_ms = now_ms + FULL_RETRY_MS if left else math.inf
+        if bool(left) != self._is_full:
+            self._is_full = bool(left)
+            self._hooks.on_disk_full(self._is_full)
+
+    async def _flush(self) -> None:
+        self._flush_due_ms = math.inf
+        seq = self._written_seq
+        await self._run_disk_work(self._writer.sync)
+        self._flushed_seq = seq
+        self._on_flushed(self._log.synced.index)
+        self._tell_advance()
+
+    def _tell_advance(self) -> None:
+        self._advanced.set()
+        self._advanced = trio.Event()
+
+    def _save_checkpoint(self) -> None:
+        index = self._log.synced.index
+        if index > self._saved_index:
+            self._saved_index = index
+            with suppress(DiskFull):  # it is a hint, and comes again
+                self._log.save_checkpoint(index)

@@ -1,0 +1,256 @@
+"""A broker without a group among its own: a master sends its log to slaves, a slave takes it.
+
+Each connection is one task that reads and one that writes, and nothing is queued: a master reads
+from its log what the slave can take. Source: RocketMQ 4.9's HAService; DLEDGER.md D.2.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from itertools import count
+
+import trio
+
+from shaketable.system.native.core import NativeCore
+from shaketable.system.native.ha import HAError, MasterConnection, SlaveConnection
+from shaketable.system.node.clock import Clock, sleep
+from shaketable.system.node.config import NativeSettings, NodeConfig, is_number
+from shaketable.system.node.connections.link import dial
+from shaketable.system.node.connections.serving import listen
+from shaketable.system.node.master_slave.config_files import ConfigFiles
+from shaketable.system.node.master_slave.parts import NativeParts
+from shaketable.system.node.master_slave.slave_synchronize import SlaveSynchronize
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Message
+from shaketable.system.remoting.route_bodies import MASTER_ID
+
+SLAVES_MAX = 64
+READ_BYTES = 256 * 1024
+CONNECT_TIMEOUT_MS = 3_000.0
+CONNECT_AGAIN_MS = 500.0
+"""How soon a slave tries again to reach its master (RocketMQ: 5 s)."""
+BEHIND_PAUSE_MS = 10.0
+
+Address = tuple[str, int]
+
+log = logging.getLogger("shaketable.node")
+
+
+class HAService:
+    """What a node does for its slaves, or about its master. `touch` has effects carried out."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        settings: NativeSettings,
+        clock: Clock,
+        core: NativeCore,
+        touch: Callable[[], None],
+        synchronize: SlaveSynchronize,
+        files: ConfigFiles,
+        parts: NativeParts,
+    ) -> None:
+        self._config = config
+        self._settings = settings
+        self._clock = clock
+        self._core = core
+        self._touch = touch
+        self._synchronize = synchronize
+        self._files = files
+        self._parts = parts
+        self._numbers = count(1)
+        self._advanced = trio.Event()
+        self._seen = (-1, -1)
+        self._master = settings.master
+        self._is_copying = False
+        self._listeners: list[trio.SocketListener] = []
+
+    @property
+    def broker_id(self) -> int | None:
+        """0 for a master, its own number for a slave: for good."""
+        return MASTER_ID if self._core.config.is_master else self._settings.broker_id
+
+    async def open(self) -> None:
+        """Master: listen for slaves. Raises PortInUseError."""
+        if self._core.config.is_master:
+            host, port = self._config.host, self._settings.ha_port
+            self._listeners = await listen(host, port, "its slaves")
+            log.info("event=listening node=%s slaves=%s:%d", self._config.self_id, host, port)
+
+    async def run(self) -> None:
+        """Serve slaves, or follow the master, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._files.run)
+            if self._core.config.is_master:
+                await trio.serve_listeners(self._serve_slave, self._listeners)
+            nursery.start_soon(self._synchronize.run)
+            await self._follow_master()
+
+    async def stop(self) -> None:
+        """Keep what is known of topics and offsets, behind a `run` that was cancelled."""
+        await self._files.save()
+
+    def send(self, peer: str, message: Message) -> None:
+        """Do nothing: there is no group."""
+
+    def follow(self, membership: Membership) -> None:
+        """Do nothing: there is no group."""
+
+    def learn(self, ext: Mapping[str, str]) -> bool:
+        """Slave: a name server has said where the master listens for slaves, and for clients.
+
+        False while there is no connection to the master: it may come, or be elsewhere now.
+        """
+        if self._core.config.is_master:
+            return True
+        if (master := _address(ext.get("masterAddr", ""))) is not None:
+            self._core.follow(f"{master[0]}:{master[1]}")
+            self._synchronize.master = master
+        if self._settings.master is None:
+            ha = _address(ext.get("haServerAddr", ""))
+            if ha is not None and ha != self._master:
+                log.info("event=master_known slaves=%s:%d", *ha)
+                self._master = ha
+        return self._is_copying
+
+    def notice(self) -> None:
+        """Effects were carried out: look whether there is more to send or to report."""
+        seen = (self._core.written_position, self._core.reported_position)
+        if seen != self._seen:
+            self._seen = seen
+            self._advanced.set()
+            self._advanced = trio.Event()
+
+    # ---- a master's side --------------------------------------------------------------
+
+    async def _serve_slave(self, stream: trio.SocketStream) -> None:
+        try:
+            host, port = stream.socket.getpeername()[:2]
+        except OSError:
+            return
+        name = f"{host}:{port}"
+        if self._core.slave_count >= SLAVES_MAX:
+            log.warning("event=too_many_slaves slave=%s limit=%d", name, SLAVES_MAX)
+            return
+        now_ms = self._clock.now_ms()
+        number, file_bytes = next(self._numbers), self._config.data_file_bytes
+        slave = self._parts.slave_connection(self._core, number, file_bytes, now_ms)
+        log.info("event=slave_connected slave=%s", name)
+        why = "it closed the connection"
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read_slave, stream, slave, nursery.cancel_scope)
+                nursery.start_soon(self._watch_slave, slave)
+                await self._write_slave(stream, slave)
+        except* HAError as group:
+            why = _first(group)
+        except* (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as group:
+            why = _first(group) or why
+        finally:
+            slave.closed()
+            log.info("event=slave_gone slave=%s why=%r", name, why)
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(stream)
+
+    async def _read_slave(
+        self, stream: trio.SocketStream, slave: SlaveConnection, scope: trio.CancelScope
+    ) -> None:
+        async for data in stream:
+            slave.received(bytes(data), self._clock.now_ms())
+            self._advanced.set()
+            self._advanced = trio.Event()
+            self._touch()
+        scope.cancel()
+
+    async def _write_slave(self, stream: trio.SocketStream, slave: SlaveConnection) -> None:
+        while True:
+            advanced = self._advanced
+            frame = slave.next_frame(self._clock.now_ms())
+            if frame is not None:
+                await stream.send_all(frame)
+                continue
+            with self._clock.move_on_at(slave.due_ms):
+                await advanced.wait()
+
+    async def _watch_slave(self, slave: SlaveConnection) -> None:
+        """Raise HAError for a silent slave, also while a send waits for one that reads nothing."""
+        while True:
+            await sleep(self._clock, max(0.0, slave.silent_ms - self._clock.now_ms()))
+            slave.check_silence(self._clock.now_ms())
+
+    # ---- a slave's side ---------------------------------------------------------------
+
+    async def _follow_master(self) -> None:
+        said = ""
+        while True:
+            if self._master is not None:
+                try:
+                    why = await self._copy_from(*self._master)
+                except (OSError, UnicodeError) as error:  # no name at all is a UnicodeError
+                    why = f"{self._master[0]}:{self._master[1]}: {error}"
+                if why != said:  # and not each time that it is still so
+                    log.warning("event=master_lost why=%r", why)
+                    said = why
+            await sleep(self._clock, CONNECT_AGAIN_MS)
+
+    async def _copy_from(self, host: str, port: int) -> str:
+        """Take the master's log until the connection ends; return why. Raises OSError."""
+        with self._clock.move_on_at(self._clock.now_ms() + CONNECT_TIMEOUT_MS) as connecting:
+            stream = await dial(host, port)
+        if connecting.cancelled_caught:
+            return f"no connection to {host}:{port} within {CONNECT_TIMEOUT_MS:g} ms"
+        file_bytes, now_ms = self._config.data_file_bytes, self._clock.now_ms()
+        master = self._parts.master_connection(self._core, file_bytes, now_ms)
+        log.info(
+            "event=master_found slaves=%s:%d position=%d", host, port, self._core.reported_position
+        )
+        why = "it closed the connection"
+        self._is_copying = True
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read_master, stream, master, nursery.cancel_scope)
+                await self._report(stream, master)
+        except* HAError as group:
+            why = _first(group)
+        except* (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as group:
+            why = _first(group) or why
+        finally:
+            self._is_copying = False
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(stream)
+        return f"{host}:{port}: {why}"
+
+    async def _read_master(
+        self, stream: trio.SocketStream, master: MasterConnection, scope: trio.CancelScope
+    ) -> None:
+        while data := await stream.receive_some(READ_BYTES):
+            master.received(bytes(data), self._clock.now_ms())
+            self._touch()
+            while master.is_behind:
+                await sleep(self._clock, BEHIND_PAUSE_MS)
+        scope.cancel()
+
+    async def _report(self, stream: trio.SocketStream, master: MasterConnection) -> None:
+        while True:
+            advanced = self._advanced
+            report = master.next_report(self._clock.now_ms())
+            if report is not None:
+                await stream.send_all(report)
+                continue
+            with self._clock.move_on_at(master.due_ms):
+                await advanced.wait()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> str:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error)
+
+
+def _address(text: str) -> Address | None:
+    host, _, port = text.rpartition(":")
+    if not host or not is_number(port) or not 0 < int(port) < 1 << 16:
+        return None
+    return host, int(port)

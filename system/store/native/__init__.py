@@ -1,0 +1,1 @@
+"""RocketMQ's own commit log, as brokers without a group keep it."""

@@ -1,0 +1,182 @@
+"""Runs of a native commit log's bytes: whole messages and blanks, one behind the other.
+
+There are no entries with numbers in such a log. A byte's position stands for them: the index of
+a place is that of the last byte in front of it, so that an index says a position and outlives
+the process. Source: RocketMQ's CommitLog (physical offsets).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.store.disk import Buffer
+from shaketable.system.store.entry import ENTRY_BYTES_MAX
+from shaketable.system.store.message import (
+    BORN_HOST_V6,
+    HEAD,
+    MAGIC_V1,
+    MAGIC_V2,
+    STORE_HOST_V6,
+    DamagedMessage,
+    tags_code,
+)
+from shaketable.system.store.native.log import BLANK, BLANK_BYTES, BLANK_MAGIC
+
+TERM = 0
+"""A native log knows no terms: all of it is of this one."""
+MESSAGE_BYTES_MAX = ENTRY_BYTES_MAX
+MESSAGE_BYTES_MIN = HEAD.size + 3
+"""No body, no topic, no properties: the lengths of the last two take three bytes."""
+
+_MAGIC_V1 = MAGIC_V1 & 0xFFFFFFFF
+_MAGIC_V2 = MAGIC_V2 & 0xFFFFFFFF
+_BLANK_MAGIC = BLANK_MAGIC & 0xFFFFFFFF
+_SIZE_AND_MAGIC = struct.Struct(">iI").unpack_from
+_SIZE = struct.Struct(">i").unpack_from
+_FIELDS = struct.Struct(">iI4xi4xq8xi16xq").unpack_from
+"""Size, magic, queue, offset, sys flag, store time (of hosts with IPv4)."""
+_CHECKED = struct.Struct(">8xI16xqi").unpack_from
+"""Body CRC, physical offset, sys flag."""
+_U16 = struct.Struct(">H").unpack_from
+_I64 = struct.Struct(">q").unpack_from
+_BODY_LENGTH_AT = 84
+_STORE_TIME_AT = 56
+_V6_BYTES = 12
+_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
+_TRANSACTION_TYPE, _PREPARED, _ROLLED_BACK = 12, 4, 12
+"""Of a message's sys flag (MessageSysFlag)."""
+
+
+class NativeBatch(Batch):
+    """Bytes `first_index` .. `last_index` of one file: whole messages, perhaps a blank last."""
+
+    __slots__ = ()
+
+    def last_chain_crc(self) -> int:
+        """Return 0: messages of a native log are no chain."""
+        return 0
+
+    def after(self, index: int) -> NativeBatch:
+        """Return the part behind byte `index`, the last one of a message."""
+        skip = index + 1 - self.position
+        assert 0 <= skip < len(self.data), f"{index} leaves nothing of {self.position}"
+        return native_batch(self.position + skip, self.data[skip:])
+
+    def until(self, index: int) -> NativeBatch:
+        """Return the part up to and with byte `index`, the last one of a message."""
+        keep = index + 1 - self.position
+        assert 0 < keep <= len(self.data), f"{index} leaves nothing of {self.position}"
+        return native_batch(self.position, self.data[:keep])
+
+
+def native_batch(position: int, data: bytes) -> NativeBatch:
+    """Return the batch that these bytes make at their place in the log."""
+    return NativeBatch(position, len(data), TERM, position, data)
+
+
+def native_end(position: int) -> LogEnd:
+    """Return a native log's end (or begin) at a position."""
+    return LogEnd(position - 1, TERM, position)
+
+
+def whole_bytes(data: bytes | memoryview) -> int:
+    """Return how many bytes whole messages and blanks take at the front of verified bytes."""
+    at, behind = 0, len(data)
+    while at + BLANK_BYTES <= behind:
+        (size,) = _SIZE(data, at)
+        if size < BLANK_BYTES or at + size > behind:
+            break
+        at += int(size)
+    return at
+
+
+def verified_size(data: Buffer, at: int, position: int, room: int) -> int:
+    """Return the size of the message or blank at byte `at`, 0 where not all of it is there yet.
+
+    It stands at `position` of the log, whose file has `room` bytes left. Its sizes, magic, place
+    and body CRC are checked. Of a blank, the first 8 bytes suffice. Raises DamagedMessage.
+    """
+    here = len(data) - at
+    if here < BLANK_BYTES:
+        return 0
+    size: int
+    size, magic = _SIZE_AND_MAGIC(data, at)
+    if magic == _BLANK_MAGIC:
+        if size != room:
+            raise DamagedMessage(f"a blank of {size} bytes at {position}, where {room} are left")
+        return room
+    if magic not in (_MAGIC_V1, _MAGIC_V2):
+        raise DamagedMessage(f"magic {magic:#010x} at {position} is not a message's")
+    if not MESSAGE_BYTES_MIN <= size <= min(room - BLANK_BYTES, MESSAGE_BYTES_MAX):
+        raise DamagedMessage(f"a message of {size} bytes at {position}, where {room} are left")
+    if here < size:
+        return 0
+    _check_message(data, at, size, position, is_v1=magic == _MAGIC_V1)
+    return size
+
+
+def _check_message(data: Buffer, at: int, size: int, position: int, *, is_v1: bool) -> None:
+    crc, physical_offset, sys_flag = _CHECKED(data, at)
+    if physical_offset != position:
+        raise DamagedMessage(f"PHYSICALOFFSET {physical_offset} stands at {position}")
+    body_at = at + _BODY_LENGTH_AT + 4 + _more_bytes(sys_flag)
+    behind = at + size
+    if body_at >= behind:
+        raise DamagedMessage(f"the message at {position} ends within its head")
+    (body_bytes,) = _SIZE(data, body_at - 4)
+    topic_at = body_at + body_bytes + (1 if is_v1 else 2)
+    if body_bytes < 0 or topic_at > behind:
+        raise DamagedMessage(f"a body of {body_bytes} bytes in the message at {position}")
+    topic_bytes = data[topic_at - 1] if is_v1 else _U16(data, topic_at - 2)[0]
+    properties_at = topic_at + topic_bytes + 2
+    if properties_at > behind or properties_at + _U16(data, properties_at - 2)[0] != behind:
+        raise DamagedMessage(f"the fields of the message at {position} do not fill it")
+    if zlib.crc32(data[body_at : body_at + body_bytes]) & 0x7FFFFFFF != crc:
+        raise DamagedMessage(f"the message at {position} has another BODYCRC than its body")
+
+
+def iter_native_dispatches(
+    data: bytes, position: int
+) -> Iterator[tuple[tuple[bytes, int], int, int, int, int, int, bytes]]:
+    """Walk verified messages, as `system.store.entry.iter_dispatches` walks entries.
+
+    Halves of transactions have no place in a queue (CommitLogDispatcherBuildConsumeQueue).
+    """
+    at = 0
+    while at + MESSAGE_BYTES_MIN <= len(data):
+        size, magic, queue_id, queue_offset, sys_flag, store_ms = _FIELDS(data, at)
+        if magic == _BLANK_MAGIC:
+            return  # it is the last there
+        body_length_at = at + _BODY_LENGTH_AT
+        if sys_flag & _HOSTS_V6:
+            body_length_at += _more_bytes(sys_flag)
+            if sys_flag & BORN_HOST_V6:
+                (store_ms,) = _I64(data, at + _STORE_TIME_AT + _V6_BYTES)
+        topic_at = body_length_at + 4 + _SIZE(data, body_length_at)[0]
+        if magic == _MAGIC_V1:
+            topic_end = topic_at + 1 + data[topic_at]
+            topic = data[topic_at + 1 : topic_end]
+        else:
+            topic_end = topic_at + 2 + _U16(data, topic_at)[0]
+            topic = data[topic_at + 2 : topic_end]
+        topic_end += 2
+        behind = at + size
+        if sys_flag & _TRANSACTION_TYPE not in (_PREPARED, _ROLLED_BACK):
+            properties = data[topic_end:behind]
+            tags = tags_code(data, topic_end, behind) if properties else 0
+            queue = (topic, queue_id)
+            yield queue, queue_offset, position + at, size, tags, store_ms, properties
+        at = behind
+
+
+def blank(room: int) -> bytes:
+    """Return what fills a file whose last `room` bytes hold no message."""
+    return BLANK.pack(room, BLANK_MAGIC) + bytes(room - BLANK_BYTES)
+
+
+def _more_bytes(sys_flag: int) -> int:
+    """Return how many bytes longer the head is where hosts are IPv6."""
+    return _V6_BYTES * (bool(sys_flag & BORN_HOST_V6) + bool(sys_flag & STORE_HOST_V6))

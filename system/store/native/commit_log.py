@@ -1,0 +1,344 @@
+"""RocketMQ's own commit log, as brokers without a group keep it: messages back to back.
+
+Files named by their first byte's position hold messages one behind the other, and a blank where
+the next one did not fit (DLEDGER.md B.1). There is no index and no synced-to mark: a torn tail and
+damage look alike, and recovery ends the log at the first byte that is no message. What was flushed
+last (`masterFlushedOffset` in RocketMQ's `checkpoint`) only says from where it has to look.
+
+One flusher calls the writing methods, in order; `read`, `read_entries` and `log_end_at` may be
+called by another thread at the same time. Source: RocketMQ's CommitLog (recoverNormally,
+recoverAbnormally, truncateDirtyFiles) and StoreCheckpoint; DLEDGER.md B.2.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from typing import Self
+
+from shaketable.system.raft.batch import Batch, LogEnd
+from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.store.broker_checkpoint import STORE_CHECKPOINT_BYTES
+from shaketable.system.store.disk import Disk, DiskFailed, DiskFull, StoreError
+from shaketable.system.store.hard_state import mark_running, mark_stopped
+from shaketable.system.store.index_units import NotContiguous
+from shaketable.system.store.message import DamagedMessage
+from shaketable.system.store.native.batch import (
+    NativeBatch,
+    native_batch,
+    native_end,
+    verified_size,
+    whole_bytes,
+)
+from shaketable.system.store.native.log import SCAN_BYTES
+from shaketable.system.store.segment_files import NAME_DIGITS, OutsideLog, SegmentFiles
+
+FILES_LOOKED_AT = 3
+"""So many of the last files recovery always looks at, after a crash (RocketMQ's number)."""
+_FLUSHED = struct.Struct(">q")
+_FLUSHED_AT = 24
+"""Where `checkpoint` holds masterFlushedOffset."""
+
+
+class NativeCommitLog:
+    """The log of one broker. Any DiskFailed poisons it: every later call raises it again.
+
+    Its index is the byte's (`system.store.native.batch`), so `end.index` is `end.position` - 1.
+    """
+
+    end: LogEnd
+    """What is written."""
+    synced: LogEnd
+    """What is known to be durable."""
+    was_aborted: bool
+    """The last run did not close the log: the file `abort` was there."""
+    torn_bytes: int
+    """How many bytes recovery removed behind the last message that followed."""
+
+    def __init__(
+        self, disk: Disk, root: str, folder: str, file_bytes: int, *, was_aborted: bool
+    ) -> None:
+        """Recover the log in a folder; use `open`."""
+        self.folder = folder
+        self.was_aborted = was_aborted
+        self.torn_bytes = 0
+        self._disk = disk
+        self._root = root
+        self._failure: DiskFailed | None = None
+        self._leftover: int | None = None  # up to where an append that did not happen wrote
+        self._files = SegmentFiles(disk, folder, file_bytes, reserve=True)
+        starts = self._files.starts
+        self._check_files(starts)
+        self._begin = native_end(starts[0] if starts else 0)
+        self.end = self._begin
+        if starts:
+            self.end = self._recover(starts)
+        self.synced = self.end
+
+    @classmethod
+    def open(cls, disk: Disk, root: str, folder: str, file_bytes: int) -> Self:
+        """Open storePathCommitLog `folder` of the store at `root`, made if new, and recover.
+
+        Raises StoreError for files of another size or files that are missing, DiskFailed.
+        """
+        disk.make_dirs(root)
+        disk.make_dirs(folder)
+        was_aborted = mark_running(disk, root)
+        return cls(disk, root, folder, file_bytes, was_aborted=was_aborted)
+
+    @property
+    def begin(self) -> LogEnd:
+        """The place in front of the oldest byte held."""
+        return self._begin
+
+    @property
+    def file_bytes(self) -> int:
+        """How large its files are (mappedFileSizeCommitLog)."""
+        return self._files.file_bytes
+
+    @property
+    def committed_index(self) -> int:
+        """What is durable: nobody else has to agree."""
+        return self.synced.index
+
+    def append(self, batch: Batch) -> None:
+        """Write a batch at the end. Not durable until `sync`.
+
+        Raises DiskFull (nothing was appended), DiskFailed, NotContiguous.
+        """
+        with self._writing():
+            self._remove_leftover()
+            position, files = self.end.position, self._files
+            if batch.position != position:
+                raise NotContiguous(f"a batch at {batch.position}, the log ends at {position}")
+            if not files.has(position):
+                files.create(position)
+            try:
+                files.write([batch.data], position)
+            except DiskFull:
+                self._leftover = batch.end_position
+                with suppress(DiskFull):
+                    self._remove_leftover()
+                raise
+            self.end = native_end(batch.end_position)
+
+    def sync(self) -> None:
+        """Make everything appended durable. Raises DiskFailed."""
+        with self._writing():
+            end = self.end
+            if self.synced.position < end.position:
+                self._files.sync()
+                self.synced = end
+
+    def compact(self, snapshot: Snapshot) -> None:
+        """Remove the files wholly in front of `snapshot.end`, the begin of one of them."""
+        with self._writing():
+            position = snapshot.end.position
+            if not self.begin.position <= position <= self.end.position:
+                raise NotContiguous(f"a begin at {position} is not of {self.begin}..{self.end}")
+            self._begin = native_end(position)
+            self._files.remove_below(position)
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Let the log, which holds nothing that counts, begin at `snapshot.end` instead.
+
+        A slave without messages begins where its master's last file does. Raises NotContiguous
+        where that is no begin of a file here.
+        """
+        with self._writing():
+            position = snapshot.end.position
+            if position % self._files.file_bytes:
+                raise NotContiguous(f"no file begins at {position}: see mappedFileSizeCommitLog")
+            self._files.remove_all()
+            self._files.create(position)
+            self._begin = self.end = self.synced = native_end(position)
+
+    def truncate(self, end_index: int) -> LogEnd:
+        """Refuse: nobody may take a message back that was written."""
+        raise NotContiguous(f"a native commit log is not cut back to {end_index}")
+
+    def save_state(self, term: int, voted_for: str | None) -> None:
+        """Refuse: there are no terms and no votes."""
+        raise NotContiguous(f"a native commit log has no term {term} and no vote for {voted_for}")
+
+    def save_checkpoint(self, committed_index: int) -> None:
+        """Save up to where the log is flushed, a hint for the next start."""
+        del committed_index  # what is flushed counts here
+        with self._writing():
+            self._save_flushed(self.synced.position)
+
+    def advance_mark(self) -> None:
+        """Do nothing: there is no synced-to mark."""
+
+    def close(self) -> None:
+        """Flush what was appended, and close the files; after a failure only close them."""
+        try:
+            if self._failure is None:
+                self.sync()
+                with suppress(DiskFull):
+                    self._save_flushed(self.synced.position)
+                mark_stopped(self._disk, self._root)
+        finally:
+            self._files.close()
+
+    def read(self, position: int, size: int) -> bytes:
+        """Read bytes of one file. Raises OutsideLog."""
+        self._check_alive()
+        if self.begin.position <= position and position + size <= self.end.position:
+            data = self._files.read(position, size)
+            if len(data) == size:
+                return data
+        raise OutsideLog(f"bytes {position}..{position + size} of {self.begin}..{self.end}")
+
+    def read_entries(self, first_index: int, bytes_max: int) -> NativeBatch:
+        """Read whole messages from byte `first_index` on, of one file, at least one.
+
+        Stops in front of `bytes_max` unless the first message is larger. Raises OutsideLog.
+        """
+        self._check_alive()
+        end_position = self.end.position
+        if not self.begin.position <= first_index < end_position:
+            raise OutsideLog(f"byte {first_index} of {self.begin}..{self.end}")
+        file_end = self._files.start_of(first_index) + self._files.file_bytes
+        held = min(file_end, end_position) - first_index
+        data = self._files.read(first_index, min(held, max(bytes_max, 8)))
+        whole = whole_bytes(data)
+        if not whole:
+            size = int.from_bytes(data[:4], "big")
+            if not len(data) < size <= held:
+                raise OutsideLog(f"no message stands at {first_index}")
+            data = self._files.read(first_index, size)
+            whole = size
+        return native_batch(first_index, data[:whole])
+
+    def log_end_at(self, index: int) -> LogEnd:
+        """Return the log's end if it ended with byte `index`. Raises OutsideLog."""
+        if not self.begin.index <= index <= self.end.index:
+            raise OutsideLog(f"byte {index} of {self.begin}..{self.end}")
+        return native_end(index + 1)
+
+    # ---- recovery ---------------------------------------------------------------------
+
+    def _check_files(self, starts: list[int]) -> None:
+        """Raise StoreError where files are of another size, or one between is missing.
+
+        One may be shorter: its size is lost with the power as long as nothing of it is flushed.
+        """
+        file_bytes = self._files.file_bytes
+        for name in self._disk.names(self.folder):
+            if len(name) != NAME_DIGITS or not name.isdecimal():
+                continue
+            file = self._disk.open(f"{self.folder}/{name}")
+            size = file.size
+            file.close()
+            if int(name) % file_bytes or size > file_bytes:
+                raise StoreError(
+                    f"{self.folder}/{name} has {size} bytes: set mappedFileSizeCommitLog to what"
+                    f" the log was made with, not to {file_bytes}"
+                )
+        for before, start in pairwise(starts):
+            if start != before + file_bytes:
+                raise StoreError(f"{self._files.path(before + file_bytes)} is missing")
+
+    def _recover(self, starts: list[int]) -> LogEnd:
+        """Find the end: the first place, from what was flushed on, where no message follows.
+
+        What stands behind it goes, durably.
+        """
+        file_bytes = self._files.file_bytes
+        looked_at = FILES_LOOKED_AT if self.was_aborted else 1
+        flushed = self._flushed_position()
+        from_the_end = starts[-1] - (looked_at - 1) * file_bytes
+        start = max(starts[0], min(from_the_end, self._files.start_of(flushed)))
+        end = start
+        while self._files.has(end) and end == self._files.start_of(end):
+            end, is_whole = self._walk(end)
+            if not is_whole:
+                break
+        for first in starts:
+            if start <= first <= end:
+                self._files.fill_up(first)
+        behind = starts[-1] + file_bytes
+        self.torn_bytes = sum(
+            self._files.data_end(first) - first
+            for first in (end, *(later for later in starts if later > end))
+            if first < behind
+        )
+        # What is behind may stand in the page cache alone; none of it is to go later.
+        self._files.rewrite(max(start, flushed), end)
+        if end < behind:
+            # A start before may have been killed as it cut: its zeros, too, are made durable.
+            self._files.cut(end, max(self._files.data_end(end), end + 1))
+        else:
+            self._files.sync()
+        return native_end(end)
+
+    def _flushed_position(self) -> int:
+        """Return up to where the log was flushed at least, 0 where that is not known."""
+        path = f"{self._root}/checkpoint"
+        if not self._disk.exists(path):
+            return 0
+        file = self._disk.open(path)
+        data = file.pread(_FLUSHED.size, _FLUSHED_AT)
+        file.close()
+        if len(data) < _FLUSHED.size:
+            return 0
+        return max(0, int(_FLUSHED.unpack(data)[0]))
+
+    def _save_flushed(self, position: int) -> None:
+        path = f"{self._root}/checkpoint"
+        disk = self._disk
+        is_new = not disk.exists(path)
+        file = disk.create(path, STORE_CHECKPOINT_BYTES) if is_new else disk.open(path)
+        try:
+            file.grow(STORE_CHECKPOINT_BYTES)
+            file.pwrite([_FLUSHED.pack(position)], _FLUSHED_AT)
+            file.sync()
+        finally:
+            file.close()
+        if is_new:
+            self._disk.sync_dir(self._root)
+
+    def _walk(self, start: int) -> tuple[int, bool]:
+        """Verify a file's messages; return where they end, and whether with the file's blank."""
+        at = window_at = start
+        file_end = start + self._files.file_bytes
+        window = memoryview(b"")
+        try:
+            while at < file_end:
+                size = verified_size(window, at - window_at, at, file_end - at)
+                if not size:
+                    if window_at == at and window:
+                        return at, False
+                    window_at = at
+                    window = memoryview(self._files.read(at, min(SCAN_BYTES, file_end - at)))
+                    if not window:
+                        return at, False
+                at += size
+        except DamagedMessage:
+            return at, False
+        return file_end, True
+
+    # ---- failures ---------------------------------------------------------------------
+
+    def _remove_leftover(self) -> None:
+        """Remove what a full disk left of an append, so that it certainly did not happen."""
+        if self._leftover is not None:
+            self._files.zero(self.end.position, self._leftover)
+            self._leftover = None
+
+    def _check_alive(self) -> None:
+        if self._failure is not None:
+            raise DiskFailed(str(self._failure)) from self._failure
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Refuse after a failure; remember one."""
+        self._check_alive()
+        try:
+            yield
+        except DiskFailed as error:
+            self._failure = error
+            raise
