@@ -27,13 +27,13 @@ from shaketable.checkers.engine.judge import TAGGED, conclude, judge_partition
 from shaketable.checkers.linearizability.linearizable import NAME, Linearizable
 from shaketable.checkers.linearizability.model_choice import named, recognise_model, require_fit
 from shaketable.checkers.models.model import Model
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.plugins import CheckContext, Checker, Promises, SearchBudget
+from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.foreign import History, read_history
 from shaketable.harness.history.foreign.columns import Columns, Pairing
 from shaketable.harness.history.foreign.meaning import key_text
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import CheckContext, Checker, Promises, SearchBudget
-from shaketable.harness.verdict import Outcome, Verdict
 
 __all__ = [
     "Event",

@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from shaketable.harness.contracts.plugins import CheckContext, FaultWindow
+from shaketable.harness.contracts.verdict import FINDINGS_KEPT_MAX, Finding, Outcome, Verdict
 from shaketable.harness.history.schema import FINDINGS
-from shaketable.harness.plugins import CheckContext, FaultWindow
-from shaketable.harness.verdict import FINDINGS_KEPT_MAX, Finding, Outcome, Verdict
 
 CHECKED = "checked"
 NOTHING_BROKEN = "no promise is broken"

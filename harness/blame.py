@@ -16,9 +16,9 @@ import msgspec
 import trio
 
 from shaketable.harness import discovery
-from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json
 from shaketable.harness.foreign_words import plain, shown, told
-from shaketable.harness.plugins import Evidence, Fault, Json
 
 NOT_THEIRS: Final = (trio.Cancelled, KeyboardInterrupt, GeneratorExit)
 """What passes through a plug-in when somebody ends its task, or everything."""

@@ -16,9 +16,9 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from shaketable.harness.errors import HarnessError, NamespaceNeededError, UsageError
+from shaketable.harness.contracts.errors import HarnessError, NamespaceNeededError, UsageError
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.telling import lost_on_stdout, sentence, stdout_failed, tell, tell_error
-from shaketable.harness.verdict import ExitCode
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

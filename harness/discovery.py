@@ -20,10 +20,10 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Final
 
-from shaketable.harness import plugins
-from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.contracts import plugins
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.words import FAMILIES, Word, family_of, needs_of
 from shaketable.harness.foreign_words import plain, shown, told
-from shaketable.harness.words import FAMILIES, Word, family_of, needs_of
 
 PACKAGES: Final[Mapping[str, str]] = {
     "targets": "shaketable.harness.targets",
@@ -33,7 +33,11 @@ PACKAGES: Final[Mapping[str, str]] = {
     "models": "shaketable.checkers.models",
 }
 PACKAGES_BELOW: Final[Mapping[str, tuple[str, ...]]] = {
-    "checkers": ("shaketable.checkers.anomalies", "shaketable.checkers.logs")
+    "checkers": ("shaketable.checkers.anomalies", "shaketable.checkers.logs"),
+    "faults": tuple(
+        f"shaketable.harness.faults.{family}"
+        for family in ("process", "network", "disk", "resources")
+    ),
 }
 """Packages that hold plug-ins of a kind beside its own."""
 PROTOCOLS: Final[Mapping[str, type]] = {

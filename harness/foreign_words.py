@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from shaketable.harness.errors import clearest
+from shaketable.harness.contracts.errors import clearest
 
 SHOWN_CHARS_MAX: Final = 200
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.printable import printable
-from shaketable.harness.verdict import ExitCode
 
 _lost: list[str] = []
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from shaketable.harness.plugins import FaultWindow
-from shaketable.harness.verdict import FINDINGS_KEPT_MAX
+from shaketable.harness.contracts.plugins import FaultWindow
+from shaketable.harness.contracts.verdict import FINDINGS_KEPT_MAX
 from shaketable.reports import plain_words
 from shaketable.reports.availability.failover import Failover, failover
 from shaketable.reports.availability.outages import Availability

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from shaketable.harness.plugins import FaultWindow
+from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.reports.model import OperationRow, RoleSpan
 
 WIDTH = 960

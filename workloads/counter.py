@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from shaketable.harness.draw import draw
+from shaketable.harness.contracts.draw import draw
+from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.generators import Generator, KeySpread, alone, each_client, operations
-from shaketable.harness.plugins import Answer, Json, Operation, TargetClient, Workload
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4

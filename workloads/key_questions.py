@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from shaketable.harness.clients import ALL_SPAN, KeyedClient
-from shaketable.harness.plugins import Answer, Operation
+from shaketable.harness.contracts.clients import ALL_SPAN, KeyedClient
+from shaketable.harness.contracts.plugins import Answer, Operation
 from shaketable.workloads.queue_shape import Shape
 
 FINAL_RANGES_MAX: Final = 64

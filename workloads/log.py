@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-from shaketable.harness.draw import draw
+from shaketable.harness.contracts.draw import draw
+from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.generators.keys import KeySpread
-from shaketable.harness.plugins import Answer, Json, Operation, TargetClient, Workload
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4

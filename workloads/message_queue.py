@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Final, Self
 
-from shaketable.harness.draw import draw
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.draw import draw
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.groups import GroupClient
+from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient
 from shaketable.harness.generators.keys import KeySpread
-from shaketable.harness.groups import GroupClient
-from shaketable.harness.plugins import Answer, Json, Operation, TargetClient
 from shaketable.workloads.key_questions import Greatest
 from shaketable.workloads.misrequests import Unasked
 from shaketable.workloads.queue_consumer import ORDERED, ORDERED_END, TOPIC, Consumer

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 
-from shaketable.harness.clients import OffsetsClient
-from shaketable.harness.draw import draw
+from shaketable.harness.contracts.clients import OffsetsClient
+from shaketable.harness.contracts.draw import draw
+from shaketable.harness.contracts.groups import GroupClient
+from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.generators import Generator, KeySpread, alone, each_client, operations
-from shaketable.harness.groups import GroupClient
-from shaketable.harness.plugins import Answer, Json, Operation, TargetClient, Workload
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4

@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from shaketable.harness.clients import (
+from shaketable.harness.contracts.clients import (
     BatchingClient,
     DelayingClient,
     ErringClient,
@@ -23,9 +23,9 @@ from shaketable.harness.clients import (
     OperatingClient,
     TaggingClient,
 )
-from shaketable.harness.errors import DefiniteError
-from shaketable.harness.groups import GroupClient
-from shaketable.harness.plugins import Answer, Operation
+from shaketable.harness.contracts.errors import DefiniteError
+from shaketable.harness.contracts.groups import GroupClient
+from shaketable.harness.contracts.plugins import Answer, Operation
 from shaketable.workloads.key_questions import Greatest, KeyQuestions
 from shaketable.workloads.misrequests import Unasked
 from shaketable.workloads.queue_shape import (

@@ -11,12 +11,12 @@ from typing import Final, Self
 
 import trio
 
-from shaketable.harness.clients import FailingClient, HandlingClient, RetryingClient
-from shaketable.harness.draw import draw
-from shaketable.harness.errors import DefiniteError, HarnessError
+from shaketable.harness.contracts.clients import FailingClient, HandlingClient, RetryingClient
+from shaketable.harness.contracts.draw import draw
+from shaketable.harness.contracts.errors import DefiniteError, HarnessError
+from shaketable.harness.contracts.groups import GroupClient, Handed
+from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient
 from shaketable.harness.generators.keys import KeySpread
-from shaketable.harness.groups import GroupClient, Handed
-from shaketable.harness.plugins import Answer, Json, Operation, TargetClient
 from shaketable.workloads.queue_consumer import TOPIC
 from shaketable.workloads.queue_retries import Retries, Returning
 

@@ -15,10 +15,10 @@ from typing import Final
 
 import trio
 
-from shaketable.harness.clients import RetryingClient
-from shaketable.harness.errors import DefiniteError
-from shaketable.harness.groups import RETRY, Handed, dead_key
-from shaketable.harness.plugins import Answer, Operation
+from shaketable.harness.contracts.clients import RetryingClient
+from shaketable.harness.contracts.errors import DefiniteError
+from shaketable.harness.contracts.groups import RETRY, Handed, dead_key
+from shaketable.harness.contracts.plugins import Answer, Operation
 
 FAIL_SHARE: Final = 0.1
 AGAIN_SHARE: Final = 0.4

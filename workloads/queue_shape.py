@@ -11,7 +11,7 @@ from itertools import combinations
 from random import Random
 from typing import Final
 
-from shaketable.harness.clients import (
+from shaketable.harness.contracts.clients import (
     BatchingClient,
     DelayingClient,
     ErringClient,
@@ -22,7 +22,7 @@ from shaketable.harness.clients import (
     OperatingClient,
     TaggingClient,
 )
-from shaketable.harness.plugins import Operation
+from shaketable.harness.contracts.plugins import Operation
 
 DELETE: Final = "delete-topic"
 MISREQUEST: Final = "misrequest"

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from shaketable.harness.clients import ConditionalClient, RegisterClient
-from shaketable.harness.draw import draw
+from shaketable.harness.contracts.clients import ConditionalClient, RegisterClient
+from shaketable.harness.contracts.draw import draw
+from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.generators import (
     Context,
     Due,
@@ -22,7 +23,6 @@ from shaketable.harness.generators import (
     each_client,
     operations,
 )
-from shaketable.harness.plugins import Answer, Json, Operation, TargetClient, Workload
 
 TOPIC: Final = "shaketable"
 QUEUES_DEFAULT: Final = 4
@@ -41,7 +41,7 @@ class RegisterWorkload:
     was last when the end was asked for. A cas reads so, and where it finds the expected value
     appends on condition that the queue still ends there: refused by the broker it is `fail`, for
     nobody knows what the register held then; having found another value it is ok with output 0.
-    A target whose clients keep registers themselves (`harness.clients.RegisterClient`) is asked
+    A target whose clients keep registers themselves (`contracts.clients.RegisterClient`) is asked
     directly. A cas expects what this worker last saw in the register, so that most may succeed.
     """
 

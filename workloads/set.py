@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 
-from shaketable.harness.clients import PollingClient
-from shaketable.harness.errors import IndefiniteError
+from shaketable.harness.contracts.clients import PollingClient
+from shaketable.harness.contracts.errors import IndefiniteError
+from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.generators import (
     Generator,
     alone,
@@ -23,7 +24,6 @@ from shaketable.harness.generators import (
     until_ok,
     width_of,
 )
-from shaketable.harness.plugins import Answer, Json, Operation, TargetClient, Workload
 
 TOPIC: Final = "shaketable-set"
 QUEUES_A_TOPIC: Final = 16

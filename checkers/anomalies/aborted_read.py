@@ -20,8 +20,8 @@ from shaketable.checkers.anomalies.log_rules import (
 )
 from shaketable.checkers.anomalies.observations import NOWHERE, Log, senders
 from shaketable.checkers.findings import Findings
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME = "aborted-read"
 G1A = "G1a"

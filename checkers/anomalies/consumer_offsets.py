@@ -17,8 +17,8 @@ from shaketable.checkers.anomalies.log_rules import conclude, details
 from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Bools, Ints
 from shaketable.checkers.anomalies.quiet_times import quiet_since
 from shaketable.checkers.findings import Findings, gather
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "consumer-offsets"
 BACK, AHEAD = "offset-went-back", "offset-ran-ahead"

@@ -15,8 +15,8 @@ from shaketable.checkers.anomalies.dependencies import PROCESS, WR, WW
 from shaketable.checkers.anomalies.log_rules import REPEATED_SHOWN_MAX, conclude_log, details
 from shaketable.checkers.anomalies.observations import Log, load_log
 from shaketable.checkers.findings import Findings
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "cycles"
 

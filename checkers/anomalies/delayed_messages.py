@@ -25,9 +25,9 @@ from shaketable.checkers.anomalies.log_rules import conclude, details, finding, 
 from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Bools, Ints, Log, load_log
 from shaketable.checkers.anomalies.quiet_times import quiet_since
 from shaketable.checkers.findings import Findings, gather
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.promises import FAULTS_OF_CLOCKS
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.promises import FAULTS_OF_CLOCKS
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "delayed-messages"
 EARLY, LATE, LOST = "early-delivery", "late-delivery", "lost-message"

@@ -17,8 +17,8 @@ from shaketable.checkers.anomalies.inconsistent_offsets import Sightings
 from shaketable.checkers.anomalies.log_rules import check_log, conclude_log, details, finding
 from shaketable.checkers.anomalies.observations import Log
 from shaketable.checkers.findings import Findings
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME = "duplicate"
 DELIVERED_TWICE = "duplicate-delivery"

@@ -30,9 +30,9 @@ from shaketable.checkers.anomalies.observations import (
 )
 from shaketable.checkers.anomalies.quiet_times import disturbances
 from shaketable.checkers.findings import Findings, gather
-from shaketable.harness.clients import FOUND_MAX
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.clients import FOUND_MAX
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "found-by-key"
 UNWANTED, MISSED = "unwanted-key", "missed-key"

@@ -49,8 +49,8 @@ from shaketable.checkers.anomalies.observations import (
 )
 from shaketable.checkers.anomalies.poll_skip import poll_skips
 from shaketable.checkers.findings import Findings, gather
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "group-delivery"
 LOST, OUT_OF_ORDER, AGAIN = "lost-message", "out-of-order", "redelivered-committed"

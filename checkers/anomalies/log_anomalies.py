@@ -19,8 +19,8 @@ from shaketable.checkers.anomalies.nonmonotonic_poll import nonmonotonic_polls
 from shaketable.checkers.anomalies.nonmonotonic_send import nonmonotonic_sends
 from shaketable.checkers.anomalies.poll_skip import poll_skips
 from shaketable.checkers.anomalies.unseen import unseen
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Verdict
 
 NAME = "log-anomalies"
 RULES = (

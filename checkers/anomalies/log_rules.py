@@ -11,8 +11,8 @@ import pyarrow as pa
 from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Log, Reads, load_log
 from shaketable.checkers.anomalies.promises import NEEDS_ALL_EVENTS, why_not_promised
 from shaketable.checkers.findings import Findings, Gathered, gather, name_of, settle, windows_at
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 REPEATED_SHOWN_MAX: Final = 5
 """Repeated values of one log that the verdict names."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from shaketable.harness.plugins import CheckContext
+from shaketable.harness.contracts.plugins import CheckContext
 
 Group = frozenset[str]
 

@@ -48,8 +48,8 @@ from shaketable.checkers.anomalies.observations import (
 )
 from shaketable.checkers.anomalies.quiet_times import quiet_since
 from shaketable.checkers.findings import Findings, gather
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "push-delivery"
 BOUND_NS: Final = 15_000_000_000

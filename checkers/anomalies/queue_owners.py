@@ -26,8 +26,8 @@ from shaketable.checkers.anomalies.log_rules import conclude
 from shaketable.checkers.anomalies.observations import NEVER
 from shaketable.checkers.anomalies.quiet_times import quiet_since
 from shaketable.checkers.findings import Findings, gather
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "queue-owners"
 TWO_OWNERS: Final = "two-owners"

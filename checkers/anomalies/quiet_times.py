@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from shaketable.checkers.anomalies.observations import NEVER, Ints
-from shaketable.harness.plugins import CheckContext
+from shaketable.harness.contracts.plugins import CheckContext
 
 RECOVERY_NS: Final = 5_000_000_000
 """So long after a fault was undone its group may still be slow."""

@@ -22,8 +22,8 @@ from shaketable.checkers.anomalies.log_rules import conclude, details
 from shaketable.checkers.anomalies.observations import NEVER, Bools, Ints, is_valid, whole_numbers
 from shaketable.checkers.anomalies.quiet_times import quiet_since
 from shaketable.checkers.findings import Findings, gather
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "refusals"
 DONE, WRONG, SILENT = "not-refused", "wrong-refusal", "no-answer"

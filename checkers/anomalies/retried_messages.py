@@ -39,9 +39,9 @@ from shaketable.checkers.anomalies.promises import why_not_promised
 from shaketable.checkers.anomalies.push_delivery import BOUND_NS
 from shaketable.checkers.anomalies.quiet_times import quiet_since
 from shaketable.checkers.findings import Findings, gather
-from shaketable.harness.groups import DEAD, RETRY
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.groups import DEAD, RETRY
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "retried-messages"
 WRONG_ATTEMPT: Final = "wrong-attempt"

@@ -19,8 +19,8 @@ from shaketable.checkers.anomalies.answers import Answers
 from shaketable.checkers.anomalies.log_rules import conclude, details
 from shaketable.checkers.anomalies.observations import NOWHERE, Ints, is_valid, whole_numbers
 from shaketable.checkers.findings import Findings, gather
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "tag-selection"
 UNWANTED, MISSED = "unwanted-tag", "missed-tag"

@@ -18,8 +18,8 @@ from shaketable.checkers.anomalies.answers import Answers
 from shaketable.checkers.anomalies.log_rules import conclude, details
 from shaketable.checkers.anomalies.observations import NEVER, Bools, Ints
 from shaketable.checkers.findings import Findings, gather
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "total-queue"
 LOST, UNEXPECTED, DUPLICATED = "lost-element", "unexpected-element", "duplicated-element"

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from shaketable.checkers.anomalies.cycles import check_cycles, conclude_cycles
 from shaketable.checkers.anomalies.observations import TRANSACTION, load_log
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Verdict
 
 NAME: Final = "transaction-cycles"
 

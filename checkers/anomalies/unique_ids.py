@@ -15,8 +15,8 @@ import pyarrow as pa
 from shaketable.checkers.anomalies.answers import Answers
 from shaketable.checkers.anomalies.log_rules import conclude, details
 from shaketable.checkers.findings import Findings, gather
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME: Final = "unique-ids"
 REPEATED: Final = "repeated-id"

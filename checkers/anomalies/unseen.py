@@ -19,8 +19,8 @@ from shaketable.checkers.anomalies.log_rules import (
 from shaketable.checkers.anomalies.lost_write import fates_of
 from shaketable.checkers.anomalies.observations import NOWHERE, Log
 from shaketable.checkers.findings import Findings
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 
 NAME = "unseen"
 

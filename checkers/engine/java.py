@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 
 JAVA_VERSION_MIN = 17
 ASK_TIMEOUT_S = 20.0

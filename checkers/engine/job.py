@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from shaketable.harness.plugins import CheckContext, Checker
+from shaketable.harness.contracts.plugins import CheckContext, Checker
 
 ReadLog = Callable[[Path, str], Iterator[pa.RecordBatch]]
 """`Target.read_log`, or a function like it: (node's folder, node) -> batches of ENTRIES.
@@ -20,7 +20,7 @@ It is pickled and called on Spark's executors, so it must be importable there.
 
 @dataclass(frozen=True, slots=True)
 class SegmentedReader:
-    """How a target's logs are read in parts (see `harness.abilities.SegmentedLog`)."""
+    """How a target's logs are read in parts (see `contracts.abilities.SegmentedLog`)."""
 
     log_segments: Callable[[Path, str], Sequence[str]]
     read_segment: Callable[[Path, str, str], Iterator[pa.RecordBatch]]

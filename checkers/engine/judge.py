@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.checkers.engine.job import CheckJob
+from shaketable.harness.contracts.plugins import CheckContext, Checker
+from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.schema import ENTRIES, FINDINGS, OPERATIONS
-from shaketable.harness.plugins import CheckContext, Checker
-from shaketable.harness.verdict import Outcome, Verdict
 
 BUCKET_ENTRIES = 262_144
 """Entries of each node in a "bucket": ranges of the log index that are judged by themselves."""

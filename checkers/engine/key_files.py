@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history.operation_files import FileKeys, read_keys
 from shaketable.harness.history.schema import OPERATIONS, OPERATIONS_CODED
 

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shaketable.checkers.engine.judge import NOT_JUDGED, TAGGED, judged, lost, tagged
+from shaketable.harness.contracts.plugins import CheckContext, Checker, KeysChecker
 from shaketable.harness.history.schema import FINDINGS, OPERATIONS
-from shaketable.harness.plugins import CheckContext, Checker, KeysChecker
 
 TIMES = "times"
 """Kind of the row, of no checker, that says what a task spent its time on (Spent)."""

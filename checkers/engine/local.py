@@ -2,7 +2,7 @@
 
 For tests, quick looks (`check --engine local`) and machines without Java. Operations by key are
 judged file by file, on all processors where they are many; for all else memory grows with
-the history. The pipeline for real campaigns is checkers.engine.spark.
+the history. The pipeline for real campaigns is checkers.spark.pipeline.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from shaketable.checkers.engine.key_files import coded, plan, read_files
 from shaketable.checkers.engine.key_judge import judge_tables, split_times
 from shaketable.checkers.engine.local_processes import judge_in_processes
 from shaketable.checkers.engine.log_evidence import with_log_evidence
+from shaketable.harness.contracts.plugins import Checker
+from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.history.schema import ENTRIES, OPERATIONS
-from shaketable.harness.plugins import Checker
-from shaketable.harness.verdict import Verdict
 
 ROWS_FOR_PROCESSES = 2_000_000
 """Operations from which on it pays to start processes that judge them side by side."""

@@ -22,8 +22,8 @@ from shaketable.checkers.engine.judge import CRASHED, NOT_JUDGED, lost
 from shaketable.checkers.engine.key_files import Task, read_files
 from shaketable.checkers.engine.key_judge import judge_tables
 from shaketable.checkers.engine.memory_limit import limited_memory
-from shaketable.harness.errors import HarnessError
-from shaketable.harness.plugins import CheckContext, Checker
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import CheckContext, Checker
 
 GRACE_S = 0.4
 """How long after a deadline a process may go on: checkers end by themselves."""

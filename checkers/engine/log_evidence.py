@@ -21,8 +21,8 @@ from shaketable.checkers.engine.job import CheckJob, Progress
 from shaketable.checkers.evidence.answers import marks
 from shaketable.checkers.evidence.node_logs import Held, held_in_logs
 from shaketable.checkers.models.values import Values
+from shaketable.harness.contracts.plugins import Checker
 from shaketable.harness.history.schema import ENTRIES
-from shaketable.harness.plugins import Checker
 
 ENTRIES_MAX: Final = 2_000_000
 """Entries of all nodes together that are read; longer logs are not asked."""

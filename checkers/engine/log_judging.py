@@ -32,8 +32,8 @@ from shaketable.checkers.engine.log_parts import (
 from shaketable.checkers.logs.append_fates import STANDING
 from shaketable.checkers.logs.append_places import places_of
 from shaketable.checkers.logs.log_part import LogPart, entries_in, load_part
+from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.history.schema import FINDINGS
-from shaketable.harness.plugins import CheckContext
 
 UNSETTLED_AT, OTHER_WINDOWS = "unsettled-at", "other-windows"
 """Kinds of rows of TAGGED that are no findings: `operations` has places, or windows."""

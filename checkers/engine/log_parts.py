@@ -34,8 +34,8 @@ from shaketable.checkers.logs.log_part import (
     numbered,
     part_of,
 )
+from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import CheckContext
 
 PACKED = pa.schema([("part", pa.int64()), ("kind", pa.string()), ("payload", pa.binary())])
 """A table of some kind, or its share that belongs to one part."""

@@ -12,8 +12,8 @@ from shaketable.checkers.evidence.node_logs import Held
 from shaketable.checkers.evidence.resolve import READ, resolve
 from shaketable.checkers.findings import Gathered
 from shaketable.checkers.models.values import Values
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Verdict
 
 BY_READS: Final = "closed_by_reads"
 BY_LOGS: Final = "closed_by_logs"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.harness.plugins import CheckContext
+from shaketable.harness.contracts.plugins import CheckContext
 
 _Key = str | None
 _Ints = npt.NDArray[np.int64]

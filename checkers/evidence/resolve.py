@@ -40,7 +40,7 @@ import pyarrow.compute as pc
 from shaketable.checkers.evidence.answers import Answers, Bools, Ints, marks
 from shaketable.checkers.evidence.node_logs import Held, held_in_logs
 from shaketable.checkers.models.values import LOG, QUEUE, REGISTER, SET, Values
-from shaketable.harness.plugins import CheckContext
+from shaketable.harness.contracts.plugins import CheckContext
 
 __all__ = ["CITATIONS", "LOG", "QUEUE", "REGISTER", "SET", "Values", "resolve"]
 

@@ -75,9 +75,9 @@ from shaketable.checkers.kernels.search_moves import (
     is_useful,
     list_moves,
     push_moves,
+    step,
 )
-from shaketable.checkers.kernels.search_steps import step
-from shaketable.harness.compiled import bare, compiled, inlined
+from shaketable.harness.contracts.compiled import bare, compiled, inlined
 
 
 @inlined

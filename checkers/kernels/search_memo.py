@@ -27,8 +27,8 @@ from shaketable.checkers.kernels.search_arrays import (
     History,
     Int32s,
 )
-from shaketable.checkers.kernels.search_steps import mix
-from shaketable.harness.compiled import bare, compiled, inlined
+from shaketable.checkers.kernels.search_moves import mix
+from shaketable.harness.contracts.compiled import bare, compiled, inlined
 
 Node = tuple[int, int, int, int]
 """Event, state, row of used unknown outcomes, flags. The masks are in Cursor.child."""

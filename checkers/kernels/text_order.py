@@ -85,9 +85,16 @@ from shaketable.checkers.kernels.text_arrays import (
     THROUGH,
     Texts,
 )
-from shaketable.checkers.kernels.text_moves import find_moves, resume
-from shaketable.checkers.kernels.text_places import enter, first_return, is_new, leave, settle
-from shaketable.harness.compiled import bare, compiled, inlined
+from shaketable.checkers.kernels.text_moves import (
+    enter,
+    find_moves,
+    first_return,
+    is_new,
+    leave,
+    resume,
+    settle,
+)
+from shaketable.harness.contracts.compiled import bare, compiled, inlined
 
 
 @bare

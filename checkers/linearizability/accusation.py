@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.checkers.search.problem import NEVER, Ints
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 
 ACCUSED_MAX: Final = 16
 """Operations of a set that is named; a larger one tells nobody anything."""

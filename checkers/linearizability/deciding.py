@@ -17,9 +17,9 @@ from shaketable.checkers.search.problem import ModelError, Problem, State
 from shaketable.checkers.search.replay import WitnessError
 from shaketable.checkers.special.choice import decide, no_special_case
 from shaketable.checkers.special.decision import Accusation
-from shaketable.harness.errors import UsageError
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Outcome
 
 OF_MODEL = "model"
 """Stands for a budget where the model cannot be trusted."""

@@ -53,10 +53,10 @@ from shaketable.checkers.search.problem import (
     State,
     Step,
 )
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Outcome, Verdict
 
 NAME = "linearizable"
 UNFIT = "unfit"
@@ -118,7 +118,7 @@ class Linearizable:
         return _rows([] if found is None else [_keyed(found, key)], counts)
 
     def check_keys(self, operations: pa.Table, bounds: Ints, context: CheckContext) -> pa.Table:
-        """Decide many keys whose operations are encoded together (harness.checker.KeysChecker).
+        """Decide many keys whose operations are encoded together (contracts.plugins.KeysChecker).
 
         Raises:
             UsageError: an operation is none that the model knows; ask key by key which.

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from shaketable.checkers import models
 from shaketable.checkers.models.model import Model
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 
 ENTRY_POINTS: Final = "shaketable.models"
 LOOKED_AT_ROWS: Final = 100_000

@@ -49,7 +49,7 @@ from shaketable.checkers.models.model import Call, Model
 from shaketable.checkers.search.found import Found, Part, Witness
 from shaketable.checkers.search.problem import NEVER, Problem, State
 from shaketable.checkers.special.decision import Accusation
-from shaketable.harness.verdict import Finding, Outcome
+from shaketable.harness.contracts.verdict import Finding, Outcome
 
 NOT_LINEARIZABLE = "not-linearizable"
 UNDECIDED = "undecided"

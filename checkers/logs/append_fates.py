@@ -20,9 +20,9 @@ from shaketable.checkers.kernels.log_match import (
     match_copies,
 )
 from shaketable.checkers.logs.log_part import Bools, Ints, LogPart, bools, ints
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.promises import OURS
-from shaketable.harness.verdict import Finding
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.promises import OURS
+from shaketable.harness.contracts.verdict import Finding
 
 LOST, REORDERED, MISSING = "lost", "reordered", "missing"
 

@@ -18,8 +18,8 @@ from shaketable.checkers.findings import Findings, just_before, name_of, windows
 from shaketable.checkers.kernels.log_match import NOWHERE
 from shaketable.checkers.logs.append_fates import LOST, MISSING, REORDERED, STANDING
 from shaketable.checkers.logs.log_part import Bools, Ints, LogPart, ints, numbered
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding
 
 NS_PER_S = 1_000_000_000
 PLACES = 1 << 23

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from shaketable.checkers.findings import Findings, Gathered, gather, settle
 from shaketable.checkers.logs.durability import why_not_judged
 from shaketable.checkers.logs.index_windows import compare_windows
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 from shaketable.harness.history.schema import FINDINGS
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
 
 NAME = "committed-prefix"
 _ORDER = ("kind", "key", "offset", "message")

@@ -31,8 +31,8 @@ from shaketable.checkers.logs.append_places import (
     settle_places,
 )
 from shaketable.checkers.logs.log_part import Bools, LogPart, bools, whole_part
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Outcome, Verdict
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 
 NAME = "durability"
 NOT_JUDGED = "not_judged"

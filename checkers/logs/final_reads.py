@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from shaketable.checkers.findings import Findings, gather, settle
 from shaketable.checkers.logs.durability import NOT_JUDGED, why_unpromised
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 from shaketable.harness.history.schema import APPENDING
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Outcome, Verdict
 
 NAME = "final-reads"
 NS_PER_S = 1e9

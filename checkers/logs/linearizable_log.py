@@ -47,9 +47,9 @@ from shaketable.checkers.special.log_order import (
     load_queue,
     repeated_value,
 )
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.contracts.verdict import Finding, Verdict
 from shaketable.harness.history.schema import FINDINGS
-from shaketable.harness.plugins import CheckContext
-from shaketable.harness.verdict import Finding, Verdict
 
 NAME = "linearizable-log"
 UNPROMISED = " (not promised)"

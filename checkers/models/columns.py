@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.search.problem import NEVER, Bools, Ints
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 
 ABSENT = -1
 """The number of an output that nobody saw: Call.output is UNKNOWN there."""

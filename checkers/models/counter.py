@@ -11,7 +11,7 @@ from shaketable.checkers.models.columns import NOTHING, load_columns
 from shaketable.checkers.models.encoding import table_problem
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.search.problem import Problem, State
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 
 
 class Counter:

@@ -23,7 +23,7 @@ from shaketable.checkers.search.problem import (
     said,
     shown,
 )
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 
 
 class Stepping(Protocol):

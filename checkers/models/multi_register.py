@@ -16,7 +16,7 @@ from shaketable.checkers.models.columns import ABSENT, Columns, load_columns
 from shaketable.checkers.models.encoding import table_problem, words
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.search.problem import Bools, Problem, State
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 
 READS = frozenset(("r", "read"))
 WRITES = frozenset(("w", "write"))

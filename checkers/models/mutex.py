@@ -12,7 +12,7 @@ from shaketable.checkers.models.columns import load_columns
 from shaketable.checkers.models.encoding import value_problem
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.search.problem import Access, Problem, State
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 
 FREE, HELD = "free", "held"
 _NUMBERS = {FREE: 0, HELD: 1}

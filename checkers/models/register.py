@@ -17,7 +17,7 @@ from shaketable.checkers.models.encoding import value_problem, words
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.models.values import REGISTER, Values, whole_numbers
 from shaketable.checkers.search.problem import Access, Bools, Ints, Problem, State
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 
 Holding = tuple[Any]
 """The state: a tuple of the one value, None for nothing."""

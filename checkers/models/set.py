@@ -16,7 +16,7 @@ from shaketable.checkers.models.encoding import first_values, listed, table_prob
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.models.values import SET, Values, whole_numbers
 from shaketable.checkers.search.problem import Problem, State
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 
 
 def elements_of(output: Any) -> frozenset[Any]:

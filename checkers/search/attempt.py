@@ -66,7 +66,7 @@ from shaketable.checkers.kernels.search_arrays import (
 )
 from shaketable.checkers.kernels.search_history import NO_EVENT, build, sort_out
 from shaketable.checkers.kernels.search_memo import chain_anew, chain_used_anew, put_off
-from shaketable.checkers.kernels.search_steps import remember
+from shaketable.checkers.kernels.search_moves import remember
 from shaketable.checkers.kernels.search_trace import name_operations, trace
 from shaketable.checkers.search.budget import Memory, TimeSpentError
 from shaketable.checkers.search.problem import (

@@ -28,7 +28,7 @@ from shaketable.checkers.search.found import Found, Part, Witness
 from shaketable.checkers.search.parts import open_part, search_part, window_part
 from shaketable.checkers.search.problem import Family, Problem
 from shaketable.checkers.search.replay import replay
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 
 ORDERED_ANYWAY_MAX = 200_000
 """Operations that are put in order though the time is over, so that the open part can be named."""

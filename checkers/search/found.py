@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shaketable.checkers.search.problem import Ints, State
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from shaketable.checkers.kernels.queue_arrays import (
     THROUGH,
     Pairs,
 )
-from shaketable.checkers.kernels.queue_moves import set_price
-from shaketable.checkers.kernels.queue_pairs import run
+from shaketable.checkers.kernels.queue_pairs import run, set_price
 from shaketable.checkers.models.columns import ABSENT, NOTHING
 from shaketable.checkers.models.encoding import StepByKind
 from shaketable.checkers.search.budget import Limits, Memory

@@ -13,9 +13,9 @@ from typing import Any
 
 import httpx
 
-from shaketable.harness.errors import DefiniteError, IndefiniteError
-from shaketable.harness.plugins import Address, Launch, NodeLayout, NodeStatus
-from shaketable.harness.promises import (
+from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
+from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, NodeStatus
+from shaketable.harness.contracts.promises import (
     FAULTS_OF_CLOCKS,
     FAULTS_OF_LINKS,
     FAULTS_OF_PROCESSES,
@@ -31,7 +31,7 @@ TURNS = count()  # so that clients are spread over the nodes
 
 
 class EtcdClient:
-    """Registers (`harness.clients.RegisterClient`) at one node; after a failure at the next one."""
+    """Registers (`contracts.clients.RegisterClient`) at one node; after a failure at another."""
 
     def __init__(self, nodes: Mapping[str, Address], timeout_s: float, reads: Any) -> None:
         self._nodes = sorted(nodes.items())

@@ -18,13 +18,12 @@ from typing import Any, Final
 
 import msgspec
 
-from shaketable.harness import discovery
+from shaketable.harness import discovery, guard
 from shaketable.harness.calibration.plan import CLEAN, IN_SIM, OF_DEFAULT, Effort, Hunt
-from shaketable.harness.campaign import LOG
+from shaketable.harness.campaigns.campaign import LOG
+from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT, Ask, Simulated
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history.run_folder import LATEST, write_atomically
-from shaketable.harness.runtime import guard
-from shaketable.harness.simulation import VIRTUAL_S_DEFAULT, Ask, Simulated
-from shaketable.harness.verdict import ExitCode
 from shaketable.reports.calibration_page.model import Found
 
 FAMILY_TIME_LIMIT_S: Final = 30.0

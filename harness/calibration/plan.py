@@ -12,8 +12,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from shaketable.harness.abilities import CataloguesBugs, PlantedBug
-from shaketable.harness.plugins import Target
+from shaketable.harness.contracts.abilities import CataloguesBugs, PlantedBug
+from shaketable.harness.contracts.plugins import Target
 
 Method = Literal["default", "default-sim", "sim", "family"]
 METHODS: Final[tuple[Method, ...]] = ("default", "default-sim", "sim", "family")

@@ -19,17 +19,18 @@ from typing import Final
 import msgspec
 import trio
 
-from shaketable.harness import campaign, marks
-from shaketable.harness.campaign import faults_of
+from shaketable.harness import guard, marks
+from shaketable.harness.campaigns import campaign
+from shaketable.harness.campaigns.campaign import faults_of
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.doctoring import surroundings
 from shaketable.harness.doctoring import survey as surveys
 from shaketable.harness.doctoring.findings import WORLDS, Examination, Finding, World, untried
 from shaketable.harness.doctoring.survey import Survey
 from shaketable.harness.doctoring.trials import Task
-from shaketable.harness.errors import HarnessError
 from shaketable.harness.network import enter
 from shaketable.harness.network.probe import why_no_namespace
-from shaketable.harness.runtime import children, guard
+from shaketable.harness.runtime.processes import children
 
 FAULT_TIMEOUT_S: Final = 60.0
 """So long a fault may be under way, with the recovery of the group; most take less than five."""

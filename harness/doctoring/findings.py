@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from shaketable.harness.verdict import ExitCode
+from shaketable.harness.contracts.verdict import ExitCode
 
 State = Literal["works", "no-effect", "lacking", "failed", "untried"]
 """works: took effect, measured; no-effect: done, and nothing showed; lacking: the world has no

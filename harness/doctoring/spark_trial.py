@@ -11,8 +11,8 @@ import time
 from importlib.metadata import version
 from typing import Final
 
-from shaketable.checkers.engine.spark import SparkEngine
-from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.checkers.spark.pipeline import SparkEngine
+from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.telling import sentence
 
 MASTER: Final = "local[1]"

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from shaketable.checkers.engine.java import find_java
+from shaketable.harness import guard
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.plugins import Launch
 from shaketable.harness.doctoring.findings import Fact
-from shaketable.harness.errors import HarnessError, UsageError
-from shaketable.harness.plugins import Launch
-from shaketable.harness.runtime import children, faketime, guard
+from shaketable.harness.runtime.processes import children, faketime
 
 FREE_BYTES_MIN: Final = 1 << 30
 """A campaign of a minute writes a tenth of this."""

@@ -18,9 +18,9 @@ from typing import Final
 import msgspec
 import trio
 
-from shaketable.harness import discovery
-from shaketable.harness.errors import HarnessError
-from shaketable.harness.runtime import children, guard
+from shaketable.harness import discovery, guard
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.runtime.processes import children
 from shaketable.harness.telling import sentence
 
 START_TIMEOUT_S: Final = 60.0

@@ -27,23 +27,26 @@ from typing import Final
 import msgspec
 import trio
 
-from shaketable.harness import availability, blame, campaign, discovery, marks
-from shaketable.harness.availability import Choice
+from shaketable.harness import blame, discovery, marks
 from shaketable.harness.blame import PlugInError, blamed
-from shaketable.harness.campaign import Campaign, node_names
+from shaketable.harness.campaigns import campaign
+from shaketable.harness.campaigns.campaign import Campaign, node_names
+from shaketable.harness.campaigns.schedule import Planned, least_s, schedule
+from shaketable.harness.contracts.errors import HarnessError, UsageError, clearest
+from shaketable.harness.contracts.plugins import Fault
+from shaketable.harness.contracts.words import family_of
 from shaketable.harness.doctoring.findings import Finding, State, World
-from shaketable.harness.errors import HarnessError, UsageError, clearest
 from shaketable.harness.foreign_words import told
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.plugins import Fault
-from shaketable.harness.runtime import children, phases, simulated
+from shaketable.harness.runtime import availability, phases
+from shaketable.harness.runtime.availability import Choice
 from shaketable.harness.runtime.observer import SilentObserver
+from shaketable.harness.runtime.processes import children
 from shaketable.harness.runtime.questions import wait_until
 from shaketable.harness.runtime.rig import Rig, build
-from shaketable.harness.schedule import Planned, least_s, schedule
+from shaketable.harness.runtime.simulated import run as simulated
 from shaketable.harness.telling import sentence
-from shaketable.harness.words import family_of
 
 HOLD_S: Final = (0.5, 1.5, 3.0)
 """How long a fault holds, attempt after attempt."""

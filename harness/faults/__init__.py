@@ -1,1 +1,1 @@
-"""One file a fault; see `harness.plugins.Fault` for the contract."""
+"""One file a fault; see `contracts.plugins.Fault` for the contract."""

@@ -14,16 +14,16 @@ from random import Random
 
 import trio
 
-from shaketable.harness import words
-from shaketable.harness.errors import IndefiniteError
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.errors import IndefiniteError
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import ClockChange, ClockReading, SkewsClocks, Word
 from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
     pick_victims,
     plan_victims,
 )
-from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.words import ClockChange, ClockReading, SkewsClocks, Word
 
 VARIANTS = ("leader", "one", "minority", "majority", "followers", "all")
 KINDS = ("drift", "offset", "frozen", "strobe")

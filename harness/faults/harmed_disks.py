@@ -1,7 +1,7 @@
 """Faults of disks that fail, fill up, get slow or stand still: what they share.
 
 A harm is ordered of the node's own disk calls, and what it did is counted by the node
-(`harness.words.HurtsDisks`). A node that ends of it is started again when it is healed.
+(`contracts.words.HurtsDisks`). A node that ends of it is started again when it is healed.
 
 Source: HARNESSES.md section 5; charybdefs; libfiu; `strace -e inject`.
 """
@@ -14,7 +14,9 @@ from random import Random
 
 import trio
 
-from shaketable.harness import words
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import DiskHarm, HurtsDisks, Word
 from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
@@ -22,8 +24,6 @@ from shaketable.harness.faults.victims import (
     plan_victims,
     without,
 )
-from shaketable.harness.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
-from shaketable.harness.words import DiskHarm, HurtsDisks, Word
 
 VARIANTS = ("leader", "one", "minority")
 UNDO_TIMEOUT_S = 10.0
@@ -34,7 +34,7 @@ Judge = Callable[[DiskHarm, Mapping[str, Json]], tuple[bool, str]]
 
 @dataclass(slots=True, eq=False)
 class DiskFault:
-    """Harm the disks of some nodes for a while; implements `harness.plugins.Fault`.
+    """Harm the disks of some nodes for a while; implements `contracts.plugins.Fault`.
 
     Attributes:
         name: the fault's.
@@ -80,7 +80,7 @@ class DiskFault:
         return describe_victims(self.tell(DiskHarm(**plan["harm"])), plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victims, if they are no good meanwhile; see `harness.words.TakesOut`."""
+        """The victims, if they are no good meanwhile; see `contracts.words.TakesOut`."""
         return list(plan["victims"]) if self.takes_out else ()
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from shaketable.harness.plugins import UNTOUCHED, Fault, Json, World
+from shaketable.harness.contracts.plugins import UNTOUCHED, Fault, Json, World
 
 UNDO_TIMEOUT_S = 10.0
 

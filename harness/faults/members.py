@@ -13,8 +13,11 @@ from random import Random
 
 import trio
 
-from shaketable.harness import words
-from shaketable.harness.abilities import ChangesMembers
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.abilities import ChangesMembers
+from shaketable.harness.contracts.operators import MovesMembers
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import Word
 from shaketable.harness.faults.victims import (
     SINGLE,
     choose_variants,
@@ -23,9 +26,6 @@ from shaketable.harness.faults.victims import (
     plan_victims,
     without,
 )
-from shaketable.harness.operators import MovesMembers
-from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.words import Word
 
 VARIANTS = ("leader", "one")
 ASK_FOR_S = 3.0
@@ -67,7 +67,7 @@ class Members:
         return describe_victims("take out of the group", plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victim; see `harness.words.TakesOut`."""
+        """The victim; see `contracts.words.TakesOut`."""
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:

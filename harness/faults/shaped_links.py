@@ -1,7 +1,7 @@
 """Faults of links that stay links: vocabulary of those that differ only in what they draw.
 
 Which links: all of the victims', in one direction or both. What becomes of them is a
-`harness.words.LinkShape`; what that did, as the world counted it, is the evidence.
+`contracts.words.LinkShape`; what that did, as the world counted it, is the evidence.
 
 Source: tc-netem(8) for the vocabulary; toxiproxy's directions; jepsen.nemesis.combined
 `packet-package`.
@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from random import Random
 
-from shaketable.harness import words
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import LinkShape, ShapesLinks, Word
 from shaketable.harness.faults.victims import choose_variants, pick_victims, plan_victims
-from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.words import LinkShape, ShapesLinks, Word
 
 VARIANTS = ("leader", "one", "minority", "all")
 DIRECTIONS = ("both", "out", "in")
@@ -29,7 +29,7 @@ Judge = Callable[[LinkShape, Json], tuple[bool, str]]
 
 @dataclass(slots=True, eq=False)
 class LinkFault:
-    """Shape the links of some nodes for a while; implements `harness.plugins.Fault`.
+    """Shape the links of some nodes for a while; implements `contracts.plugins.Fault`.
 
     Never changed once made; only the protocol says that a name could be.
 

@@ -1,6 +1,6 @@
 """Faults that take a resource from nodes' processes for a while: what they share.
 
-What is taken is a `harness.resources.Resources`; what that did, as the world measured it from
+What is taken is a `contracts.resources.Resources`; what that did, as the world measured it from
 outside, is the evidence. A process may end for want of it: that is the fault's doing, and the node
 is started again when it is given back.
 
@@ -15,8 +15,11 @@ from random import Random
 
 import trio
 
-from shaketable.harness import words
-from shaketable.harness.errors import all_of
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.errors import all_of
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.resources import Resources, TakesResources
+from shaketable.harness.contracts.words import Word
 from shaketable.harness.faults.victims import (
     choose_variants,
     describe_victims,
@@ -24,9 +27,6 @@ from shaketable.harness.faults.victims import (
     plan_victims,
     without,
 )
-from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
-from shaketable.harness.resources import Resources, TakesResources
-from shaketable.harness.words import Word
 
 VARIANTS = ("leader", "one", "minority")
 UNDO_TIMEOUT_S = 10.0
@@ -37,7 +37,7 @@ Judge = Callable[[Resources, Json], str | None]
 
 @dataclass(slots=True, eq=False)
 class ResourceFault:
-    """Take a resource from some nodes for a while; implements `harness.plugins.Fault`.
+    """Take a resource from some nodes for a while; implements `contracts.plugins.Fault`.
 
     Attributes:
         name: the fault's.
@@ -81,7 +81,7 @@ class ResourceFault:
         return describe_victims(self.tell(Resources(**plan["resources"])), plan)
 
     def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
-        """The victims; see `harness.words.TakesOut`."""
+        """The victims; see `contracts.words.TakesOut`."""
         return list(plan["victims"])
 
     def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:

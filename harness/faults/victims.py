@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from random import Random
 
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.plugins import Json
 from shaketable.harness.discovery import unknown
-from shaketable.harness.errors import UsageError
-from shaketable.harness.plugins import Json
 
 VICTIMS = ("leader", "one", "minority", "all", "minority-third", "majority", "followers")
 """What `victims` may say besides names of nodes."""
@@ -38,7 +38,7 @@ def choose_variants(
     Args:
         fault: its name, for errors.
         variants: what it draws from by itself.
-        options: as `harness.campaign.fault_options` gives them.
+        options: as `harness.campaigns.campaign.fault_options` gives them.
         can: what it can strike: of VICTIMS; several named nodes at once only if "all" is in it.
 
     Raises:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.verdict import ExitCode, Outcome
 from shaketable.harness.gating import stored_runs
 from shaketable.harness.gating.json_file import FILE_BYTES_MAX, UnreadableError, decode_json
 from shaketable.harness.gating.verdict_file import COUNT_MAX, SECONDS_MAX
@@ -18,7 +19,6 @@ from shaketable.harness.matrix import folder as folders
 from shaketable.harness.matrix.folder import MatrixFolder
 from shaketable.harness.matrix.journal import Event
 from shaketable.harness.matrix.journal import Outcome as Attempt
-from shaketable.harness.verdict import ExitCode, Outcome
 from shaketable.reports.gating.model import Bites, RunFacts
 from shaketable.reports.gating.policy import Policy
 

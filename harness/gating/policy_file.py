@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.discovery import unknown
-from shaketable.harness.errors import UsageError
 from shaketable.reports.gating.policy import (
     UNAVAILABLE,
     Allowance,

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.gating import matrices, stored_runs
 from shaketable.harness.gating.json_file import FILE_BYTES_MAX, UnreadableError, decode_json
 from shaketable.harness.gating.verdict_file import CheckFile, HuntsFile, conclusions_of, outcome_of
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
-from shaketable.harness.verdict import Outcome
 from shaketable.reports.gating.model import RunFacts
 from shaketable.reports.gating.policy import Policy
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.gating.json_file import UnreadableError, read_json
 from shaketable.harness.gating.verdict_file import ResultsFile, conclusions_of, outcome_of
 from shaketable.harness.history.export import (

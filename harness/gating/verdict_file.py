@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from shaketable.harness.verdict import FINDINGS_KEPT_MAX, Outcome
+from shaketable.harness.contracts.verdict import FINDINGS_KEPT_MAX, Outcome
 from shaketable.reports.gating.model import Conclusion, Kind
 from shaketable.reports.run_page.violations import kind_totals
 

@@ -14,7 +14,7 @@ A generator is a value. It is asked with a context (what time it is, which clien
 answers with the next operation, the client that is to do it and when, together with the generator
 that goes on from there; or that there is nothing to do for now; or, for good, with None. How
 operations ended is told to it by `update`. There is no clock and no die in it: time comes with
-the context, what is drawn comes from the campaign's seed (`harness.draw`), and whoever asks the
+the context, what is drawn comes from the campaign's seed (`contracts.draw`), and whoever asks the
 same generator twice is answered the same. So a generator can be played in a test
 (`harness.generators.play`), drawn and shrunk by Hypothesis (`harness.testing.generators`), and
 run by the client workers and by the simulated world alike.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
-from shaketable.harness.draw import draw
+from shaketable.harness.contracts.draw import draw
 from shaketable.harness.generators.generator import (
     NOTHING_NOW,
     Context,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from shaketable.harness.plugins import Answer, Operation
+from shaketable.harness.contracts.plugins import Answer, Operation
 
 
 class Context(NamedTuple):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
-from shaketable.harness.errors import UsageError
-from shaketable.harness.plugins import Json
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.plugins import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from itertools import repeat as repeated
 from random import Random
 from typing import Final
 
-from shaketable.harness.draw import draw
+from shaketable.harness.contracts.draw import draw
 from shaketable.harness.generators.generator import (
     Context,
     Due,

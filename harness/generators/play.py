@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from shaketable.harness.contracts.plugins import Answer, Operation
 from shaketable.harness.generators.generator import Context, Due, Ended, Generator, Wait
-from shaketable.harness.plugins import Answer, Operation
 
 AT_ONCE = 0
 STEPS_MAX = 1_000_000

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import repeat as repeated
 from typing import Generic, TypeVar
 
+from shaketable.harness.contracts.plugins import Operation
 from shaketable.harness.generators.generator import (
     NOTHING_NOW,
     Context,
@@ -18,7 +19,6 @@ from shaketable.harness.generators.generator import (
     Generator,
     Given,
 )
-from shaketable.harness.plugins import Operation
 
 Item = TypeVar("Item")
 

@@ -1,14 +1,14 @@
-"""A workload that says by generators what its clients do; see `harness.plugins.Workload`."""
+"""A workload that says by generators what its clients do; see `contracts.plugins.Workload`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from shaketable.harness.contracts.plugins import Workload
 from shaketable.harness.generators.clients import each_client
 from shaketable.harness.generators.generator import Generator
 from shaketable.harness.generators.sequences import operations
-from shaketable.harness.plugins import Workload
 
 
 @runtime_checkable

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history import watermark
 from shaketable.harness.history.operation_files import OperationParts, text_column
 from shaketable.harness.history.rounds import NotInOrder, Recordings, Round
@@ -29,7 +30,6 @@ from shaketable.harness.history.run_folder import RunFolder, replace_folder, tem
 from shaketable.harness.history.schema import EVENTS, NEMESIS_PROCESS, OPERATIONS
 from shaketable.harness.history.segments import SegmentEnd
 from shaketable.harness.history.text_kernels import LINE_BYTES_MAX, VALUE_BYTES_MAX, lines, values
-from shaketable.harness.plugins import FaultWindow
 
 THREADS_MAX = 8
 """More do not help: the order of all events is found by one."""

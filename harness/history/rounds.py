@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history.order_kernels import Open, merge, pair, rehash
 from shaketable.harness.history.rows import INVOKE, OPERATION_ROW
 from shaketable.harness.history.segment_stream import SegmentStream

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError
 
 LATEST = "latest"
 CREATE_ATTEMPTS_MAX = 1000

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import frame_kernels as frames
 from shaketable.harness.history.order_kernels import renumber
 from shaketable.harness.history.rows import EVENT_NUMBERS, EVENT_ROW, EVENT_TEXTS, NO_TEXT

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
 
 MAGIC = b"STSEG1\r\n"
 NEMESIS = -1

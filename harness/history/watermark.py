@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
 
 

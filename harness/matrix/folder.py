@@ -20,9 +20,9 @@ from pathlib import Path
 
 import msgspec
 
-from shaketable.harness import campaign as campaigns
-from shaketable.harness.campaign import Campaign
-from shaketable.harness.errors import UsageError
+from shaketable.harness.campaigns import campaign as campaigns
+from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.run_folder import LATEST, utc_name, write_atomically
 from shaketable.harness.matrix.plan import Plan
 

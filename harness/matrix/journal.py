@@ -18,8 +18,8 @@ from typing import Literal
 
 import msgspec
 
-from shaketable.harness.errors import HarnessError, UsageError
-from shaketable.harness.verdict import ExitCode
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.verdict import ExitCode
 
 
 class FaultCount(msgspec.Struct, frozen=True):

@@ -35,8 +35,8 @@ from typing import Any, Final
 
 import msgspec
 
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.discovery import unknown
-from shaketable.harness.errors import UsageError
 
 EACH: Final = "each"
 CELLS_MAX: Final = 10_000

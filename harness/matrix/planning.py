@@ -13,17 +13,18 @@ from pathlib import Path
 
 import msgspec
 
-from shaketable.harness import availability, discovery
-from shaketable.harness import campaign as campaigns
-from shaketable.harness.campaign import Campaign, node_names
-from shaketable.harness.draw import new_seed
-from shaketable.harness.errors import UsageError
+from shaketable.harness import discovery
+from shaketable.harness.campaigns import campaign as campaigns
+from shaketable.harness.campaigns.campaign import Campaign, node_names
+from shaketable.harness.campaigns.limits import check_numbers
+from shaketable.harness.campaigns.schedule import schedule
+from shaketable.harness.campaigns.toml_text import toml_value
+from shaketable.harness.contracts.draw import new_seed
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.words import family_of
 from shaketable.harness.faults.victims import UnknownVictimError, is_victim
-from shaketable.harness.limits import check_numbers
 from shaketable.harness.matrix.plan import Cell, Matrix, Plan, Wanted, expand, read_matrix
-from shaketable.harness.schedule import schedule
-from shaketable.harness.toml_text import toml_value
-from shaketable.harness.words import family_of
+from shaketable.harness.runtime import availability
 
 FAMILIES = ("process", "network", "clock", "disk", "rollback", "membership", "resources")
 """The order in which the built-in families of faults are told; others follow by name."""
@@ -176,7 +177,7 @@ def _lacks_world(campaign: Campaign) -> str | None:
         why = why_no_namespace()
         return None if why is None else f"world netns: {why}"
     if campaign.world == "sim":
-        from shaketable.harness.runtime.simulated import groups_of  # noqa: PLC0415 - others need none
+        from shaketable.harness.runtime.simulated.run import groups_of  # noqa: PLC0415 - others need none
 
         groups_of(discovery.get("targets", campaign.target))
     return None

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history.run_folder import LATEST, RunFolder
 from shaketable.harness.matrix.folder import MatrixFolder
 from shaketable.harness.matrix.journal import FaultCount, Outcome
-from shaketable.harness.verdict import ExitCode
 from shaketable.reports.availability.recovery import summarise
 from shaketable.reports.run_page.view import build_view
 

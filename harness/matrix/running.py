@@ -1,6 +1,6 @@
 """Runs the queue of a matrix: so many cells at once, each a process of its own.
 
-Everything happens in the main thread, which a cell's process dies with (`harness.runtime.guard`).
+Everything happens in the main thread, which a cell's process dies with (`harness.guard`).
 Whoever wants the queue to end says so once; cells that are under way are then told to end, and
 count as not run.
 """
@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness import guard
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.matrix.folder import MatrixFolder
 from shaketable.harness.matrix.journal import Journal, Outcome
-from shaketable.harness.runtime import guard
 
 POLL_S: Final = 0.1
 TERM_EVERY_S: Final = 1.0

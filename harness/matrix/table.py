@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
+from shaketable.harness.contracts.verdict import ExitCode, worst_exit
 from shaketable.harness.matrix.journal import Outcome, code_of
 from shaketable.harness.matrix.plan import Cell, Plan
-from shaketable.harness.verdict import ExitCode, worst_exit
 from shaketable.reports.matrix_page.model import MatrixAttempt, MatrixCell, MatrixRow, MatrixView
 
 FORMAT: Final = 1

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import trio
 
-from shaketable.harness.plugins import Json
-from shaketable.harness.words import Link, LinkShape
+from shaketable.harness.contracts.plugins import Json
+from shaketable.harness.contracts.words import Link, LinkShape
 
 
 class Network(Protocol):
@@ -42,7 +42,7 @@ class Network(Protocol):
         ...
 
     def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
-        """Shape these links; return the shape's id. See `harness.words.ShapesLinks`."""
+        """Shape these links; return the shape's id. See `contracts.words.ShapesLinks`."""
         ...
 
     def unshape(self, shape: str) -> None:

@@ -20,11 +20,11 @@ from typing import Any, Final
 
 import trio
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness import guard
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import Json
+from shaketable.harness.contracts.words import Link, LinkShape
 from shaketable.harness.network import enter
-from shaketable.harness.plugins import Json
-from shaketable.harness.runtime import guard
-from shaketable.harness.words import Link, LinkShape
 
 READY_TIMEOUT_S: Final = 20.0
 ANSWER_TIMEOUT_S: Final = 5.0
@@ -137,7 +137,7 @@ class PacketNetwork:
         return found
 
     def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
-        """Shape these links; see `harness.words.ShapesLinks`."""
+        """Shape these links; see `contracts.words.ShapesLinks`."""
         name: str = self._ask("shape", links=links, shape=shape.to_json())
         return name
 

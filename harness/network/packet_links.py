@@ -17,10 +17,10 @@ from itertools import permutations
 from random import Random
 from typing import Final
 
+from shaketable.harness.contracts.plugins import Json
+from shaketable.harness.contracts.words import Link, LinkShape, Word
 from shaketable.harness.network import frames
 from shaketable.harness.network.frames import Flow, reverse, with_bit_flipped
-from shaketable.harness.plugins import Json
-from shaketable.harness.words import Link, LinkShape, Word
 
 LATE_PACKETS_MAX: Final = 20_000
 """What all links hold back together: 30 MB of full frames. What comes then is dropped."""

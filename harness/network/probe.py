@@ -26,12 +26,12 @@ from pathlib import Path
 from time import monotonic, sleep, time_ns
 from typing import Final
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.words import LinkShape, Word
 from shaketable.harness.marks import scratch_prefix
 from shaketable.harness.network import enter
 from shaketable.harness.network.addresses import node_address
 from shaketable.harness.network.netns import PacketNetwork
-from shaketable.harness.words import LinkShape, Word
 
 WORDS: Final = (
     Word.CUT,

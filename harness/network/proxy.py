@@ -29,13 +29,13 @@ from random import Random
 
 import trio
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import Address, Json
+from shaketable.harness.contracts.words import LinkShape, Word
 from shaketable.harness.network.callers import Callers
 from shaketable.harness.network.connection import Connection, prepare
 from shaketable.harness.network.gates import Gates, Link
 from shaketable.harness.network.shapes import Applied, Shapes
-from shaketable.harness.plugins import Address, Json
-from shaketable.harness.words import LinkShape, Word
 
 CONNECTIONS_PER_LINK_MAX = 256
 LISTEN_BACKLOG = 128
@@ -149,7 +149,7 @@ class ProxyNetwork:
         return self._gates.held(cut)
 
     def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
-        """Shape these links; see `harness.words.ShapesLinks`. `a` of a half-open link is not told.
+        """Shape these links: `contracts.words.ShapesLinks`. `a` of a half-open link is not told.
 
         Raises:
             KeyError: a link names an unknown node.

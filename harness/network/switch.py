@@ -24,11 +24,11 @@ from typing import Any, Final
 
 from pyroute2 import NetlinkError
 
+from shaketable.harness.contracts.plugins import Json
+from shaketable.harness.contracts.words import LinkShape
 from shaketable.harness.network import addresses, fabric
 from shaketable.harness.network.fabric import Port
 from shaketable.harness.network.packet_links import PacketLinks
-from shaketable.harness.plugins import Json
-from shaketable.harness.words import LinkShape
 
 MESSAGE_BYTES_MAX: Final = 64 * 1024
 FRAME_BYTES_MAX: Final = 65_536

@@ -26,9 +26,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from shaketable.harness.campaign import Campaign, faults_of, node_names
+from shaketable.harness.campaigns.campaign import Campaign, faults_of, node_names
+from shaketable.harness.contracts.plugins import Json, Promises
 from shaketable.harness.history.run_folder import write_atomically
-from shaketable.harness.plugins import Json, Promises
 
 SIMULATED_CLOCK: Json = {"unix_ns": 0, "utc_offset_s": 0}
 """What simulated nodes stamp their logs by: a world begins with the year 1970."""

@@ -20,14 +20,14 @@ import trio
 
 from shaketable.harness import blame, discovery
 from shaketable.harness.blame import PlugInError, blamed
-from shaketable.harness.plugins import Evidence, Fault, Json, World
+from shaketable.harness.campaigns.cast import Cast
+from shaketable.harness.campaigns.schedule import SCRIPT, Planned
+from shaketable.harness.campaigns.scripts import FAULT_BEGAN, FAULT_HEALED, LEADER_ELECTED, counted
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json, World
+from shaketable.harness.contracts.words import Acts, CountsEffects, UndoesAhead
 from shaketable.harness.runtime.budget import Budget
 from shaketable.harness.runtime.ledger import Ledger
 from shaketable.harness.runtime.observer import Observer
-from shaketable.harness.scenarios.cast import Cast
-from shaketable.harness.schedule import SCRIPT, Planned
-from shaketable.harness.scripts import FAULT_BEGAN, FAULT_HEALED, LEADER_ELECTED, counted
-from shaketable.harness.words import Acts, CountsEffects, UndoesAhead
 
 LEADER_WAIT_S = 2.0
 """How long a fault waits for somebody to lead before it aims at whoever was drawn first."""
@@ -430,7 +430,7 @@ def _in_time(timeout_s: float, not_done: str) -> Iterator[None]:
 
 # Events that faults of a script wait for: an election, another fault, a node's N-th fsync.
 #
-# Source: harness.scripts, which names the events.
+# Source: harness.campaigns.scripts, which names the events.
 
 COUNTS_POLL_S = 0.02
 """How often nodes' own counts are looked at: an event is noticed so late at most."""

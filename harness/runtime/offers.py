@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from shaketable.harness.abilities import LosesDisks, ShowsClock, SteersNodes
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.abilities import LosesDisks, ShowsClock, SteersNodes
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import Json, Target
+from shaketable.harness.contracts.words import Word
 from shaketable.harness.network import probe
-from shaketable.harness.plugins import Json, Target
-from shaketable.harness.runtime import faketime
-from shaketable.harness.words import Word
+from shaketable.harness.runtime.processes import faketime
 
 Question = Callable[[Target, Json], str | None]
 """Asked where it depends on the target or the campaign: None if it can, else why not."""
@@ -138,7 +138,7 @@ def why_not(world: str, word: Word, target: Target, options: Json) -> str | None
         world: its name, as the campaign gives it.
         word: what is to be done.
         target: what it is to be done to.
-        options: what the campaign tells its faults (`harness.campaign.fault_options`).
+        options: what the campaign tells its faults (`harness.campaigns.campaign.fault_options`).
     """
     offer = WORLDS[world].get(word, f"{word} is not one of its words")
     if callable(offer):

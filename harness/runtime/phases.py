@@ -17,11 +17,11 @@ import msgspec
 import trio
 
 from shaketable.harness import discovery
-from shaketable.harness.clients import hold_of
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.clients import hold_of
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import watermark
 from shaketable.harness.history.run_folder import write_atomically
-from shaketable.harness.liveness import PATIENCE_S, Standstill, never_served, not_back
+from shaketable.harness.runtime.liveness import PATIENCE_S, Standstill, never_served, not_back
 from shaketable.harness.runtime.questions import wait_until
 from shaketable.harness.runtime.rig import Rig, is_broken
 

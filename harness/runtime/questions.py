@@ -7,9 +7,9 @@ from functools import partial
 
 import trio
 
-from shaketable.harness.abilities import ChangesMembers
-from shaketable.harness.errors import DefiniteError, IndefiniteError
-from shaketable.harness.plugins import Json, NodeLayout, NodeStatus
+from shaketable.harness.contracts.abilities import ChangesMembers
+from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
+from shaketable.harness.contracts.plugins import Json, NodeLayout, NodeStatus
 from shaketable.harness.runtime.standing import STATUS_INTERVAL_S, Standing
 
 TRANSFER_TIMEOUT_S = 3.0

@@ -8,33 +8,46 @@ from functools import partial
 from time import monotonic_ns
 from typing import Protocol
 
-from shaketable.harness import availability, discovery
-from shaketable.harness.abilities import NamesBrokers, PlantsBugsBeside
-from shaketable.harness.broken_rules import Broken
-from shaketable.harness.campaign import Campaign, faults_of, needs_name_server, promises_of
-from shaketable.harness.errors import HarnessError
+from shaketable.harness import discovery
+from shaketable.harness.campaigns.campaign import (
+    Campaign,
+    faults_of,
+    needs_name_server,
+    promises_of,
+)
+from shaketable.harness.campaigns.schedule import Planned, encode_schedule, schedule
+from shaketable.harness.campaigns.scripts import counted
+from shaketable.harness.contracts.abilities import NamesBrokers, PlantsBugsBeside
+from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import (
+    Address,
+    Fault,
+    Json,
+    Launch,
+    NodeLayout,
+    Target,
+    World,
+)
+from shaketable.harness.contracts.words import STEERED, TAKE_LOGS, Word, needs_of
 from shaketable.harness.history.recorder import Recorder
 from shaketable.harness.history.run_folder import RunFolder, write_atomically
 from shaketable.harness.network.netns import PacketNetwork
-from shaketable.harness.plugins import Address, Fault, Json, Launch, NodeLayout, Target, World
-from shaketable.harness.runtime import sites
+from shaketable.harness.runtime import availability, sites
 from shaketable.harness.runtime.budget import Budget
-from shaketable.harness.runtime.disks import Member
+from shaketable.harness.runtime.clients.workers import WorkerGroup, plan_workers
 from shaketable.harness.runtime.facts import RunFacts, describe, wall_clock
-from shaketable.harness.runtime.faketime import FakedTime
 from shaketable.harness.runtime.ledger import Ledger, Lines
 from shaketable.harness.runtime.nemesis import Nemesis
-from shaketable.harness.runtime.nodes import Exit, NodeProcess
 from shaketable.harness.runtime.observer import Counts, Observer
+from shaketable.harness.runtime.processes.disks import Member
+from shaketable.harness.runtime.processes.faketime import FakedTime
+from shaketable.harness.runtime.processes.nodes import Exit, NodeProcess
 from shaketable.harness.runtime.samples import AnsweredClocks, Samples
 from shaketable.harness.runtime.sites import Site
 from shaketable.harness.runtime.standing import Standing
 from shaketable.harness.runtime.stored_logs import StoredLogs
-from shaketable.harness.runtime.workers import WorkerGroup, plan_workers
 from shaketable.harness.runtime.world import ProcessWorld
-from shaketable.harness.schedule import Planned, encode_schedule, schedule
-from shaketable.harness.scripts import counted
-from shaketable.harness.words import STEERED, TAKE_LOGS, Word, needs_of
 
 NAME_SERVERS = ("ns0", "ns1")
 """Those that run beside the nodes, where clients need one."""
@@ -144,7 +157,7 @@ class Rig:
     world's. `services` run in the background for as long as the run does, started in this
     order; `collect` brings what the nodes wrote into the run's folder, once they have ended.
     `is_virtual` says that no time passes but what somebody waits for, so that nothing is slow by
-    itself; `not_back` is then what had not come back in time (`harness.liveness`), and
+    itself; `not_back` is then what had not come back in time (`harness.runtime.liveness`), and
     `give_disks_back` tries for some seconds to make nodes whole that wait for a disk, and says
     which are not.
     """

@@ -7,7 +7,7 @@ line. Each is one row:
      "wall_offset_ms": 0.2, "monotonic_offset_ms": 0.2, "doubt_ms": 0.4}
 
 The last three are there only of nodes whose target tells what their clocks show
-(`harness.plugins.NodeStatus.wall_ms`), or whose world knows it; an offset is how far the node's
+(`contracts.plugins.NodeStatus.wall_ms`), or whose world knows it; an offset is how far the node's
 clock is ahead of the harness' own, give or take `doubt_ms`. Where nodes are several groups, a row
 names its `group` too.
 
@@ -22,9 +22,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from shaketable.harness.plugins import Json, NodeStatus
+from shaketable.harness.contracts.plugins import Json, NodeStatus
+from shaketable.harness.contracts.simulated_nodes import SteersSimulated
 from shaketable.harness.runtime.ledger import Lines
-from shaketable.harness.simulated_nodes import SteersSimulated
 
 SAMPLE_EVERY_NS: Final = 500_000_000
 """A node is sampled at most so often."""

@@ -17,8 +17,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import multiprocess
 
-from shaketable.harness.errors import HarnessError, UsageError
-from shaketable.harness.runtime.guard import die_with_parent
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.guard import die_with_parent
 
 JOBS_MAX: Final = 64
 WAITING_MAX: Final = 8

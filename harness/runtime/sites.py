@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shaketable.harness import discovery
-from shaketable.harness.abilities import AdvertisesAddresses
-from shaketable.harness.campaign import Campaign, node_names
+from shaketable.harness.campaigns.campaign import Campaign, node_names
+from shaketable.harness.contracts.abilities import AdvertisesAddresses
+from shaketable.harness.contracts.plugins import Address, Json, NodeLayout
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.network import addresses as at
 from shaketable.harness.network.callers import Callers
 from shaketable.harness.network.links import Network
 from shaketable.harness.network.netns import PacketNetwork
 from shaketable.harness.network.proxy import ProxyNetwork
-from shaketable.harness.plugins import Address, Json, NodeLayout
-from shaketable.harness.runtime import ports
+from shaketable.harness.runtime.processes import ports
 
 NETNS = "netns"
 BASE_PORT = 10_000

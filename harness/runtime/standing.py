@@ -11,7 +11,7 @@ from typing import Protocol
 
 import trio
 
-from shaketable.harness.plugins import Json, NodeStatus
+from shaketable.harness.contracts.plugins import Json, NodeStatus
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import Observer
 from shaketable.harness.runtime.samples import Samples

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import multiprocess
 import trio
 
-from shaketable.harness.errors import HarnessError
-from shaketable.harness.plugins import NodeLayout
-from shaketable.harness.runtime.guard import die_with_parent
-from shaketable.harness.runtime.workers import bare_main
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import NodeLayout
+from shaketable.harness.guard import die_with_parent
+from shaketable.harness.runtime.clients.workers import bare_main
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,22 +20,22 @@ from typing import Final
 import trio
 
 from shaketable.harness import discovery
-from shaketable.harness.campaign import Campaign, faults_of, promises_of
-from shaketable.harness.clients import topics_of
-from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.campaigns.campaign import Campaign, faults_of, promises_of
+from shaketable.harness.contracts.clients import topics_of
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.plugins import Json
+from shaketable.harness.contracts.promises import stands
+from shaketable.harness.contracts.words import family_of
 from shaketable.harness.history.plain_files import NoPlainFileError, open_plain
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.segments import MAGIC, Event, whole_events
-from shaketable.harness.plugins import Json
-from shaketable.harness.promises import stands
 from shaketable.harness.runtime import phases
+from shaketable.harness.runtime.clients.online_check import OnlineCheck, Sighting
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.nemesis import Tally
 from shaketable.harness.runtime.observer import RETRY, Counts, Observer
-from shaketable.harness.runtime.online_check import OnlineCheck, Sighting
-from shaketable.harness.runtime.process_files import resident_bytes
+from shaketable.harness.runtime.processes.process_files import resident_bytes
 from shaketable.harness.runtime.rig import Rig, build
-from shaketable.harness.words import family_of
 
 SHUTDOWN_TIMEOUT_S = 60.0
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -93,7 +93,7 @@ async def run_campaign(
     """Run a resolved campaign into its folder. Must be called in the main thread.
 
     Args:
-        campaign: as `harness.campaign.resolve` returned it.
+        campaign: as `harness.campaigns.campaign.resolve` returned it.
         folder: made by `harness.history.run_folder.create`.
         observer: told of phases, faults, leaders and counts.
         base_port: first of the loopback ports for the nodes; None: free ones.

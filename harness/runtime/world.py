@@ -12,32 +12,33 @@ from time import monotonic_ns
 
 import trio
 
-from shaketable.harness.abilities import ChangesMembers, ExplainsEnds, TransfersLeadership
-from shaketable.harness.broken_rules import Broken
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.abilities import ChangesMembers, ExplainsEnds, TransfersLeadership
+from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
+from shaketable.harness.contracts.resources import Resources
+from shaketable.harness.contracts.words import Damage, Link, LinkShape
 from shaketable.harness.network.links import Network
-from shaketable.harness.plugins import UNTOUCHED, Json, NodeLayout, NodeStatus, Target
-from shaketable.harness.resources import Resources
-from shaketable.harness.runtime import ports, questions
-from shaketable.harness.runtime.damages import Damages
-from shaketable.harness.runtime.disks import STOP_GRACE_S, Disks, Member, ProcessMachines
-from shaketable.harness.runtime.leaving import Leaving
+from shaketable.harness.runtime import questions
 from shaketable.harness.runtime.ledger import Lines
-from shaketable.harness.runtime.nodes import Exit, NodeProcess
-from shaketable.harness.runtime.obeyed_words import ObeyedWords
 from shaketable.harness.runtime.observer import Observer
+from shaketable.harness.runtime.processes import ports
+from shaketable.harness.runtime.processes.damages import Damages
+from shaketable.harness.runtime.processes.disks import STOP_GRACE_S, Disks, Member, ProcessMachines
+from shaketable.harness.runtime.processes.leaving import Leaving
+from shaketable.harness.runtime.processes.nodes import Exit, NodeProcess
+from shaketable.harness.runtime.processes.obeyed_words import ObeyedWords
+from shaketable.harness.runtime.processes.steered import SteeredNodes
+from shaketable.harness.runtime.processes.taking import Taking
 from shaketable.harness.runtime.standing import STATUS_TIMEOUT_S, Standing
-from shaketable.harness.runtime.steered import SteeredNodes
 from shaketable.harness.runtime.stored_logs import StoredLogs
-from shaketable.harness.runtime.taking import Taking
-from shaketable.harness.words import Damage, Link, LinkShape
 
 EXITS_KEPT_MAX = 1_000
 DAMAGED = "bytes of its files had been changed by a fault"
 
 
 class ProcessWorld(ObeyedWords):
-    """Implements `harness.plugins.World` over processes and proxies.
+    """Implements `contracts.plugins.World` over processes and proxies.
 
     Args:
         target: how to ask a node for its status.
@@ -101,7 +102,7 @@ class ProcessWorld(ObeyedWords):
 
     @property
     def name_servers(self) -> Sequence[str]:
-        """The name servers beside the nodes; see `harness.words.StrikesNameServers`."""
+        """The name servers beside the nodes; see `contracts.words.StrikesNameServers`."""
         return [helper.node for helper in self._helpers]
 
     @property
@@ -162,7 +163,7 @@ class ProcessWorld(ObeyedWords):
         return self._network.held(cut)
 
     async def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
-        """Shape these links; see `harness.words.ShapesLinks`."""
+        """Shape these links; see `contracts.words.ShapesLinks`."""
         await trio.lowlevel.checkpoint()
         return self._network.shape(links, shape)
 
@@ -205,7 +206,7 @@ class ProcessWorld(ObeyedWords):
 
         return await questions.transfer(self.standing, ask, to)
 
-    # ---- the files of dead nodes (harness.words.HurtsDisks) ---------------------------------
+    # ---- the files of dead nodes (contracts.words.HurtsDisks) ---------------------------------
 
     async def damage(self, node: str, damage: Damage) -> Json:
         """Edit the files of a dead node; see `HurtsDisks.damage`."""
@@ -235,7 +236,7 @@ class ProcessWorld(ObeyedWords):
             self._damages.renewed(node)
         await self.replace(node, incarnation)
 
-    # ---- what operators do, and resources (harness.operators, harness.resources) -------
+    # ---- what operators do, and resources (contracts.operators, contracts.resources) -------
 
     async def stop(self, node: str) -> Json:
         """Ask the node's process to end; see `StopsNodes.stop`."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Final, Literal
 
-from shaketable.harness.plugins import Address, Launch
+from shaketable.harness.contracts.plugins import Address, Launch
 from shaketable.harness.targets.programs import broker, name_server
 from shaketable.system.client import RefusedError, brokers
 

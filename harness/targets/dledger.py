@@ -16,17 +16,24 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from shaketable.harness.abilities import Vital
-from shaketable.harness.broken_rules import BROKE_RULE, FOUND_DAMAGE
-from shaketable.harness.groups import Polled
-from shaketable.harness.plugins import Address, Json, Launch, NodeLayout, NodeStatus, Promises
-from shaketable.harness.promises import (
+from shaketable.harness.contracts.abilities import Vital
+from shaketable.harness.contracts.broken_rules import BROKE_RULE, FOUND_DAMAGE
+from shaketable.harness.contracts.groups import Polled
+from shaketable.harness.contracts.plugins import (
+    Address,
+    Json,
+    Launch,
+    NodeLayout,
+    NodeStatus,
+    Promises,
+)
+from shaketable.harness.contracts.promises import (
     FAULTS_OF_CLOCKS,
     FAULTS_OF_DISKS,
     FAULTS_OF_LINKS,
     FAULTS_OF_PROCESSES,
 )
-from shaketable.harness.targets import dledger_ids as ids
+from shaketable.harness.targets import dledger_members as ids
 from shaketable.harness.targets import dledger_members as members
 from shaketable.harness.targets.dledger_outcomes import DamagedReadError, definite_or_not
 from shaketable.harness.targets.group_operations import GROUP as CONSUMER_GROUP
@@ -47,7 +54,7 @@ from shaketable.system.client import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from shaketable.harness.simulation import SimulatedGroup, Simulator
+    from shaketable.harness.contracts.simulation import SimulatedGroup, Simulator
 
 
 GROUP = "shaketable"
@@ -113,7 +120,7 @@ _VALUE = re.compile(rb"-?[0-9]{1,18}")
 class DLedgerClient:
     """The operations on a log, of registers, sets and counters on it, and on group offsets.
 
-    Implements `harness.clients.ConditionalClient`, `PollingClient` and `OffsetsClient`.
+    Implements `contracts.clients.ConditionalClient`, `PollingClient` and `OffsetsClient`.
     """
 
     def __init__(
@@ -432,7 +439,7 @@ class DLedgerTarget:
         finally:
             client.close()
 
-    # ---- disks that are lost (harness.abilities.LosesDisks) ----------------------------
+    # ---- disks that are lost (contracts.abilities.LosesDisks) ----------------------------
 
     def why_no_disk_may_go(self, nodes: Sequence[str]) -> str | None:
         """A quorum has to be left, with all that was acknowledged."""
@@ -466,7 +473,7 @@ class DLedgerTarget:
         """Add the new member, wait until it votes, take out the old one."""
         await members.readmit(layouts, node, lost, timeout_s)
 
-    # ---- members that come and go (harness.abilities.ChangesMembers) -------------------
+    # ---- members that come and go (contracts.abilities.ChangesMembers) -------------------
 
     def why_no_member_may_go(self, nodes: Sequence[str]) -> str | None:
         """A group of two that can still take it back has to be left."""
@@ -511,21 +518,21 @@ class DLedgerTarget:
     def read_log(directory: Path, node: str) -> Iterator[pa.RecordBatch]:
         """Decode a stopped node's files."""
         # Imported here, since client workers need neither pyarrow nor its start-up time.
-        from shaketable.harness.targets.dledger_files import read_entries  # noqa: PLC0415
+        from shaketable.harness.targets.logs.dledger_files import read_entries  # noqa: PLC0415
 
         return read_entries(directory, node)
 
     @staticmethod
     def log_segments(directory: Path, node: str) -> tuple[str, ...]:
         """Name a stopped node's data files."""
-        from shaketable.harness.targets.dledger_files import log_segments  # noqa: PLC0415
+        from shaketable.harness.targets.logs.dledger_files import log_segments  # noqa: PLC0415
 
         return log_segments(directory, node)
 
     @staticmethod
     def read_segment(directory: Path, node: str, segment: str) -> Iterator[pa.RecordBatch]:
         """Decode one of a stopped node's data files."""
-        from shaketable.harness.targets.dledger_files import read_segment  # noqa: PLC0415
+        from shaketable.harness.targets.logs.dledger_files import read_segment  # noqa: PLC0415
 
         return read_segment(directory, node, segment)
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 
 import trio
 
-from shaketable.harness.errors import DefiniteError, IndefiniteError
-from shaketable.harness.plugins import NodeLayout
-from shaketable.harness.targets.dledger_ids import member_of as id_of
-from shaketable.harness.targets.dledger_ids import node_of
+from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
+from shaketable.harness.contracts.plugins import NodeLayout
 from shaketable.system.client import (
     AdminClient,
     BrokerGroupClient,
@@ -42,9 +41,9 @@ async def readmit(
         IndefiniteError: it did not come about in time.
     """
     size = len(layouts)
-    members = {id_of(each, lost.get(each, 0), size): each for each in layouts}
-    new = id_of(node, lost[node], size)
-    old = id_of(node, lost[node] - 1, size)
+    members = {member_of(each, lost.get(each, 0), size): each for each in layouts}
+    new = member_of(node, lost[node], size)
+    old = member_of(node, lost[node] - 1, size)
     addresses = {
         member: (layouts[each].client_address.host, layouts[each].client_address.port)
         for member, each in members.items()
@@ -166,3 +165,50 @@ async def _step(admin: AdminClient, old: str, new: str, address: str, timeout_s:
     await admin.wait_until_voter(new, timeout_s)
     if old in (*group.voters, *group.learners):
         await admin.remove_member(old)
+
+
+# Ids of a DLedger group's members: a node that lost its disk comes back under a new one.
+#
+# In a group of n nodes, node k is member n<k> at first and n<k + g*n> after its g-th lost disk, so
+# that an id says which node it is. Nothing here talks to anybody: readers of files import it too.
+#
+# Source: DESIGN.md decision 2.
+
+GENERATIONS_MAX = 16
+"""So often a node may lose its disk in one run."""
+SELF_ID = "dLegerSelfId="
+
+
+def member_of(node: str, generation: int, size: int) -> str:
+    """Return the id of a node's member."""
+    return f"n{_number(node) + generation * size}"
+
+
+def node_of(member: str, size: int) -> str:
+    """Return the node whose member that is, or was. A node alone, or of unknown size, stays one."""
+    if size == 1:
+        return member
+    return f"n{_number(member) % size}"
+
+
+def last_member(directory: Path, node: str) -> str:
+    """Return the member that a node was last: of others it keeps no files."""
+    conf = directory / "broker.conf"
+    if not conf.is_file():
+        return node
+    said = [line for line in conf.read_text().splitlines() if line.startswith(SELF_ID)]
+    return said[0].removeprefix(SELF_ID) if said else node
+
+
+def reach(layout: NodeLayout) -> str:
+    """Return where a node finds all members that other nodes may become, as DLedger lists peers."""
+    size = len(layout.peers) + 1
+    return ";".join(
+        f"{member_of(peer, generation, size)}-{at.host}:{at.port}"
+        for peer, at in sorted(layout.peers.items())
+        for generation in range(1, GENERATIONS_MAX + 1)
+    )
+
+
+def _number(member: str) -> int:
+    return int(member.removeprefix("n"))

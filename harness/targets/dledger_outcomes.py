@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from shaketable.harness.errors import DefiniteError, IndefiniteError
+from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.system.client import DamagedResponseError, OutcomeUnknownError, RefusedError
 
 

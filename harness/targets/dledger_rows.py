@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from shaketable.harness.history.schema import ENTRIES
-from shaketable.harness.targets.dledger_kernels import (
+from shaketable.harness.targets.logs.dledger_kernels import (
     HAS_ENTRY,
     HAS_KEY,
     HAS_VALUE,

@@ -8,8 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shaketable.harness.errors import UsageError
-from shaketable.harness.simulation import Ask, SeedRun, Size, Step, Violation, Watch
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.simulation import Ask, SeedRun, Size, Step, Violation, Watch
 from shaketable.system.sim import recording
 from shaketable.system.sim import run as core_world
 from shaketable.system.sim.planted_bugs import HEALTHY, planted_bug, simulated_bugs
@@ -44,7 +44,7 @@ INPUTS = (
 
 
 class DLedgerSimulator:
-    """Implements `harness.simulation.Simulator` over `system.sim`."""
+    """Implements `contracts.simulation.Simulator` over `system.sim`."""
 
     worlds: Mapping[str, str] = {
         CORE: "the pure core, broker and store of each member, under one event heap",
@@ -117,7 +117,7 @@ class DLedgerSimulator:
 
 
 class DLedgerShrunkRun:
-    """Implements `harness.simulation.ShrunkRun` over `system.sim.shrink`."""
+    """Implements `contracts.simulation.ShrunkRun` over `system.sim.shrink`."""
 
     def __init__(self, shrunk: Shrunk, before: Size) -> None:
         broken = _violation(shrunk.violation)

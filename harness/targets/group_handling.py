@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from shaketable.harness.groups import Handed
+from shaketable.harness.contracts.groups import Handed
 from shaketable.system.client import ConsumeError, GroupConsumer, Intervals, Message, MessageQueue
 
 END_TIMEOUT_S: Final = 5.0

@@ -16,10 +16,10 @@ from random import Random
 
 import trio
 
-from shaketable.harness.clients import FOUND_MAX
-from shaketable.harness.errors import DefiniteError, IndefiniteError
-from shaketable.harness.groups import DEAD, RETRY, Handed, Polled, dead_key, retry_key
-from shaketable.harness.plugins import Address
+from shaketable.harness.contracts.clients import FOUND_MAX
+from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
+from shaketable.harness.contracts.groups import DEAD, RETRY, Handed, Polled, dead_key, retry_key
+from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.targets.group_handling import Handling, intervals
 from shaketable.harness.targets.message_keys import (
     NOBODYS_VALUE,
@@ -82,7 +82,7 @@ _clients = count(1)
 
 
 class GroupOperations:
-    """The operations of `harness.groups.GroupClient`, through name servers.
+    """The operations of `contracts.groups.GroupClient`, through name servers.
 
     Args:
         addresses: the nodes, and name servers by ids that begin with NAME_SERVERS.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from shaketable.harness.clients import ALL_SPAN
+from shaketable.harness.contracts.clients import ALL_SPAN
 from shaketable.system.client import Message
 
 NOBODYS_VALUE = -1

@@ -21,13 +21,20 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from shaketable.harness.errors import IndefiniteError, UsageError
-from shaketable.harness.plugins import Address, Json, Launch, NodeLayout, NodeStatus, Promises
-from shaketable.harness.promises import FAULTS_OF_LINKS, FAULTS_OF_PROCESSES
-from shaketable.harness.simulation import Ask, SeedRun, Step, Violation
+from shaketable.harness.contracts.errors import IndefiniteError, UsageError
+from shaketable.harness.contracts.plugins import (
+    Address,
+    Json,
+    Launch,
+    NodeLayout,
+    NodeStatus,
+    Promises,
+)
+from shaketable.harness.contracts.promises import FAULTS_OF_LINKS, FAULTS_OF_PROCESSES
+from shaketable.harness.contracts.simulation import Ask, SeedRun, Step, Violation
 from shaketable.harness.targets.dledger import ENDS, GROUP_PROMISES
 from shaketable.harness.targets.group_operations import GroupOperations, is_name_server
-from shaketable.harness.targets.native_files import PLACE_FILE, Place, read_messages
+from shaketable.harness.targets.logs.native_files import PLACE_FILE, Place, read_messages
 from shaketable.harness.targets.planted_bugs import PlantedBugs, client_parts_of
 from shaketable.harness.targets.programs import broker, name_server
 from shaketable.harness.targets.refusals import limits_of
@@ -43,7 +50,7 @@ from shaketable.system.sim.planted_bugs import native_bugs, planted_bug
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from shaketable.harness.simulation import SimulatedGroup, Simulator
+    from shaketable.harness.contracts.simulation import SimulatedGroup, Simulator
 
 
 KEPT_BY_THE_MACHINE = (
@@ -190,7 +197,7 @@ class NativeTarget:
         """Decode a stopped node's commit log."""
         return read_messages(directory, node)
 
-    # ---- disks that are lost (harness.abilities.LosesDisks) ----------------------------
+    # ---- disks that are lost (contracts.abilities.LosesDisks) ----------------------------
 
     def why_no_disk_may_go(self, nodes: Sequence[str]) -> str | None:
         """Nothing hangs on a quorum here."""
@@ -362,7 +369,7 @@ STRANGER = "stranger"
 
 
 class NativeSimulator:
-    """Implements `harness.simulation.Simulator` over `system.sim.native_world`.
+    """Implements `contracts.simulation.Simulator` over `system.sim.native_world`.
 
     Args:
         target: whose planted bugs these are.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from shaketable.harness.abilities import PlantedBug
+from shaketable.harness.contracts.abilities import PlantedBug
 
 if TYPE_CHECKING:
     from shaketable.system.client import ClientParts

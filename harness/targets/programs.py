@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from shaketable.harness.plugins import Address, Launch
+from shaketable.harness.contracts.plugins import Address, Launch
 
 CONF = "broker.conf"
 """What a broker's configuration is called in its folder."""

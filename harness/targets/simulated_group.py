@@ -17,12 +17,23 @@ from posixpath import relpath
 from random import Random
 from typing import Any, Final, Protocol
 
-from shaketable.harness.broken_rules import Broken
-from shaketable.harness.plugins import Address, Json, Launch, NodeLayout, Target, TargetClient
-from shaketable.harness.simulated_nodes import SimulatedHarm, SimulatedReading, SteersSimulated
-from shaketable.harness.simulation import Ended
+from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.plugins import (
+    Address,
+    Json,
+    Launch,
+    NodeLayout,
+    Target,
+    TargetClient,
+)
+from shaketable.harness.contracts.simulated_nodes import (
+    SimulatedHarm,
+    SimulatedReading,
+    SteersSimulated,
+)
+from shaketable.harness.contracts.simulation import Ended
+from shaketable.harness.contracts.words import Link, LinkShape
 from shaketable.harness.targets.programs import name_server
-from shaketable.harness.words import Link, LinkShape
 from shaketable.system.sim.client_invariants import check_foreseen, check_in_time, check_left
 from shaketable.system.sim.disk import PowerLoss
 from shaketable.system.sim.faults import Cut, LinkFault, LossyLink, NarrowLink, Reorder, SlowLink
@@ -143,7 +154,7 @@ class _World(TrioWorld):
 
 
 class BrokerGroup:
-    """Implements `harness.simulation.SimulatedGroup`.
+    """Implements `contracts.simulation.SimulatedGroup`.
 
     Args:
         target: whose brokers these are. It is of this world: its connections are simulated.
@@ -330,7 +341,7 @@ class BrokerGroup:
         return mend
 
     def shape(self, links: Sequence[Link], shape: LinkShape) -> ShapedLinks:
-        """Shape these links; see `harness.simulated_links`."""
+        """Shape these links; see `contracts.simulated_nodes`."""
         return ShapedLinks(self._world.network, self._world.clock, links, shape)
 
     def held(self, links: Sequence[tuple[str, str]]) -> tuple[int, int]:
@@ -403,7 +414,7 @@ LATE_MIN_MS = 1.0
 
 
 class ShapedLinks:
-    """One shape in force; implements `harness.simulated_links.SimulatedShape`."""
+    """One shape in force; implements `contracts.simulated_nodes.SimulatedShape`."""
 
     def __init__(
         self, network: TcpNetwork, clock: HeapClock, links: Sequence[Link], shape: LinkShape
@@ -515,7 +526,7 @@ def _faults(links: tuple[Link, ...], shape: LinkShape) -> list[LinkFault]:
     return found
 
 
-# The clocks and disks of simulated members (`harness.simulated_nodes.SteersSimulated`).
+# The clocks and disks of simulated members (`contracts.simulated_nodes.SteersSimulated`).
 
 
 class Machines:
@@ -595,7 +606,7 @@ class Machines:
 LINES_MAX: Final = 20_000
 """Lines of one node that are kept, the last ones; the first line says how many went."""
 MARK: Final = "--- shaketable:"
-"""Begins a line that is not the node's own, as in `harness.runtime.nodes`."""
+"""Begins a line that is not the node's own, as in `harness.runtime.processes.nodes`."""
 _BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 

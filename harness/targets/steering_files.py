@@ -51,7 +51,7 @@ _READ_AGAIN_MAX: Final = 100
 
 
 class SteeringFiles:
-    """Implements `harness.abilities.NodeSteering` in a folder, which need not be there yet."""
+    """Implements `contracts.abilities.NodeSteering` in a folder, which need not be there yet."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shaketable.harness.plugins import Promises
+from shaketable.harness.contracts.plugins import Promises
 from shaketable.harness.targets.native_brokers import DELIVERY, KEPT_BY_THE_MACHINE, NativeTarget
 
 

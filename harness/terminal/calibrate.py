@@ -34,13 +34,13 @@ from shaketable.harness import discovery
 from shaketable.harness.calibration import scorecard
 from shaketable.harness.calibration.hunting import HuntOutcome, hunt_down, read_outcome
 from shaketable.harness.calibration.plan import METHODS, Effort, Hunt, Plan, make_plan, planted_bugs
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT as SEED_S
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.discovery import unknown
-from shaketable.harness.errors import HarnessError, UsageError
 from shaketable.harness.history.run_folder import utc_name, write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
-from shaketable.harness.simulation import VIRTUAL_S_DEFAULT as SEED_S
 from shaketable.harness.terminal import output
-from shaketable.harness.verdict import ExitCode
 from shaketable.reports.calibration_page.model import BugRow, Score, Scorecard
 
 PLAN: Final = "plan.json"

@@ -15,8 +15,7 @@ from cyclopts.help import HelpEntry, HelpPanel, PlainFormatter
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
-from shaketable.harness.terminal.grid import show_rows
-from shaketable.harness.terminal.output import Output
+from shaketable.harness.terminal.output import Output, show_rows
 
 HELP: Final = """Shakes a replicated broker group and proves with PySpark
 whether it kept its promises.
@@ -111,13 +110,13 @@ COMMANDS: Final = (
     ),
     Command(
         "analyze",
-        "stored_run:analyze",
+        "run:analyze",
         "RUN [OPTIONS]",
         "Judge a stored run again: export its history, check it, write the report.",
     ),
     Command(
         "report",
-        "stored_run:report",
+        "run:report",
         "RUN",
         "Write the report of a stored run again, from the verdicts that it has.",
     ),

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 from rich.text import Text
 
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.printable import printable
 from shaketable.harness.terminal import output
-from shaketable.harness.terminal.gate_files import require_elsewhere
-from shaketable.harness.terminal.grid import show_rows
-from shaketable.harness.verdict import ExitCode
+from shaketable.harness.terminal.gate import require_elsewhere
+from shaketable.harness.terminal.output import show_rows
 
 if TYPE_CHECKING:
     from shaketable.reports.comparing.model import Comparison, Difference

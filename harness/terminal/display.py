@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shaketable.harness.runtime.observer import PHASES, RETRY, Counts
-from shaketable.harness.terminal.redrawn import Redrawn
+from shaketable.harness.terminal.output import Redrawn
 
 NS = 1_000_000_000
 CHECK = "check"

@@ -12,12 +12,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.doctoring.examination import examine
 from shaketable.harness.doctoring.findings import WORLDS, Examination, Finding, State
 from shaketable.harness.doctoring.survey import Survey
 from shaketable.harness.terminal import output
-from shaketable.harness.terminal.grid import show_rows
-from shaketable.harness.verdict import ExitCode
+from shaketable.harness.terminal.output import show_rows
 
 SHOWN: Final[dict[State, tuple[str, str]]] = {
     "works": ("works", "green"),

@@ -9,12 +9,11 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from shaketable.harness import discovery
-from shaketable.harness.abilities import PlantedBug
 from shaketable.harness.calibration.plan import planted_bugs
-from shaketable.harness.scenarios.catalog import SCENARIOS
-from shaketable.harness.terminal.grid import show_rows
-from shaketable.harness.terminal.output import out
-from shaketable.harness.verdict import ExitCode
+from shaketable.harness.campaigns.scenarios import SCENARIOS
+from shaketable.harness.contracts.abilities import PlantedBug
+from shaketable.harness.contracts.verdict import ExitCode
+from shaketable.harness.terminal.output import out, show_rows
 
 KINDS: Final = (*discovery.PACKAGES, "scenarios")
 

@@ -9,7 +9,7 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,8 +22,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from shaketable.harness import built_in
-from shaketable.harness.errors import UsageError
+from shaketable.harness.campaigns import built_in
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.matrix import folder as folders
 from shaketable.harness.matrix import planning, table
@@ -33,10 +34,9 @@ from shaketable.harness.matrix.plan import Plan
 from shaketable.harness.matrix.running import Queue, launcher
 from shaketable.harness.matrix.table import bit_text, recovery_text, verdict_of
 from shaketable.harness.telling import tell
-from shaketable.harness.terminal import matrix_table, output
-from shaketable.harness.terminal.matrix_table import STYLES
-from shaketable.harness.terminal.redrawn import Redrawn
-from shaketable.harness.verdict import ExitCode
+from shaketable.harness.terminal import output
+from shaketable.harness.terminal.output import Redrawn
+from shaketable.reports.matrix_page.model import MatrixCell, MatrixView
 
 JOBS_MAX: Final = 64
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -96,7 +96,7 @@ def _run(
     ours = [cell.id for cell in plan.cells if not cell.skipped]
     todo = pending(ours, journal.attempts, again and is_resumed)
     shown = output.shown(folder.path)
-    matrix_table.show_heading(output.out, plan, len(todo), jobs, shown)
+    show_heading(output.out, plan, len(todo), jobs, shown)
     progress = make_progress(output.out, len(todo))
 
     def read(cell: str, attempt: int, code: int, took_s: float) -> Outcome:
@@ -116,7 +116,7 @@ def _run(
     text = json.dumps(table.to_json(plan, journal.attempts), indent=1)
     write_atomically(folder.results_json, text + "\n")
     write_atomically(folder.page, render_matrix(view))
-    matrix_table.show(output.out, view, output.shown(folder.page))
+    show(output.out, view, output.shown(folder.page))
     if not is_done:
         return tell(f"interrupted; to go on: {resume}", ExitCode.HARNESS)
     return table.exit_code(plan, journal.attempts)
@@ -213,3 +213,124 @@ def make_progress(console: Console, total: int) -> MatrixProgress:
     """Return the progress that fits: live on a terminal, plain lines elsewhere."""
     is_live = console.is_terminal and not console.is_dumb_terminal
     return (LiveProgress if is_live else MatrixProgress)(console, total)
+
+
+# The table of a matrix in the terminal: worlds side by side, each cell in a few words.
+
+STYLES: Final[Mapping[str, str]] = {
+    "VALID": "green",
+    "INVALID": "bold red",
+    "UNKNOWN": "bold yellow",
+    "ERROR": "bold magenta",
+    "OPEN": "cyan",
+    "SKIPPED": "dim",
+}
+WORDS: Final = {"SKIPPED": "not here", "OPEN": "not run"}
+ENDS: Final = {"OPEN": "NOT DONE"}
+"""What the whole is called, where it is not what one cell is called."""
+WHY_CHARS_MAX: Final = 300
+
+
+def show_heading(console: Console, plan: Plan, todo: int, jobs: int, folder: str) -> None:
+    """Say what is about to be run."""
+    runnable = sum(not cell.skipped for cell in plan.cells)
+    text = Text("shaketable", style="bold")
+    facts = [f"matrix {plan.name}", f"{todo} of {runnable} cells to run"]
+    if len(plan.cells) > runnable:
+        facts.append(f"{len(plan.cells) - runnable} not possible here")
+    facts.append(f"{jobs} at once")
+    text.append(f"  {' · '.join(facts)}", style="not bold default")
+    console.print(text, soft_wrap=True)
+    console.print(Text(folder, style="dim"), soft_wrap=True)
+
+
+def show(console: Console, view: MatrixView, page: str) -> None:
+    """Print the table, what is not valid with its reason, and what could not be run."""
+    console.print()
+    rows = Table(
+        box=None, padding=(0, 2, 0, 0), header_style="bold", show_edge=False, pad_edge=False
+    )
+    rows.add_column(view.row_head, overflow="fold")
+    for world in view.columns:
+        rows.add_column(world, no_wrap=True)
+    family = None
+    for row in view.rows:
+        if family is not None and row.family != family:
+            rows.add_row()
+        family = row.family
+        rows.add_row(row.label, *(_cell_text(cell) for cell in row.cells))
+    _print(console, rows)
+    cells = [cell for row in view.rows for cell in row.cells if cell is not None]
+    _show_troubles(console, cells, folder=page.rpartition("/")[0])
+    _show_partly(console, cells)
+    _show_skipped(console, view)
+    counts = ", ".join(f"{count} {WORDS.get(name, name)}" for name, count in view.counts)
+    console.print()
+    verdict = Text(ENDS.get(view.verdict, view.verdict), style=STYLES.get(view.verdict, "bold"))
+    verdict.append(f"  {counts}", style="not bold default")
+    console.print(verdict, highlight=False)
+    console.print(Text(page), soft_wrap=True, highlight=False)
+
+
+def _cell_text(cell: MatrixCell | None) -> Text:
+    """A cell in at most 22 signs: "10/10  0.41 s  VALID"."""
+    if cell is None:
+        return Text("")
+    word = Text(WORDS.get(cell.verdict, cell.verdict), style=STYLES.get(cell.verdict, ""))
+    if cell.verdict in WORDS:
+        return word
+    again = f" ({len(cell.attempts)})" if len(cell.attempts) > 1 else ""
+    part = " in part" if cell.lacking else ""
+    return Text.assemble(f"{cell.bit:>5} {cell.recovery:>7} ", word, again, part)
+
+
+def _show_troubles(console: Console, cells: Iterable[MatrixCell], folder: str) -> None:
+    """Say of each cell that is not valid why, and where its report or its output is."""
+    for cell in cells:
+        if cell.verdict in ("VALID", *WORDS):
+            continue
+        line = Text(f"\n{cell.id}  ")
+        line.append(cell.verdict, style=STYLES.get(cell.verdict, ""))
+        console.print(line, highlight=False)
+        why = cell.why if len(cell.why) <= WHY_CHARS_MAX else f"{cell.why[: WHY_CHARS_MAX - 1]}…"
+        console.print(Text(f"  {why}"), highlight=False)
+        for attempt in cell.attempts:
+            where = f"{folder}/{attempt.report or attempt.output}"
+            told = f"  {attempt.verdict:<8} {where}"
+            console.print(Text(told, style="dim"), soft_wrap=True, highlight=False)
+
+
+def _show_partly(console: Console, cells: Iterable[MatrixCell]) -> None:
+    """Say which cells were run without some of their faults, once for each fault and reason."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        for lacking in cell.lacking:
+            reasons.setdefault(lacking, []).append(cell.id)
+    for (fault, why), ids in reasons.items():
+        text = Text(f"\nin part, without {fault}: {', '.join(ids)}\n")
+        text.append(f"  {why}", style="dim")
+        console.print(text, highlight=False)
+
+
+def _show_skipped(console: Console, view: MatrixView) -> None:
+    """Say why cells were not run, once for each reason."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in view.rows:
+        for world, cell in zip(view.columns, row.cells, strict=True):
+            if cell is not None and cell.verdict == "SKIPPED":
+                reasons.setdefault((world, cell.why), []).append(row.label)
+    for (world, why), labels in reasons.items():
+        text = Text(f"\nnot on {world}: {', '.join(labels)}\n")
+        text.append(f"  {why}", style="dim")
+        console.print(text, highlight=False)
+
+
+def _print(console: Console, rows: Table) -> None:
+    """Print a table; without a terminal no spaces at the ends of its lines."""
+    if console.is_terminal:
+        console.print(rows, highlight=False)
+        return
+    with console.capture() as captured:
+        console.print(rows, highlight=False)
+    for line in captured.get().splitlines():
+        console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)

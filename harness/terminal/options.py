@@ -17,7 +17,12 @@ import msgspec
 from cyclopts import Group, Parameter
 
 from shaketable.harness import discovery
-from shaketable.harness.campaign import Campaign, parse_faults, parse_names, parse_scenarios
+from shaketable.harness.campaigns.campaign import (
+    Campaign,
+    parse_faults,
+    parse_names,
+    parse_scenarios,
+)
 
 SHAKING: Final = Group("What to shake and how", sort_key=1)
 CLIENTS: Final = Group("What clients do", sort_key=2)

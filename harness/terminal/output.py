@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from shaketable.harness.telling import stdout_failed
 
@@ -62,3 +69,64 @@ def shown(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+# Two aligned columns: what help, lists and the summary are made of.
+
+LABEL_WIDTH_MAX = 33
+"""Longer labels are folded, so that the second column keeps room at 80 columns."""
+INDENT = 2
+
+
+def show_rows(
+    console: Console,
+    rows: Sequence[tuple[str, str | Text]],
+    label_style: str = "",
+    label_width: int = 0,
+) -> None:
+    """Print rows of label and text, the text wrapped in its column; nothing for no rows.
+
+    The label column is at least `label_width` characters wide.
+    """
+    if not rows:
+        return
+    width = max(label_width, min(LABEL_WIDTH_MAX, max(len(label) for label, _ in rows)))
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=width, style=label_style, overflow="fold")
+    grid.add_column(overflow="fold")
+    for label, text in rows:
+        grid.add_row(Text(label), Text(text) if isinstance(text, str) else text)
+    shown = Padding(grid, (0, 0, 0, INDENT), expand=False)
+    if console.is_terminal:
+        console.print(shown, highlight=False)
+        return
+    with console.capture() as captured:  # rich fills columns with spaces: not into files
+        console.print(shown, highlight=False)
+    for line in captured.get().splitlines():
+        console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+
+
+# Progress that is redrawn in place on a terminal, and vanishes at the end.
+
+REFRESH_HZ: Final = 4
+
+
+class Redrawn(ABC):
+    """What has a panel that is drawn anew `REFRESH_HZ` times a second on `console`."""
+
+    console: Console
+
+    @abstractmethod
+    def panel(self) -> RenderableType:
+        """Draw it as it is now. Called from rich's refreshing thread."""
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Redraw the panel for the body of `with`."""
+        with Live(
+            console=self.console,
+            refresh_per_second=REFRESH_HZ,
+            transient=True,
+            get_renderable=self.panel,
+        ):
+            yield

@@ -12,9 +12,9 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.terminal import output
-from shaketable.harness.verdict import ExitCode
 
 PORT_MAX: Final = 65_535
 ENDING: Final = (signal.SIGTERM, signal.SIGHUP)

@@ -17,20 +17,21 @@ from typing import Final
 
 from rich.text import Text
 
-from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.simulation import Ask, Shrinker, ShrunkRun, Size, Watch
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.runtime.seed_workers import SeedWorkers
-from shaketable.harness.simulation import Ask, Shrinker, ShrunkRun, Size, Watch
 from shaketable.harness.terminal import output
 from shaketable.harness.terminal.seed_runs import (
     TARGET_DEFAULT,
+    SeedBar,
+    ShrinkBar,
     of_seed,
     run_seed,
     say_heading,
     simulator_of,
     violation_text,
 )
-from shaketable.harness.terminal.seeds import SeedBar, ShrinkBar
-from shaketable.harness.verdict import ExitCode
 
 HUNT_SEEDS_MAX: Final = 2_000
 """So many seeds are run to find one that fails."""

@@ -13,15 +13,17 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.simulation import VIRTUAL_S_DEFAULT, Ask, Hunt, Simulator, hunt
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.discovery import unknown
-from shaketable.harness.errors import UsageError
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
-from shaketable.harness.simulation import VIRTUAL_S_DEFAULT, Ask, Hunt, Simulator, hunt
 from shaketable.harness.terminal import output
-from shaketable.harness.terminal.grid import show_rows
+from shaketable.harness.terminal.output import show_rows
 from shaketable.harness.terminal.seed_runs import (
     TARGET_DEFAULT,
+    SeedBar,
     run_many,
     run_one,
     say_heading,
@@ -29,9 +31,7 @@ from shaketable.harness.terminal.seed_runs import (
     simulator_of,
     tell_end,
 )
-from shaketable.harness.terminal.seeds import SeedBar
 from shaketable.harness.terminal.shrinking import Wanted, shrink_failing, shrink_file, shrinker_of
-from shaketable.harness.verdict import ExitCode
 
 SEEDS_DEFAULT: Final = 100
 SEEDS_MAX: Final = 1_000_000

@@ -17,10 +17,11 @@ import trio
 from cyclopts import Parameter
 from rich.markup import escape
 
-from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.marks import scratch_prefix
-from shaketable.harness.runtime import ports
-from shaketable.harness.runtime.nodes import NodeProcess
+from shaketable.harness.runtime.processes import ports
+from shaketable.harness.runtime.processes.nodes import NodeProcess
 from shaketable.harness.targets.broker_site import (
     GROUPS_MAX,
     Mode,
@@ -30,7 +31,6 @@ from shaketable.harness.targets.broker_site import (
     ports_needed,
 )
 from shaketable.harness.terminal import output
-from shaketable.harness.verdict import ExitCode
 
 NODES: Final[Mapping[Mode, tuple[int, ...]]] = {
     "dledger": (3, 1, 5, 7),

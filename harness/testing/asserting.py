@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from shaketable.checkers.api import NotLinearizableError, Recorded, check, to_operations
 from shaketable.checkers.models.model import Model
-from shaketable.harness.terminal import failing_text
-from shaketable.harness.verdict import Outcome, Verdict
+from shaketable.harness.contracts.verdict import Outcome, Verdict
+from shaketable.reports.check_page import failing_text
 from shaketable.reports.check_page.model import CheckedHistory, failing_part, shown_findings
 
 WIDTH: Final = 96

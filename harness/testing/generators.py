@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from shaketable.harness import generators as g
+from shaketable.harness.contracts.plugins import Answer, Operation
 from shaketable.harness.generators.generator import Due, Generator
 from shaketable.harness.generators.play import Life
-from shaketable.harness.plugins import Answer, Operation
 
 LEAVES_MAX = 6
 OPERATIONS_MAX = 5

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from shaketable.harness.errors import DefiniteError
+from shaketable.harness.contracts.errors import DefiniteError
 
 if TYPE_CHECKING:  # pytest loads this module at its start
     from shaketable.checkers.api import Event
     from shaketable.checkers.models.model import Model
-    from shaketable.harness.verdict import Verdict
+    from shaketable.harness.contracts.verdict import Verdict
 
 UNANSWERED = object()
 """Stands for the answer of a call that was given none."""

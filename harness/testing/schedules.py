@@ -5,8 +5,8 @@
         ...
 
 Drawn directly, not from a campaign's seed, so that a failing schedule shrinks: fewer faults, the
-first ones of those given, at round times. `harness.schedule.encode_schedule` writes one as a run
-keeps it.
+first ones of those given, at round times. `harness.campaigns.schedule.encode_schedule` writes one
+as a run keeps it.
 
 Source: Hypothesis; FoundationDB's and TigerBeetle's drawn fault schedules.
 """
@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from shaketable.harness.draw import draw as stream
-from shaketable.harness.plugins import Fault
-from shaketable.harness.schedule import Planned
+from shaketable.harness.campaigns.schedule import Planned
+from shaketable.harness.contracts.draw import draw as stream
+from shaketable.harness.contracts.plugins import Fault
 
 FAULTS_MAX = 5
 PLANS = 8

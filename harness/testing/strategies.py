@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from shaketable.checkers.api import Operation
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.testing.objects import OBJECTS, Answer, Asked, Object
 
 CLIENTS: Final = 3

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shaketable.harness.plugins import FaultWindow
+from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.reports.model import RoleSpan
 
 LEADER = "leader"

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import APPENDING
-from shaketable.harness.plugins import FaultWindow
 from shaketable.reports.availability.worked import Worked, ends_ns
 
 Times = npt.NDArray[np.int64]

@@ -1,6 +1,6 @@
 """What `check` found about one history, and the failing part of a finding, ready to be shown.
 
-Pure data. Built by `harness.checking`, read by the page and by the terminal.
+Pure data. Built by `harness.judging.checking`, read by the page and by the terminal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shaketable.harness.verdict import Finding, Outcome, Verdict, join
+from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict, join
 from shaketable.reports.plain_json import ID_MAX, is_whole, listed, mapping
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from jinja2 import Environment
 
-from shaketable.harness.verdict import Finding, Verdict, join
+from shaketable.harness.contracts.verdict import Finding, Verdict, join
 from shaketable.reports import templating
 from shaketable.reports.check_page.circle import Circle, circle_of
 from shaketable.reports.check_page.failing_picture import NAMES, Picture, lay_out, role_of

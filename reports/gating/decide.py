@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from shaketable.harness.verdict import EXIT_BY_OUTCOME, ExitCode, Outcome
+from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, ExitCode, Outcome
 from shaketable.reports.gating.measures import CEILINGS, FLOORS
 from shaketable.reports.gating.model import (
     Bites,

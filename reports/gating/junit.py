@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from xml.etree import ElementTree
 
-from shaketable.harness.verdict import ExitCode
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.reports.gating.measures import CEILINGS
 from shaketable.reports.gating.model import GateResult, Ruling, RunFacts, RunRulings
 from shaketable.reports.junit import xml_text

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.printable import printable
-from shaketable.harness.verdict import ExitCode
 from shaketable.reports.gating.model import GateResult, Ruling, RunRulings
 
 SUMMARY_BYTES_MAX: Final = 1 << 20

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shaketable.harness.contracts.plugins import FaultWindow
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import APPENDING
-from shaketable.harness.plugins import FaultWindow
-from shaketable.harness.verdict import Outcome
 from shaketable.reports.availability.recovery import recovery_times
 from shaketable.reports.availability.worked import Worked, outages, serving
 from shaketable.reports.gating.model import Conclusion

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from shaketable.harness.verdict import ExitCode, Outcome, worst_exit
+from shaketable.harness.contracts.verdict import ExitCode, Outcome, worst_exit
 from shaketable.reports.gating.policy import Allowance
 
 PAGES_TOLD_MAX = 10

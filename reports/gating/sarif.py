@@ -13,8 +13,8 @@ from pathlib import PurePath
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from shaketable.harness.contracts.verdict import ExitCode, Outcome
 from shaketable.harness.printable import printable
-from shaketable.harness.verdict import ExitCode, Outcome
 from shaketable.reports import plain_words
 from shaketable.reports.gating.measures import CEILINGS, FLOORS
 from shaketable.reports.gating.model import GateResult, Kind, Ruling, RunFacts, RunRulings

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.harness.plugins import FaultWindow
+from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.reports.availability.outages import Availability
 from shaketable.reports.plotting.series import steps_ns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from shaketable.harness.promises import in_families
+from shaketable.harness.contracts.promises import in_families
 from shaketable.reports import plain_words
 from shaketable.reports.model import CheckerView, PromiseRow
 
@@ -51,7 +51,7 @@ def promise_rows(promises: object, checkers: Sequence[CheckerView]) -> tuple[Pro
     """Return a row for each promise of the target, and one about whether the run tried them.
 
     Args:
-        promises: harness.plugins.Promises as JSON; anything else promises nothing that is known.
+        promises: contracts.plugins.Promises as JSON; anything else promises nothing that is known.
         checkers: the verdicts of the run.
     """
     stated: Mapping[str, Any] = promises if isinstance(promises, Mapping) else {}
@@ -144,11 +144,11 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list | tuple) else ()
 
 
-# What a target promises, in sentences: from `harness.plugins.Promises` as JSON.
+# What a target promises, in sentences: from `contracts.plugins.Promises` as JSON.
 
 
 def promised(promises: object) -> tuple[str, ...]:
-    """Say a target's promises (harness.plugins.Promises as JSON) as sentences."""
+    """Say a target's promises (contracts.plugins.Promises as JSON) as sentences."""
     stated: Mapping[str, Any] = promises if isinstance(promises, Mapping) else {}
     sentences = []
     if durable := _names(stated.get("durable_under")):

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.harness.plugins import FaultWindow
+from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.reports.model import DrainRow, StatsRow
 from shaketable.reports.plain_json import mapping
 

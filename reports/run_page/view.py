@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from shaketable.harness.contracts.plugins import FaultWindow
+from shaketable.harness.contracts.promises import RAISED
 from shaketable.harness.history.export import fault_windows
-from shaketable.harness.plugins import FaultWindow
-from shaketable.harness.promises import RAISED
 from shaketable.reports import plain_words
 from shaketable.reports.availability.elections import aimed_plans, elections
 from shaketable.reports.availability.failover import kills_leader
@@ -45,7 +45,7 @@ PROBLEMS_MAX = 20
 NOT_KNOWN = "not known"
 NO_KIND = len(plain_words.WORDS) + 1
 RULES = "invariants"
-"""Who judges whether the nodes kept their own rules (harness.invariants)."""
+"""Who judges whether the nodes kept their own rules (harness.judging.invariants)."""
 EXPLAINS_LAST = ("stats", "vacuity")
 """Checkers whose doubts say least, the least first: what is amiss elsewhere may explain them."""
 

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import APPENDING
-from shaketable.harness.plugins import FaultWindow
 from shaketable.reports.model import OperationRow, Violation, ViolationGroup, named_operations
 from shaketable.reports.plain_json import ID_MAX, is_whole
 from shaketable.reports.plain_words import rank

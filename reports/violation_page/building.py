@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from shaketable.harness.contracts.verdict import INDEX_DETAILS, Finding
 from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
-from shaketable.harness.verdict import INDEX_DETAILS, Finding
 from shaketable.reports.check_page.circle import Circle, circle_of
 from shaketable.reports.check_page.failing_picture import lay_out as lay_out_part
 from shaketable.reports.check_page.model import failing_part

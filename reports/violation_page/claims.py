@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from shaketable.harness.plugins import FaultWindow
+from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.reports.model import FaultRow, OperationRow, Violation
 from shaketable.reports.violation_page.model import Claim
 

@@ -11,7 +11,7 @@ from typing import Final
 from jinja2 import Environment
 from markupsafe import Markup
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.reports import templating
 from shaketable.reports.check_page.failing_picture import NAMES, role_of

@@ -30,7 +30,7 @@ from shaketable.system.broker.outbox import Outbox
 from shaketable.system.broker.reading.key_items import KeyReader
 from shaketable.system.broker.reading.reads import READ_CODES, Reads
 from shaketable.system.broker.sends import ConditionalSends, Sends, batch_request
-from shaketable.system.broker.topics import TopicConfig
+from shaketable.system.broker.topic_tables.topics import TopicConfig
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.protocol import Message, Role, Snapshot
 from shaketable.system.remoting.codes import RequestCode, ResponseCode

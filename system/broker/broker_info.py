@@ -19,7 +19,7 @@ from shaketable.system.broker.groups.group_offsets import key_of
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.outbox import Outbox
 from shaketable.system.broker.reput import Reput
-from shaketable.system.broker.topics import SCHEDULE_TOPIC
+from shaketable.system.broker.topic_tables.topics import SCHEDULE_TOPIC
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import VERSION, Command
 from shaketable.system.remoting.fastjson import dumps

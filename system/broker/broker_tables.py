@@ -7,13 +7,13 @@ Source: RocketMQ's topics.json and consumerOffset.json; DESIGN.md decision 3.
 
 from __future__ import annotations
 
-from shaketable.system.broker import taken_over
 from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.consume_queue import Ranges
 from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
 from shaketable.system.broker.groups.group_offsets import OffsetTable
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.topics import TopicTable
+from shaketable.system.broker.topic_tables import taken_over
+from shaketable.system.broker.topic_tables.topics import TopicTable
 from shaketable.system.store.group_events import OFFSET_QUEUE, TAKEN_OVER_QUEUE, TOPIC_QUEUE
 
 

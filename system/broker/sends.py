@@ -23,8 +23,8 @@ from shaketable.system.broker.delays.send_back import DEAD_PREFIX
 from shaketable.system.broker.effects import Connection
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.outbox import Asked, Outbox
-from shaketable.system.broker.topic_rules import Topics
-from shaketable.system.broker.topics import READ, RETRY_QUEUES, WRITE
+from shaketable.system.broker.topic_tables.topic_rules import Topics
+from shaketable.system.broker.topic_tables.topics import READ, RETRY_QUEUES, WRITE
 from shaketable.system.remoting.batch_body import BatchMessage, decode_batch, joined_properties
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import Command, CommandError

@@ -16,7 +16,12 @@ from shaketable.system.broker.broker_info import group_config
 from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, LEVELS_MAX, SCHEDULE_TOPIC
 from shaketable.system.broker.groups.group_offsets import KEYS_MAX, OFFSETS_MAX, key_of
-from shaketable.system.broker.topics import TOPICS_MAX, TopicConfig, is_builtin, name_problem
+from shaketable.system.broker.topic_tables.topics import (
+    TOPICS_MAX,
+    TopicConfig,
+    is_builtin,
+    name_problem,
+)
 from shaketable.system.remoting.command import CommandError
 from shaketable.system.remoting.fastjson import dumps, loads
 from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE

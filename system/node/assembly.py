@@ -15,7 +15,11 @@ from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.event_log import body_bytes_max
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.log_format import Dispatch
-from shaketable.system.broker.taken_over import bodies_of, native_dispatches, upgraded_snapshot
+from shaketable.system.broker.topic_tables.taken_over import (
+    bodies_of,
+    native_dispatches,
+    upgraded_snapshot,
+)
 from shaketable.system.mutants import Mutant
 from shaketable.system.native.config_files import DELAYS, OFFSETS, TOPICS
 from shaketable.system.node.broker_start import (

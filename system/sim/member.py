@@ -15,7 +15,7 @@ from shaketable.system.broker.broker import Broker
 from shaketable.system.broker.broker_state import ranges_of
 from shaketable.system.broker.log_format import Dispatch
 from shaketable.system.broker.mode import DLEDGER
-from shaketable.system.broker.taken_over import native_dispatches, upgraded_snapshot
+from shaketable.system.broker.topic_tables.taken_over import native_dispatches, upgraded_snapshot
 from shaketable.system.node.disks.data_files import DataFiles
 from shaketable.system.raft.batch import LogEnd
 from shaketable.system.raft.core import RaftCore

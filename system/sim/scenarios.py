@@ -4,7 +4,7 @@ Faults drawn one by one seldom meet: the bug of Raft's figure 8 needs a leader t
 what it could not replicate, a successor that is lost at once, and the first one back. Here such a
 sequence is drawn as a whole; its faults are data like all others, and can be removed one by one.
 
-`harness.scenarios.catalog` has the same for groups of processes, by the same names; here are some
+`harness.campaigns.scenarios` has the same for groups of processes, by the same names; here are some
 more, which need what only this world has: a strike in the very moment, a failing fsync, a learner.
 
 Source: Raft section 5.4.2 (figure 8); Ongaro, raft-dev, 10 July 2015; dissertation sections 3.6,

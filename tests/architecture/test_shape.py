@@ -8,9 +8,9 @@ import pytest
 
 from tests.architecture.shape import FOLDER_FILES_MAX, Shape, shape
 
-CYCLES_MAX = 6
-LARGE_FOLDERS_MAX = 14
-FRAGMENTS_MAX = 30
+CYCLES_MAX = 5
+LARGE_FOLDERS_MAX = 5
+FRAGMENTS_MAX = 25
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ def test_pyspark_is_imported_by_the_engine_alone() -> None:
         if re.search(r"""(import_module\(|__import__\()["']pyspark""", path.read_text("utf-8"))
     ]
     assert importers, "the pattern finds nothing any more"
-    assert all(name.startswith("checkers/engine/spark") for name in importers), importers
+    assert all(name.startswith("checkers/spark/") for name in importers), importers
 
 
 def test_test_files_have_unique_names_and_no_package() -> None:

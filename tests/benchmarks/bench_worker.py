@@ -17,9 +17,9 @@ from pathlib import Path
 
 import trio
 
-from shaketable.harness.groups import Polled
+from shaketable.harness.contracts.groups import Polled
 from shaketable.harness.history.segments import read_segment
-from shaketable.harness.runtime.worker import Worker, WorkerPlan
+from shaketable.harness.runtime.clients.worker import Worker, WorkerPlan
 
 GOAL_HZ = 20_000
 SECONDS = 3.0

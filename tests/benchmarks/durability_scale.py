@@ -23,12 +23,12 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from shaketable.checkers.engine.job import CheckJob, SegmentedReader
-from shaketable.checkers.engine.spark import SparkEngine
 from shaketable.checkers.logs.committed_prefix import CommittedPrefix
 from shaketable.checkers.logs.durability import Durability
+from shaketable.checkers.spark.pipeline import SparkEngine
+from shaketable.harness.contracts.plugins import CheckContext, Promises
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import CheckContext, Promises
-from shaketable.harness.targets.dledger_files import log_segments, read_entries, read_segment
+from shaketable.harness.targets.logs.dledger_files import log_segments, read_entries, read_segment
 from tests.support.dledger_bulk import Bulk
 from tests.support.process_memory import Usage
 

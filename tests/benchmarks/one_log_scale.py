@@ -22,15 +22,15 @@ import pyarrow.parquet as pq
 
 from shaketable.checkers.engine.job import CheckJob
 from shaketable.checkers.engine.local import run_local
-from shaketable.checkers.engine.spark import SparkEngine
 from shaketable.checkers.logs.linearizable_log import PLUGIN
+from shaketable.checkers.spark.pipeline import SparkEngine
+from shaketable.harness.contracts.plugins import CheckContext, Promises
 from shaketable.harness.history.operation_files import (
     KEYS_IN_FOOTER,
     OPERATIONS_PER_FILE_MAX,
     FileKeys,
 )
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import CheckContext, Promises
 from tests.support.process_memory import Usage
 
 KEY = "bench/0"

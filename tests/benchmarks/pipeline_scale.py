@@ -20,13 +20,13 @@ from pathlib import Path
 
 from shaketable.checkers.engine.job import CheckJob
 from shaketable.checkers.engine.local import run_local
-from shaketable.checkers.engine.spark import SparkEngine
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.models import cas_register
+from shaketable.checkers.spark.pipeline import SparkEngine
+from shaketable.harness.contracts.plugins import CheckContext, Promises
+from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.export import export, export_events
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.plugins import CheckContext, Promises
-from shaketable.harness.verdict import Outcome, Verdict
 from tests.support.large_segments import write_segments
 from tests.support.process_memory import Usage
 

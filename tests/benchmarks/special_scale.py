@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.harness import discovery
-from shaketable.harness.plugins import CheckContext, Promises
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.plugins import CheckContext, Promises
+from shaketable.harness.contracts.verdict import Outcome
 from tests.support import synthetic_histories as made
 
 OBJECTS = {

@@ -10,8 +10,8 @@ from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, SCHEDULE_TOPIC
 from shaketable.system.broker.groups.group_offsets import key_of
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.taken_over import bodies_of, is_done
-from shaketable.system.broker.topics import TopicConfig, TopicEvent
+from shaketable.system.broker.topic_tables.taken_over import bodies_of, is_done
+from shaketable.system.broker.topic_tables.topics import TopicConfig, TopicEvent
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import QueryConsumerOffset

@@ -9,7 +9,7 @@ from group_requests import commit, create_topic, delete_topic
 
 from shaketable.system.broker.broker_state import DamagedBrokerState
 from shaketable.system.broker.limits import BrokerConfig
-from shaketable.system.broker.topics import SCHEDULE_TOPIC, TopicConfig, TopicTable
+from shaketable.system.broker.topic_tables.topics import SCHEDULE_TOPIC, TopicConfig, TopicTable
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.fastjson import loads

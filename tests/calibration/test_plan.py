@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shaketable.harness import discovery
-from shaketable.harness.abilities import PlantedBug
 from shaketable.harness.calibration import hunting
 from shaketable.harness.calibration.hunting import attempts, hunt_down
 from shaketable.harness.calibration.plan import (
@@ -22,7 +21,8 @@ from shaketable.harness.calibration.plan import (
     make_plan,
     planted_bugs,
 )
-from shaketable.harness.verdict import ExitCode
+from shaketable.harness.contracts.abilities import PlantedBug
+from shaketable.harness.contracts.verdict import ExitCode
 
 BUG = PlantedBug(name="lost-vote", family="consensus", targets=("dledger",), breaks="votes")
 

@@ -9,13 +9,14 @@ from random import Random
 import pytest
 from fake_target import FakeTarget
 
-from shaketable.harness import availability, discovery
-from shaketable.harness.campaign import Campaign
-from shaketable.harness.errors import HarnessError, UsageError
-from shaketable.harness.faults.kill import Kill
-from shaketable.harness.plugins import Json
-from shaketable.harness.schedule import schedule
-from shaketable.harness.scripts import Step
+from shaketable.harness import discovery
+from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.campaigns.schedule import schedule
+from shaketable.harness.campaigns.scripts import Step
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.plugins import Json
+from shaketable.harness.faults.process.kill import Kill
+from shaketable.harness.runtime import availability
 
 ALL = ("kill", "partition", "pause", "transfer")
 

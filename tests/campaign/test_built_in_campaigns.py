@@ -10,12 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shaketable.harness import availability, built_in, discovery
-from shaketable.harness.campaign import Campaign, load, resolve
-from shaketable.harness.errors import UsageError
-from shaketable.harness.promises import FAMILIES, OURS
-from shaketable.harness.schedule import schedule
-from shaketable.harness.words import family_of
+from shaketable.harness import discovery
+from shaketable.harness.campaigns import built_in
+from shaketable.harness.campaigns.campaign import Campaign, load, resolve
+from shaketable.harness.campaigns.schedule import schedule
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.promises import FAMILIES, OURS
+from shaketable.harness.contracts.words import family_of
+from shaketable.harness.runtime import availability
 
 NAMES = built_in.names(built_in.CAMPAIGNS)
 WORLDS = ("process", "netns", "sim")

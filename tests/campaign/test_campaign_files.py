@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shaketable.harness import campaign as campaigns
 from shaketable.harness import discovery
-from shaketable.harness.campaign import (
+from shaketable.harness.campaigns import campaign as campaigns
+from shaketable.harness.campaigns.campaign import (
     BUILT_IN,
     DEFAULT_FAULTS,
     Campaign,
@@ -21,9 +21,9 @@ from shaketable.harness.campaign import (
     parse_faults,
     to_toml,
 )
-from shaketable.harness.errors import UsageError
-from shaketable.harness.repeat import repeat_command
-from shaketable.harness.scripts import Step
+from shaketable.harness.campaigns.repeat import repeat_command
+from shaketable.harness.campaigns.scripts import Step
+from shaketable.harness.contracts.errors import UsageError
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 FLOATS = st.floats(0, 1e9)

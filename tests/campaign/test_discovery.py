@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import discovery
-from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.workloads import log, message_queue
 
 WORKLOAD = '''

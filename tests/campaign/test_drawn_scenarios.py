@@ -8,13 +8,14 @@ from random import Random
 import msgspec
 import pytest
 
-from shaketable.harness import availability, discovery
-from shaketable.harness.campaign import Campaign, loads, resolve, to_toml
-from shaketable.harness.errors import UsageError
-from shaketable.harness.scenarios.cast import Cast, check_name, roles_of
-from shaketable.harness.scenarios.catalog import SCENARIOS, Setting, span_s
-from shaketable.harness.schedule import Planned, schedule
-from shaketable.harness.scripts import Step
+from shaketable.harness import discovery
+from shaketable.harness.campaigns.campaign import Campaign, loads, resolve, to_toml
+from shaketable.harness.campaigns.cast import Cast, check_name, roles_of
+from shaketable.harness.campaigns.scenarios import SCENARIOS, Setting, span_s
+from shaketable.harness.campaigns.schedule import Planned, schedule
+from shaketable.harness.campaigns.scripts import Step
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.runtime import availability
 from shaketable.system.sim.scenarios import SCENARIOS as SIMULATED
 
 EVERY_FAULT = tuple(sorted({name for each in SCENARIOS.values() for name in each.faults}))

@@ -8,8 +8,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shaketable.harness.errors import UsageError
-from shaketable.harness.plugins import Operation
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.plugins import Operation
 from shaketable.workloads.log import FINAL_READS, TAIL_REACH, LogWorkload, aim_before_end
 
 CLIENTS = 5

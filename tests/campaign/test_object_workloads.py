@@ -12,11 +12,11 @@ import pytest
 import trio
 
 from shaketable.harness import discovery
-from shaketable.harness.campaign import check_clients
-from shaketable.harness.errors import DefiniteError, UsageError
+from shaketable.harness.campaigns.campaign import check_clients
+from shaketable.harness.contracts.errors import DefiniteError, UsageError
+from shaketable.harness.contracts.groups import Polled
+from shaketable.harness.contracts.plugins import Answer, Operation, TargetClient, Workload
 from shaketable.harness.generators import Due, play
-from shaketable.harness.groups import Polled
-from shaketable.harness.plugins import Answer, Operation, TargetClient, Workload
 from shaketable.workloads.counter import CounterWorkload
 from shaketable.workloads.offsets import OffsetsWorkload
 from shaketable.workloads.register import LogRegisters, RegisterWorkload

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shaketable.harness import discovery
-from shaketable.harness.draw import draw
+from shaketable.harness.contracts.draw import draw
 
 NODES = ("n0", "n1", "n2", "n3", "n4")
 TURNS = range(12)

@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from shaketable.harness.errors import DefiniteError, HarnessError, UsageError
-from shaketable.harness.groups import Handed, dead_key, retry_key
-from shaketable.harness.plugins import Operation
+from shaketable.harness.contracts.errors import DefiniteError, HarnessError, UsageError
+from shaketable.harness.contracts.groups import Handed, dead_key, retry_key
+from shaketable.harness.contracts.plugins import Operation
 from shaketable.workloads.queue_consumer import TOPIC
 from shaketable.workloads.queue_push import PATIENCE_S, SHORT_S, QueuePush
 from shaketable.workloads.queue_push_ordered import QueuePushOrdered

@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from shaketable.harness.clients import ALL_SPAN
-from shaketable.harness.errors import DefiniteError, HarnessError, UsageError
-from shaketable.harness.groups import GroupClient, Polled
-from shaketable.harness.plugins import Answer, Operation
+from shaketable.harness.contracts.clients import ALL_SPAN
+from shaketable.harness.contracts.errors import DefiniteError, HarnessError, UsageError
+from shaketable.harness.contracts.groups import GroupClient, Polled
+from shaketable.harness.contracts.plugins import Answer, Operation
 from shaketable.workloads.everything_clients import EverythingClients
 from shaketable.workloads.key_questions import FINAL_RANGES_MAX
 from shaketable.workloads.message_queue import TOPIC, QueueWorkload

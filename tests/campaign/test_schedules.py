@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shaketable.harness.campaign import Campaign, loads
+from shaketable.harness.campaigns.campaign import Campaign, loads
+from shaketable.harness.campaigns.limits import FAULT_DURATION_MIN_S
+from shaketable.harness.campaigns.schedule import decode_schedule, encode_schedule, schedule
+from shaketable.harness.contracts.draw import draw, new_seed
+from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.discovery import find
-from shaketable.harness.draw import draw, new_seed
-from shaketable.harness.errors import HarnessError, UsageError
-from shaketable.harness.limits import FAULT_DURATION_MIN_S
-from shaketable.harness.schedule import decode_schedule, encode_schedule, schedule
 from shaketable.workloads.log import LogWorkload
 
 
@@ -69,10 +69,10 @@ def test_fresh_seeds_differ() -> None:
 
 PRINT_DRAWS = """
 import itertools, json
-from shaketable.harness.campaign import Campaign
+from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.discovery import find
-from shaketable.harness.draw import draw
-from shaketable.harness.schedule import encode_schedule, schedule
+from shaketable.harness.contracts.draw import draw
+from shaketable.harness.campaigns.schedule import encode_schedule, schedule
 from shaketable.workloads.log import LogWorkload
 faults = find("faults")
 everything = Campaign(seed="s\\u00e4", nodes=5, faults=tuple(faults), time_limit_s=600)

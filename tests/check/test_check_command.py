@@ -17,8 +17,9 @@ from check_shell import Shell
 from hard_queue import hard_queue
 
 from shaketable.checkers.linearizability.linearizable import Linearizable
-from shaketable.harness import checking, cli
+from shaketable.harness import cli
 from shaketable.harness.history.foreign import read_history, source
+from shaketable.harness.judging import checking
 from shaketable.harness.terminal import check as check_terminal
 from shaketable.harness.terminal.check import bytes_of
 

@@ -18,10 +18,10 @@ from check_shell import Shell
 from hard_queue import hard_queue
 
 from shaketable.checkers.engine.job import CheckJob
-from shaketable.harness import checking
+from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.gating.reading import read
+from shaketable.harness.judging import checking
 from shaketable.harness.terminal import check as check_terminal
-from shaketable.harness.verdict import Verdict
 from shaketable.reports.gating.decide import decide
 from shaketable.reports.gating.policy import Policy
 

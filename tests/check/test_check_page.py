@@ -8,7 +8,7 @@ import pytest
 from check_samples import anomalies, checked, hostile, invalid, long_history, undecided
 
 from shaketable.checkers.api import check
-from shaketable.harness.verdict import Outcome, Verdict
+from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.reports.check_page.failing_picture import lay_out
 from shaketable.reports.check_page.model import failing_part
 from shaketable.reports.check_page.page import render_page

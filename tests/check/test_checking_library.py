@@ -18,7 +18,7 @@ from shaketable.checkers.api import (
     to_operations,
 )
 from shaketable.checkers.linearizability.model_choice import model_names, named, recognise_model
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 
 
 def test_events_operations_tables_and_paths_are_histories(tmp_path: Path) -> None:

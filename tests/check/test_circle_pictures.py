@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shaketable.harness.verdict import Finding, Outcome, Verdict
+from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 from shaketable.reports.check_page.circle import (
     EDGES_TOLD_MAX,
     LINKS_MAX,

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 
 from shaketable.checkers.api import Operation, Outcome, check, to_operations
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.testing.objects import OBJECTS, Answer, Asked, Choose
 from shaketable.harness.testing.strategies import histories, models, perturbed_histories
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.foreign import History, jepsen, read_history
 from shaketable.harness.history.schema import OPERATIONS
 

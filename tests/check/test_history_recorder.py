@@ -11,7 +11,7 @@ import pytest
 from check_samples import WITH_PLUGIN
 
 from shaketable.checkers.api import NotLinearizableError, Outcome
-from shaketable.harness.errors import DefiniteError
+from shaketable.harness.contracts.errors import DefiniteError
 from shaketable.harness.testing.recorder import HistoryRecorder
 
 pytest_plugins = ("pytester",)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from check_shell import Shell
 
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.foreign import jepsen, read_history
 from shaketable.harness.history.foreign.edn import EdnError, parse
 from shaketable.harness.history.foreign.source import open_source

@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from shaketable.checkers.engine.java import find_java
-from shaketable.checkers.engine.spark import SparkEngine
-from shaketable.harness.errors import UsageError
+from shaketable.checkers.spark.pipeline import SparkEngine
+from shaketable.harness.contracts.errors import UsageError
 
 LEFT_BY_PYSPARK = {"SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"}
 

@@ -15,9 +15,9 @@ from shaketable.checkers.linearizability.accusation import accuse, upto, without
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.search import attempt
 from shaketable.harness import discovery
+from shaketable.harness.contracts.plugins import SearchBudget
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import SearchBudget
-from shaketable.harness.verdict import Outcome
 from tests.support.accusations import (
     BruteForce,
     UnprovenError,

@@ -13,9 +13,9 @@ from shaketable.checkers.evidence.closing import CITED_MAX
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.models.values import values_of
 from shaketable.harness import discovery
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS, OPERATIONS_CODED
-from shaketable.harness.terminal import failing_text
-from shaketable.harness.verdict import Outcome
+from shaketable.reports.check_page import failing_text
 from shaketable.reports.check_page.model import failing_part
 from tests.support.checker_histories import context, op
 from tests.support.model_histories import parse_model_history

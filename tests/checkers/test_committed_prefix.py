@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from shaketable.checkers.logs.committed_prefix import PLUGIN
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import ENTRIES
-from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import context
 
 NODES = ("n0", "n1", "n2")

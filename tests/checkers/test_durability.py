@@ -8,9 +8,9 @@ import pytest
 
 from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.logs import committed_prefix, durability
-from shaketable.harness.plugins import FaultWindow
-from shaketable.harness.targets.dledger_files import read_entries
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.plugins import FaultWindow
+from shaketable.harness.contracts.verdict import Outcome
+from shaketable.harness.targets.logs.dledger_files import read_entries
 from tests.support.checker_histories import PROMISES, job, op, struck
 from tests.support.dledger_encoder import write_log
 

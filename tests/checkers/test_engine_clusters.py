@@ -12,9 +12,9 @@ import pytest
 
 from shaketable.checkers import stats
 from shaketable.checkers.engine.local import run_local
-from shaketable.checkers.engine.spark import SparkEngine
-from shaketable.harness.errors import UsageError
-from shaketable.harness.verdict import Outcome
+from shaketable.checkers.spark.pipeline import SparkEngine
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.verdict import Outcome
 from tests.support.connect_server import connect_server
 from tests.support.engine_campaigns import campaign
 from tests.support.written_by_key import CAS_REGISTER, job_of, stale_register
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent.parent
 ELSEWHERE = """
 import pickle, sys
 from pathlib import Path
-from shaketable.checkers.engine.spark import SparkEngine
+from shaketable.checkers.spark.pipeline import SparkEngine
 jobs = pickle.loads(Path(sys.argv[2]).read_bytes())
 engine = SparkEngine(sys.argv[1])
 try:

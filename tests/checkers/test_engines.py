@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from shaketable.checkers import stats
-from shaketable.checkers.engine import spark_parts
 from shaketable.checkers.engine.job import SegmentedReader
 from shaketable.checkers.engine.local import run_local
-from shaketable.checkers.engine.spark import SparkEngine
 from shaketable.checkers.logs import linearizable_log
-from shaketable.harness.errors import HarnessError, UsageError
-from shaketable.harness.targets.dledger_files import log_segments, read_segment
-from shaketable.harness.verdict import Outcome
+from shaketable.checkers.spark import parts
+from shaketable.checkers.spark.pipeline import SparkEngine
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.verdict import Outcome
+from shaketable.harness.targets.logs.dledger_files import log_segments, read_segment
 from tests.support.checker_histories import job, op, operations_file, parse
 from tests.support.engine_campaigns import ALL, campaign, clean
 from tests.support.odd_checkers import NoConclusion, Picky, WrongShape, broken_log
@@ -54,7 +54,7 @@ def test_engines_agree_row_for_row(tmp_path, spark, seed):
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_logs_read_by_segments_give_the_same_verdicts(tmp_path, spark, is_clean, monkeypatch):
     """One task reads the same data file of all nodes side by side."""
-    monkeypatch.setattr(spark_parts, "SIDE_BY_SIDE_MIN", 2)
+    monkeypatch.setattr(parts, "SIDE_BY_SIDE_MIN", 2)
     task = clean(tmp_path, file_bytes=2048) if is_clean else campaign(tmp_path, 4)
     assert len(log_segments(task.logs["n0"], "n0")) >= 2
     reader = SegmentedReader(log_segments, read_segment)
@@ -128,7 +128,7 @@ def test_several_files_of_operations(tmp_path, engine):
 
 PROGRAM = """
 import sys, time
-from shaketable.checkers.engine.spark import SparkEngine
+from shaketable.checkers.spark.pipeline import SparkEngine
 engine = SparkEngine("local[1]")
 if sys.argv[1] == "booting":
     import threading

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shaketable.checkers.findings import SOON_NS, just_before, windows_at
-from shaketable.harness.plugins import CheckContext, FaultWindow, Promises
+from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Promises
 
 
 def window(number: int, start_ns: int, stop_ns: int) -> FaultWindow:

@@ -10,7 +10,7 @@ import pytest
 
 from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.logs.final_reads import PLUGIN
-from shaketable.harness.verdict import Outcome, Verdict
+from shaketable.harness.contracts.verdict import Outcome, Verdict
 from tests.support.checker_histories import PROMISES, Op, job, op, struck
 
 HEALED = 1_000

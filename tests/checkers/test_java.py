@@ -13,7 +13,7 @@ import pytest
 
 from shaketable.checkers.engine import java
 from shaketable.checkers.engine.java import EXIT_NO_JAVA, find_java
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 
 
 def fake(home, version='17.0.15" 2025-04-15', says_home=True, code="", name="bin/java"):

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shaketable.checkers.engine.spark_session import _ship
 from shaketable.checkers.kernels import log_match
+from shaketable.checkers.spark.session import _ship
 
 EXECUTOR = """
 import sys

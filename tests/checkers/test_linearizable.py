@@ -12,10 +12,10 @@ from shaketable.checkers.linearizability import refutation
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.search import attempt
 from shaketable.harness import discovery
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.plugins import SearchBudget
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import SearchBudget
-from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import context, job, op
 from tests.support.model_histories import parse_model_history
 

@@ -13,7 +13,7 @@ import pytest
 from shaketable.checkers.linearizability import linearizable
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.harness import discovery
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.schema import OPERATIONS, OPERATIONS_CODED
 from tests.support.checker_histories import context
 from tests.support.random_objects import OBJECTS, random_history

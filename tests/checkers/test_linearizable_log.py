@@ -12,7 +12,7 @@ import pytest
 from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.logs.linearizable_log import PLUGIN
 from shaketable.checkers.special.log_order import anomalies, load_queue, repeated_value
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 from tests.support.checker_histories import (
     PROMISES,
     is_linearizable,

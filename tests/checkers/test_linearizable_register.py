@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness.plugins import Promises
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.plugins import Promises
+from shaketable.harness.contracts.verdict import Outcome
 from tests.support.anomaly_histories import judge, kinds_of, parse
 from tests.support.checker_histories import struck
 

@@ -16,10 +16,10 @@ from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.evidence.node_logs import held_in_logs
 from shaketable.checkers.logs import linearizable_log
 from shaketable.checkers.logs.linearizable_log import PLUGIN, LinearizableLog
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import Promises
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import ENTRIES
-from shaketable.harness.plugins import Promises
-from shaketable.harness.verdict import Outcome
 from tests.checkers.test_evidence import ALL, NODES, entry, final_log, logs
 from tests.support.checker_histories import (
     context,

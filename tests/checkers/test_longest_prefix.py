@@ -11,7 +11,7 @@ from shaketable.checkers.linearizability.longest_prefix import longest_prefix
 from shaketable.checkers.search import attempt, driver
 from shaketable.checkers.search.driver import search
 from shaketable.checkers.search.problem import NEVER
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 
 
 @pytest.mark.parametrize(("stall", "width", "counted"), [(1, 1, 0), (2, 2, 1), (5, 4, 40)])

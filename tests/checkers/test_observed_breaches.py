@@ -6,11 +6,11 @@ import pytest
 
 from shaketable.checkers.anomalies.promises import why_not_promised
 from shaketable.checkers.findings import NOTHING_BROKEN, Findings, gather, settle
+from shaketable.harness.contracts.plugins import Promises
+from shaketable.harness.contracts.promises import FAULTS_OF_DISKS, STANDS_BY
+from shaketable.harness.contracts.verdict import Finding, Outcome
+from shaketable.harness.contracts.words import FAMILIES
 from shaketable.harness.history.export import NOT_UNDONE
-from shaketable.harness.plugins import Promises
-from shaketable.harness.promises import FAULTS_OF_DISKS, STANDS_BY
-from shaketable.harness.verdict import Finding, Outcome
-from shaketable.harness.words import FAMILIES
 from tests.support.checker_histories import context, struck
 
 KEPT = Promises(

@@ -20,10 +20,10 @@ from shaketable.checkers.engine.key_files import coded, plan, read_files
 from shaketable.checkers.engine.key_judge import KeyJudge, judge_tables, split_times
 from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.engine.local_processes import judge_in_processes
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history import operation_files
 from shaketable.harness.history.export import load_operations
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import context, op, table
 from tests.support.odd_checkers import Deadly, Endless, Hungry, Patient, Picky
 from tests.support.written_by_key import CAS_REGISTER, KEYS, job_of, queues, stale_register

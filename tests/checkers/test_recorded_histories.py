@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness import judge
-from shaketable.harness.checking import Wanted, check_path
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
+from shaketable.harness.judging import judge
+from shaketable.harness.judging.checking import Wanted, check_path
 
 FOLDER = os.environ.get("SHAKETABLE_HISTORIES")
 TABLE = "VERDICTS.tsv"

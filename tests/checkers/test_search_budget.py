@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 
-from shaketable.harness.plugins import CheckContext, Promises, SearchBudget
+from shaketable.harness.contracts.plugins import CheckContext, Promises, SearchBudget
 
 
 def context(budget: SearchBudget, clock=None) -> CheckContext:

@@ -13,9 +13,9 @@ from shaketable.checkers.engine import log_parts
 from shaketable.checkers.engine.judge import conclude, judge_partition
 from shaketable.checkers.logs import committed_prefix, durability, index_windows
 from shaketable.checkers.logs.log_part import RUN_BITS
+from shaketable.harness.contracts.plugins import FaultWindow
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import ENTRIES
-from shaketable.harness.plugins import FaultWindow
-from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import context, op, table
 from tests.support.split_run import run_split
 

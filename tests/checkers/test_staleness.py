@@ -18,8 +18,8 @@ from shaketable.checkers.linearizability.staleness import (
     stalest_read,
 )
 from shaketable.harness import discovery
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import job, op
 from tests.support.model_histories import parse_model_history
 

@@ -7,8 +7,8 @@ import pytest
 from shaketable.checkers import stats, vacuity
 from shaketable.checkers.engine.local import run_local
 from shaketable.checkers.vacuity import OPERATIONS_INSIDE_MIN
-from shaketable.harness.plugins import FaultWindow
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.plugins import FaultWindow
+from shaketable.harness.contracts.verdict import Outcome
 from tests.support.checker_histories import job, op
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import cli, discovery
-from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError
 
 USAGE = 254
 

@@ -10,12 +10,12 @@ import pytest
 from cyclopts import App
 
 from shaketable.harness.cli import run
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.terminal.commands import COMMANDS, Command, app
-from shaketable.harness.verdict import ExitCode
 
 HEAVY = (
     *("pyarrow", "numba", "pyspark", "trio"),
-    *("shaketable.harness.judge", "shaketable.reports", "shaketable.system"),
+    *("shaketable.harness.judging.judge", "shaketable.reports", "shaketable.system"),
 )
 SHOW_AND_TELL = """
 import sys

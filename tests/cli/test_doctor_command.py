@@ -5,11 +5,11 @@ import json
 
 import pytest
 
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.doctoring.findings import Examination, Fact, Finding
 from shaketable.harness.doctoring.survey import Survey
 from shaketable.harness.terminal import doctor, output
 from shaketable.harness.terminal.output import Output
-from shaketable.harness.verdict import ExitCode
 
 LACKS = "a stream loses nothing"
 

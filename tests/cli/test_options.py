@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from shaketable.harness import discovery
-from shaketable.harness.campaign import FILE_ONLY, Campaign, loads, resolve
-from shaketable.harness.errors import UsageError
-from shaketable.harness.repeat import OPTIONS_TYPED_MAX, repeat_command
+from shaketable.harness.campaigns.campaign import FILE_ONLY, Campaign, loads, resolve
+from shaketable.harness.campaigns.repeat import OPTIONS_TYPED_MAX, repeat_command
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.terminal.commands import app
 from shaketable.harness.terminal.options import OUTSIDE_CAMPAIGN, RunOptions
 

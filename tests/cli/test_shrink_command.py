@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import cli, discovery
-from shaketable.harness.terminal import output, seeds, shrinking
+from shaketable.harness.terminal import output, seed_runs, shrinking
 
 Run = Callable[..., tuple[int, str, str]]
 KEPT = "store/shrunk/fakeshrink-late-7"
@@ -152,7 +152,7 @@ def test_a_saved_run_that_holds_by_now_is_left_alone(shaketable: Run) -> None:
 def test_progress_is_told_without_a_terminal_too(
     shaketable: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seeds, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(seed_runs, "LINE_EVERY_S", 0.0)
     out = shaketable("shrink", "7", "--mutant", "late", "--seconds", "5")[1]
     assert "0 s of 5 s: 1 run, 1 fault and 900 operations left\n" in out
     assert "0 s of 5 s: 20 runs, 1 fault and 117 operations left\n" in out

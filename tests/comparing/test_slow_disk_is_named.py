@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import cli
-from shaketable.harness.campaign import Campaign, resolve, to_toml
+from shaketable.harness.campaigns.campaign import Campaign, resolve, to_toml
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.export import export
 from shaketable.harness.runtime.observer import SilentObserver
-from shaketable.harness.runtime.simulated import run_simulated
+from shaketable.harness.runtime.simulated.run import run_simulated
 from shaketable.reports.comparing.folders import compare_folders
 
 

@@ -15,9 +15,9 @@ import pytest
 from installed import install, shaketable
 
 from shaketable.harness import discovery
+from shaketable.harness.contracts.plugins import CheckContext, Promises
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import CheckContext, Promises
-from shaketable.harness.verdict import Outcome
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "extending.md"
 BLOCK = re.compile(r"^```\w+\n# (\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

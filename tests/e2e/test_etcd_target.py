@@ -21,9 +21,9 @@ import pytest
 import trio
 from installed import install, shaketable
 
-from shaketable.harness.clients import RegisterClient
-from shaketable.harness.errors import DefiniteError, IndefiniteError
-from shaketable.harness.plugins import Address
+from shaketable.harness.contracts.clients import RegisterClient
+from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
+from shaketable.harness.contracts.plugins import Address
 
 PROJECT = Path(__file__).parent.parent.parent / "examples" / "etcd"
 LINES_MAX = 150

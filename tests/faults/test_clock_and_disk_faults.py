@@ -10,14 +10,14 @@ import trio
 from memory_world import MemoryWorld
 
 from shaketable.harness import discovery
-from shaketable.harness.draw import draw
-from shaketable.harness.errors import HarnessError, IndefiniteError
+from shaketable.harness.contracts.draw import draw
+from shaketable.harness.contracts.errors import HarnessError, IndefiniteError
+from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Json
+from shaketable.harness.contracts.words import ClockChange, ClockReading, Damage, DiskHarm, Word
 from shaketable.harness.faults import clock
-from shaketable.harness.plugins import UNTOUCHED, Evidence, Json
 from shaketable.harness.runtime import offers
 from shaketable.harness.targets.dledger import DLedgerTarget
 from shaketable.harness.targets.multi_master import PLUGIN as MULTI_MASTER
-from shaketable.harness.words import ClockChange, ClockReading, Damage, DiskHarm, Word
 
 NODES = ("n0", "n1", "n2", "n3", "n4")
 RIGHT = ClockReading(offset_ms=0.0, monotonic_offset_ms=0.0, rate=1.0)

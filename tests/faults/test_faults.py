@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from memory_world import MemoryWorld
 
 from shaketable.harness import discovery
-from shaketable.harness.faults import grudges, kill, partition, pause
-from shaketable.harness.plugins import Fault
+from shaketable.harness.contracts.plugins import Fault
+from shaketable.harness.faults import grudges
+from shaketable.harness.faults.network import partition
+from shaketable.harness.faults.process import kill, pause
 
 FAULTS: dict[str, Fault] = {
     "kill": kill.PLUGIN,

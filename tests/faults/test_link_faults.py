@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_world import MemoryWorld
 
-from shaketable.harness import availability, discovery
-from shaketable.harness.campaign import Campaign
-from shaketable.harness.errors import UsageError
-from shaketable.harness.faults import flap, grudges, name_server_links, partition
-from shaketable.harness.promises import FAULTS_OF_LINKS
-from shaketable.harness.words import NETWORK, LinkShape, family_of
+from shaketable.harness import discovery
+from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.promises import FAULTS_OF_LINKS
+from shaketable.harness.contracts.words import NETWORK, LinkShape, family_of
+from shaketable.harness.faults import grudges
+from shaketable.harness.faults.network import flap, name_server_links, partition
+from shaketable.harness.runtime import availability
 
 SHAPED = sorted(FAULTS_OF_LINKS - {"partition", "flap", "name-server-links"})
 PACKETS = {"loss", "duplicate", "reorder", "corrupt"}

@@ -9,11 +9,11 @@ import pytest
 import trio
 from memory_world import MemoryWorld
 
-from shaketable.harness import availability
-from shaketable.harness.campaign import Campaign, node_names
-from shaketable.harness.faults import name_servers
+from shaketable.harness.campaigns.campaign import Campaign, node_names
+from shaketable.harness.faults.process import name_servers
+from shaketable.harness.runtime import availability
 from shaketable.harness.runtime.rig import beside_nodes
-from shaketable.harness.runtime.simulated import new_group
+from shaketable.harness.runtime.simulated.run import new_group
 from shaketable.harness.targets.simulated_group import CLIENTS, BrokerGroup
 
 NODES = ("n0", "n1")

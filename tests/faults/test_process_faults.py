@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_world import MemoryWorld
 
-from shaketable.harness import availability, discovery
-from shaketable.harness.campaign import Campaign
-from shaketable.harness.errors import HarnessError
-from shaketable.harness.plugins import UNTOUCHED, Json
-from shaketable.harness.resources import Resources
+from shaketable.harness import discovery
+from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import UNTOUCHED, Json
+from shaketable.harness.contracts.resources import Resources
+from shaketable.harness.runtime import availability
 
 NODES = ("n0", "n1", "n2")
 NAMES = ("cpu", "memory", "descriptors", "members", "rolling-restart", "crash-loop")

@@ -11,7 +11,7 @@ import trio
 from process_group import NODES, process_group, ready
 
 from shaketable.harness import discovery
-from shaketable.harness.plugins import Json
+from shaketable.harness.contracts.plugins import Json
 from shaketable.harness.runtime.world import ProcessWorld
 from shaketable.harness.targets.dledger import DLedgerTarget
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_world import MemoryWorld
 
-from shaketable.harness.faults.transfer import PLUGIN
-from shaketable.harness.plugins import Evidence, Json
+from shaketable.harness.contracts.plugins import Evidence, Json
+from shaketable.harness.faults.process.transfer import PLUGIN
 
 NODES = ("n0", "n1", "n2")
 

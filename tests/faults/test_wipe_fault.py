@@ -11,12 +11,12 @@ import trio
 import trio.testing
 from memory_world import MemoryWorld
 
-from shaketable.harness import availability
-from shaketable.harness.campaign import Campaign
-from shaketable.harness.errors import UsageError
-from shaketable.harness.faults.wipe import Wipe
-from shaketable.harness.plugins import Address, NodeLayout
-from shaketable.harness.targets import dledger, dledger_ids
+from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.plugins import Address, NodeLayout
+from shaketable.harness.faults.disk.wipe import Wipe
+from shaketable.harness.runtime import availability
+from shaketable.harness.targets import dledger, dledger_members
 from shaketable.system.node.config import parse
 
 NODES = ("n0", "n1", "n2")
@@ -89,11 +89,11 @@ def test_ids_of_members_say_which_node_they_are():
     seen = set()
     for node in NODES:
         for generation in range(4):
-            member = dledger_ids.member_of(node, generation, 3)
-            assert dledger_ids.node_of(member, 3) == node
+            member = dledger_members.member_of(node, generation, 3)
+            assert dledger_members.node_of(member, 3) == node
             seen.add(member)
     assert len(seen) == 12
-    assert dledger_ids.member_of("n1", 0, 3) == "n1"
+    assert dledger_members.member_of("n1", 0, 3) == "n1"
 
 
 def test_a_node_without_its_disk_comes_back_as_a_member_that_joins(tmp_path: Path):

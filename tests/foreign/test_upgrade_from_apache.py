@@ -15,7 +15,7 @@ from random import Random
 import pytest
 import trio
 
-from shaketable.harness.runtime.ports import find_free
+from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.client.connection import Connection, OutcomeUnknownError, RefusedError
 from shaketable.system.client.producer import Producer
 from shaketable.system.client.pull_consumer import PullConsumer

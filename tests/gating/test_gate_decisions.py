@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from shaketable.checkers.anomalies.promises import DURABILITY
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.gating.policy_file import loads
-from shaketable.harness.verdict import Outcome
 from shaketable.reports.gating.decide import decide
 from shaketable.reports.gating.measuring import LOSSES, measure_loss
 from shaketable.reports.gating.model import Bites, Conclusion, Kind, RunFacts

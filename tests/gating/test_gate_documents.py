@@ -17,9 +17,9 @@ from markdown_it import MarkdownIt
 from pydantic import ValidationError
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema as Sarif
 
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.gating.policy_file import loads
 from shaketable.harness.printable import printable
-from shaketable.harness.verdict import Outcome
 from shaketable.reports.gating import annotations, junit, markdown, sarif
 from shaketable.reports.gating.decide import decide
 from shaketable.reports.gating.model import Bites, Conclusion, GateResult, Kind, RunFacts

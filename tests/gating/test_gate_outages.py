@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.export import GIVEN_UP
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import FaultWindow
 from shaketable.reports.availability.recovery import recovery_times
 from shaketable.reports.availability.worked import NEVER_NS, Worked, outages, worked_until
 from shaketable.reports.gating.measuring import measure_operations

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from gated_runs import fault_events, results, write_matrix, write_run
 
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.gating.policy_file import loads
 from shaketable.harness.gating.reading import read
 from shaketable.harness.history import run_folder
@@ -20,7 +21,6 @@ from shaketable.harness.history.export import load_given_up, load_nemesis
 from shaketable.harness.history.schema import EVENTS
 from shaketable.harness.matrix.journal import FaultCount
 from shaketable.harness.matrix.journal import Outcome as Attempt
-from shaketable.harness.verdict import Outcome
 from shaketable.reports.gating.decide import decide
 from shaketable.reports.gating.model import Bites, RunFacts
 from shaketable.reports.gating.policy import Policy

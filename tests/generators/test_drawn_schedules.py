@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shaketable.harness import discovery
-from shaketable.harness.schedule import Planned, encode_schedule
+from shaketable.harness.campaigns.schedule import Planned, encode_schedule
 from shaketable.harness.testing.schedules import schedules
 
 NODES = ("n0", "n1", "n2")

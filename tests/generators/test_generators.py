@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shaketable.harness import generators as g
-from shaketable.harness.draw import draw
+from shaketable.harness.contracts.draw import draw
+from shaketable.harness.contracts.plugins import Answer, Operation
 from shaketable.harness.generators import Context, Due, Ended, Generator, Played, Wait, alone, play
-from shaketable.harness.plugins import Answer, Operation
 from shaketable.harness.testing.generators import generators, lives
 
 MS = 1_000_000

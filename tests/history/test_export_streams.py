@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import operation_files, rounds, segments
 from shaketable.harness.history.export import export, export_events, load_operations
 from shaketable.harness.history.operation_files import read_keys

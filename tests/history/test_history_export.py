@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import watermark
 from shaketable.harness.history.export import export, fault_windows, load_events, load_operations
 from shaketable.harness.history.operation_files import file_ranges

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness.errors import HarnessError, UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder, create, link_latest, open_existing
 

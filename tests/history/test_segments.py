@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history.recorder import ERROR_CHARS_MAX, Recorder, next_process
 from shaketable.harness.history.schema import NEMESIS_PROCESS
 from shaketable.harness.history.segments import MAGIC, NEMESIS, Event, SegmentWriter, read_segment

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history.run_folder import LATEST
 from shaketable.harness.matrix.folder import MatrixFolder
 from shaketable.harness.matrix.plan import Cell, Plan
 from shaketable.harness.matrix.reading import read_outcome
 from shaketable.harness.matrix.table import to_json, view
-from shaketable.harness.terminal import matrix_table
-from shaketable.harness.verdict import ExitCode
+from shaketable.harness.terminal import matrix
 from shaketable.reports.matrix_page.page import render_matrix
 
 
@@ -66,7 +66,7 @@ def test_faults_that_its_world_lacks_are_kept_with_their_reason(tmp_path: Path) 
     assert "without loss" in page
     assert "<b>a</b> without loss: a TCP stream loses nothing" in page
     console = Console(file=StringIO(), width=100)
-    matrix_table.show(console, shown, "store/m/matrix.html")
+    matrix.show(console, shown, "store/m/matrix.html")
     assert isinstance(console.file, StringIO)
     printed = console.file.getvalue()
     assert "VALID in part" in printed

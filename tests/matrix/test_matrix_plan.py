@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness import built_in
-from shaketable.harness.errors import UsageError
+from shaketable.harness.campaigns import built_in
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.matrix import planning
 from shaketable.harness.matrix.plan import Matrix, expand, read_matrix
 

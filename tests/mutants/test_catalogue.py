@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import discovery
-from shaketable.harness.abilities import CataloguesBugs
+from shaketable.harness.contracts.abilities import CataloguesBugs
 from shaketable.system.mutants import FAMILIES, HEALTHY, Mutant, PlantedBug, catalogue, load, names
 
 ROOT = Path(__file__).parent.parent.parent

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import discovery
-from shaketable.harness.abilities import PlantsBugsBeside
-from shaketable.harness.plugins import Address, NodeLayout, Target
-from shaketable.harness.runtime.worker import WorkerPlan, _factory
+from shaketable.harness.contracts.abilities import PlantsBugsBeside
+from shaketable.harness.contracts.plugins import Address, NodeLayout, Target
+from shaketable.harness.runtime.clients.worker import WorkerPlan, _factory
 from shaketable.system.mutants import ALL, MASTERS, load
 from shaketable.system.node.config import parse
 from shaketable.system.node.name_server import main

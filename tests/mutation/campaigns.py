@@ -115,7 +115,7 @@ def run(campaign: Campaign) -> tuple[int, str]:
 
     What is run is imported only here: who measures or only names campaigns does not need it.
     """
-    judge = importlib.import_module("shaketable.harness.judge")
+    judge = importlib.import_module("shaketable.harness.judging.judge")
     judge.render = lambda _folder: []  # nobody reads the page, which takes longer than the checks
     with tempfile.TemporaryFile("w+") as output:
         with _printing_to(output.fileno()):

@@ -16,11 +16,11 @@ import pytest
 import trio
 from proxy_rig import PATIENCE_S, run
 
-from shaketable.harness.abilities import AdvertisesAddresses
+from shaketable.harness.contracts.abilities import AdvertisesAddresses
+from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.network import callers
 from shaketable.harness.network.callers import Callers
 from shaketable.harness.network.proxy import ProxyNetwork
-from shaketable.harness.plugins import Address
 from shaketable.harness.targets import dledger
 
 SPEAKS = (

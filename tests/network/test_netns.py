@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness import availability, discovery
-from shaketable.harness.campaign import Campaign
-from shaketable.harness.errors import HarnessError, NamespaceNeededError, UsageError
+from shaketable.harness import discovery
+from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.contracts.errors import HarnessError, NamespaceNeededError, UsageError
+from shaketable.harness.contracts.words import Word
 from shaketable.harness.network import enter, netns, probe
 from shaketable.harness.network.netns import PacketNetwork
 from shaketable.harness.network.probe import WORDS, Probed
 from shaketable.harness.network.switch import Switch
-from shaketable.harness.runtime import offers
+from shaketable.harness.runtime import availability, offers
 from shaketable.harness.terminal import session
-from shaketable.harness.words import Word
 
 PATIENCE_S = 30.0
 PROGRAMS = Path(__file__).parent.parent / "support" / "namespace_programs.py"
@@ -179,7 +179,7 @@ def test_a_command_starts_again_in_a_namespace_or_says_why_it_cannot(monkeypatch
 
 
 def test_a_spark_server_is_out_of_reach() -> None:
-    from shaketable.harness.campaign import resolve  # noqa: PLC0415
+    from shaketable.harness.campaigns.campaign import resolve  # noqa: PLC0415
 
     with pytest.raises(UsageError, match="netns no server can be reached"):
         resolve(Campaign(world="netns", spark_remote="sc://somewhere:15002"))

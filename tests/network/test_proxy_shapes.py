@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from proxy_rig import Rig, rig, run, settle
 
+from shaketable.harness.contracts.words import LinkShape
 from shaketable.harness.network.shapes import LATE_BYTES_MAX, Lane, Shapes
-from shaketable.harness.words import LinkShape
 
 AB, BA = ("a", "b"), ("b", "a")
 DELAY_MS = 60.0

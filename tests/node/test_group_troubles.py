@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.network.proxy import ProxyNetwork
-from shaketable.harness.plugins import Address
 from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
 from tests.support.node_group import HOST, NodeGroup, Writer, contents, until
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from shaketable.harness.runtime.ports import find_free
+from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.nameserver.registry import Registration
 from shaketable.system.node.clock import SystemClock
 from shaketable.system.node.name_server import NameServerNode

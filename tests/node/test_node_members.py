@@ -13,7 +13,7 @@ from random import Random
 import pytest
 import trio
 
-from shaketable.harness.runtime.ports import find_free
+from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
 from shaketable.system.client.admin import AdminClient
 from shaketable.system.node.connections import wire

@@ -19,7 +19,7 @@ from typing import TypeVar
 import pytest
 import trio
 
-from shaketable.harness.runtime.ports import find_free
+from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
 from shaketable.system.node import ends
 from shaketable.system.node.clock import SystemClock

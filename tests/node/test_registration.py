@@ -10,7 +10,7 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from shaketable.harness.runtime.ports import find_free
+from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.node.clock import SystemClock
 from shaketable.system.node.config import NodeConfig
 from shaketable.system.node.connections.registration import Registration, Standing

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from shaketable.harness.plugins import FaultWindow
+from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.reports.availability.elections import Election, aimed_plans, elections, hits_leader
 from shaketable.reports.model import RoleSpan
 from shaketable.reports.run_page.view import build_view

@@ -18,7 +18,7 @@ from every_kind import NODE_LOGS, RUNS, JudgedRun
 from reported_kinds import reported_kinds
 
 from shaketable import reports
-from shaketable.harness.verdict import Finding, Verdict
+from shaketable.harness.contracts.verdict import Finding, Verdict
 from shaketable.reports import plain_words
 from shaketable.reports.check_page.model import CheckedHistory
 from shaketable.reports.check_page.page import PARTS_MAX, render_page

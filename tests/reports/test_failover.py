@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import FaultWindow
 from shaketable.reports.availability import failover
 from shaketable.reports.availability.failover import Failover, measure
 from shaketable.reports.availability.recovery import Recovery

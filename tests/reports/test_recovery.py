@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import FaultWindow
 from shaketable.reports.availability.recovery import (
     Gap,
     Recovery,

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import FaultWindow
 from shaketable.reports.run_page.violations import (
     AROUND,
     PICTURES_MAX,

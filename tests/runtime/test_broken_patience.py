@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from shaketable.harness.broken_rules import BROKE_RULE, ENDED_UNHARMED, FOUND_DAMAGE
-from shaketable.harness.liveness import PATIENCE_S
-from shaketable.harness.runtime.nodes import Exit
+from shaketable.harness.contracts.broken_rules import BROKE_RULE, ENDED_UNHARMED, FOUND_DAMAGE
+from shaketable.harness.runtime.liveness import PATIENCE_S
 from shaketable.harness.runtime.phases import BROKEN_PATIENCE_S, HEAL_TIMEOUT_S, patience_s
+from shaketable.harness.runtime.processes.nodes import Exit
 from shaketable.harness.runtime.rig import is_broken
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shaketable.harness.faults import kill, transfer
+from shaketable.harness.faults.process import kill, transfer
 from shaketable.harness.faults.victims import VICTIMS, pick_victims
 from shaketable.harness.runtime.budget import Budget
 

@@ -11,7 +11,7 @@ import trio
 
 from shaketable.harness import marks
 from shaketable.harness.doctoring import surroundings
-from shaketable.harness.runtime import children
+from shaketable.harness.runtime.processes import children
 
 PATIENCE_S = 20.0
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import trio
 
-from shaketable.harness import judge
-from shaketable.harness.campaign import Campaign, resolve
-from shaketable.harness.errors import IndefiniteError
+from shaketable.harness.campaigns.campaign import Campaign, resolve
+from shaketable.harness.contracts.errors import IndefiniteError
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.runtime.disks import Disks
+from shaketable.harness.judging import judge
 from shaketable.harness.runtime.nemesis import UNDO_ATTEMPTS_MAX
 from shaketable.harness.runtime.observer import SilentObserver
-from shaketable.harness.runtime.sim_world import SimulatedWorld
-from shaketable.harness.runtime.simulated import run_simulated
+from shaketable.harness.runtime.processes.disks import Disks
+from shaketable.harness.runtime.simulated.run import run_simulated
+from shaketable.harness.runtime.simulated.world import SimulatedWorld
 from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.reports.run_page.view import RunView, build_view
 

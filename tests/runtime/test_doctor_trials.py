@@ -12,6 +12,10 @@ import trio
 from foreign_faults import put_in
 
 from shaketable.harness import discovery
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import Evidence
+from shaketable.harness.contracts.verdict import ExitCode
+from shaketable.harness.contracts.words import Word
 from shaketable.harness.doctoring import examination as examination_module
 from shaketable.harness.doctoring import surroundings, trials
 from shaketable.harness.doctoring import survey as survey_module
@@ -19,14 +23,10 @@ from shaketable.harness.doctoring.examination import examine
 from shaketable.harness.doctoring.findings import Examination, Fact, Finding
 from shaketable.harness.doctoring.survey import Known
 from shaketable.harness.doctoring.trials import Task
-from shaketable.harness.errors import HarnessError
-from shaketable.harness.plugins import Evidence
-from shaketable.harness.runtime import children
+from shaketable.harness.runtime.processes import children
 from shaketable.harness.terminal import doctor, output
 from shaketable.harness.terminal.commands import app
 from shaketable.harness.terminal.output import Output
-from shaketable.harness.verdict import ExitCode
-from shaketable.harness.words import Word
 
 
 @dataclass
@@ -208,7 +208,7 @@ def test_what_ended_the_trials_is_the_last_line_whatever_group_it_is_in(tmp_path
     program = (
         "import os, sys\n"
         "from shaketable.harness.doctoring import trials\n"
-        "from shaketable.harness.errors import HarnessError\n"
+        "from shaketable.harness.contracts.errors import HarnessError\n"
         "def run(resolved, run, trials):\n"
         f"    raise ExceptionGroup('outer', [ExceptionGroup('inner', [{error}])])\n"
         "trials._run = run\n"

@@ -13,18 +13,18 @@ import pytest
 import trio
 from fake_target import FakeTarget
 
-from shaketable.harness import availability
+from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout
+from shaketable.harness.contracts.words import Word
 from shaketable.harness.faults import clock
-from shaketable.harness.plugins import Address, Launch, NodeLayout
-from shaketable.harness.runtime import faketime, offers, rig
-from shaketable.harness.runtime.disks import Member
-from shaketable.harness.runtime.faketime import SHARED_MEMORY, FakedTime
+from shaketable.harness.runtime import availability, offers, rig
 from shaketable.harness.runtime.ledger import Ledger
-from shaketable.harness.runtime.nodes import NodeProcess
-from shaketable.harness.runtime.obeyed_words import ObeyedWords
+from shaketable.harness.runtime.processes import faketime
+from shaketable.harness.runtime.processes.disks import Member
+from shaketable.harness.runtime.processes.faketime import SHARED_MEMORY, FakedTime
+from shaketable.harness.runtime.processes.nodes import NodeProcess
+from shaketable.harness.runtime.processes.obeyed_words import ObeyedWords
+from shaketable.harness.runtime.processes.steered import SteeredNodes
 from shaketable.harness.runtime.sites import Site
-from shaketable.harness.runtime.steered import SteeredNodes
-from shaketable.harness.words import Word
 
 TELLS_TIME = """
 import os, sys, time

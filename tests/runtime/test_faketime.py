@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness.errors import HarnessError
-from shaketable.harness.plugins import Launch
-from shaketable.harness.runtime import faketime
-from shaketable.harness.runtime.faketime import SHARED_MEMORY, FakedTime
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import Launch
+from shaketable.harness.runtime.processes import faketime
+from shaketable.harness.runtime.processes.faketime import SHARED_MEMORY, FakedTime
 
 TELLS_TIME = (
     "import sys, time\n"

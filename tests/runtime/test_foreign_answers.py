@@ -12,8 +12,8 @@ from nemesis_stage import Stage, planned
 
 from shaketable.harness import blame
 from shaketable.harness.blame import PlugInError, blamed
-from shaketable.harness.faults import kill, pause, transfer
-from shaketable.harness.plugins import Evidence
+from shaketable.harness.contracts.plugins import Evidence
+from shaketable.harness.faults.process import kill, pause, transfer
 from shaketable.harness.runtime.budget import Budget
 from shaketable.harness.runtime.ledger import open_faults
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness.runtime import guard
+from shaketable.harness import guard
 
 GONE_WITHIN_S = 5
 
 PARENT = """
 import json, os, signal, subprocess, sys, time
-from shaketable.harness.runtime import guard
+from shaketable.harness import guard
 
 sleeper = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 children = [

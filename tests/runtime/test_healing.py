@@ -9,11 +9,12 @@ import pytest
 from foreign_faults import put_in
 
 from shaketable.harness import discovery, marks
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.marks import Mark, Who
-from shaketable.harness.runtime import foreign_undo, healing, ledger
+from shaketable.harness.runtime import ledger
+from shaketable.harness.runtime.undoing import foreign_undo, healing
 from shaketable.harness.terminal.heal import heal
-from shaketable.harness.verdict import ExitCode
 from tests.support.left_behind import Sleepers, killed_ledger, make_run
 
 NOBODY = Who(1, 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from lease_drift import LEASE_MS, campaign, play
 
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 
 
 @pytest.mark.parametrize("workload", ["register", "log"])

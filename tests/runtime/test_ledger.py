@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.runtime.ledger import Ledger, OpenFault, open_faults
 
 

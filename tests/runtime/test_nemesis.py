@@ -9,8 +9,8 @@ import trio.testing
 from memory_world import MemoryWorld
 from nemesis_stage import NODES, Stage, planned
 
-from shaketable.harness.faults import kill, pause
-from shaketable.harness.plugins import Evidence
+from shaketable.harness.contracts.plugins import Evidence
+from shaketable.harness.faults.process import kill, pause
 from shaketable.harness.runtime.budget import Budget
 from shaketable.harness.runtime.ledger import open_faults
 from shaketable.harness.runtime.nemesis import APPLY_TIMEOUT_S, LEADER_WAIT_S, UNDO_ATTEMPTS_MAX

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness.plugins import NodeStatus
+from shaketable.harness.contracts.plugins import NodeStatus
 from shaketable.harness.runtime import samples
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.samples import AnsweredClocks, ClockOffsets, Samples, Shown

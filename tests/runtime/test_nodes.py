@@ -13,10 +13,10 @@ import pytest
 import trio
 import trio.testing
 
-from shaketable.harness.errors import HarnessError
-from shaketable.harness.plugins import Launch
-from shaketable.harness.runtime import ports
-from shaketable.harness.runtime.nodes import NodeProcess, last_line
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import Launch
+from shaketable.harness.runtime.processes import ports
+from shaketable.harness.runtime.processes.nodes import NodeProcess, last_line
 
 PATIENCE_S = 30
 SLEEPER = "print('serving', flush=True)\nimport time\ntime.sleep(600)"

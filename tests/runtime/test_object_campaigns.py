@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness import judge
-from shaketable.harness.campaign import Campaign, resolve
+from shaketable.harness.campaigns.campaign import Campaign, resolve
 from shaketable.harness.history import run_folder
+from shaketable.harness.judging import judge
 from shaketable.harness.runtime.observer import SilentObserver
-from shaketable.harness.runtime.simulated import run_simulated
+from shaketable.harness.runtime.simulated.run import run_simulated
 
 PLANTED = {
     "register": ("linearizable-register", "condition-on-committed"),

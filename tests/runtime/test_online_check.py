@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shaketable.harness.campaign import Campaign
+from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.history.segments import Event, SegmentWriter
-from shaketable.harness.runtime import online_check
-from shaketable.harness.runtime.online_check import OnlineCheck, Sighting
+from shaketable.harness.runtime.clients import online_check
+from shaketable.harness.runtime.clients.online_check import OnlineCheck, Sighting
 from shaketable.harness.runtime.supervisor import STEP_BYTES, Watch, watch_for
 
 KEY = "shaketable/0"

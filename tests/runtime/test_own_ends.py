@@ -14,17 +14,17 @@ import pytest
 import trio
 from fake_target import FakeTarget
 
-from shaketable.harness.abilities import Vital
-from shaketable.harness.plugins import UNTOUCHED, Address, Json, Launch, NodeLayout
-from shaketable.harness.resources import Resources
-from shaketable.harness.runtime.damages import Damages
-from shaketable.harness.runtime.disks import Disks, Member, ProcessMachines
-from shaketable.harness.runtime.last_words import last_words
-from shaketable.harness.runtime.nodes import NodeProcess
-from shaketable.harness.runtime.steered import SteeredNodes
+from shaketable.harness.contracts.abilities import Vital
+from shaketable.harness.contracts.plugins import UNTOUCHED, Address, Json, Launch, NodeLayout
+from shaketable.harness.contracts.resources import Resources
+from shaketable.harness.contracts.words import ClockChange, Damage, DiskHarm
+from shaketable.harness.runtime.processes.damages import Damages
+from shaketable.harness.runtime.processes.disks import Disks, Member, ProcessMachines
+from shaketable.harness.runtime.processes.last_words import last_words
+from shaketable.harness.runtime.processes.nodes import NodeProcess
+from shaketable.harness.runtime.processes.steered import SteeredNodes
+from shaketable.harness.runtime.processes.taking import REFUSALS, Taking
 from shaketable.harness.runtime.stored_logs import Stored
-from shaketable.harness.runtime.taking import REFUSALS, Taking
-from shaketable.harness.words import ClockChange, Damage, DiskHarm
 
 PATIENCE_S = 30
 ANYWHERE = Address("127.0.0.1", 1)
@@ -264,9 +264,9 @@ async def gone(path: Path) -> None:
 @pytest.fixture
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undoes wait for moments only, but long enough for a process that a busy machine lets wait."""
-    monkeypatch.setattr("shaketable.harness.runtime.taking.PAUSED_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("shaketable.harness.runtime.taking.DYING_TIMEOUT_S", 2.0)
-    monkeypatch.setattr("shaketable.harness.runtime.steered.FALL_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("shaketable.harness.runtime.processes.taking.PAUSED_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("shaketable.harness.runtime.processes.taking.DYING_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("shaketable.harness.runtime.processes.steered.FALL_TIMEOUT_S", 2.0)
 
 
 @pytest.mark.usefixtures("_short")
@@ -430,7 +430,7 @@ def test_a_node_may_end_of_a_full_disk_while_it_starts(
 def test_a_node_that_survived_its_harm_is_not_excused_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shaketable.harness.runtime.steered.FALL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("shaketable.harness.runtime.processes.steered.FALL_TIMEOUT_S", 0.05)
 
     async def main(_: trio.Nursery) -> None:
         with one(tmp_path) as group:
@@ -501,9 +501,9 @@ def test_power_is_given_back_to_whoever_lost_it(tmp_path: Path) -> None:
 def test_a_node_that_was_replaced_while_it_should_trip_is_struck_as_it_is_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shaketable.harness.runtime.steered.TRIP_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("shaketable.harness.runtime.processes.steered.TRIP_TIMEOUT_S", 2.0)
     monkeypatch.setattr(
-        "shaketable.harness.runtime.steered.OBEY_POLL_S", 60.0
+        "shaketable.harness.runtime.processes.steered.OBEY_POLL_S", 60.0
     )  # it looks when that is over
 
     async def main(nursery: trio.Nursery) -> None:
@@ -602,7 +602,7 @@ def test_nothing_is_taken_from_a_process_that_ended_meanwhile(tmp_path: Path) ->
 def test_a_node_that_serves_with_a_damaged_store_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shaketable.harness.runtime.damages.SERVES_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("shaketable.harness.runtime.processes.damages.SERVES_TIMEOUT_S", 0.1)
     answering: list[str] = []
 
     class Notices(FakeTarget):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from power_losses import play
 
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 
 pytestmark = pytest.mark.e2e
 

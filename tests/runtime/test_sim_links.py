@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from shaketable.harness import availability
-from shaketable.harness.campaign import Campaign
-from shaketable.harness.errors import HarnessError
-from shaketable.harness.promises import FAULTS_OF_LINKS
+from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.promises import FAULTS_OF_LINKS
+from shaketable.harness.contracts.words import LinkShape
+from shaketable.harness.runtime import availability
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.questions import wait_until
-from shaketable.harness.runtime.sim_world import SimulatedWorld
+from shaketable.harness.runtime.simulated.world import SimulatedWorld
 from shaketable.harness.targets.dledger import DLedgerTarget
 from shaketable.harness.targets.simulated_group import BrokerGroup
-from shaketable.harness.words import LinkShape
 
 NODES = ("n0", "n1", "n2")
 OPTIONS = {

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from shaketable.harness.plugins import UNTOUCHED
+from shaketable.harness.contracts.plugins import UNTOUCHED
+from shaketable.harness.contracts.words import ClockChange, DiskHarm
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.questions import wait_until
-from shaketable.harness.runtime.sim_world import SimulatedWorld
+from shaketable.harness.runtime.simulated.world import SimulatedWorld
 from shaketable.harness.targets.dledger import DLedgerTarget
 from shaketable.harness.targets.simulated_group import BrokerGroup
-from shaketable.harness.words import ClockChange, DiskHarm
 
 NODES = ("n0", "n1", "n2")
 OPTIONS = {

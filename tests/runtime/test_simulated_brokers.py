@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness import judge
-from shaketable.harness.campaign import Campaign, resolve
+from shaketable.harness.campaigns.campaign import Campaign, resolve
+from shaketable.harness.campaigns.scripts import Step
+from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.judging import judge
 from shaketable.harness.runtime.observer import SilentObserver
-from shaketable.harness.runtime.simulated import run_simulated
+from shaketable.harness.runtime.simulated.run import run_simulated
 from shaketable.harness.runtime.supervisor import RunResult
-from shaketable.harness.scripts import Step
-from shaketable.harness.verdict import Outcome, Verdict
 
 TARGETS = ("dledger", "multi-master", "async-replication", "sync-double-write")
 

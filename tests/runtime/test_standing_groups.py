@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trio
 
-from shaketable.harness.plugins import NodeStatus
+from shaketable.harness.contracts.plugins import NodeStatus
 from shaketable.harness.runtime.ledger import Lines
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.standing import Standing

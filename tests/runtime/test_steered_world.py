@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from shaketable.harness.errors import DefiniteError, IndefiniteError
+from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
+from shaketable.harness.contracts.plugins import UNTOUCHED, Address, NodeLayout
+from shaketable.harness.contracts.words import ClockChange, Damage, DiskHarm
 from shaketable.harness.network.proxy import ProxyNetwork
-from shaketable.harness.plugins import UNTOUCHED, Address, NodeLayout
-from shaketable.harness.runtime import ports
-from shaketable.harness.runtime.disks import Member
 from shaketable.harness.runtime.ledger import Lines
-from shaketable.harness.runtime.nodes import NodeProcess
 from shaketable.harness.runtime.observer import SilentObserver
+from shaketable.harness.runtime.processes import ports
+from shaketable.harness.runtime.processes.disks import Member
+from shaketable.harness.runtime.processes.nodes import NodeProcess
 from shaketable.harness.runtime.world import ProcessWorld
 from shaketable.harness.targets.dledger import DLedgerTarget
-from shaketable.harness.words import ClockChange, Damage, DiskHarm
 
 pytestmark = pytest.mark.e2e
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 import trio
 
-from shaketable.harness.errors import HarnessError
-from shaketable.harness.plugins import Address, NodeLayout
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import Address, NodeLayout
 from shaketable.harness.runtime.stored_logs import Stored, StoredLogs
 
 PATIENCE_S = 60

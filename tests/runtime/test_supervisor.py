@@ -15,7 +15,7 @@ import fake_campaign
 import msgspec
 import pytest
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history.export import export, fault_windows
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.runtime.ledger import open_faults

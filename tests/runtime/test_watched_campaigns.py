@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import trio
 
-from shaketable.harness.campaign import Campaign, resolve, to_toml
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.campaigns.campaign import Campaign, resolve, to_toml
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.judge import judge_course
+from shaketable.harness.judging.judge import judge_course
 from shaketable.harness.runtime import supervisor
 from shaketable.harness.runtime.observer import SilentObserver
-from shaketable.harness.runtime.simulated import run_simulated
+from shaketable.harness.runtime.simulated.run import run_simulated
 from shaketable.harness.runtime.supervisor import NOT_WATCHED
-from shaketable.harness.verdict import Outcome
 
 
 class Noting(SilentObserver):

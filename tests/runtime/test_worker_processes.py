@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history.segments import Segment, read_segment
-from shaketable.harness.runtime.workers import WorkerGroup, WorkerPlan
+from shaketable.harness.runtime.clients.workers import WorkerGroup, WorkerPlan
 
 PLUG_IN = '''
 """A log in memory. The last digit of a value decides what becomes of its append."""
 import os
 import trio
-from shaketable.harness.errors import DefiniteError, IndefiniteError
-from shaketable.harness.plugins import Promises
+from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
+from shaketable.harness.contracts.plugins import Promises
 
 LOGS: dict = {}
 
@@ -378,7 +378,7 @@ import sys, time
 from pathlib import Path
 import trio
 sys.path.insert(0, sys.argv[1])
-from shaketable.harness.runtime.workers import WorkerGroup, WorkerPlan
+from shaketable.harness.runtime.clients.workers import WorkerGroup, WorkerPlan
 import os
 
 async def main():

@@ -11,9 +11,9 @@ import trio
 from fake_target import FakeTarget
 from process_group import NODES, process_group, ready
 
-from shaketable.harness.errors import HarnessError
-from shaketable.harness.plugins import UNTOUCHED
-from shaketable.harness.runtime import ports
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import UNTOUCHED
+from shaketable.harness.runtime.processes import ports
 
 pytestmark = pytest.mark.e2e
 

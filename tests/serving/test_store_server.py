@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness import cli
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.serving.server import StoreServer
 
 Write = Callable[..., Path]

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 import trio
 
-from shaketable.harness.campaign import Campaign
-from shaketable.harness.plugins import Address
-from shaketable.harness.runtime.simulated import new_group
+from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.contracts.plugins import Address
+from shaketable.harness.runtime.simulated.run import new_group
 from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.system.client.channels import Channels
 from shaketable.system.client.connection import RefusedError

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from shaketable.harness.errors import DefiniteError, IndefiniteError
+from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
 from shaketable.harness.targets import native_brokers, simulated_group
 from shaketable.harness.targets.async_replication import PLUGIN as ASYNC
 from shaketable.harness.targets.multi_master import PLUGIN as MASTERS

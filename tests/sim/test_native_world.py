@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shaketable.harness.errors import UsageError
-from shaketable.harness.simulation import Ask, Step
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.simulation import Ask, Step
 from shaketable.harness.targets.native_brokers import (
     NODE,
     SLAVE_BEHIND_EXPIRED,

@@ -6,8 +6,9 @@ from itertools import islice
 
 import pytest
 
-from shaketable.system.broker import broker_tables, taken_over
+from shaketable.system.broker import broker_tables
 from shaketable.system.broker.reput import Reput
+from shaketable.system.broker.topic_tables import taken_over
 from shaketable.system.sim.before.apache_log import SHAPES
 from shaketable.system.sim.draws import Draws
 from shaketable.system.sim.faults import Crash

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 import trio
 
-from shaketable.harness.runtime.ports import find_free
+from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.client import BrokerGroupClient, OutcomeUnknownError, RefusedError
 from shaketable.system.sim.recording import BadRecording, replay
 

@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from shaketable.harness.contracts.simulation import Ask, SeedRun
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.seed_workers import SeedWorkers
-from shaketable.harness.simulation import Ask, SeedRun
 from shaketable.harness.terminal.seed_runs import replay_command, run_seed, violation_text
 
 TARGET: Final = "dledger"

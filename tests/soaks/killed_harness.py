@@ -25,8 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from killed_harness import HEADING, SPARK, Trial, show, try_one, worst
 
-from shaketable.harness import availability, discovery
-from shaketable.harness.campaign import Campaign
+from shaketable.harness import discovery
+from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.runtime import availability
 
 VARIANTS = ("harness", "unguarded", "applying")
 WORLDS = ("process", "netns", "sim")

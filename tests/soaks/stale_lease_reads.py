@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from lease_drift import LEASE_MS, Run, campaign, play
 
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 
 
 def say(text: str) -> None:

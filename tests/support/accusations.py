@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.models.model import Model
+from shaketable.harness.contracts.verdict import Finding, Outcome
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.verdict import Finding, Outcome
 from tests.support.checker_histories import context
 from tests.support.plain_objects import PLAIN, Row, State
 from tests.support.random_objects import random_history

@@ -23,8 +23,8 @@ from typing import Any
 from shaketable.checkers.anomalies.promises import ANOMALIES
 from shaketable.checkers.engine.local import run_local
 from shaketable.harness import discovery
-from shaketable.harness.plugins import Promises
-from shaketable.harness.verdict import Verdict
+from shaketable.harness.contracts.plugins import Promises
+from shaketable.harness.contracts.verdict import Verdict
 from tests.support.checker_histories import Op, job, op
 
 ROOT = Path(__file__).parent.parent / "histories" / "anomalies"

@@ -15,7 +15,7 @@ from shaketable.system.broker.broker_state import ranges_of
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.mode import DLEDGER
 from shaketable.system.broker.reput import Dispatch
-from shaketable.system.broker.taken_over import native_dispatches, upgraded_snapshot
+from shaketable.system.broker.topic_tables.taken_over import native_dispatches, upgraded_snapshot
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.raft.log_view import LogView
 from shaketable.system.raft.membership import Membership

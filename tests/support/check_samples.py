@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from shaketable.checkers.api import Event, check
-from shaketable.harness.verdict import Finding, Outcome, Verdict
+from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 from shaketable.reports.check_page.model import CheckedHistory
 
 HAS_ENTRY_POINT = any(

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shaketable.checkers.engine.job import CheckJob
+from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Promises
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import CheckContext, FaultWindow, Promises
 
 Op = dict[str, Any]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from shaketable.harness.targets.dledger_kernels import crc32
+from shaketable.harness.targets.logs.dledger_kernels import crc32
 
 TOPIC = b"bench"
 HEADER_BYTES, MESSAGE_BYTES = 48, 91

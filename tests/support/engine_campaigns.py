@@ -6,8 +6,8 @@ from random import Random
 
 from shaketable.checkers import stats, vacuity
 from shaketable.checkers.logs import committed_prefix, durability, linearizable_log
-from shaketable.harness.plugins import FaultWindow
-from shaketable.harness.targets.dledger_files import read_entries
+from shaketable.harness.contracts.plugins import FaultWindow
+from shaketable.harness.targets.logs.dledger_files import read_entries
 from tests.support.checker_histories import job, op, random_history
 from tests.support.dledger_encoder import write_log
 

@@ -18,12 +18,13 @@ import pyarrow.parquet as pq
 
 from shaketable.checkers.engine.job import CheckJob
 from shaketable.checkers.engine.local import run_local
-from shaketable.harness import discovery, judge, kept_evidence
-from shaketable.harness.campaign import Campaign
+from shaketable.harness import discovery
+from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.contracts.plugins import FaultWindow, Promises
+from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.schema import EVENTS, OPERATIONS
-from shaketable.harness.plugins import FaultWindow, Promises
-from shaketable.harness.verdict import Verdict
+from shaketable.harness.judging import judge, kept_evidence
 from tests.support import anomaly_histories, checker_histories, logs_gone_wrong
 from tests.support.checker_histories import Op
 

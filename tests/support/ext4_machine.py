@@ -22,10 +22,10 @@ from random import Random
 
 import trio
 
-from shaketable.harness import words
-from shaketable.harness.abilities import LosesDisks
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.abilities import LosesDisks
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
 from shaketable.harness.faults.incarnations import in_effect
-from shaketable.harness.plugins import Evidence, Fault, Json, Target, World
 
 EXT4_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2

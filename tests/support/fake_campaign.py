@@ -16,16 +16,16 @@ from typing import Any
 import trio
 from fake_target import FakeTarget, make_client
 
-from shaketable.harness import availability, discovery
-from shaketable.harness import campaign as campaigns
-from shaketable.harness.campaign import Campaign
-from shaketable.harness.errors import HarnessError
+from shaketable.harness import discovery
+from shaketable.harness.campaigns import campaign as campaigns
+from shaketable.harness.campaigns import scenario_choice
+from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.runtime import rig, sites
+from shaketable.harness.runtime import availability, rig, sites
 from shaketable.harness.runtime.observer import Counts, Observer
 from shaketable.harness.runtime.supervisor import RunResult, run_campaign
-from shaketable.harness.scenarios import choice
 
 QUICK: dict[str, Any] = {
     "workload": "log",
@@ -91,7 +91,7 @@ def patch(setattr_: Any) -> None:
     setattr_(campaigns, "discovery", FakeDiscovery)
     setattr_(availability, "discovery", FakeDiscovery)
     setattr_(sites, "discovery", FakeDiscovery)
-    setattr_(choice, "discovery", FakeDiscovery)
+    setattr_(scenario_choice, "discovery", FakeDiscovery)
     setattr_(rig, "plan_workers", plan)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from fake_simulator import FakeSimulator
 from fake_target import FakeTarget
 
-from shaketable.harness.errors import UsageError
-from shaketable.harness.simulation import Ask, ShrunkRun, Size, Violation, Watch
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.simulation import Ask, ShrunkRun, Size, Violation, Watch
 
 RUNS = 20
 """After so many the run is as small as it gets: each leaves out a tenth of its operations."""

@@ -13,8 +13,8 @@ from random import Random
 
 from fake_target import FakeTarget
 
-from shaketable.harness.errors import UsageError
-from shaketable.harness.simulation import Ask, SeedRun, Step, Violation
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.simulation import Ask, SeedRun, Step, Violation
 
 BAD_SEED = 7
 """With the mutant "late" every seventh seed breaks an invariant."""

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import trio
 
-from shaketable.harness.errors import DefiniteError, IndefiniteError
-from shaketable.harness.plugins import Address, Launch, NodeLayout, NodeStatus, Promises
+from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
+from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, NodeStatus, Promises
 
 PROGRAM = Path(__file__).with_name("fake_node.py")
 

@@ -14,7 +14,7 @@ FAULT = '''
 import os, subprocess, sys, time
 from pathlib import Path
 import trio
-from shaketable.harness.plugins import Evidence
+from shaketable.harness.contracts.plugins import Evidence
 
 
 class Foreign:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import trio
 
-from shaketable.harness import judge
-from shaketable.harness.campaign import Campaign, loads, resolve
+from shaketable.harness.campaigns.campaign import Campaign, loads, resolve
+from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history import run_folder
+from shaketable.harness.judging import judge
 from shaketable.harness.runtime.observer import SilentObserver
-from shaketable.harness.runtime.simulated import run_simulated
+from shaketable.harness.runtime.simulated.run import run_simulated
 from shaketable.harness.runtime.supervisor import RunResult, run_campaign
-from shaketable.harness.verdict import Outcome, Verdict
 
 LEASE_MS = 200
 RATE = 0.05

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shaketable.harness.plugins import UNTOUCHED, Json
-from shaketable.harness.words import LinkShape
+from shaketable.harness.contracts.plugins import UNTOUCHED, Json
+from shaketable.harness.contracts.words import LinkShape
 
 COUNTS = (
     "bytes",

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.checkers.models.model import Model
+from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.verdict import Outcome, Verdict
 from tests.support.brute_force import is_linearizable
 from tests.support.checker_histories import context
 from tests.support.random_objects import Row, random_history

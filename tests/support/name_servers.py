@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from shaketable.harness.runtime.ports import find_free
+from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.client.connection import Connection, OutcomeUnknownError, RefusedError
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command

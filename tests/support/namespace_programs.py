@@ -14,14 +14,14 @@ from pathlib import Path
 
 import trio
 
-from shaketable.harness.campaign import Campaign, resolve
+from shaketable.harness import guard
+from shaketable.harness.campaigns.campaign import Campaign, resolve
+from shaketable.harness.contracts.words import Link, LinkShape
 from shaketable.harness.history import run_folder
 from shaketable.harness.network import probe
 from shaketable.harness.network.netns import PacketNetwork
-from shaketable.harness.runtime import guard
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.supervisor import run_campaign
-from shaketable.harness.words import Link, LinkShape
 
 NODES = ("n0", "n1", "n2")
 

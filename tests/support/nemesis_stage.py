@@ -9,11 +9,12 @@ import trio
 import trio.testing
 from memory_world import MemoryWorld
 
-from shaketable.harness.faults import kill, partition, pause
+from shaketable.harness.campaigns.schedule import Planned
+from shaketable.harness.faults.network import partition
+from shaketable.harness.faults.process import kill, pause
 from shaketable.harness.runtime.ledger import Ledger
 from shaketable.harness.runtime.nemesis import Nemesis
 from shaketable.harness.runtime.observer import SilentObserver
-from shaketable.harness.schedule import Planned
 
 NODES = ("n0", "n1", "n2")
 

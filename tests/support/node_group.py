@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import trio
 
-from shaketable.harness.runtime.ports import find_free
+from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.client.admin import AdminClient
 from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
 from shaketable.system.client.group import BrokerGroupClient

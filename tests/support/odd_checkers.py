@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from shaketable.checkers.findings import Findings, gather, settle
-from shaketable.harness.targets.dledger_files import read_entries
-from shaketable.harness.verdict import Finding
+from shaketable.harness.contracts.verdict import Finding
+from shaketable.harness.targets.logs.dledger_files import read_entries
 
 
 class Picky:

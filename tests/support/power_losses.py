@@ -11,12 +11,13 @@ from typing import Any, cast
 import trio
 from ext4_machine import Ext4, Ext4Power
 
-from shaketable.harness import discovery, judge
-from shaketable.harness.campaign import loads, node_names, resolve
+from shaketable.harness import discovery
+from shaketable.harness.campaigns.campaign import loads, node_names, resolve
+from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.history import run_folder
+from shaketable.harness.judging import judge
 from shaketable.harness.runtime.observer import SilentObserver
 from shaketable.harness.runtime.supervisor import RunResult, run_campaign
-from shaketable.harness.verdict import Verdict
 
 DOWN_S, UP_S, STEADY_S = 0.5, 4.5, 2.5
 _NUMBERS = re.compile(r"(?<![\w,])\d[\d,]*")

@@ -10,13 +10,13 @@ from typing import Any
 
 import trio
 
+from shaketable.harness.contracts.plugins import Address, NodeLayout
 from shaketable.harness.network.proxy import ProxyNetwork
-from shaketable.harness.plugins import Address, NodeLayout
-from shaketable.harness.runtime import ports
-from shaketable.harness.runtime.disks import Member
 from shaketable.harness.runtime.ledger import Lines
-from shaketable.harness.runtime.nodes import NodeProcess
 from shaketable.harness.runtime.observer import SilentObserver
+from shaketable.harness.runtime.processes import ports
+from shaketable.harness.runtime.processes.disks import Member
+from shaketable.harness.runtime.processes.nodes import NodeProcess
 from shaketable.harness.runtime.questions import wait_until
 from shaketable.harness.runtime.world import ProcessWorld
 

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import trio
 import trio.testing
 
+from shaketable.harness.contracts.plugins import Address
 from shaketable.harness.network.proxy import ProxyNetwork
-from shaketable.harness.plugins import Address
 
 PATIENCE_S = 30
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from shaketable.checkers.engine.job import CheckJob
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.harness import discovery
+from shaketable.harness.contracts.plugins import SearchBudget
 from shaketable.harness.history.export import export
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.segments import Event, SegmentWriter
-from shaketable.harness.plugins import SearchBudget
 from tests.support.checker_histories import context, no_logs
 from tests.support.large_segments import write_segments
 

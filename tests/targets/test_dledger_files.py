@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from shaketable.harness.history.schema import ENTRIES
-from shaketable.harness.targets.dledger_files import log_segments, read_entries, read_segment
-from shaketable.harness.targets.dledger_kernels import crc32
+from shaketable.harness.targets.logs.dledger_files import log_segments, read_entries, read_segment
+from shaketable.harness.targets.logs.dledger_kernels import crc32
 from tests.support.dledger_bulk import Bulk
 from tests.support.dledger_encoder import LogWriter, write_log
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from shaketable.harness.errors import DefiniteError
+from shaketable.harness.contracts.errors import DefiniteError
 from shaketable.harness.targets import dledger_members
 from shaketable.system.client import OutcomeUnknownError, RefusedError
 

@@ -6,8 +6,8 @@ import typing
 
 import pytest
 
-from shaketable.harness.errors import UsageError
-from shaketable.harness.simulation import Ask, Step, Tally, hunt
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.simulation import Ask, Step, Tally, hunt
 from shaketable.harness.targets.dledger import PLUGIN
 from shaketable.harness.targets.dledger_simulation import CORE, INPUTS, ROLES, DLedgerSimulator
 from shaketable.system.raft.protocol import Message, Role

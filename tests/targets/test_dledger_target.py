@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from shaketable.harness.errors import DefiniteError, IndefiniteError
-from shaketable.harness.plugins import Address, NodeLayout
+from shaketable.harness.contracts.errors import DefiniteError, IndefiniteError
+from shaketable.harness.contracts.plugins import Address, NodeLayout
 from shaketable.harness.targets import dledger
 from shaketable.harness.targets.dledger import NOBODYS_VALUE, PLUGIN, DLedgerClient
 from shaketable.system import mutants

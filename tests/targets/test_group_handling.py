@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from shaketable.harness.groups import Handed
+from shaketable.harness.contracts.groups import Handed
 from shaketable.harness.targets.group_handling import Handling
 
 BATCH = Handed("t/0", [(0, 7)])

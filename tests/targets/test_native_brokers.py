@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from shaketable.harness import availability, discovery
-from shaketable.harness import campaign as campaigns
-from shaketable.harness.abilities import LosesDisks, NamesBrokers
-from shaketable.harness.campaign import Campaign
-from shaketable.harness.errors import UsageError
-from shaketable.harness.plugins import Address, Launch, NodeLayout, NodeStatus
-from shaketable.harness.repeat import repeat_command
-from shaketable.harness.simulation import SimulatesGroups
+from shaketable.harness import discovery
+from shaketable.harness.campaigns import campaign as campaigns
+from shaketable.harness.campaigns.campaign import Campaign
+from shaketable.harness.campaigns.repeat import repeat_command
+from shaketable.harness.contracts.abilities import LosesDisks, NamesBrokers
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.plugins import Address, Launch, NodeLayout, NodeStatus
+from shaketable.harness.contracts.simulation import SimulatesGroups
+from shaketable.harness.runtime import availability
 from shaketable.harness.targets import native_brokers
 from shaketable.system.native.config import BrokerRole
 from shaketable.system.node.config import parse

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from shaketable.harness.history.schema import ENTRIES
-from shaketable.harness.targets.dledger_files import read_entries
+from shaketable.harness.targets.logs.dledger_files import read_entries
 from shaketable.system.node.disks.real_disk import RealDisk
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.entry_builder import EntryBuilder

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from shaketable.harness.errors import DefiniteError, UsageError
-from shaketable.harness.plugins import Address, NodeLayout
-from shaketable.harness.runtime import ports
-from shaketable.harness.simulation import Step
+from shaketable.harness.contracts.errors import DefiniteError, UsageError
+from shaketable.harness.contracts.plugins import Address, NodeLayout
+from shaketable.harness.contracts.simulation import Step
+from shaketable.harness.runtime.processes import ports
 from shaketable.harness.targets.dledger import PLUGIN, RECORDING
 from shaketable.harness.targets.dledger_simulation import SAME_OUTPUTS, DLedgerSimulator
 

@@ -10,13 +10,13 @@ import pytest
 from fake_target import FakeTarget
 
 from shaketable.harness import discovery
-from shaketable.harness.broken_rules import BROKE_RULE, FOUND_DAMAGE
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.broken_rules import BROKE_RULE, FOUND_DAMAGE
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Promises, Target
+from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.invariants import judge_invariants
-from shaketable.harness.plugins import CheckContext, FaultWindow, Promises, Target
+from shaketable.harness.judging.invariants import judge_invariants
 from shaketable.harness.targets.dledger import ENDS
-from shaketable.harness.verdict import Outcome, Verdict
 from shaketable.system.node import ends
 from shaketable.system.raft.protocol import InvariantError
 from shaketable.system.store.disk import DiskFailed, DiskFull

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from shaketable.checkers.engine.job import CheckJob
-from shaketable.harness import kept_evidence
+from shaketable.harness.contracts.plugins import CheckContext, Promises
+from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.schema import ENTRIES, OPERATIONS
-from shaketable.harness.plugins import CheckContext, Promises
-from shaketable.harness.verdict import Finding, Outcome, Verdict
+from shaketable.harness.judging import kept_evidence
 
 KEY = "q/0"
 

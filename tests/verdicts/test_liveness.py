@@ -8,13 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from shaketable.harness import discovery, liveness
-from shaketable.harness.broken_rules import ENDED_UNHARMED, Broken
+from shaketable.harness import discovery
+from shaketable.harness.contracts.broken_rules import ENDED_UNHARMED, Broken
+from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Target
+from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.invariants import judge_invariants
-from shaketable.harness.liveness import Standstill, name_server_ended, never_served, not_back
-from shaketable.harness.plugins import CheckContext, FaultWindow, Target
-from shaketable.harness.verdict import Outcome, Verdict
+from shaketable.harness.judging.invariants import judge_invariants
+from shaketable.harness.runtime import liveness
+from shaketable.harness.runtime.liveness import (
+    Standstill,
+    name_server_ended,
+    never_served,
+    not_back,
+)
 
 S = 1_000_000_000
 LED = "n0 is leader of term 4, follows n0, committed 25 of 25"

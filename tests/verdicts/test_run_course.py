@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from shaketable.harness.errors import HarnessError
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.run_folder import RunFolder
-from shaketable.harness.judge import judge_course
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.judging.judge import judge_course
 
 GOOD: dict[str, Any] = {"status": "complete", "exits": [], "problems": [], "drained": True}
 ENDED = {"node": "n0", "incarnation": 2, "returncode": 74, "last_line": "disk failed"}

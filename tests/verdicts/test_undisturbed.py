@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from fake_target import FakeTarget
 
-from shaketable.harness.broken_rules import Broken
+from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Promises
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.export import GIVEN_UP
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.invariants import judge_invariants
-from shaketable.harness.plugins import CheckContext, FaultWindow, Promises
-from shaketable.harness.undisturbed import COLUMNS, KNOWN, REFUSED_MIN, SUCCEED, broken_by
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.judging.invariants import judge_invariants
+from shaketable.harness.judging.undisturbed import COLUMNS, KNOWN, REFUSED_MIN, SUCCEED, broken_by
 
 S = 1_000_000_000
 QUIET_S = 50

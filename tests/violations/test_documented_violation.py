@@ -11,11 +11,11 @@ import pytest
 import violation_pictures
 from chromium import needs_chromium
 
-from shaketable.harness import judge
-from shaketable.harness.campaign import Campaign, resolve
+from shaketable.harness.campaigns.campaign import Campaign, resolve
 from shaketable.harness.history import run_folder
+from shaketable.harness.judging import judge
 from shaketable.harness.runtime.observer import SilentObserver
-from shaketable.harness.runtime.simulated import run_simulated
+from shaketable.harness.runtime.simulated.run import run_simulated
 from shaketable.harness.terminal.commands import app
 
 ROOT = Path(__file__).parent.parent.parent

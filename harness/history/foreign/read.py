@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 import pyarrow as pa
 
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.foreign.history import Damage, History, told
 from shaketable.harness.history.foreign.jepsen import Recorder, read_console, read_edn
 from shaketable.harness.history.foreign.jsonl import EventReader, OperationReader, read_lines

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.foreign.jepsen import CONSOLE_LINE
 from shaketable.harness.history.segments import MAGIC
 

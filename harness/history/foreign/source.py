@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.foreign.history import History
 from shaketable.harness.history.foreign.read import PartitionBy, lacks, read_history
 from shaketable.harness.history.foreign.recognise import Format, recognise

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.schema import OPERATIONS
 
 NEEDED: Final = ("process", "f", "call_ns", "return_ns", "outcome")

@@ -13,9 +13,15 @@ from shaketable.system.broker.event_log import EventLog
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.reading.key_items import message_at
 from shaketable.system.broker.reput import Reput
-from shaketable.system.broker.topic_rules import Topics
-from shaketable.system.broker.topics import NAME_BYTES_MAX, READ, RETRY_PREFIX, RETRY_QUEUES, WRITE
-from shaketable.system.broker.topics import name_problem as problem_of_name
+from shaketable.system.broker.topic_tables.topic_rules import Topics
+from shaketable.system.broker.topic_tables.topics import (
+    NAME_BYTES_MAX,
+    READ,
+    RETRY_PREFIX,
+    RETRY_QUEUES,
+    WRITE,
+)
+from shaketable.system.broker.topic_tables.topics import name_problem as problem_of_name
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import Command, CommandError
 from shaketable.system.remoting.message_requests import SendMessageBack

@@ -20,8 +20,14 @@ from shaketable.system.broker.groups.consumer_groups import (
 from shaketable.system.broker.groups.offset_commits import GROUP_BYTES_MAX
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.outbox import Outbox
-from shaketable.system.broker.topic_rules import Topics
-from shaketable.system.broker.topics import READ, RETRY_PREFIX, RETRY_QUEUES, WRITE, name_problem
+from shaketable.system.broker.topic_tables.topic_rules import Topics
+from shaketable.system.broker.topic_tables.topics import (
+    READ,
+    RETRY_PREFIX,
+    RETRY_QUEUES,
+    WRITE,
+    name_problem,
+)
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import (
     I64,

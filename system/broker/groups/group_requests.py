@@ -26,8 +26,8 @@ from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.broker.mode import Mode
 from shaketable.system.broker.outbox import Outbox
 from shaketable.system.broker.reput import Reput
-from shaketable.system.broker.topic_rules import Topics
-from shaketable.system.broker.topics import (
+from shaketable.system.broker.topic_tables.topic_rules import Topics
+from shaketable.system.broker.topic_tables.topics import (
     INHERIT,
     QUEUES_MAX,
     READ,

@@ -21,7 +21,7 @@ from shaketable.system.broker.groups.group_offsets import (
     OffsetTable,
     key_of,
 )
-from shaketable.system.broker.topics import name_problem
+from shaketable.system.broker.topic_tables.topics import name_problem
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import Command, CommandError
 from shaketable.system.remoting.requests import UpdateConsumerOffset

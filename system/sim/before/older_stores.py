@@ -12,8 +12,8 @@ import msgspec
 
 from shaketable.system.broker.broker_state import BrokerState
 from shaketable.system.broker.event_log import body_bytes_max
-from shaketable.system.broker.taken_over import bodies_of
-from shaketable.system.broker.topics import TopicConfig
+from shaketable.system.broker.topic_tables.taken_over import bodies_of
+from shaketable.system.broker.topic_tables.topics import TopicConfig
 from shaketable.system.native.config_files import OFFSETS, TOPICS
 from shaketable.system.remoting.fastjson import dumps
 from shaketable.system.sim.before.apache_log import ApacheLogs

@@ -12,7 +12,7 @@ from random import Random
 
 import trio
 
-from shaketable.harness.runtime.ports import find_free
+from shaketable.harness.runtime.processes.ports import find_free
 from shaketable.system.client.connection import OutcomeUnknownError, RefusedError
 from shaketable.system.client.group import BrokerGroupClient
 from tests.benchmarks.load.producer import TOPIC

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shaketable.checkers.anomalies import cycles, log_anomalies
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 from tests.support.anomaly_histories import EVERYTHING, kinds_of
 from tests.support.checker_histories import context, op, struck, table
 

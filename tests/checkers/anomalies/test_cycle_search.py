@@ -14,7 +14,7 @@ from shaketable.checkers.anomalies.cycles import PLUGIN
 from shaketable.checkers.anomalies.observations import load_log
 from shaketable.checkers.anomalies.transaction_cycles import explode
 from shaketable.checkers.kernels.components import components
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 from tests.support.anomaly_histories import judge, kinds_of, parse
 from tests.support.checker_histories import context, op, table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 from tests.support.anomaly_histories import ROOT, judge, kinds_of, parse
 
 MS = 1_000_000

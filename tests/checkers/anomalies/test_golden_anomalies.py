@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shaketable.harness import discovery
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 from tests.support.anomaly_histories import ROOT, judge, kinds_of, parse
 
 HISTORIES = sorted(ROOT.glob("*.txt"))

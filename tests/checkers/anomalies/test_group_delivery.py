@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from shaketable.checkers.anomalies.group_delivery import AGAIN, LOST, OUT_OF_ORDER, PLUGIN
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.verdict import Outcome
 from tests.support.anomaly_histories import EVERYTHING
 from tests.support.checker_histories import context, op, table
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shaketable.harness.plugins import FaultWindow, Promises
-from shaketable.harness.verdict import Outcome, Verdict
+from shaketable.harness.contracts.plugins import FaultWindow, Promises
+from shaketable.harness.contracts.verdict import Outcome, Verdict
 from tests.support.anomaly_histories import EVERYTHING, judge, kinds_of, parse
 from tests.support.checker_histories import Op
 

@@ -8,7 +8,7 @@ import pytest
 
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.harness import discovery
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 from tests.support.brute_force import is_linearizable
 from tests.support.model_fuzz import check_evidence, judge
 from tests.support.model_histories import golden

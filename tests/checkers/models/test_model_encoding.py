@@ -8,7 +8,7 @@ import pytest
 from shaketable.checkers.models.model import UNKNOWN, Call
 from shaketable.checkers.search.problem import NEVER, Access, Family
 from shaketable.harness import discovery
-from shaketable.harness.errors import UsageError
+from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.schema import OPERATIONS
 from tests.support.checker_histories import op
 from tests.support.model_histories import parse_model_history

@@ -12,8 +12,8 @@ import pytest
 from shaketable.checkers.linearizability import model_choice
 from shaketable.checkers.linearizability.linearizable import Linearizable
 from shaketable.harness import cli, discovery
-from shaketable.harness.errors import UsageError
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.verdict import Outcome
 from tests.support.model_fuzz import judge
 from tests.support.model_histories import parse_model_history
 

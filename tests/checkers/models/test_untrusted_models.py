@@ -8,7 +8,7 @@ import pytest
 
 from shaketable.checkers.api import Operation, check
 from shaketable.checkers.models.encoding import encode_calls
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 
 RIGHT = [
     Operation(0, "write", 0, 1, input=1),

@@ -11,7 +11,7 @@ from search_problems import as_table, is_linearizable, never, random_register, r
 from shaketable.checkers.search import attempt, driver, replay
 from shaketable.checkers.search.driver import search
 from shaketable.checkers.search.problem import NEVER, Access
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 
 BYTES_MAX = 1 << 28
 READ, NOT, WRITE, CAS = (int(access) for access in Access)

@@ -7,7 +7,7 @@ from search_problems import as_table, is_linearizable, never, random_register, r
 
 from shaketable.checkers.search import attempt, driver
 from shaketable.checkers.search.driver import search
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 
 BYTES_MAX = 1 << 28
 EACH = 600

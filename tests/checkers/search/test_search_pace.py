@@ -8,7 +8,7 @@ import synthetic_histories as made
 from shaketable.checkers.models.cas_register import PLUGIN as CAS_REGISTER
 from shaketable.checkers.search import driver
 from shaketable.checkers.search.driver import Pace, search
-from shaketable.harness.verdict import Outcome
+from shaketable.harness.contracts.verdict import Outcome
 
 NODES_MAX = 600_000
 """A tenth of what the search looked at before it knew how to leave a place."""

@@ -13,8 +13,8 @@ from shaketable.checkers.search.budget import TimeSpentError
 from shaketable.checkers.search.driver import search
 from shaketable.checkers.search.problem import NEVER
 from shaketable.harness import discovery
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.verdict import Outcome
 from tests.support.random_objects import OBJECTS, random_history
 
 SMALL = (

@@ -14,8 +14,8 @@ from shaketable.checkers.search.problem import NEVER
 from shaketable.checkers.search.replay import WitnessError
 from shaketable.checkers.special import fifo_pairs, order_proof
 from shaketable.checkers.special.queue_order import QueueOrder
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.verdict import Outcome
 from tests.support.brute_force import is_linearizable
 from tests.support.checker_histories import op
 from tests.support.hard_queue import hard_queue

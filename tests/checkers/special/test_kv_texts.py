@@ -17,8 +17,8 @@ from shaketable.checkers.search.replay import WitnessError
 from shaketable.checkers.special import kv_texts, order_proof, text_order
 from shaketable.checkers.special.text_order import TextOrder
 from shaketable.checkers.special.text_states import kind_texts, number_states
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.verdict import Outcome
 from tests.support.brute_force import is_linearizable
 from tests.support.checker_histories import op
 from tests.support.random_objects import random_history

@@ -15,9 +15,9 @@ from shaketable.checkers.search.budget import Limits
 from shaketable.checkers.special import fifo, log_offsets, queue_history, set_levels, zones
 from shaketable.checkers.special.choice import decide
 from shaketable.harness import discovery
+from shaketable.harness.contracts.plugins import SearchBudget
+from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.harness.plugins import SearchBudget
-from shaketable.harness.verdict import Outcome
 from tests.support.checker_histories import context, op
 
 SIZE = 4_000

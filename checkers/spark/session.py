@@ -1,0 +1,464 @@
+"""Opens and closes Spark sessions: on this machine, on a cluster, or on a Spark Connect server.
+
+A session on this machine or with a driver here has a JVM of its own that ends with this
+process (checkers.spark.session). A Spark Connect server is somebody else's: nothing but a
+client runs here, and no Java is needed. Either way our packages are shipped to executors
+that are not this machine's own.
+
+Settings and traps: SPARK.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+
+import shaketable
+from shaketable.checkers.engine.java import Java, find_java
+from shaketable.checkers.kernels.shipped import code_kept
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.marks import scratch_prefix
+
+DRIVER_MEMORY = "2g"
+"""Heap of the local JVM. Arrow data and the Python workers are outside of it."""
+
+LOG_LINES_MAX = 3
+"""Lines of Spark's log that an error quotes."""
+
+PACKAGE = "shaketable"
+"""What executors on other machines need, whole."""
+
+CONNECT_PORT = 15002
+"""Where a Spark Connect server listens unless it is told otherwise."""
+CONNECT_TIMEOUT_S = 10.0
+
+KERNELS = Path("checkers", "kernels")
+"""Our folder of kernels: checkers.kernels.shipped unpacks it."""
+
+_LOG = logging.getLogger(__name__)
+_LOGGING = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+"""
+
+
+class Session:
+    """A Spark session that is to be opened, on a master or on a Spark Connect server.
+
+    `master` is what Spark calls so: local[*], local-cluster[2,1,2048], spark://host:7077, yarn,
+    k8s://…; or the address sc://host:15002 of a Spark Connect server. `frames` is the open
+    pyspark session, `java` the runtime of a driver here, `scratch` its files.
+    """
+
+    def __init__(self, master: str) -> None:
+        self.master = master
+        self.java: Java | None = None
+        self.scratch: Path | None = None
+        self.frames: Any = None
+        self._jvm: Jvm | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        """True if the driver is a Spark Connect server."""
+        return self.master.startswith("sc://")
+
+    @property
+    def is_here(self) -> bool:
+        """True if the driver's process does all the work, with our own files and packages."""
+        return self.master.partition("[")[0] == "local"
+
+    def open(self) -> None:
+        """Launch or connect, ship our packages, warm up.
+
+        Raises:
+            UsageError: no fitting Java, or a master elsewhere cannot be used.
+            HarnessError: the local Spark does not start.
+        """
+        if not self.is_remote:
+            self.java = find_java(os.environ)
+        try:
+            if self.is_remote:
+                self._connect()
+            else:
+                assert self.java is not None
+                self._launch(self.java)
+            _warm_up(self.frames)
+        except Exception as error:
+            said = self._quote_log()
+            self.close()
+            by = f" with {self.java.describe()}" if self.java else ""
+            why = said or first_line(error)
+            raise (HarnessError if self.is_here else UsageError)(
+                f"Spark does not start on {self.master}{by}: {why}"
+            ) from error
+
+    def close(self) -> None:
+        """End the session and its JVM, remove its files; idempotent."""
+        frames, self.frames = self.frames, None
+        jvm, self._jvm = self._jvm, None
+        if frames is not None:
+            if self.is_remote:
+                _disconnect(frames)
+            else:
+                _end_session(frames)
+        if jvm is not None:
+            jvm.end()
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            self.scratch = None
+
+    def _connect(self) -> None:
+        """Open a session on a Spark Connect server.
+
+        The class is taken from its own module: `SparkSession.builder.remote` would turn all
+        of this process' pyspark into a client, also for sessions of other engines.
+        """
+        try:
+            connect = importlib.import_module("pyspark.sql.connect.session")
+        except ImportError as error:
+            raise UsageError(
+                f"{error}: a Spark Connect server needs `pip install 'shaketable[connect]'`"
+            ) from error
+        _require_listener(self.master)
+        self.scratch = Path(tempfile.mkdtemp(prefix=scratch_prefix("spark")))
+        self.frames = connect.SparkSession.builder.remote(self.master).create()
+        for name, value in _sql_settings().items():
+            self.frames.conf.set(name, value)
+        with _path_kept():
+            self.frames.addArtifacts(str(_ship(self.scratch)), pyfile=True)
+
+    def _launch(self, java: Java) -> None:
+        """Start the JVM with its messages in a file, then the session."""
+        java_gateway = importlib.import_module("pyspark.java_gateway")
+        pyspark = importlib.import_module("pyspark")
+        sql = importlib.import_module("pyspark.sql")
+        self.scratch = Path(tempfile.mkdtemp(prefix=scratch_prefix("spark")))
+        for folder in ("conf", "local", "tmp", "warehouse", "worker"):
+            (self.scratch / folder).mkdir()
+        (self.scratch / "conf" / "log4j2.properties").write_text(_LOGGING)
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        environment = {
+            **python,
+            "JAVA_HOME": str(java.home),
+            "SPARK_CONF_DIR": str(self.scratch / "conf"),
+            # The workers of a local cluster would write into pyspark's own folder.
+            "SPARK_WORKER_DIR": str(self.scratch / "worker"),
+        }
+        if self.master.startswith("local"):
+            environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+        settings = _settings(self.master, self.scratch)
+        with (self.scratch / "spark.log").open("wb") as log:
+            home = Path(str(pyspark.__file__)).parent
+            self._jvm = launch(home, settings, environment, self.scratch, log)
+        address = {
+            "PYSPARK_GATEWAY_PORT": str(self._jvm.port),
+            "PYSPARK_GATEWAY_SECRET": self._jvm.secret,
+        }
+        with _environment(python | address), _interrupt_kept():
+            gateway = java_gateway.launch_gateway()
+            conf = pyspark.SparkConf(loadDefaults=False, _jvm=gateway.jvm)
+            conf.setAll(list(settings.items()))
+            with _path_kept():
+                context = pyspark.SparkContext(conf=conf, gateway=gateway)
+        self.frames = sql.SparkSession(context)
+        if not self.is_here:
+            with _path_kept():
+                context.addPyFile(str(_ship(self.scratch)))
+
+    def _quote_log(self) -> str:
+        """Return what Spark's log says last, on one line."""
+        if self.scratch is None or not (self.scratch / "spark.log").is_file():
+            return ""
+        text = (self.scratch / "spark.log").read_text(errors="replace")
+        lines = [line.strip() for line in text.splitlines()]
+        wrong = [line for line in lines if "rror" in line or "Exception" in line]
+        return " | ".join(wrong[:LOG_LINES_MAX])
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says, or its type."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _sql_settings() -> dict[str, str]:
+    """Return what a session sets for itself, wherever its driver is."""
+    return {
+        "spark.sql.adaptive.enabled": "false",  # it would join few partitions into one task
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+    }
+
+
+def _settings(master: str, scratch: Path) -> dict[str, str]:
+    """Return the configuration of a driver here."""
+    cores = os.cpu_count() or 1
+    settings = _sql_settings() | {
+        "spark.master": master,
+        "spark.app.name": "shaketable",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+        "spark.driver.memory": DRIVER_MEMORY,
+    }
+    is_local = master.startswith("local")
+    if is_local:
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(scratch / "local"),
+            "spark.sql.shuffle.partitions": str(4 * cores),
+            # One JVM for some seconds on few cores: a quick start matters most.
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+            f' "-Djava.io.tmpdir={scratch / "tmp"}"',  # quoted: a temp folder may have spaces
+        }
+    return settings
+
+
+def _warm_up(frames: Any) -> None:
+    """Start the Python workers and compile the path that every job takes."""
+
+    def twice(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            yield batch
+
+    frame = frames.range(2).mapInArrow(twice, "id bigint")
+    assert frame.toArrow().num_rows == 4, "Spark's Arrow functions do not work here"
+
+
+def _ship(scratch: Path) -> Path:
+    """Pack our packages into a zip file for executors on other machines.
+
+    The machine code of the kernels goes along: a machine that can run it need not compile it.
+    """
+    target = scratch / "shaketable-packages.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
+        root = Path(shaketable.__file__).parent
+        for path in sorted(_sources(root)):
+            packed.write(path, Path(PACKAGE) / path.relative_to(root))
+        for path in code_kept(root / KERNELS):
+            with suppress(FileNotFoundError):  # another process has just forgotten it
+                packed.write(path, Path(PACKAGE) / path.relative_to(root))
+    return target
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    """Find our modules. In a checkout our packages are links, which `rglob` does not follow."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _sources(path)
+        elif path.suffix == ".py":
+            yield path
+
+
+def _require_listener(address: str) -> None:
+    """See to it that somebody listens: Spark's client asks again for ten minutes.
+
+    Raises:
+        UsageError: nobody does, or the address names no host.
+    """
+    try:
+        parts = urllib.parse.urlsplit(address.partition("/;")[0])
+        host, port = parts.hostname, parts.port or CONNECT_PORT
+    except ValueError as error:
+        raise UsageError(f"{address}: {error}") from error
+    if host is None:
+        raise UsageError(f"{address}: expected sc://HOST:PORT")
+    try:
+        socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise UsageError(f"nobody listens on {host}:{port}: {error.strerror or error}") from error
+
+
+def _disconnect(frames: Any) -> None:
+    """Release a session of a Spark Connect server."""
+    try:
+        frames.stop()
+    except Exception as error:  # the server may be gone already: then nothing is held there
+        _LOG.debug("spark connect session not released: error=%s", error)
+
+
+def _end_session(frames: Any) -> None:
+    """Stop a session and forget its JVM, so that another engine can start anew."""
+    pyspark = importlib.import_module("pyspark")
+    gateway = frames.sparkContext._gateway  # noqa: SLF001 - no public way to disconnect
+    try:
+        frames.stop()
+        gateway.shutdown()
+    except Exception as error:  # the JVM may be gone already: then there is nothing to stop
+        _LOG.debug("spark session not stopped: error=%s", error)
+    with pyspark.SparkContext._lock:  # noqa: SLF001 - no public way to start anew
+        pyspark.SparkContext._gateway = None  # noqa: SLF001
+        pyspark.SparkContext._jvm = None  # noqa: SLF001
+        pyspark.SparkContext._active_spark_context = None  # noqa: SLF001
+
+
+@contextmanager
+def _interrupt_kept() -> Iterator[None]:
+    """Undo that a Spark context, made in the main thread, takes over Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _path_kept() -> Iterator[None]:
+    """Undo that pyspark lets this process, too, import what is shipped: it has it already."""
+    before = list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process's environment for the body of `with`."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+# Launches Spark's JVM so that it ends when this process does, however that ends.
+#
+# PySpark's own launcher relies on the JVM to notice that its standard input was closed,
+# which it cannot do before it has booted, and leaves its files behind. Here a shell that
+# waits for the same end of input kills it and removes the files. (The kernel's
+# parent-death signal would not do: it follows the thread that forked, and Spark is started
+# from a thread that soon ends.)
+#
+# Source: pyspark.java_gateway.launch_gateway, whose protocol for the port this follows.
+
+BOOT_TIMEOUT_S = 90.0
+"""How long the JVM may take until it says where it listens."""
+END_TIMEOUT_S = 5.0
+"""How long the JVM may take to end once it was killed."""
+POLL_S = 0.05
+
+# $0 is the scratch folder, $$ the JVM: spark-submit becomes it by exec. An asynchronous
+# command's input would be /dev/null, so the pipe is handed on as descriptor 3.
+_WATCH = (
+    'exec 3<&0; (cat <&3 >/dev/null; kill -9 $$; rm -rf -- "$0"; kill -9 0) 2>/dev/null & exec "$@"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Jvm:
+    """A JVM with Py4J's gateway, listening on `port`, asking for `secret`."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    secret: str
+    scratch: Path
+
+    def end(self) -> None:
+        """End the JVM at once and remove its scratch folder; idempotent."""
+        _end(self.process, self.scratch)
+
+
+def launch(
+    spark_home: Path,
+    settings: Mapping[str, str],
+    environment: Mapping[str, str],
+    scratch: Path,
+    log: IO[bytes],
+) -> Jvm:
+    """Start the JVM and wait until it listens; what it prints goes to `log`.
+
+    Args:
+        spark_home: the folder of the pyspark package.
+        settings: Spark's configuration.
+        environment: variables added to this process's environment for the JVM.
+        scratch: an existing folder of the JVM's own, removed when it ends.
+        log: an open file.
+
+    Raises:
+        HarnessError: it ended before it listened, or took too long.
+    """
+    answer = scratch / "gateway"
+    options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    submit = [str(spark_home / "bin" / "spark-submit"), *options, "pyspark-shell"]
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", _WATCH, str(scratch), *submit],
+        env={
+            **os.environ,
+            **environment,
+            "SPARK_HOME": str(spark_home),  # another Spark's would be launched instead
+            "SPARK_CONNECT_MODE": "0",
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer),
+        },
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    try:
+        port, secret = _await_answer(process, answer)
+    except BaseException:
+        _end(process, scratch)
+        raise
+    return Jvm(process, port, secret, scratch)
+
+
+def _await_answer(process: subprocess.Popen[bytes], answer: Path) -> tuple[int, str]:
+    """Wait for the file in which the gateway writes its port and secret (it is renamed)."""
+    deadline = time.monotonic() + BOOT_TIMEOUT_S
+    while not answer.is_file():
+        if process.poll() is not None:
+            raise HarnessError(f"Spark's JVM ended with {process.returncode} before it listened")
+        if time.monotonic() > deadline:
+            raise HarnessError(f"Spark's JVM did not listen within {BOOT_TIMEOUT_S:.0f} s")
+        time.sleep(POLL_S)
+    data = answer.read_bytes()
+    port, length = struct.unpack_from(">ii", data)
+    return port, data[8 : 8 + length].decode()
+
+
+def _end(process: subprocess.Popen[bytes], scratch: Path) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    shutil.rmtree(scratch, ignore_errors=True)

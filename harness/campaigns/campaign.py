@@ -1,0 +1,479 @@
+"""What a campaign is: every choice of a run as data, read from TOML, written back as resolved.
+
+The keys of the TOML are the long options of `shaketable run` with underscores
+("time_limit" for --time-limit); fields carry units in their names.
+
+Source: Jepsen's options (jepsen.cli); FoundationDB's tests/fast/*.toml.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from shaketable.harness import discovery
+from shaketable.harness.campaigns import cast
+from shaketable.harness.campaigns.built_in import CAMPAIGNS
+from shaketable.harness.campaigns.limits import CLIENTS_MAX, check_numbers
+from shaketable.harness.campaigns.scenarios import SCENARIOS
+from shaketable.harness.campaigns.scripts import Step, check_event, read_steps, write_steps
+from shaketable.harness.campaigns.toml_text import toml_key, toml_value
+from shaketable.harness.contracts.abilities import (
+    NamesBrokers,
+    TunesReplication,
+    UsuallyShaken,
+    UsuallyUsed,
+)
+from shaketable.harness.contracts.clients import OpeningWorkload
+from shaketable.harness.contracts.draw import draw, new_seed
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.groups import GroupWorkload
+from shaketable.harness.contracts.plugins import Promises, Target, Workload
+from shaketable.harness.discovery import unknown
+
+BUILT_IN = CAMPAIGNS / "quick.toml"
+"""The campaign that `run` without an argument runs."""
+
+FILE_ONLY = frozenset({"script"})
+"""Keys that only a campaign file has: they are too long for a command line."""
+
+
+NODES_DRAWN = (2, 7)
+"""Sizes of groups that are drawn: even ones too, whose majority is larger than half."""
+DEFAULT = "default"
+"""As the workload of a campaign, and among its faults: those of its target."""
+LOG = "log"
+"""The workload of a target that does not say."""
+DEFAULT_FAULTS = ("kill", "pause", "partition")
+"""Those of a target that does not say."""
+
+
+class Campaign(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename={
+        "nemesis_interval_s": "nemesis_interval",
+        "fault_duration_min_s": "fault_duration_min",
+        "fault_duration_max_s": "fault_duration_max",
+        "time_limit_s": "time_limit",
+        "steady_s": "steady",
+        "rate_hz": "rate",
+        "think_time_s": "think_time",
+        "op_timeout_s": "op_timeout",
+        "data_file_bytes": "data_file_size",
+        "index_file_bytes": "index_file_size",
+    },
+):
+    """One campaign.
+
+    Attributes:
+        name: the folder under the store.
+        target: the system under test.
+        mutant: planted bug to run it with.
+        promise: another target, of whose promises it is held to all, beside its own.
+        nodes: size of the group; ids are n0, n1, ... 0: two to seven, as the seed says.
+        world: where it runs: as processes of this machine, each in a network namespace of its
+            own (netns), or simulated, in virtual time.
+        workload: what clients do; "default" stands for what such a target is usually used for.
+        queues: queues that the workload uses.
+        key_skew: how hot the first queues are: the n-th is chosen 1/n**key_skew as often as the
+            first; 0: all alike.
+        clients_per_key: how many clients use a queue, by groups that share the queues out; 0: all
+            use all, or as the workload has it.
+        concurrency: clients in all: "10", or "3n" for three times the nodes.
+        workers: processes that the clients are spread over.
+        rate_hz: operations a second, all clients together; 0: as fast as they can.
+        think_time_s: mean pause of each client between two operations.
+        op_timeout_s: after this an operation without an answer is of unknown outcome.
+        time_limit_s: how long clients work: steady and chaos phase, without setup,
+            heal, drain and check (Jepsen's --time-limit).
+        steady_s: how much of that passes before the first fault may begin.
+        faults: names of the faults to draw from; () for none. "default" stands for those that
+            such a target is usually shaken by, and so does a file that names none.
+        scenarios: names of the scenarios to draw beside them (`harness.campaigns.scenarios`);
+            ("all",) for all that can be made of these faults, () for none.
+        victims: which nodes the faults of nodes strike (`harness.faults.victims`, or names); ()
+            for whatever each of them draws from.
+        nemesis_schedule: how the faults follow each other: drawn, with drawn times; drawn, at
+            regular times; or in the order in which they are named.
+        faults_at_once: so many lanes of faults there are, each as if it were alone.
+        budget: what faults together may take out of the group: never so many nodes that no
+            quorum is left, or any (none).
+        script: faults named one by one, at a time or on an event (`harness.campaigns.scripts`),
+        beside
+            those that are drawn; with a script and no `faults` none are drawn.
+        nemesis_interval_s: mean quiet time between the end of one fault and the next.
+        fault_duration_min_s, fault_duration_max_s: how long a fault holds.
+        disk: how nodes write: to the real disk, or keeping unsynced writes in memory, so
+            that a kill loses them as a power cut would.
+        ack: what an acknowledgement stands for: copies on disks, or in page caches.
+        leases_ms: how long a leader answers reads by its clock; 0: it asks the others.
+        record: what each node records of itself: its inputs, for `replay`, or nothing.
+        limits: how much brokers keep: what they usually do, or so little that clients come to it.
+        data_file_bytes, index_file_bytes: sizes of the log's files; small, so that a
+            short run crosses many file ends.
+        stop_at_first_violation: whether a violation that is seen live ends the shaking
+            (of a log, under faults that the target promises to stand).
+        seed: what everything is drawn from; None: draw one and print it.
+        store: where runs are kept.
+        engine: what checks the history: Spark, or the same checks in one process, without Java,
+            which is sooner done for histories of seconds.
+        spark_master: which Spark checks the history.
+        spark_remote: address of the Spark Connect server that does, in its place.
+    """
+
+    name: str = "quick"
+    target: str = "dledger"
+    mutant: str | None = None
+    promise: str | None = None
+    nodes: int = 3
+    world: Literal["process", "netns", "sim"] = "process"
+    workload: str = DEFAULT
+    queues: int = 4
+    key_skew: float = 0.0
+    clients_per_key: int = 0
+    concurrency: str = "6n"
+    workers: int = 2
+    rate_hz: float = 800.0
+    think_time_s: float = 0.0
+    op_timeout_s: float = 1.0
+    time_limit_s: float = 40.0
+    steady_s: float = 5.0
+    faults: tuple[str, ...] = DEFAULT_FAULTS
+    scenarios: tuple[str, ...] = ("all",)
+    victims: tuple[str, ...] = ()
+    nemesis_schedule: Literal["random", "periodic", "sequence"] = "random"
+    faults_at_once: int = 1
+    budget: Literal["none", "quorum"] = "none"
+    nemesis_interval_s: float = 0.8
+    fault_duration_min_s: float = 0.3
+    fault_duration_max_s: float = 3.0
+    disk: Literal["real", "volatile"] = "volatile"
+    ack: Literal["fsync", "page-cache"] = "fsync"
+    leases_ms: int = 0
+    record: Literal["none", "inputs"] = "none"
+    limits: Literal["usual", "low"] = "usual"
+    data_file_bytes: int = 1 << 20
+    index_file_bytes: int = 1 << 18
+    stop_at_first_violation: bool = False
+    seed: str | None = None
+    store: str = "store"
+    engine: Literal["spark", "local"] = "spark"
+    spark_master: str = "local[*]"
+    spark_remote: str | None = None
+    script: tuple[Step, ...] = ()
+
+    @property
+    def spark(self) -> str:
+        """Which Spark checks the history: the server, if one is named."""
+        return self.spark_remote or self.spark_master
+
+
+KEYS = tuple(field.encode_name for field in msgspec.structs.fields(Campaign))
+"""The keys of a campaign file."""
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    field.encode_name: get_args(field.type)
+    for field in msgspec.structs.fields(Campaign)
+    if get_origin(field.type) is Literal
+}
+
+
+def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Campaign:
+    """Read a campaign file; `overrides` (by TOML key) win over what it says.
+
+    Raises:
+        UsageError: the file cannot be read, is no TOML, or says something that cannot be.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise UsageError(f"cannot read the campaign {path}: {why}") from error
+    return loads(text, str(path), overrides)
+
+
+def loads(text: str, where: str, overrides: Mapping[str, Any] | None = None) -> Campaign:
+    """Read a campaign from TOML text; `where` names the file in errors.
+
+    Raises:
+        UsageError: as for `load`.
+    """
+    try:
+        given = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where}: not TOML: {error}") from error
+    _convert(given, where)  # blame the file for what the file says
+    return _convert({**given, **(overrides or {})}, "command line" if overrides else where)
+
+
+def resolve(campaign: Campaign) -> Campaign:
+    """Check every choice against what there is, and draw a seed if none is given.
+
+    Raises:
+        UsageError: an unknown target, mutant, workload or fault, or a number that cannot be.
+    """
+    check_numbers(msgspec.to_builtins(campaign))
+    campaign = drawn(campaign)
+    clients(campaign)
+    target = discovery.get("targets", campaign.target)
+    if campaign.mutant is not None and campaign.mutant not in target.mutants:
+        raise UsageError(unknown(f"mutant of {target.name}", campaign.mutant, target.mutants))
+    _check_choices(campaign, target)
+    promises_of(campaign, target)
+    require_remote(campaign.spark_remote)
+    if campaign.world == "netns" and campaign.spark_remote is not None:
+        raise UsageError("--spark-remote: from inside world netns no server can be reached")
+    campaign = msgspec.structs.replace(campaign, workload=workload_of(campaign, target))
+    workload = discovery.get("workloads", campaign.workload)
+    workload.configured(workload_options(campaign))
+    if isinstance(workload, GroupWorkload):
+        _check_groups(campaign, target)
+    check_clients(workload, target)
+    known = discovery.find("faults")
+    campaign = msgspec.structs.replace(campaign, faults=_expanded(campaign.faults, target))
+    for fault in faults_of(campaign):
+        if fault not in known:
+            raise UsageError(unknown("fault", fault, known))
+    _check_scenarios(campaign)
+    for number, step in enumerate(campaign.script, 1):
+        if step.on is not None:
+            check_event(step.on, known, f"script {number}")
+    if campaign.world == "sim" and campaign.record != "none":
+        raise UsageError(f"record {campaign.record}: in world sim the seed alone repeats a run")
+    return campaign
+
+
+def drawn(campaign: Campaign) -> Campaign:
+    """Return it with a seed, and with as many nodes as that says where it asks for 0."""
+    seed = campaign.seed if campaign.seed is not None else new_seed()
+    nodes = campaign.nodes or draw(seed, "nodes").randint(*NODES_DRAWN)
+    return msgspec.structs.replace(campaign, seed=seed, nodes=nodes)
+
+
+def default_faults(target: Target) -> tuple[str, ...]:
+    """Return the faults that a target is shaken by unless somebody says otherwise."""
+    return target.default_faults if isinstance(target, UsuallyShaken) else DEFAULT_FAULTS
+
+
+def default_workload(target: Target) -> str:
+    """Return what clients of a target do unless somebody says otherwise."""
+    return target.default_workload if isinstance(target, UsuallyUsed) else LOG
+
+
+def workload_of(campaign: Campaign, target: Target) -> str:
+    """Return the name of the campaign's workload, the target's in the place of "default"."""
+    return default_workload(target) if campaign.workload == DEFAULT else campaign.workload
+
+
+def _expanded(faults: Iterable[str], target: Target) -> tuple[str, ...]:
+    """Put the target's faults in the place of "default"."""
+    found: list[str] = []
+    for fault in faults:
+        found += default_faults(target) if fault == DEFAULT else (fault,)
+    return tuple(dict.fromkeys(found))
+
+
+def _check_scenarios(campaign: Campaign) -> None:
+    """Refuse scenarios that there are none of, and names that steps of a script cannot give."""
+    named = campaign.scenarios if campaign.scenarios != ("all",) else ()
+    scripted = tuple(step.scenario for step in campaign.script if step.scenario)
+    for name in (*named, *scripted):
+        if name not in SCENARIOS:
+            raise UsageError(unknown("scenario", name, SCENARIOS))
+    for number, step in enumerate(campaign.script, 1):
+        if step.remember:
+            try:
+                cast.check_name(step.remember)
+            except UsageError as error:
+                raise UsageError(f"script {number}: {error}") from error
+
+
+def promises_of(campaign: Campaign, target: Target) -> Promises | None:
+    """Return what the campaign's target is held to if that is raised by hand, else None.
+
+    Raises:
+        UsageError: `promise` names no target.
+    """
+    if campaign.promise is None or campaign.promise == campaign.target:
+        return None
+    other: Target = discovery.get("targets", campaign.promise)
+    return target.promises.raised_to(other.promises, other.name)
+
+
+def _check_choices(campaign: Campaign, target: Target) -> None:
+    """Refuse choices about replication that the target does not leave to anybody."""
+    if campaign.ack != "fsync" and not isinstance(target, TunesReplication):
+        raise UsageError(f"ack {campaign.ack}: {target.name} acknowledges in its own way")
+    most_ms = target.lease_max_ms if isinstance(target, TunesReplication) else 0
+    if campaign.leases_ms > most_ms:
+        raise UsageError(f"leases_ms {campaign.leases_ms}: {target.name} takes {most_ms} at most")
+
+
+def check_clients(workload: Workload, target: Target) -> None:
+    """Refuse a workload that the target's clients cannot do, as far as it says of which type.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    of_groups = isinstance(workload, GroupWorkload)
+    client: type | None = getattr(target, "group_client_type" if of_groups else "client_type", None)
+    if client is None or not isinstance(workload, OpeningWorkload):
+        return
+    if (why := workload.why_not(client)) is not None:
+        raise UsageError(f"workload {workload.name}: clients of {target.name} {why}")
+
+
+def _check_groups(campaign: Campaign, target: Target) -> None:
+    if not isinstance(target, NamesBrokers):
+        raise UsageError(f"workload {campaign.workload}: {target.name} knows no consumer groups")
+
+
+def require_remote(address: str | None) -> None:
+    """See to it that the address of a Spark Connect server is one.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if address is not None and not address.startswith("sc://"):
+        raise UsageError(f"--spark-remote {address}: expected sc://HOST:PORT")
+
+
+def parse_faults(text: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Read a list of faults as the command line gives it: "kill,pause", "none" or "all"."""
+    names = parse_names(text)
+    if names == ("all",):
+        return tuple(sorted(known))
+    return () if names == ("none",) else names
+
+
+def parse_scenarios(text: str) -> tuple[str, ...]:
+    """Read a list of scenarios as the command line gives it: "figure-8", "none" or "all"."""
+    names = parse_names(text)
+    return () if names == ("none",) else names
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Read a comma-separated list of names; what stands twice counts once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def clients(campaign: Campaign) -> int:
+    """Return the number of clients that `concurrency` stands for ("10", or "3n").
+
+    Raises:
+        UsageError: it stands for none.
+    """
+    match = re.fullmatch(r"([0-9]{1,4})(n?)", campaign.concurrency)
+    count = int(match[1]) * (campaign.nodes if match[2] else 1) if match else 0
+    if not 1 <= count <= CLIENTS_MAX:
+        raise UsageError(
+            f'concurrency {campaign.concurrency!r}: expected clients such as "10", or "3n" for '
+            f"three times the nodes, 1 to {CLIENTS_MAX} in all"
+        )
+    return count
+
+
+def node_names(campaign: Campaign) -> tuple[str, ...]:
+    """Return the ids of the group's nodes: n0, n1, ..."""
+    return tuple(f"n{number}" for number in range(campaign.nodes))
+
+
+def workload_options(campaign: Campaign) -> dict[str, Any]:
+    """Return what the workload is configured by."""
+    return {
+        "queues": campaign.queues,
+        "key_skew": campaign.key_skew,
+        "clients_per_key": campaign.clients_per_key,
+        "clients": clients(campaign),
+    }
+
+
+def faults_of(campaign: Campaign) -> tuple[str, ...]:
+    """Return the names of all faults asked for: to be drawn, and those of the script."""
+    scripted = [step.fault for step in campaign.script if step.fault]
+    for step in campaign.script:
+        scripted += sorted(SCENARIOS[step.scenario].faults) if step.scenario in SCENARIOS else ()
+    return tuple(dict.fromkeys((*campaign.faults, *scripted)))
+
+
+def fault_options(campaign: Campaign) -> dict[str, Any]:
+    """Return what the faults are configured by."""
+    return {
+        "victims": list(campaign.victims),
+        "nodes": list(node_names(campaign)),
+        "disk": campaign.disk,
+        "world": campaign.world,
+        "has_name_server": needs_name_server(campaign),
+    }
+
+
+def needs_name_server(campaign: Campaign) -> bool:
+    """Whether the clients of a campaign find its nodes by a name server."""
+    target = discovery.get("targets", campaign.target)
+    if isinstance(discovery.get("workloads", workload_of(campaign, target)), GroupWorkload):
+        return True
+    return isinstance(target, NamesBrokers) and target.needs_name_server
+
+
+def to_toml(campaign: Campaign) -> str:
+    """Write a campaign as TOML that `loads` reads back as an equal one."""
+    lines = ["# A shaketable campaign. Keys are the options of `shaketable run`.\n"]
+    lines += [
+        f"{key} = {toml_value(value)}\n"
+        for key, value in msgspec.to_builtins(campaign).items()
+        if value is not None and key not in FILE_ONLY
+    ]
+    for table in write_steps(campaign.script):
+        lines.append("\n[[script]]\n")
+        lines += [f"{toml_key(key)} = {toml_value(value)}\n" for key, value in table.items()]
+    return "".join(lines)
+
+
+def _convert(given: Mapping[str, Any], where: str) -> Campaign:
+    """Make a campaign of TOML's values; one clear line for what does not fit."""
+    for key in given:
+        if key not in KEYS:
+            raise UsageError(f"{where}: {unknown('key', key, KEYS)}")
+    plain = {key: _plain(key, value) for key, value in given.items() if value is not None}
+    if "script" in plain:
+        plain["script"] = read_steps(plain["script"], where)
+        plain.setdefault("faults", ())
+    plain.setdefault("faults", (DEFAULT,))
+    try:
+        return msgspec.convert(plain, Campaign)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {_blame(error, plain)}") from error
+
+
+def _plain(key: str, value: Any) -> Any:
+    """Let people write seed = 7, concurrency = 10 and faults = "kill,pause"."""
+    if key in ("seed", "concurrency") and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if key == "faults" and isinstance(value, str):
+        return parse_faults(value, discovery.find("faults") if value.strip() == "all" else ())
+    if key == "victims" and isinstance(value, str):
+        return parse_names(value)
+    if key == "scenarios" and isinstance(value, str):
+        return parse_scenarios(value)
+    return value
+
+
+def _blame(error: msgspec.ValidationError, given: Mapping[str, Any]) -> str:
+    """Say which key, what was expected, what stood there."""
+    match = re.fullmatch(r"(.*?) - at `\$\.(\w+)(.*)`", str(error), re.DOTALL)
+    if match is None:
+        return str(error)
+    what, key, inside = match.groups()
+    if key in _CHOICES and isinstance(given[key], str):
+        return unknown(key, given[key], _CHOICES[key])
+    stood = json.dumps(given.get(key), default=str, ensure_ascii=False)
+    return f"{key}{inside}: {what.replace('`', '')}: {stood}"

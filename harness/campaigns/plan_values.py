@@ -1,0 +1,138 @@
+"""Checks what a script sets in a fault's plan, before anything is started.
+
+A value is read as what the fault will take it for (a clock's change, a link's shape, ...), and the
+fault is asked to aim and to describe the plan: what it cannot is refused in one line.
+
+Source: the plans of harness.faults; `contracts.words` for the types.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from shaketable.harness.blame import PlugInError, blamed
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.plugins import Fault, Json
+from shaketable.harness.contracts.promises import OURS
+from shaketable.harness.contracts.resources import Resources
+from shaketable.harness.contracts.words import ClockChange, Damage, DiskHarm, LinkShape
+
+ERRORS: Final = ("", "EIO", "ENOSPC")
+"""What a node's disk can be told to answer."""
+RATE_MAX: Final = 1000.0
+NUMBER_MAX: Final = 1e9
+PAUSES: Final = ("down_ms", "up_ms")
+"""Numbers of plans that may not be 0: somebody would wait for nothing again and again."""
+
+
+def check_values(
+    fault: Fault, drawn: Json, own: Mapping[str, Any], nodes: Sequence[str], options: Json
+) -> None:
+    """Check the values `own` that take the place of drawn ones of a plan.
+
+    Args:
+        fault: whose plan it is.
+        drawn: the plan as it was drawn.
+        own: what the script sets; keys of the plan.
+        nodes: of the group.
+        options: what faults are configured by.
+
+    Raises:
+        UsageError: the fault cannot take one of them, or not all together.
+    """
+    for key, value in own.items():
+        try:
+            _check_value(fault, key, value, drawn[key], nodes, options)
+        except (TypeError, ValueError) as error:  # msgspec's errors are of these
+            why = str(error).replace("`", "").splitlines()[0]
+            raise UsageError(f"{key} of {fault.name} cannot be {value!r}: {why}") from error
+    plan = {**drawn, **own}
+    try:
+        with blamed():
+            for leader in (nodes[-1], None):
+                fault.describe(plan)
+                fault.describe(fault.aim(dict(plan), nodes, leader))
+    except PlugInError as error:
+        told = ", ".join(f"{key} = {value!r}" for key, value in own.items())
+        raise UsageError(f"{fault.name} cannot be done with {told or plan}: {error}") from error
+
+
+def _check_value(
+    fault: Fault, key: str, value: Any, drawn: Any, nodes: Sequence[str], options: Json
+) -> None:
+    if fault.name not in OURS:
+        return  # what other people's plans mean they know themselves
+    if key == "variant":
+        msgspec.convert(value, str)
+        fault.configured({**options, "victims": [value]})
+    elif key == "order":
+        if sorted(msgspec.convert(value, list[str])) != sorted(nodes):
+            raise ValueError(f"expected all of {', '.join(nodes)}, in some order")
+    elif key in _TYPES:
+        kind, check = _TYPES[key]
+        check(msgspec.convert(kind(**msgspec.convert(value, dict[str, Any])).to_json(), kind))
+    else:
+        _check_like(key, value, drawn)
+
+
+def _check_like(key: str, value: Any, drawn: Any) -> None:
+    """A plain value is one of the kind that is drawn: numbers for numbers, text for text."""
+    if isinstance(drawn, bool | str):
+        msgspec.convert(value, type(drawn))
+    elif isinstance(drawn, int | float):
+        _within({key: msgspec.convert(value, float)}, 1.0 if key in PAUSES else 0.0)
+    elif isinstance(drawn, list) and drawn and isinstance(drawn[0], int | float):
+        numbers = msgspec.convert(value, list[float])
+        if not numbers:
+            raise ValueError("expected one number at least")
+        _within({f"{key}[{n}]": number for n, number in enumerate(numbers)}, 0.0)
+
+
+def _within(numbers: Mapping[str, float | None], least: float, most: float = NUMBER_MAX) -> None:
+    for name, number in numbers.items():
+        if number is not None and not least <= number <= most:  # also refuses NaN
+            raise ValueError(f"{name}: expected {least:g} to {most:g}, not {number:g}")
+
+
+def _check_change(change: ClockChange) -> None:
+    _within({"rate": change.rate}, 0.0, RATE_MAX)
+    _within({"offset_ms": change.offset_ms}, -NUMBER_MAX * 1e3, NUMBER_MAX * 1e3)
+    _within({"strobe_ms": change.strobe_ms}, 0.0)
+
+
+def _check_shape(shape: LinkShape) -> None:
+    shares = {name: getattr(shape, name) for name in ("loss", "duplicate", "reorder", "corrupt")}
+    _within(shares, 0.0, 1.0)
+    names = ("delay_ms", "jitter_ms", "rate_bytes_s", "reset_every_ms")
+    _within({name: getattr(shape, name) for name in names}, 0.0)
+
+
+def _check_harm(harm: DiskHarm) -> None:
+    if harm.error not in ERRORS:
+        raise ValueError(f"error: expected one of {', '.join(ERRORS[1:])}, not {harm.error!r}")
+    _within({"nth": harm.nth, "times": harm.times, "delay_ms": harm.delay_ms}, 0.0)
+
+
+def _check_resources(taken: Resources) -> None:
+    _within({"cpu_share": taken.cpu_share}, 0.01, 1.0)
+    _within({"slice_ms": taken.slice_ms}, 1.0)
+    memory = {"memory_spare_bytes": taken.memory_spare_bytes}
+    _within({**memory, "descriptors_spare": taken.descriptors_spare}, 0.0, math.inf)
+    _within({"callers": taken.callers}, 0.0, 100_000)
+
+
+def _check_damage(damage: Damage) -> None:
+    _within({"bytes_": damage.bytes_}, 1.0)
+
+
+_TYPES: Final[Mapping[str, tuple[Any, Callable[[Any], None]]]] = {
+    "change": (ClockChange, _check_change),
+    "link_shape": (LinkShape, _check_shape),
+    "harm": (DiskHarm, _check_harm),
+    "resources": (Resources, _check_resources),
+    "damage": (Damage, _check_damage),
+}

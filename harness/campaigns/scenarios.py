@@ -1,0 +1,379 @@
+"""The scenarios by name: sequences of faults that bugs of consensus and of storage needed.
+
+Faults that are drawn one by one seldom meet. The bug of Raft's figure 8 needs a leader that is cut
+off with what it could not replicate, a successor that falls at once, and the first one back. Each
+function here draws the steps of one such sequence; a step is what a script has
+(`harness.campaigns.scripts`), its times count from the beginning of the scenario, and its victims
+may be roles (`harness.campaigns.cast`).
+
+Source: Raft section 5.4.2 (figure 8), dissertation sections 3.6, 4.2.1, 6.4.1; Ongaro, raft-dev, 10
+July 2015; DLEDGER.md section E; CORDS (FAST 2017) and "Protocol-Aware Recovery" (FAST 2018) for
+faults of disks in replicated systems. `system.sim.scenarios` has the same ones, by the same names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from shaketable.harness.campaigns.scripts import LEADER_ELECTED, Step
+
+ELECTION_S: Final = 1.2
+"""So long a step that waits for an election has for each of its turns."""
+LARGE_NODES_MIN: Final = 5
+"""Of so many two may be away, and a quorum is left."""
+AT_SYNCS: Final = ("sync:1", "sync:2", "sync:3", "write:2")
+"""Moments of a power loss: when the disk is about to do that for so many times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a scenario has to know of the campaign.
+
+    Attributes:
+        nodes: how many there are.
+        faults: names of those that it may be made of.
+        leases_ms: how long leaders answer by their clocks; 0: they do not.
+    """
+
+    nodes: int
+    faults: frozenset[str]
+    leases_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A named sequence of faults.
+
+    Attributes:
+        name: as a campaign names it.
+        summary: what `list` shows.
+        faults: what it cannot do without.
+        steps: draws it.
+        nodes_min: the smallest group in which it comes to anything.
+        elects: whether it needs a group that elects leaders.
+        is_last: whether it comes once, at the end of the chaos phase.
+    """
+
+    name: str
+    summary: str
+    faults: frozenset[str]
+    steps: Callable[[Random, Setting], list[Step]]
+    nodes_min: int = 3
+    elects: bool = True
+    is_last: bool = False
+
+
+def span_s(steps: Collection[Step]) -> float:
+    """Return how long a scenario takes, in seconds, if each of its events comes in time."""
+    return max(
+        step.duration + (step.after + ELECTION_S * step.times if step.at is None else step.at)
+        for step in steps
+    )
+
+
+def _long(rng: Random, least_s: float, most_s: float) -> float:
+    """Draw a time, short ones as often as long ones: each doubling is as likely."""
+    return round(math.exp(rng.uniform(math.log(least_s), math.log(most_s))), 3)
+
+
+def _step(fault: str, at: float, duration: float, victims: str, **plan: Any) -> Step:
+    return Step(
+        fault=fault, at=round(at, 3), duration=round(duration, 3), victims=(victims,), plan=plan
+    )
+
+
+def _one_of(rng: Random, setting: Setting, *faults: str) -> str:
+    return rng.choice([fault for fault in faults if fault in setting.faults])
+
+
+def _figure_8(rng: Random, setting: Setting) -> list[Step]:
+    away_s = _long(rng, 0.8, 2.0)
+    mend = rng.choice(("deliver", "reset"))
+    fall = Step(
+        fault=_one_of(rng, setting, "kill", "kill", "power"),
+        on=LEADER_ELECTED,
+        after=_long(rng, 0.01, 0.3),
+        duration=_long(rng, 0.5, 1.5),
+        times=2,
+        victims=("leader",),
+        plan={},
+    )
+    return [_step("partition", 0, away_s, "@led", mend=mend), fall]
+
+
+def _strike_the_elected(rng: Random, setting: Setting) -> list[Step]:
+    strike = Step(
+        fault=_one_of(rng, setting, "kill", "pause", "power"),
+        on=LEADER_ELECTED,
+        after=_long(rng, 0.005, 0.3),
+        duration=_long(rng, 0.2, 1.0),
+        times=2 if setting.nodes < LARGE_NODES_MIN else 3,  # of five, three may fall in turns
+        victims=("leader",),
+    )
+    first = _one_of(rng, setting, "kill", "pause")
+    return [_step(first, 0, _long(rng, 0.7, 1.5), "@led"), strike]
+
+
+def _stale_tail(rng: Random, setting: Setting) -> list[Step]:
+    away_s = _long(rng, 0.8, 2.5)
+    back_s = max(0.1, away_s + rng.uniform(-0.05, 0.4))
+    fall = _one_of(rng, setting, "kill", "power")
+    steps = [
+        _step("partition", 0, away_s, "@led", mend=rng.choice(("deliver", "reset"))),
+        _step(fall, back_s, _long(rng, 0.3, 1.0), "leader"),
+    ]
+    if rng.random() < 0.5:  # as often as not
+        steps.append(_step(fall, back_s + _long(rng, 0.05, 0.5), _long(rng, 0.2, 0.6), "@led"))
+    return steps
+
+
+def _vote_and_crash(rng: Random, setting: Setting) -> list[Step]:
+    off_s = _long(rng, 0.9, 2.0)
+    first = _one_of(rng, setting, "partition", "kill")
+    cut = {"mend": rng.choice(("deliver", "reset"))} if first == "partition" else {}
+    voters = ("@follower-1", "@follower-2")[: 1 if setting.nodes < LARGE_NODES_MIN else 2]
+    return [
+        _step(first, 0, off_s, "@led", **cut),
+        *(
+            _step("power", 0.05, _long(rng, 0.1, 0.5), voter, on=rng.choice(AT_SYNCS))
+            for voter in voters
+        ),
+    ]
+
+
+def _held_over_election(rng: Random, setting: Setting) -> list[Step]:
+    held_s = _long(rng, 1.0, 3.0)
+    off_s = rng.uniform(0.1, 0.4)
+    fall = _one_of(rng, setting, "pause", "transfer", "partition")
+    whom = "@follower-2" if fall == "transfer" else "@led"
+    steps = [
+        _step("partition", 0, held_s, "@led+@follower-1", shape="one-way", mend="deliver"),
+        _step(fall, off_s, _long(rng, 0.7, held_s), whom),
+    ]
+    if "kill" in setting.faults and rng.random() < 0.5:  # over two elections
+        steps.append(_step("kill", off_s + ELECTION_S / 2, _long(rng, 0.2, 0.6), "leader"))
+    return steps
+
+
+def _change_under_partition(rng: Random, setting: Setting) -> list[Step]:
+    parted_s = _long(rng, 0.8, 2.5)
+    cut_s, change_s = rng.choice(((0.0, 0.03), (0.0, 0.15), (0.03, 0.0), (0.0, parted_s - 0.1)))
+    with_leader = "@led" if setting.nodes < LARGE_NODES_MIN else "@led+@follower-1"
+    mend = rng.choice(("deliver", "reset"))
+    steps = [
+        _step("partition", cut_s, parted_s, with_leader, mend=mend),
+        _step("members", change_s, _long(rng, 0.5, 2.0), "@follower-2"),
+    ]
+    if "kill" in setting.faults and rng.random() < 0.5:  # the new leader, too
+        steps.append(_step("kill", parted_s + 0.1, _long(rng, 0.2, 0.6), "leader"))
+    return steps
+
+
+def _majority_power_loss(rng: Random, setting: Setting) -> list[Step]:
+    away_s = _long(rng, 0.6, 2.0)
+    lost_s = rng.uniform(0.15, away_s)
+    at = rng.choice(AT_SYNCS)
+    return [
+        _step("pause", 0, away_s, "@minority"),
+        _step("power", lost_s, _long(rng, 0.2, 1.0), "@led+@rest", on=at),
+    ]
+
+
+def _slow_leader_and_wipe(rng: Random, setting: Setting) -> list[Step]:
+    slow_s = _long(rng, 1.2, 2.5)
+    harm = {"op": "sync", "delay_ms": rng.choice((60.0, 150.0, 400.0))}
+    steps = [
+        _step("disk-slow", 0, slow_s, "@led", harm=harm),
+        _step("wipe", rng.uniform(0.05, 0.4), _long(rng, 0.3, 1.0), "@follower-1"),
+    ]
+    if "power" in setting.faults and rng.random() < 0.5:  # what it lacks is lost
+        steps.append(_step("power", slow_s * 0.7, _long(rng, 0.2, 0.6), "@led", on=""))
+    return steps
+
+
+def _snapshot_during_truncation(rng: Random, setting: Setting) -> list[Step]:
+    away_s = _long(rng, 1.0, 2.0)
+    mend = rng.choice(("deliver", "reset"))
+    fall_s = away_s + _long(rng, 0.3, 1.2)
+    return [
+        _step("partition", 0, away_s, "@led", mend=mend),
+        _step("wipe", away_s - rng.uniform(0.1, 0.5), _long(rng, 0.2, 0.6), "@follower-1"),
+        _step("kill", fall_s, _long(rng, 0.3, 0.8), "leader"),
+    ]
+
+
+def _clock_jump_at_lease(rng: Random, setting: Setting) -> list[Step]:
+    jump_ms = rng.choice((100.0, 300.0, 600.0, 5000.0))
+    # A lease trusts that no follower's clock runs ahead; its own may: it then ends too early.
+    whose = "@led" if setting.leases_ms else rng.choice(("@led", "@follower-1", "@followers"))
+    change = {"offset_ms": jump_ms, "which": rng.choice(("monotonic", "both"))}
+    off_s = rng.uniform(0.05, 0.3)
+    return [
+        _step("clock", 0, _long(rng, 1.0, 2.5), whose, kind="offset", change=change),
+        _step("partition", off_s, _long(rng, 0.8, 2.0), "@led"),
+    ]
+
+
+def _transfer_to_the_stale(rng: Random, setting: Setting) -> list[Step]:
+    stale_s = _long(rng, 0.5, 2.0)
+    early_s = rng.choice((0.0, 0.0, 0.1, 0.4))
+    return [
+        _step("partition", 0, stale_s, "@follower-1", mend=rng.choice(("deliver", "reset"))),
+        _step("transfer", max(0.1, stale_s - early_s), 0.8, "@follower-1"),
+    ]
+
+
+def _reset_while_unflushed(rng: Random, setting: Setting) -> list[Step]:
+    stalled_s = _long(rng, 1.0, 2.0)
+    harm = {"op": "sync", "stall": True}
+    shape = {"reset_every_ms": 150.0}
+    return [
+        _step("disk-stall", 0, stalled_s, "@follower-1", harm=harm),
+        _step("reset", rng.uniform(0.1, 0.4), 0.3, "@follower-1", link_shape=shape),
+    ]
+
+
+def _lost_while_behind(rng: Random, setting: Setting) -> list[Step]:
+    away_s, behind_s = _long(rng, 0.2, 0.5), _long(rng, 0.8, 2.0)
+    lost_s = rng.uniform(away_s + 0.2, behind_s)
+    # A cut alone keeps connections: a master would wait for its slaves, and acknowledge nothing.
+    return [
+        _step("kill", 0, away_s, "@followers"),
+        _step("partition", 0.1, behind_s, "@led", mend=rng.choice(("deliver", "reset"))),
+        _step("wipe", lost_s, _long(rng, 0.3, 1.0), "@led", silent_s=0.0),
+    ]
+
+
+def _late_word(rng: Random, setting: Setting) -> list[Step]:
+    late_s = _long(rng, 0.4, 1.0)
+    shape = {"how": "shaped", "direction": "both", "link_shape": {"delay_ms": late_s * 1e3}}
+    if "transfer" in setting.faults and rng.random() < 0.5:
+        # Elected, it first waits for the answer to what it said before, then says that it leads.
+        said_s = 0.1 + 2 * late_s
+        falls_s = said_s + rng.uniform(0.1, 0.7) * late_s
+        whom = rng.choice(("@led", "@follower-2"))
+        return [
+            _step("name-server-links", 0, falls_s + late_s, "@follower-1", **shape),
+            _step("transfer", 0.05, 0.5, "@follower-1"),
+            _step("transfer", falls_s, 0.5, whom),
+        ]
+    return [
+        _step("name-server-links", 0, 2 * late_s + 0.5, "@led", **shape),
+        _step("members", 0.1, 2 * late_s, "@led"),
+    ]
+
+
+def _final_power_loss(rng: Random, setting: Setting) -> list[Step]:
+    return [_step("power", 0, _long(rng, 0.3, 0.6), "all", on="")]
+
+
+def _named(*scenarios: Scenario) -> dict[str, Scenario]:
+    return {scenario.name: scenario for scenario in scenarios}
+
+
+def _of(*faults: str) -> frozenset[str]:
+    return frozenset(faults)
+
+
+SCENARIOS: Final = _named(
+    Scenario(
+        "figure-8",
+        "The leader is cut off, whoever is elected then falls at once, twice; the first is back.",
+        _of("partition", "kill"),
+        _figure_8,
+    ),
+    Scenario(
+        "strike-the-elected",
+        "Whoever is elected is killed, stopped or loses power just then, again and again.",
+        _of("kill", "pause"),
+        _strike_the_elected,
+    ),
+    Scenario(
+        "stale-tail",
+        "A leader with a tail that nobody has comes back, and the new leader dies just then.",
+        _of("partition", "kill"),
+        _stale_tail,
+    ),
+    Scenario(
+        "vote-and-crash",
+        "A voter loses power at a sync while a leader is elected, and is soon back.",
+        _of("partition", "power"),
+        _vote_and_crash,
+    ),
+    Scenario(
+        "held-over-election",
+        "What the leader sends a follower is held, and delivered one or two elections later.",
+        _of("partition", "pause"),
+        _held_over_election,
+    ),
+    Scenario(
+        "change-under-partition",
+        "A member is taken out while the leader is parted with a minority, and back in after.",
+        _of("members", "partition"),
+        _change_under_partition,
+    ),
+    Scenario(
+        "majority-power-loss",
+        "While a minority stands still the majority that acknowledges loses power at a sync.",
+        _of("power", "pause"),
+        _majority_power_loss,
+    ),
+    Scenario(
+        "slow-leader-and-wipe",
+        "The leader's disk is slow while a follower loses its own; perhaps it loses power then.",
+        _of("disk-slow", "wipe"),
+        _slow_leader_and_wipe,
+    ),
+    Scenario(
+        "snapshot-during-truncation",
+        "A follower starts empty while an old leader's tail is cut off; the new leader dies.",
+        _of("partition", "wipe", "kill"),
+        _snapshot_during_truncation,
+    ),
+    Scenario(
+        "clock-jump-at-lease",
+        "A clock jumps ahead as the leader is cut off: with leases the leader's, which ends them.",
+        _of("clock", "partition"),
+        _clock_jump_at_lease,
+    ),
+    Scenario(
+        "transfer-to-the-stale",
+        "Leadership is handed to a follower that was cut off until a moment ago.",
+        _of("partition", "transfer"),
+        _transfer_to_the_stale,
+    ),
+    Scenario(
+        "reset-while-unflushed",
+        "A follower has written what it cannot sync as its connections are reset.",
+        _of("disk-stall", "reset"),
+        _reset_while_unflushed,
+        elects=False,
+    ),
+    Scenario(
+        "lost-while-behind",
+        "The followers are killed and cut off from the leader, which loses its disk just then.",
+        _of("kill", "partition", "wipe"),
+        _lost_while_behind,
+        elects=False,
+    ),
+    Scenario(
+        "late-word",
+        "What a leader tells the name servers arrives when somebody else has been elected.",
+        _of("name-server-links", "members"),
+        _late_word,
+    ),
+    Scenario(
+        "final-power-loss",
+        "At the end all nodes lose power at once: what was acknowledged must be on disks.",
+        _of("power"),
+        _final_power_loss,
+        nodes_min=1,
+        elects=False,
+        is_last=True,
+    ),
+)
+"""All scenarios by name."""

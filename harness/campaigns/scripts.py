@@ -1,0 +1,175 @@
+"""Scripts: faults that a campaign file names one by one, at a time or on an event.
+
+    [[script]]
+    fault = "kill"
+    on = "leader-elected"      # or: at = 12.5, in seconds of the chaos phase
+    after = 0.3
+    duration = 2.0
+    times = 3
+    victims = ["leader"]
+    # any other key is one of the fault's plan, in place of what is drawn
+
+Victims may be roles (`harness.campaigns.cast`): "@led" is who led when the script's first fault
+began, and `remember = "NAME"` lets later entries strike the same nodes again, as "@NAME". In place
+of a fault an entry may name a whole scenario, and when it begins:
+
+    [[script]]
+    scenario = "figure-8"
+    at = 5.0
+
+Events: "leader-elected", "fault:NAME" and "healed:NAME" (a fault of that name began, or was
+undone), and "sync:N", "write:N", "read:N", "message:N": some node did that for the N-th time since
+the chaos phase began. With `times` an event counts again and again.
+
+Source: jepsen.generator (nemesis scripts); etcd's robustness tests (failpoints at a named point).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.discovery import unknown
+
+LEADER_ELECTED: Final = "leader-elected"
+FAULT_BEGAN: Final = "fault"
+FAULT_HEALED: Final = "healed"
+COUNTED: Final = ("sync", "write", "read", "message")
+"""What nodes themselves count (`contracts.words.CountsEffects`)."""
+TIMES_MAX: Final = 10_000
+STEPS_MAX: Final = 1_000
+_KIND = r"message:[A-Z][A-Za-z]{0,63}"
+"""Messages of one kind, by the target's own name for it: message:PushRequest."""
+_COUNTED = re.compile(rf"({'|'.join(COUNTED)}|{_KIND}):([1-9][0-9]{{0,11}})")
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of a script.
+
+    Attributes:
+        fault: its name.
+        at: when it begins, in seconds since the chaos phase began; None: see `on`.
+        on: the event that it begins on.
+        after: how long after the event, in seconds.
+        duration: how long it holds, in seconds.
+        times: on how many of these events.
+        victims: as the campaign's, or roles; () for the campaign's own.
+        remember: the name by which later steps strike the same nodes; "": none.
+        scenario: in place of a fault, the name of a scenario; "": it is a fault.
+        plan: what is set in the fault's plan.
+    """
+
+    fault: str = ""
+    at: float | None = None
+    on: str | None = None
+    after: float = 0.0
+    duration: float = 2.0
+    times: int = 1
+    victims: tuple[str, ...] = ()
+    remember: str = ""
+    scenario: str = ""
+    plan: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        what = self.fault or self.scenario
+        return f"{what} on {self.on}" if self.on is not None else f"{what} at {self.at}"
+
+
+_KEYS = tuple(name for name in Step.__struct_fields__ if name != "plan")
+
+
+def read_steps(value: Any, where: str) -> tuple[Step, ...]:
+    """Read what a campaign file says under [[script]].
+
+    Raises:
+        UsageError: it is no script; the line says which entry, and what was expected.
+    """
+    if isinstance(value, tuple) and all(isinstance(step, Step) for step in value):
+        return value
+    if not isinstance(value, list) or len(value) > STEPS_MAX:
+        raise UsageError(f"{where}: script: expected [[script]] tables, {STEPS_MAX} at most")
+    return tuple(_read(table, f"{where}: script {n}") for n, table in enumerate(value, 1))
+
+
+def write_steps(steps: Iterable[Step]) -> list[dict[str, Any]]:
+    """Return the tables that `read_steps` reads back as the same steps."""
+    defaults = msgspec.to_builtins(Step())
+    tables = []
+    for step in steps:
+        given = msgspec.to_builtins(step)
+        named = () if step.scenario else ("fault",)
+        own = {key: given[key] for key in _KEYS if key in named or given[key] != defaults[key]}
+        tables.append({**own, **given["plan"]})
+    return tables
+
+
+def check_event(on: str, faults: Iterable[str], where: str) -> None:
+    """See to it that there is such an event.
+
+    Raises:
+        UsageError: there is none.
+    """
+    kind, _, name = on.partition(":")
+    if on == LEADER_ELECTED or _COUNTED.fullmatch(on):
+        return
+    if kind in (FAULT_BEGAN, FAULT_HEALED) and name:
+        if name not in faults:
+            raise UsageError(f"{where}: on {on!r}: {unknown('fault', name, faults)}")
+        return
+    known = [LEADER_ELECTED, *(f"{kind}:NAME" for kind in (FAULT_BEGAN, FAULT_HEALED))]
+    known += [f"{kind}:N" for kind in (*COUNTED, "message:KIND")]
+    raise UsageError(f"{where}: {unknown('event', on, known)}")
+
+
+def counted(on: str) -> tuple[str, int] | None:
+    """Return ("sync", 100) of "sync:100"; None for an event that nodes do not count.
+
+    Of "message:VoteRequest:2" that is ("message:VoteRequest", 2).
+    """
+    match = _COUNTED.fullmatch(on)
+    return None if match is None else (match[1], int(match[2]))
+
+
+def _read(table: Any, where: str) -> Step:
+    if not isinstance(table, Mapping):
+        raise UsageError(f"{where}: expected a table with a fault's name as `fault`")
+    if isinstance(table.get("scenario"), str):
+        _check_scenario(table, where)
+    elif not isinstance(table.get("fault"), str):
+        raise UsageError(f"{where}: expected a table with a fault's name as `fault`")
+    own = {key: value for key, value in table.items() if key in _KEYS}
+    if isinstance(own.get("victims"), str):
+        own["victims"] = [name.strip() for name in own["victims"].split(",")]
+    plan = {key: value for key, value in table.items() if key not in _KEYS}
+    try:
+        step = msgspec.convert({**own, "plan": plan}, Step)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {str(error).replace('`', '')}") from error
+    if (step.at is None) == (step.on is None):
+        raise UsageError(f"{where}: expected `at` (seconds) or `on` (an event), one of them")
+    if step.at is not None and step.times != 1:
+        raise UsageError(f"{where}: `times` is for events")
+    _check_times(step, where)
+    return step
+
+
+def _check_scenario(table: Mapping[str, Any], where: str) -> None:
+    for key in table:
+        if key not in ("scenario", "at"):
+            raise UsageError(f"{where}: a scenario has no {key!r}: expected `scenario` and `at`")
+
+
+def _check_times(step: Step, where: str) -> None:
+    for name, value, least in (
+        ("at", step.at or 0.0, 0.0),
+        ("after", step.after, 0.0),
+        ("duration", step.duration, 0.05),
+    ):
+        if not least <= value <= 1e6:  # also refuses NaN
+            raise UsageError(f"{where}: {name} {value:g}: expected {least:g} or more, in seconds")
+    if not 1 <= step.times <= TIMES_MAX:
+        raise UsageError(f"{where}: times {step.times}: expected 1 to {TIMES_MAX}")

@@ -1,0 +1,1 @@
+"""Faults of disks: slow, full, failing, damaged, emptied, without power, of yesterday."""

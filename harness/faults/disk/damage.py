@@ -1,0 +1,130 @@
+"""Damage what a node has synced, while it is down: flip bits of its log, or cut a file short.
+
+The node must not take such a log for its own and vote with it: it refuses to start. Then it gets
+an empty disk, as an operator would give it one, and everything it needs from its group. Only a
+node of a whole group is damaged, since what it alone has no more may be what a quorum rests on.
+
+Source: Jepsen's corrupt-file nemesis; "Protocol-Aware Recovery" (FAST 2018); DESIGN.md decision 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from random import Random
+
+import trio
+
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.abilities import LosesDisks, NoticesDamage
+from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import Damage as Edit
+from shaketable.harness.contracts.words import HurtsDisks, Word
+from shaketable.harness.faults.incarnations import undone_if_it_fails
+from shaketable.harness.faults.victims import (
+    SINGLE,
+    choose_variants,
+    describe_victims,
+    pick_victims,
+)
+from shaketable.harness.faults.victims import plan_victims as draw_victims
+
+VARIANTS = SINGLE
+WAYS = ("flip", "truncate")
+BITS = (1, 1, 2, 8)
+
+
+class Damage:
+    """Flip bits of a dead node's synced log, or cut its file short: it must notice."""
+
+    name = "damage"
+    family = words.DISK
+    needs = frozenset({Word.KILL, Word.WIPE, Word.DAMAGE})
+
+    def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
+        self._variants = tuple(variants)
+
+    def configured(self, options: Json) -> Fault:
+        """Return this fault on options["victims"] alone, as far as it can strike them."""
+        return Damage(choose_variants(self.name, VARIANTS, options, SINGLE))
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Needs a target that says what it notices, and how a node comes back that refused."""
+        if not isinstance(target, NoticesDamage):
+            return f"the target {target.name} does not say which damage its nodes must notice"
+        if not isinstance(target, LosesDisks):
+            return f"the target {target.name} does not say how a node without its disk comes back"
+        return target.why_no_disk_may_go(nodes)
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw a victim, and what becomes of its log; both ways come by turns."""
+        plan = draw_victims(rng, nodes, self._variants, turn)
+        edit = {"how": WAYS[turn % len(WAYS)], "bytes_": rng.choice(BITS)}
+        return {**plan, "damage": {**edit, "seed": f"{rng.getrandbits(48):x}"}}
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Name the victim."""
+        return pick_victims(plan, nodes, leader)
+
+    def describe(self, plan: Json) -> str:
+        """Say "flip 1 bit in the log of leader n1"."""
+        bits = plan["damage"]["bytes_"]
+        flip = f"flip {bits} {'bit' if bits == 1 else 'bits'} in the log of"
+        return describe_victims(
+            flip if plan["damage"]["how"] == "flip" else "cut short a log file of", plan
+        )
+
+    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
+        """The victim; see `contracts.words.TakesOut`."""
+        return list(plan["victims"])
+
+    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
+        """There is but one victim."""
+        return None if set(plan["victims"]) & set(spare) else plan
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Kill the victim, damage its log, start it, and see what it does."""
+        assert isinstance(world, HurtsDisks), "the fault was not available"
+        (victim,) = plan["victims"]
+        why = world.why_not_wiped(victim)
+        killed = {"incarnation": UNTOUCHED} if why else await world.kill(victim)
+        if killed["incarnation"] == UNTOUCHED:
+            return {"node": victim, **killed, "why": why or "it did not run"}
+        undo = {"node": victim, "incarnation": killed["incarnation"]}
+        async with undone_if_it_fails(self, undo, world):
+            try:
+                done = await world.damage(victim, Edit(**plan["damage"]))
+            except BaseException:  # nothing was changed
+                with trio.CancelScope(shield=True):
+                    await world.restart(victim, killed["incarnation"])
+                raise
+            undo |= await world.tempt(victim, killed["incarnation"])
+        return {**undo, "done": done}
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Bit if bytes were changed; tells whether the node noticed."""
+        await trio.lowlevel.checkpoint()
+        node = undo["node"]
+        if undo["incarnation"] == UNTOUCHED:
+            return Evidence(False, f"{node} was left alone: {undo['why']}")
+        done = undo["done"]
+        refused = undo["refused"]
+        silent = f"{node} SERVES with it" if undo["serves"] else f"{node} did not answer in time"
+        then = f"{node} refused it ({refused})" if refused else silent
+        where = f"at byte {done['at']:,} of {done['file']}"
+        measures = {
+            "changed_bytes": done["bytes"],
+            "refused": int(refused is not None),
+            "serves": int(undo["serves"]),
+        }
+        return Evidence(
+            done["bytes"] > 0, f"{done['bytes']:,} bytes changed {where}; {then}", measures
+        )
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Give a node that refused an empty disk, and let the group be whole again."""
+        assert isinstance(world, HurtsDisks), "the fault was not available"
+        if undo["incarnation"] != UNTOUCHED:
+            await world.revive(undo["node"], undo["incarnation"])
+
+
+PLUGIN = Damage()

@@ -1,0 +1,102 @@
+"""Let nodes lose power: whatever they had not synced is gone, all at once if several.
+
+On processes without root the node's disk keeps unsynced writes in the process (campaign: `disk =
+"volatile"`), so that SIGKILL is a power loss. How much was lost is counted in a file that outlives
+the process; where no unsynced byte vanished, the fault did not bite.
+
+Source: lazyfs (clear cache on kill); etcd's robustness tests; "All File Systems Are Not Created
+Equal" (OSDI 2014); HARNESSES.md section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from random import Random
+
+import trio
+
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import LosesPower, Word
+from shaketable.harness.faults.incarnations import in_effect
+from shaketable.harness.faults.victims import (
+    choose_variants,
+    describe_victims,
+    pick_victims,
+    plan_victims,
+    without,
+)
+
+VARIANTS = ("leader", "all", "one", "minority")
+MOMENTS = ("", "sync:1", "write:2", "sync:3")
+"""When: now, or when the node is about to do that for so many times (`World.lose_power`)."""
+
+
+class Power:
+    """Cut the power of nodes: unsynced writes are lost, and counted; leader, one, minority, all."""
+
+    name = "power"
+    family = words.DISK
+    needs = frozenset({Word.KILL, Word.POWER})
+
+    def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
+        self._variants = tuple(variants)
+
+    def configured(self, options: Json) -> Fault:
+        """Return this fault on options["victims"] alone, where there are any."""
+        return Power(choose_variants(self.name, VARIANTS, options))
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Every group has power to lose; whether it is known what is lost, a world says."""
+        return None
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw the victims, and the moment; all at once go just then."""
+        plan = plan_victims(rng, nodes, self._variants, turn)
+        on = rng.choice(MOMENTS)
+        return {**plan, "on": "" if plan["variant"] == "all" else on}
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Name the victims."""
+        return pick_victims(plan, nodes, leader)
+
+    def describe(self, plan: Json) -> str:
+        """Say "power loss of leader n1 at sync 3"."""
+        event, _, nth = plan["on"].partition(":")
+        at = f" at {event} {nth}" if event else ""
+        return describe_victims("power loss of", plan) + at
+
+    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
+        """The victims; see `contracts.words.TakesOut`."""
+        return list(plan["victims"])
+
+    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
+        """Spare some of the victims."""
+        return without(plan, spare)
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Cut the power; return which incarnations died, and what each certainly lost."""
+        assert isinstance(world, LosesPower), "the fault was not available"
+        return await world.lose_power(plan["victims"], plan["on"])
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Bit if a process that ran is gone, and unsynced bytes with it."""
+        await trio.lowlevel.checkpoint()
+        gone = [
+            node for node, incarnation in in_effect(undo) if not world.is_alive(node, incarnation)
+        ]
+        lost = {node: int(undo["lost_bytes"].get(node, 0)) for node in gone}
+        measures: dict[str, int | float] = {"killed": len(gone), "lost_bytes": sum(lost.values())}
+        if not gone:
+            return Evidence(False, "no process ended", measures)
+        told = ", ".join(f"{node} {size:,}" for node, size in lost.items())
+        what = f"unsynced bytes lost: {told}"
+        return Evidence(sum(lost.values()) > 0, what, measures)
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Give power back to what this fault took it from and nobody started since."""
+        for node, incarnation in in_effect(undo):
+            await world.restart(node, incarnation)
+
+
+PLUGIN = Power()

@@ -1,0 +1,119 @@
+"""Kill a node and lose its disk; in the end it comes back with an empty one.
+
+Before it dies its machine falls silent: what it sends to the other nodes is held for a while, and
+lost with it. So what it has acknowledged by then by itself is nowhere else. How a node comes back
+is the target's: as a new member that catches up, as a copy of another node, or with nothing.
+
+Source: DESIGN.md decisions 2 and 10; the disk of a failed machine in RocketMQ's deployment modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from random import Random
+
+import trio
+
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.abilities import LosesDisks
+from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import Word
+from shaketable.harness.faults.incarnations import UNDO_TIMEOUT_S
+from shaketable.harness.faults.victims import (
+    SINGLE,
+    choose_variants,
+    describe_victims,
+    pick_victims,
+    plan_victims,
+    without,
+)
+
+VARIANTS = ("leader", "one")
+WAIT_S = 6.0
+"""How long a disk that must not be lost just now is waited for: until the other nodes are back."""
+WAIT_POLL_S = 0.1
+SILENT_MIN_S, SILENT_MAX_S = 0.2, 0.6
+"""How long the machine is silent before it dies."""
+
+
+class Wipe:
+    """Kill a node, delete its store, and start it with an empty disk: the leader, or any one."""
+
+    name = "wipe"
+    family = words.DISK
+    needs = frozenset({Word.KILL, Word.CUT, Word.WIPE})
+
+    def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
+        self._variants = tuple(variants)
+
+    def configured(self, options: Json) -> Fault:
+        """Return this fault on options["victims"] alone, as far as it can strike them."""
+        return Wipe(choose_variants(self.name, VARIANTS, options, can=SINGLE))
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Needs a target that says how a node without its disk comes back."""
+        if not isinstance(target, LosesDisks):
+            return f"the target {target.name} does not say how a node without its disk comes back"
+        return target.why_no_disk_may_go(nodes)
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw a variant, an order of the nodes, and how long the victim is silent first."""
+        silent_s = round(rng.uniform(SILENT_MIN_S, SILENT_MAX_S), 3)
+        return {**plan_victims(rng, nodes, self._variants, turn), "silent_s": silent_s}
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Name the victim."""
+        return pick_victims(plan, nodes, leader)
+
+    def describe(self, plan: Json) -> str:
+        """Say "wipe leader n1"."""
+        return describe_victims("wipe", plan)
+
+    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
+        """The victim; see `contracts.words.TakesOut`."""
+        return list(plan["victims"])
+
+    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
+        """It has only one victim, and strikes it or nobody."""
+        return without(plan, spare)
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Silence the victim, kill it, delete what it stored; return what was lost."""
+        (victim,) = plan["victims"]
+        why = world.why_not_wiped(victim)
+        with trio.move_on_after(WAIT_S):
+            while why is not None:
+                await trio.sleep(WAIT_POLL_S)
+                why = world.why_not_wiped(victim)
+        if why is not None:
+            return {"node": victim, "incarnation": UNTOUCHED, "why": why}
+        cut = await world.cut([(victim, other) for other in world.nodes if other != victim])
+        try:
+            await trio.sleep(plan["silent_s"])
+            lost = await world.wipe(victim)
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_TIMEOUT_S):
+                await world.mend(cut, "reset")
+        return {"node": victim, **lost}
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Bit if the process is gone, and bytes with it."""
+        await trio.lowlevel.checkpoint()
+        if undo["incarnation"] == UNTOUCHED:
+            why = undo.get("why", "it did not run")
+            return Evidence(False, f"{undo['node']} kept its disk: {why}")
+        measures = {name: undo[name] for name in ("files", "bytes", "messages")}
+        what = (
+            f"{undo['node']} lost its disk: {undo['messages']:,} messages,"
+            f" {undo['bytes']:,} bytes in {undo['files']} files"
+        )
+        is_gone = not world.is_alive(undo["node"], undo["incarnation"])
+        return Evidence(is_gone and undo["bytes"] > 0, what, measures)
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Let the node come back with an empty disk, and the group be whole again."""
+        if undo["incarnation"] != UNTOUCHED:
+            await world.replace(undo["node"], undo["incarnation"])
+
+
+PLUGIN = Wipe()

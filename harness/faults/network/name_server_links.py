@@ -1,0 +1,143 @@
+"""Make the links between nodes and name servers worse than they are, for a while.
+
+What a broker says of itself arrives late, or not before somebody else was elected; its connection
+ends, and the name server is told when the broker has long come back. Clients reach the name
+servers throughout.
+
+Source: https://github.com/apache/rocketmq/issues/11043, /5374 and /6316 (a connection that closes
+late, a late word of the old master); RFC 9293 section 3.5.1 for half-open connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import Link, LinkShape, LinksNameServers, ShapesLinks, Word
+from shaketable.harness.faults.victims import choose_variants, pick_victims, plan_victims
+
+VARIANTS = ("leader", "one", "all")
+CUT: Final = "cut"
+SHAPED: Final = "shaped"
+MEND_MODES = ("deliver", "reset")
+DIRECTIONS = ("both", "out", "in")
+"""Seen from the nodes: what flows to the name servers is out."""
+HALF_OPEN: Final[Json] = {"half_open": True}
+SHAPES: Final[Sequence[Json | None]] = (
+    HALF_OPEN,
+    HALF_OPEN,
+    HALF_OPEN,
+    {"reset_every_ms": 150.0},
+    {"reset_every_ms": 1000.0},
+    {"delay_ms": 300.0, "jitter_ms": 50.0},
+    {"loss": 0.4},
+    None,
+)
+"""What becomes of the links; None: they are cut. Brokers say little: most are about connections."""
+
+
+@dataclass(slots=True, eq=False)
+class NameServerLinks:
+    """Cut, reset, slow or half-open links to the name servers; of the leader, one node or all.
+
+    Never changed once made; only the protocol says that a name could be.
+    """
+
+    variants: tuple[str, ...] = VARIANTS
+    name: str = "name-server-links"
+    family: str = words.NETWORK
+    needs: frozenset[Word] = frozenset({Word.NAME_SERVERS})
+
+    def configured(self, options: Json) -> Fault:
+        """Return this fault on the links of options["victims"] alone, where there are any."""
+        return NameServerLinks(choose_variants(self.name, VARIANTS, options))
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Whether there are name servers, and links to them, the world says."""
+        return None
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw whose links, in which direction, what becomes of them, and how a cut is mended."""
+        plan = plan_victims(rng, nodes, self.variants, turn)
+        shape = rng.choice(SHAPES)
+        return {
+            **plan,
+            "how": CUT if shape is None else SHAPED,
+            # Of a half-open connection one side is not told, as a rule the name server.
+            "direction": rng.choice(DIRECTIONS if shape != HALF_OPEN else ("in", "in", "out")),
+            "mend": rng.choice(MEND_MODES),
+            "link_shape": {**(shape or {}), "seed": f"{rng.getrandbits(48):x}"},
+        }
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Name the victims; what the name servers are called the world knows."""
+        return pick_victims(plan, nodes, leader)
+
+    def describe(self, plan: Json) -> str:
+        """Say "cut of links from leader n1 to name servers, held bytes delivered after"."""
+        victims = plan.get("victims")
+        told = [plan["variant"]] if victims is None else victims
+        named = [f"leader {node}" if node == plan.get("leader") else node for node in told]
+        whose = "all nodes" if len(told) == len(plan["order"]) else ", ".join(named)
+        way = {
+            "both": f"links between {whose} and name servers",
+            "out": f"links from {whose} to name servers",
+            "in": f"links from name servers to {whose}",
+        }[plan["direction"]]
+        if plan["how"] == CUT:
+            after = "held bytes delivered after" if plan["mend"] == "deliver" else "reset after"
+            return f"cut of {way}, {after}"
+        return f"{_tell(LinkShape(**plan['link_shape']))} on {way}"
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Cut or shape the links."""
+        assert isinstance(world, LinksNameServers), "the fault was not available"
+        links = _links(plan["victims"], world.name_servers, plan["direction"])
+        if plan["how"] == CUT:
+            return {"cut": await world.cut(links), "mend": plan["mend"]}
+        assert isinstance(world, ShapesLinks), "the fault was not available"
+        return {"shape": await world.shape(links, LinkShape(**plan["link_shape"]))}
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Bit if a cut held something, a connection ended, or something was late."""
+        if "cut" in undo:
+            held = world.held(undo["cut"])
+            what = f"held {held['bytes']} bytes of {held['connections']} connections"
+            return Evidence(held["connections"] > 0, what, dict(held))
+        assert isinstance(world, ShapesLinks), "the fault was not available"
+        did = world.shaped(undo["shape"])
+        counts = ("half_open", "resets", "delayed", "dropped")
+        did = {name: did[name] for name in counts if did.get(name)}
+        told = ", ".join(f"{name.replace('_', '-')} {much}" for name, much in did.items())
+        return Evidence(bool(did), told or "nobody said anything there", did)
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Mend this cut, or take this shape away."""
+        if "cut" in undo:
+            await world.mend(undo["cut"], undo["mend"])
+            return
+        assert isinstance(world, ShapesLinks), "the fault was not available"
+        await world.unshape(undo["shape"])
+
+
+def _tell(shape: LinkShape) -> str:
+    if shape.half_open:
+        return "half-open connections"
+    if shape.reset_every_ms:
+        return f"resets every {shape.reset_every_ms:g} ms"
+    if shape.loss:
+        return f"loss of {shape.loss:.0%}"
+    return f"delay {shape.delay_ms:g} ms"
+
+
+def _links(victims: Sequence[str], servers: Sequence[str], direction: str) -> list[Link]:
+    out = [(node, server) for node in victims for server in servers]
+    back = [(server, node) for node, server in out]
+    return {"out": out, "in": back, "both": [*out, *back]}[direction]
+
+
+PLUGIN = NameServerLinks()

@@ -1,0 +1,111 @@
+"""Partition the network between the nodes: hold what flows over some directed links.
+
+A cut holds bytes and delivers them when it is mended, or resets the connections that
+crossed it; which of the two is drawn. Where packets flow (world netns) a cut drops them, and TCP
+sends them again. Clients reach every node throughout.
+
+Source: jepsen.nemesis (partition-halves, -random-node, majorities-ring, bridge) and
+jepsen.nemesis.combined `partition-package` (one, majority, majorities-ring, minority-third,
+primaries); one-way cuts as in TigerBeetle's simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from random import Random
+
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import Word
+from shaketable.harness.faults import grudges
+from shaketable.harness.faults.victims import choose_variants, pick_victims, plan_victims
+
+MEND_MODES = ("deliver", "reset")
+NODES_MIN = 2
+VARIANTS = ("leader", "one", "minority", "minority-third", "majority", "followers")
+"""What `victims` may say: all but all, which would cut nothing."""
+
+
+class Partition:
+    """Cut links between nodes: leader or some isolated, halves, ring, bridge, one-way, all."""
+
+    name = "partition"
+    family = words.NETWORK
+    needs = frozenset({Word.CUT})
+
+    def __init__(self, variants: Sequence[str] = ()) -> None:
+        self._variants = tuple(variants)
+
+    def configured(self, options: Json) -> Fault:
+        """Return this fault; with options["victims"] one that parts these from all others."""
+        if not options.get("victims"):
+            return self
+        return Partition(choose_variants(self.name, VARIANTS, options, VARIANTS))
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Needs a link to cut."""
+        return "a group of one node has no links to cut" if len(nodes) < NODES_MIN else None
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw a shape, an order of the nodes and how to mend; the first isolates the leader."""
+        if self._variants:
+            mend = rng.choice(MEND_MODES)
+            return {
+                "shape": "victims",
+                "mend": mend,
+                **plan_victims(rng, nodes, self._variants, turn),
+            }
+        order = rng.sample(list(nodes), len(nodes))
+        mend = rng.choice(MEND_MODES)
+        shape = rng.choice(grudges.shapes_for(len(nodes)))
+        return {"shape": "isolate-leader" if turn == 0 else shape, "order": order, "mend": mend}
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Return the plan with the links to cut and a label. Without a leader, the first drawn."""
+        order = [node for node in plan["order"] if node in nodes]
+        target = leader if leader is not None else order[0]
+        role = f"leader {target}" if leader is not None else target
+        if plan["shape"] == "victims":
+            victims = pick_victims(plan, nodes, leader)["victims"]
+            rest = [node for node in nodes if node not in victims]
+            label = f"isolate {' '.join(victims)}"
+            links = grudges.components(nodes, [victims, rest])
+        else:
+            label, links = grudges.aim_shape(plan["shape"], nodes, order, target, role)
+        return {**plan, "links": [list(link) for link in links], "label": label, "leader": leader}
+
+    def describe(self, plan: Json) -> str:
+        """Say "isolate leader n1, held bytes delivered after"."""
+        after = {"deliver": "held bytes delivered after", "reset": "connections reset after"}
+        return f"{plan.get('label', plan['shape'])}, {after[plan['mend']]}"
+
+    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
+        """The nodes that are not among the most that all hear each other directly."""
+        return grudges.parted(nodes, [(a, b) for a, b in plan["links"]])
+
+    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
+        """Leave the links of those nodes alone."""
+        links = [link for link in plan["links"] if not set(spare) & set(link)]
+        return {**plan, "links": links, "label": f"{plan['label']}, in part"} if links else None
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Cut the links; of several primaries (one a group) those of all."""
+        links = [(a, b) for a, b in plan["links"]]
+        if plan["shape"] == "primaries":
+            alone = [node for node in world.nodes if await world.leader((node,)) == node]
+            links += [link for link in grudges.each_alone(world.nodes, alone) if link not in links]
+        return {"cut": await world.cut(links), "how": plan["mend"]}
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Bit if bytes or connections stood before this very cut."""
+        held = world.held(undo["cut"])
+        did = "dropped" if "packets" in held else "held"
+        what = f"{did} {held['bytes']} bytes of {held['connections']} connections"
+        return Evidence(held["bytes"] > 0 or held["connections"] > 0, what, dict(held))
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Mend this cut."""
+        await world.mend(undo["cut"], undo["how"])
+
+
+PLUGIN = Partition()

@@ -1,0 +1,115 @@
+"""Kill nodes again and again, each time soon after they came up: often in the midst of recovery.
+
+Source: a pod in CrashLoopBackOff; SQLite's and ALICE's crashes in recovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import cycle
+from random import Random
+
+import trio
+
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import Word
+from shaketable.harness.faults.incarnations import in_effect
+from shaketable.harness.faults.victims import (
+    choose_variants,
+    describe_victims,
+    pick_victims,
+    plan_victims,
+    without,
+)
+
+VARIANTS = ("leader", "one", "minority")
+LIVES = 6
+LIFE_MIN_S, LIFE_MAX_S = 0.05, 1.2
+"""How long a process lives until it is killed again."""
+LEAST_S = 3.0
+CRASHES_MIN = 2
+"""One crash is no loop."""
+
+
+class CrashLoop:
+    """Kill nodes again and again (SIGKILL), each time 0.05 to 1.2 s after their start."""
+
+    name = "crash-loop"
+    family = words.PROCESS
+    needs = frozenset({Word.KILL})
+
+    def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
+        self._variants = tuple(variants)
+
+    def configured(self, options: Json) -> Fault:
+        """Return this fault on options["victims"] alone, where there are any."""
+        return CrashLoop(choose_variants(self.name, VARIANTS, options))
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Every group has processes."""
+        return None
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw whom, and how long each of its lives is."""
+        lives_s = [round(rng.uniform(LIFE_MIN_S, LIFE_MAX_S), 3) for _ in range(LIVES)]
+        return {**plan_victims(rng, nodes, self._variants, turn), "lives_s": lives_s}
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Name the victims."""
+        return pick_victims(plan, nodes, leader)
+
+    def describe(self, plan: Json) -> str:
+        """Say "kill again and again leader n1"."""
+        return describe_victims("kill again and again", plan)
+
+    def least_s(self, nodes: Sequence[str]) -> float:
+        """Time for some lives."""
+        return LEAST_S
+
+    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
+        """The victims; see `contracts.words.TakesOut`."""
+        return list(plan["victims"])
+
+    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
+        """Spare some of the victims."""
+        return without(plan, spare)
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Nothing yet: `act` does it."""
+        await trio.lowlevel.checkpoint()
+        return {"incarnations": {}, "crashes": 0}
+
+    async def act(self, plan: Json, undo: Json, world: World, note: Callable[[Json], None]) -> None:
+        """Kill and start the victims, until the time is over."""
+        for life_s in cycle(plan["lives_s"]):
+            for node in plan["victims"]:
+                # Shielded: a kill that nobody notes would leave the node down.
+                with trio.CancelScope(shield=True):
+                    killed = await world.kill(node)
+                    if killed["incarnation"] == UNTOUCHED:
+                        continue
+                    undo["incarnations"][node] = killed["incarnation"]
+                    undo["crashes"] += 1
+                    note(undo)
+                    await world.restart(node, killed["incarnation"])
+            await trio.sleep(life_s)
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Bit if processes ended more than once, and the last one that was killed is gone."""
+        gone = [node for node, number in in_effect(undo) if not world.is_alive(node, number)]
+        crashes = undo["crashes"]
+        measures: dict[str, int | float] = {"crashes": crashes, "nodes": len(gone)}
+        if not gone or crashes < CRASHES_MIN:
+            return Evidence(False, f"{crashes} processes ended: no loop", measures)
+        leader = await world.leader()
+        now = f"{leader} leads" if leader is not None else "nobody leads"
+        return Evidence(True, f"{', '.join(gone)} ended {crashes} times; {now}", measures)
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Start again what is down still."""
+        for node, incarnation in in_effect(undo):
+            await world.restart(node, incarnation)
+
+
+PLUGIN = CrashLoop()

@@ -1,0 +1,89 @@
+"""Kill node processes by SIGKILL; start them again at the end of the fault.
+
+What becomes of writes that were not synced is for the node's disk to say: with the
+campaign's `disk = "volatile"` (the default) they are lost, as in a power cut; with "real"
+they stay in the page cache, as in a crash of the process alone.
+
+Source: jepsen.nemesis.combined `db-package` (node specs one, minority, all, primaries).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from random import Random
+
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import Word
+from shaketable.harness.faults.incarnations import apply_to_each, in_effect
+from shaketable.harness.faults.victims import (
+    choose_variants,
+    describe_victims,
+    pick_victims,
+    plan_victims,
+    without,
+)
+
+VARIANTS = ("leader", "one", "minority", "all")
+
+
+class Kill:
+    """Kill node processes (SIGKILL), start them again: the leader, one, a minority, all, named."""
+
+    name = "kill"
+    family = words.PROCESS
+    needs = frozenset({Word.KILL})
+
+    def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
+        self._variants = tuple(variants)
+
+    def configured(self, options: Json) -> Fault:
+        """Return this fault on options["victims"] alone, where there are any."""
+        return Kill(choose_variants(self.name, VARIANTS, options))
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Every group has processes."""
+        return None
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw a variant and an order of the nodes; the first one hits the leader."""
+        return plan_victims(rng, nodes, self._variants, turn)
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Name the victims."""
+        return pick_victims(plan, nodes, leader)
+
+    def describe(self, plan: Json) -> str:
+        """Say "kill leader n1"."""
+        return describe_victims("kill", plan)
+
+    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
+        """The victims; see `contracts.words.TakesOut`."""
+        return list(plan["victims"])
+
+    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
+        """Spare some of the victims."""
+        return without(plan, spare)
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Kill each victim; return the incarnations that died."""
+        return await apply_to_each(plan["victims"], world.kill, self.undo, world)
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Bit if a process that ran is gone; tells who leads now."""
+        gone = [
+            node for node, incarnation in in_effect(undo) if not world.is_alive(node, incarnation)
+        ]
+        if not gone:
+            return Evidence(False, "no process ended", {"killed": 0})
+        leader = await world.leader()
+        now = f"{leader} leads" if leader is not None else "nobody leads"
+        return Evidence(True, f"process of {', '.join(gone)} gone; {now}", {"killed": len(gone)})
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Start again what this fault killed and nobody started since."""
+        for node, incarnation in in_effect(undo):
+            await world.restart(node, incarnation)
+
+
+PLUGIN = Kill()

@@ -1,0 +1,110 @@
+"""Kill, pause or cut off name servers for a while.
+
+They know nothing of each other and keep nothing: any one that lives suffices, one that was started
+again knows no route until brokers have registered anew, and meanwhile clients go on with what they
+know. No node is struck, and none leads or stops for it.
+
+Source: RocketMQ's NamesrvController (no state on disk), MQClientInstance (routes are kept while no
+name server answers), BrokerController's registerBrokerAll every registerNameServerPeriod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import StrikesNameServers, Word
+from shaketable.harness.faults.incarnations import apply_to_each, in_effect
+
+KILL: Final = "kill"
+PAUSE: Final = "pause"
+CUT: Final = "cut"
+DONE: Final = {KILL: "gone", PAUSE: "stopped (state T)"}
+MEND_MODES = ("deliver", "reset")
+
+
+class NameServers:
+    """Kill (SIGKILL), stop (SIGSTOP) or cut off a name server, or all of them, for a while."""
+
+    name = "name-servers"
+    family = words.PROCESS
+    needs = frozenset({Word.NAME_SERVER_PROCESSES})
+
+    def __init__(self, ways: Sequence[str] = (KILL, PAUSE)) -> None:
+        self._ways = tuple(ways)
+
+    def configured(self, options: Json) -> Fault:
+        """Return this fault; name servers are cut off where links to them are the world's."""
+        return NameServers((KILL, PAUSE, CUT) if options.get("world") == "sim" else (KILL, PAUSE))
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Whether there are name servers, the world says."""
+        return None
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw what becomes of them, of which one, or of all, and how a cut is mended."""
+        # The first one is a kill: only who starts anew has forgotten everything.
+        way = rng.choice(self._ways)
+        return {
+            "how": self._ways[0] if turn == 0 else way,
+            "whom": "all" if rng.random() < 1 / 3 else "one",
+            "which": rng.random(),
+            "mend": rng.choice(MEND_MODES),
+        }
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Leave the plan as it is: what name servers there are the world knows."""
+        return plan
+
+    def describe(self, plan: Json) -> str:
+        """Say "kill one name server"."""
+        whom = "all name servers" if plan["whom"] == "all" else "one name server"
+        if plan["how"] == CUT:
+            after = "held bytes delivered after" if plan["mend"] == "deliver" else "reset after"
+            return f"cut off {whom}, {after}"
+        return f"{plan['how']} {whom}"
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Strike them."""
+        assert isinstance(world, StrikesNameServers), "the fault was not available"
+        servers = list(world.name_servers)
+        if plan["whom"] == "one":
+            servers = [servers[int(plan["which"] * len(servers))]]
+        if plan["how"] == CUT:
+            ends = [(server, end) for server in servers for end in world.ends_of_name_servers]
+            links = [*ends, *((end, server) for server, end in ends)]
+            return {"cut": await world.cut(links), "mend": plan["mend"]}
+        strike = world.kill if plan["how"] == KILL else world.pause
+        return {**await apply_to_each(servers, strike, self.undo, world), "how": plan["how"]}
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Bit if a process is gone or stopped, or if the cut held something."""
+        if "cut" in undo:
+            held = world.held(undo["cut"])
+            what = f"held {held['bytes']} bytes of {held['connections']} connections"
+            return Evidence(held["connections"] > 0, what, dict(held))
+        is_kill = undo["how"] == KILL
+        struck = [
+            server
+            for server, incarnation in in_effect(undo)
+            if (not world.is_alive(server, incarnation) if is_kill else world.is_paused(server))
+        ]
+        done = DONE[undo["how"]]
+        what = f"process of {', '.join(struck)} {done}" if struck else f"no process was {done}"
+        return Evidence(bool(struck), what, {"name_servers": len(struck)})
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Mend this cut, start or resume what this fault struck."""
+        if "cut" in undo:
+            await world.mend(undo["cut"], undo["mend"])
+            return
+        for server, incarnation in in_effect(undo):
+            if undo.get("how") != PAUSE:
+                await world.restart(server, incarnation)
+            await world.resume(server, incarnation)
+
+
+PLUGIN = NameServers()

@@ -1,0 +1,91 @@
+"""Pause node processes by SIGSTOP; let them go on (SIGCONT) at the end of the fault.
+
+A paused leader wakes up believing that it still leads: stale reads and late
+acknowledgements show here.
+
+Source: jepsen.nemesis.combined `db-package`; etcd's robustness track record (#20418).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from random import Random
+
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import Word
+from shaketable.harness.faults.incarnations import apply_to_each, in_effect
+from shaketable.harness.faults.victims import (
+    choose_variants,
+    describe_victims,
+    pick_victims,
+    plan_victims,
+    without,
+)
+
+VARIANTS = ("leader", "one", "minority")
+
+
+class Pause:
+    """Stop node processes (SIGSTOP) for a while: the leader, one or a minority."""
+
+    name = "pause"
+    family = words.PROCESS
+    needs = frozenset({Word.PAUSE})
+
+    def __init__(self, variants: Sequence[str] = VARIANTS) -> None:
+        self._variants = tuple(variants)
+
+    def configured(self, options: Json) -> Fault:
+        """Return this fault on options["victims"] alone, where there are any."""
+        return Pause(choose_variants(self.name, VARIANTS, options))
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Every group has processes."""
+        return None
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw a variant and an order of the nodes; the first one hits the leader."""
+        return plan_victims(rng, nodes, self._variants, turn)
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Name the victims."""
+        return pick_victims(plan, nodes, leader)
+
+    def describe(self, plan: Json) -> str:
+        """Say "pause leader n1"."""
+        return describe_victims("pause", plan)
+
+    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
+        """The victims; see `contracts.words.TakesOut`."""
+        return list(plan["victims"])
+
+    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
+        """Spare some of the victims."""
+        return without(plan, spare)
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Stop each victim; return the incarnations that stopped."""
+        return await apply_to_each(plan["victims"], world.pause, self.undo, world)
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Bit if the kernel reports a process of this fault as stopped."""
+        stopped = [
+            node
+            for node, incarnation in in_effect(undo)
+            if world.is_alive(node, incarnation) and world.is_paused(node)
+        ]
+        if not stopped:
+            return Evidence(False, "no process was stopped", {"paused": 0})
+        leader = await world.leader()
+        now = f"{leader} leads" if leader is not None else "nobody leads"
+        what = f"process of {', '.join(stopped)} stopped (state T); {now}"
+        return Evidence(True, what, {"paused": len(stopped)})
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Let what this fault stopped go on."""
+        for node, incarnation in in_effect(undo):
+            await world.resume(node, incarnation)
+
+
+PLUGIN = Pause()

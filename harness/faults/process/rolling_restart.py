@@ -1,0 +1,112 @@
+"""Restart all nodes, one after the other, each in good order, as for an upgrade.
+
+The next one is ended when all know one leader again. Half of the time the leader is left for last,
+as operators do; else it comes when it comes.
+
+Source: redpanda-data/chaos (rolling restarts); ducktape's and etcd's upgrade suites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from random import Random
+
+import trio
+
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.operators import StopsNodes
+from shaketable.harness.contracts.plugins import UNTOUCHED, Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import Word
+from shaketable.harness.faults.incarnations import in_effect
+
+NODE_S = 2.5
+"""How long one node is given on average."""
+STOP_TIMEOUT_S = 10.0
+READY_TIMEOUT_S = 10.0
+
+
+class RollingRestart:
+    """Restart all nodes one after the other, each in good order (SIGTERM), leader last or not."""
+
+    name = "rolling-restart"
+    family = words.PROCESS
+    needs = frozenset({Word.STOP})
+
+    def configured(self, options: Json) -> Fault:
+        """Return itself: it is about all nodes."""
+        return self
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Every group has processes."""
+        return None
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw an order, and whether the leader comes last."""
+        return {"order": rng.sample(list(nodes), len(nodes)), "leader_last": rng.random() < 0.5}
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Name the nodes in their order."""
+        order = [node for node in plan["order"] if node in nodes]
+        if plan["leader_last"] and leader in order:
+            order = [*(node for node in order if node != leader), leader]
+        return {**plan, "victims": order, "leader": leader}
+
+    def describe(self, plan: Json) -> str:
+        """Say "restart n2, n0, leader n1 one after the other"."""
+        leader = plan.get("leader")
+        order = plan["victims"] if "victims" in plan else plan["order"]
+        named = ", ".join(f"leader {node}" if node == leader else node for node in order)
+        return f"restart {named} one after the other"
+
+    def least_s(self, nodes: Sequence[str]) -> float:
+        """Time for all of them."""
+        return NODE_S * len(nodes)
+
+    def taken_out(self, plan: Json, nodes: Sequence[str]) -> Collection[str]:
+        """One at a time, and any of them."""
+        return [words.ANYBODY]
+
+    def narrowed(self, plan: Json, nodes: Sequence[str], spare: Collection[str]) -> Json | None:
+        """A restart of all waits until nobody else is out."""
+        return None
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Nothing yet: `act` does it."""
+        await trio.lowlevel.checkpoint()
+        return {"incarnations": {}, "ready": []}
+
+    async def act(self, plan: Json, undo: Json, world: World, note: Callable[[Json], None]) -> None:
+        """End a node, start it, wait until the group serves with it; then the next one."""
+        assert isinstance(world, StopsNodes), "the fault was not available"
+        for node in plan["victims"]:
+            undo["incarnations"][node] = world.incarnation(node)
+            note(undo)
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
+                stopped = await world.stop(node)
+                undo["incarnations"][node] = stopped["incarnation"]
+                if stopped["incarnation"] != UNTOUCHED:
+                    await world.restart(node, stopped["incarnation"])
+            if await world.until_ready(READY_TIMEOUT_S):
+                undo["ready"].append(node)
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Bit if processes that ran are gone; tells how far the restarts came."""
+        gone = [node for node, number in in_effect(undo) if not world.is_alive(node, number)]
+        measures: dict[str, int | float] = {"restarted": len(gone), "ready": len(undo["ready"])}
+        if not gone:
+            return Evidence(False, "no process ended", measures)
+        leader = await world.leader()
+        now = f"{leader} leads" if leader is not None else "nobody leads"
+        what = (
+            f"{len(gone)} of {len(plan['victims'])} nodes restarted, the group was ready after "
+            f"{len(undo['ready'])} of them; {now}"
+        )
+        return Evidence(True, what, measures)
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Start again what was ended and is down still."""
+        for node, incarnation in in_effect(undo):
+            await world.restart(node, incarnation)
+
+
+PLUGIN = RollingRestart()

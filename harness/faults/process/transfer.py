@@ -1,0 +1,104 @@
+"""Have the leader hand its leadership to another node while clients work.
+
+A leadership that moves in good order loses nothing: whoever led refuses appends until the
+other leads, and what it had acknowledged is in the other's log.
+
+Source: Raft dissertation section 3.10; DLedger's `preferredLeaderId`;
+redpanda-data/chaos (`leader transfer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from random import Random
+
+import trio
+
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.abilities import TransfersLeadership
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import Word
+
+NODES_MIN = 2
+ASK_FOR_S = 6.0
+"""So long it is asked again: nobody leads yet, or who leads by now refuses, or names itself."""
+ASK_AGAIN_AFTER_S = 0.2
+
+
+class Transfer:
+    """Ask the leader to hand leadership to another node, drawn at random."""
+
+    name = "transfer"
+    family = words.PROCESS
+    needs = frozenset({Word.TRANSFER})
+
+    def configured(self, options: Json) -> Fault:
+        """Return itself: it has no options."""
+        return self
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Needs a target whose leader can be asked, and somebody to take over."""
+        if not isinstance(target, TransfersLeadership):
+            return f"the target {target.name} cannot be asked to hand leadership over"
+        if len(nodes) < NODES_MIN:
+            return f"a group of {len(nodes)} has nobody to take leadership over"
+        return None
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw the order in which nodes are considered."""
+        return {"order": rng.sample(list(nodes), len(nodes))}
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Name the first drawn that does not lead as the one to take over."""
+        order = [node for node in plan["order"] if node in nodes]
+        others = [node for node in order if node != leader]
+        return {**plan, "to": (others or order)[0], "leader": leader}
+
+    def describe(self, plan: Json) -> str:
+        """Say "transfer leadership from n1 to n2"."""
+        if "to" not in plan:
+            return "transfer leadership"
+        who = f"from {plan['leader']} " if plan["leader"] is not None else ""
+        return f"transfer leadership {who}to {plan['to']}"
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Ask, and wait a while for what comes of it; return what came.
+
+        Who was to take over may lead by now, or be down: then another one is named.
+        """
+        again_until_s = trio.current_time() + ASK_FOR_S
+        order = [plan["to"], *(node for node in plan["order"] if node != plan["to"])]
+        for to in cycle(order):
+            answer = await world.transfer(to)
+            if not _is_to_be_asked_again(answer, to) or trio.current_time() >= again_until_s:
+                return {**answer, "to": to}
+            await trio.sleep(ASK_AGAIN_AFTER_S)
+        raise AssertionError("a cycle ends")
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Bit if leadership went from another node to the one that was asked for."""
+        await trio.lowlevel.checkpoint()
+        was, to, took_ms = undo["from"], undo["to"], undo["took_ms"]
+        if was is not None and was != to and took_ms is not None:
+            what = f"leadership went from {was} to {to} in {took_ms:.0f} ms"
+            return Evidence(True, what, {"took_ms": took_ms})
+        if was is None:
+            return Evidence(False, "nobody led who could be asked")
+        if was == to:
+            return Evidence(False, f"{to} led already")
+        why = f": {undo['error']}" if undo["error"] is not None else ""
+        return Evidence(False, f"{to} did not come to lead after {was}{why}")
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Nothing to undo: whoever leads, the group is whole."""
+        await trio.lowlevel.checkpoint()
+
+
+def _is_to_be_asked_again(answer: Json, to: str) -> bool:
+    """Whether nobody led who could be asked, or who led refused, or was the one to take over."""
+    is_refused = answer["from"] in (None, to) or answer["error"] is not None
+    return answer["took_ms"] is None and is_refused
+
+
+PLUGIN = Transfer()

@@ -1,0 +1,1 @@
+"""Faults that take a resource: processor time, memory, descriptors."""

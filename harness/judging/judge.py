@@ -1,0 +1,534 @@
+"""Judges a recorded run: history -> tables -> checkers -> results.json and the report.
+
+Needs the run's folder and nothing of the cluster, so that a run whose harness was killed
+is judged in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from shaketable.checkers.engine.java import find_java
+from shaketable.checkers.engine.job import CheckJob, Progress, SegmentedReader
+from shaketable.checkers.engine.local import run_local
+from shaketable.checkers.spark.pipeline import SparkEngine
+from shaketable.harness import discovery
+from shaketable.harness.campaigns import campaign as campaigns
+from shaketable.harness.campaigns.campaign import Campaign, faults_of
+from shaketable.harness.campaigns.repeat import repeat_command
+from shaketable.harness.contracts.abilities import SegmentedLog, ShowsLogs
+from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.clients import topics_of
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.plugins import CheckContext, FaultWindow, Promises, Target
+from shaketable.harness.contracts.promises import OURS
+from shaketable.harness.contracts.verdict import Finding, Outcome, Verdict, join
+from shaketable.harness.contracts.words import family_of
+from shaketable.harness.history.export import (
+    Exported,
+    export,
+    export_events,
+    load_given_up,
+    load_operations,
+)
+from shaketable.harness.history.run_folder import RunFolder, write_atomically
+from shaketable.harness.judging import kept_evidence, undisturbed
+from shaketable.harness.judging.invariants import judge_invariants
+from shaketable.harness.runtime import availability
+
+if TYPE_CHECKING:
+    from shaketable.reports.availability.worked import Worked
+
+
+log = logging.getLogger(__name__)
+
+SPARK: Final = "spark"
+LOCAL: Final = "local"
+ONE_LOG: Final = "committed-prefix"
+"""The checker of targets whose nodes all keep one log: the others' logs differ by design."""
+OF_LOGS, OF_FINAL_READS = "durability", "final-reads"
+"""Who judges whether what was acknowledged is kept: by the nodes' logs, or without them."""
+FAILOVER_COLUMNS: Final = ("process", "f", "call_ns", "return_ns", "outcome")
+"""Of OPERATIONS: what the times after faults are measured by."""
+
+
+class Engine:
+    """What runs the checkers: the Spark pipeline, or the same functions in this process.
+
+    `warm_up` starts the JVM in a thread, so that it is there when the check begins.
+    """
+
+    def __init__(self, kind: str, spark_master: str) -> None:
+        self.kind = kind
+        self._master = spark_master
+        self._spark = SparkEngine(spark_master) if kind == SPARK else None
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def require_java(self, env: Mapping[str, str]) -> None:
+        """See to it now, not after the campaign, that Spark will find a Java here.
+
+        Raises:
+            UsageError: there is none that fits.
+        """
+        if self.kind == SPARK and self._master.startswith("local"):
+            find_java(env)
+
+    def warm_up(self) -> None:
+        """Begin to start what the check needs; returns at once; idempotent."""
+        if self._spark is None or self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
+        self._thread.start()
+
+    def _start(self) -> None:
+        assert self._spark is not None
+        try:
+            self._spark.start()
+        except Exception as error:
+            self._error = error
+
+    def wait(self, progress: Progress) -> None:
+        """Start what the check needs, if nobody has, and wait until it is there; idempotent.
+
+        Raises:
+            UsageError: no fitting Java; the Spark master cannot be reached.
+        """
+        self.warm_up()
+        if self._thread is None:
+            return
+        if self._thread.is_alive():
+            progress("waiting for Spark to start")
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def run(self, job: CheckJob, progress: Progress) -> list[Verdict]:
+        """Run every checker of `job`.
+
+        Raises:
+            UsageError: no fitting Java; the Spark master cannot be reached.
+            HarnessError: the operations cannot be read.
+        """
+        if self._spark is None:
+            return run_local(job, progress)
+        self.wait(progress)
+        if self._spark.java is not None:
+            log.info("event=spark master=%s java=%r", self._master, self._spark.java.describe())
+        return self._spark.run(job, progress)
+
+    def stop(self) -> None:
+        """End the JVM, if there is one; idempotent.
+
+        One that is still starting is not waited for: it ends with this process.
+        """
+        if self._thread is not None and self._thread.is_alive():
+            return
+        if self._spark is not None:
+            self._spark.stop()
+
+
+def judge(
+    folder: RunFolder, campaign: Campaign, engine: Engine, progress: Callable[[str], None]
+) -> Results:
+    """Export the history, check it, write json and the report.
+
+    Raises:
+        HarnessError: the recordings cannot be read, or a file cannot be written.
+        UsageError: the engine cannot start.
+    """
+    engine.warm_up()
+    progress("exporting the history")
+    # A check needs the operations alone: of a large history the events take longer to write.
+    exported = export(folder, with_events=False)
+    target: Target = discovery.get("targets", campaign.target)
+    job = _job(folder, campaign, target, exported)
+    try:
+        found = engine.run(job, progress)
+    finally:
+        progress("writing the events")
+        export_events(folder)
+    met = _met_undisturbed(folder, job.context) if campaign.world == "sim" else ()
+    own = judge_invariants(folder, target, job.context, met)
+    verdicts = [*([] if own is None else [own]), *found, judge_course(folder)]
+    judged = Results(
+        campaign=campaign,
+        promises=campaigns.promises_of(campaign, target) or target.promises,
+        verdicts=tuple(verdicts),
+        windows=exported.windows,
+        incomplete=exported.incomplete,
+        repeat=repeat_command(campaign, folder.path),
+        engine=engine.kind,
+        # Where there is one log, another node comes to lead it; other masters are waited for.
+        failover=(
+            _failover(folder, campaign, exported) if target.promises.committed_prefix else None
+        ),
+        faults_unavailable=_unavailable(folder),
+    )
+    write(folder, judged)
+    if any(verdict.findings or verdict.observed for verdict in verdicts):
+        progress("keeping what the logs hold around what was found")
+    kept_evidence.keep(folder, job, verdicts)
+    progress("writing the report")
+    render(folder)
+    return judged
+
+
+def _met_undisturbed(folder: RunFolder, context: CheckContext) -> tuple[Broken, ...]:
+    """Return what clients met that nobody may meet in virtual time while nothing disturbs."""
+    if context.incomplete is not None:
+        return ()
+    operations = load_operations(folder, undisturbed.COLUMNS)
+    return undisturbed.broken_by(operations, load_given_up(folder), context)
+
+
+def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict[str, Any] | None:
+    """Measure how soon writes went on after kills of the leader; None if there were none."""
+    from shaketable.reports.availability import failover  # noqa: PLC0415 - only where a run is judged
+    from shaketable.reports.availability.elections import aimed_plans  # noqa: PLC0415
+
+    if not any(window.name == failover.KILL for window in exported.windows):
+        return None
+    found = failover.measure(
+        load_operations(folder, FAILOVER_COLUMNS),
+        exported.windows,
+        aimed_plans(exported.nemesis),
+        campaign.nodes,
+        _worked(folder, campaign, exported.end_ns),
+    )
+    return None if found is None else failover.to_json(found)
+
+
+def _worked(folder: RunFolder, campaign: Campaign, end_ns: int) -> Worked | None:
+    """Say when clients worked, if run.json does; its events must have been exported."""
+    from shaketable.reports.availability.worked import Worked, worked_until  # noqa: PLC0415
+    from shaketable.reports.plotting.timeline import phase_spans  # noqa: PLC0415 - only where a run is judged
+
+    phases = phase_spans(_facts(folder).get("phases"), end_ns)
+    until_ns = worked_until(phases, campaign.time_limit_s)
+    return None if until_ns is None else Worked(until_ns, load_given_up(folder))
+
+
+def _unavailable(folder: RunFolder) -> dict[str, str]:
+    """Return which of the faults asked for the run could not do, and why."""
+    return dict(_facts(folder).get("faults_unavailable") or {})
+
+
+def _facts(folder: RunFolder) -> dict[str, Any]:
+    """Read run.json; {} if the run was killed before it was written."""
+    try:
+        return dict(json.loads(folder.run_json.read_bytes()))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError) as error:
+        raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
+
+
+def render(folder: RunFolder) -> list[Path]:
+    """Write report.html and junit.xml of a run.
+
+    Raises:
+        HarnessError: they cannot be written.
+    """
+    from shaketable import reports  # noqa: PLC0415 - its plots take half a second to import; `list` needs none
+
+    try:
+        return reports.write(folder.path)
+    except OSError as error:
+        raise HarnessError(
+            f"cannot write the report: {error.strerror}: {error.filename}"
+        ) from error
+
+
+def _job(folder: RunFolder, campaign: Campaign, target: Target, exported: Exported) -> CheckJob:
+    workload = discovery.get("workloads", campaign.workload)
+    nodes = campaigns.node_names(campaign)
+    unavailable = _unavailable(folder)
+    context = CheckContext(
+        nodes=nodes,
+        committed=committed_indexes(folder),
+        promises=campaigns.promises_of(campaign, target) or target.promises,
+        windows=exported.windows,
+        faults_asked=tuple(name for name in faults_of(campaign) if name not in unavailable),
+        incomplete=exported.incomplete,
+        families=_families(exported.windows),
+        logs_declared=isinstance(target, ShowsLogs),
+        final_from_ns=_final_from_ns(folder),
+        elections_ns=tuple(_elections_ns(folder)),
+        stalls=tuple((from_ns, to_ns) for from_ns, to_ns in _facts(folder).get("stalls") or ()),
+        topics=topics_of(workload),
+    )
+    return CheckJob(
+        operations=tuple(sorted(folder.operations.glob("*.parquet"))),
+        # A folder that is not there is a log that cannot be read, never an empty one.
+        logs={node: folder.node(node) for node in nodes},
+        read_log=target.read_log,
+        context=context,
+        checkers=tuple(
+            discovery.get("checkers", name) for name in _checkers(workload.checkers, target)
+        ),
+        segments=(
+            SegmentedReader(target.log_segments, target.read_segment)
+            if isinstance(target, SegmentedLog)
+            else None
+        ),
+    )
+
+
+def _checkers(names: Sequence[str], target: Target) -> Iterator[str]:
+    """Yield who judges: where no log can be read, what clients read in the end stands for it."""
+    has_logs = not isinstance(target, ShowsLogs) or target.logs_readable
+    for name in names:
+        if name == OF_LOGS:
+            yield name if has_logs else OF_FINAL_READS
+        elif name != ONE_LOG or (target.promises.committed_prefix and has_logs):
+            yield name
+
+
+def _final_from_ns(folder: RunFolder) -> int | None:
+    """Return when the final operations began; None if the run did not come so far."""
+    return _begun_ns(folder, "drain")
+
+
+def _begun_ns(folder: RunFolder, name: str) -> int | None:
+    phases = _facts(folder).get("phases") or ()
+    return next((int(phase["start_ns"]) for phase in phases if phase["name"] == name), None)
+
+
+def _elections_ns(folder: RunFolder) -> Iterator[int]:
+    """Yield when a later term than any before was first seen, since clients began.
+
+    What was cut off is left out.
+    """
+    since_ns = _begun_ns(folder, "steady") or 0
+    highest: int | None = None
+    with suppress(OSError, ValueError), folder.status_jsonl.open(encoding="utf-8") as lines:
+        for status in map(json.loads, lines):
+            term, at_ns = status["term"], int(status["time_ns"])
+            if term is not None and (highest is None or term > highest):
+                if highest is not None and at_ns >= since_ns:
+                    yield at_ns
+                highest = term
+
+
+def _families(windows: Iterable[FaultWindow]) -> dict[str, str]:
+    """Return the families of other people's faults that were done, if they are still installed."""
+    names = {window.name for window in windows} - OURS
+    here = discovery.find("faults") if names else {}
+    return {name: family_of(here[name]) for name in names if name in here}
+
+
+def committed_indexes(folder: RunFolder) -> dict[str, int]:
+    """Return what each node said to be committed while draining; those that said nothing lack.
+
+    Raises:
+        HarnessError: drain.json is there and cannot be read.
+    """
+    try:
+        nodes = json.loads(folder.drain_json.read_bytes())["nodes"]
+        return {
+            node: int(status["committed_index"])
+            for node, status in nodes.items()
+            if status is not None
+        }
+    except FileNotFoundError:
+        return {}  # the run was killed before its drain
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HarnessError(f"cannot read {folder.drain_json}: {error}") from error
+
+
+def stored_campaign(folder: RunFolder) -> Campaign:
+    """Read the campaign of a stored run.
+
+    Raises:
+        HarnessError: its campaign.toml is damaged.
+    """
+    try:
+        return campaigns.load(folder.campaign_toml)
+    except UsageError as error:
+        raise HarnessError(f"this run cannot be judged: {error}") from error
+
+
+# results.json: what the checkers concluded, for machines.
+#
+# Source: Jepsen's results.edn (`valid?` nested by checker); DESIGN.md section 3.
+
+FORMAT = 1
+"""Raised when a reader of older files would misread newer ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A judged run: the campaign, what it was judged by, and the verdicts.
+
+    `failover`: how soon writes went on after kills of the leader, if there were any.
+    `faults_unavailable`: faults that were asked for and cannot be done to the group, and why.
+    """
+
+    campaign: Campaign
+    promises: Promises
+    verdicts: tuple[Verdict, ...]
+    windows: tuple[FaultWindow, ...]
+    incomplete: str | None
+    repeat: str
+    engine: str
+    failover: dict[str, Any] | None = None
+    faults_unavailable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> Outcome:
+        """All verdicts joined."""
+        return join(self.verdicts)
+
+
+def write(folder: RunFolder, results: Results) -> None:
+    """Write results.json.
+
+    Raises:
+        HarnessError: it cannot be written.
+    """
+    text = json.dumps(to_json(results), indent=2, default=_jsonable)
+    write_atomically(folder.results_json, text + "\n")
+
+
+def to_json(results: Results) -> dict[str, Any]:
+    """Return the content of results.json."""
+    campaign = results.campaign
+    return {
+        "format": FORMAT,
+        "valid": results.outcome.json_value,
+        "seed": campaign.seed,
+        "target": campaign.target,
+        "mutant": campaign.mutant,
+        "workload": campaign.workload,
+        "faults_asked": list(faults_of(campaign)),
+        "faults": {
+            "applied": len(results.windows),
+            "bit": sum(window.bit for window in results.windows),
+            "by_name": _by_name(campaign, results.windows),
+        },
+        "faults_unavailable": dict(results.faults_unavailable),
+        "failover": results.failover,
+        "incomplete": results.incomplete,
+        "promises": _promises(results.promises),
+        "engine": results.engine,
+        "repeat": results.repeat,
+        "checkers": {verdict.checker: _verdict(verdict) for verdict in results.verdicts},
+    }
+
+
+def _by_name(campaign: Campaign, windows: Sequence[FaultWindow]) -> dict[str, dict[str, Any]]:
+    """Return of each fault asked for its family, how often it was done, and how often it bit."""
+    return {
+        name: {
+            "family": family,
+            "done": sum(window.name == name for window in windows),
+            "bit": sum(window.name == name and window.bit for window in windows),
+        }
+        for name, family in availability.families(campaign).items()
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "valid": verdict.outcome.json_value,
+        "summary": verdict.summary,
+        "counts": verdict.counts,
+        "findings_total": max(verdict.findings_total, len(verdict.findings)),
+        "findings": _findings(verdict.findings),
+        "observed": _findings(verdict.observed),
+        "data": verdict.data,
+    }
+
+
+def _findings(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    return [asdict(finding) for finding in findings]
+
+
+def _promises(promises: Promises) -> dict[str, Any]:
+    return {
+        "durable_under": sorted(promises.durable_under),
+        "linearizable": sorted(promises.linearizable),
+        "committed_prefix": promises.committed_prefix,
+        "excludes": sorted(promises.excludes),
+        "note": promises.note,
+        "copies": promises.copies,
+        "delivered_under": sorted(promises.all_delivered_under),
+        "documented": promises.documented,
+    }
+
+
+def _jsonable(value: object) -> Any:
+    """Turn what JSON has no word for (numpy's numbers, sets) into what it has."""
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    item = getattr(value, "item", None)
+    return item() if callable(item) else str(value)
+
+
+# Judges whether a run took its course: else the other verdicts say less than they seem to.
+#
+# A node that ended by itself, a group that did not come back after the heal, a client worker
+# that died, an undo that failed: none of these breaks a declared promise, so none is INVALID,
+# and none may pass as VALID. Where time is virtual more is known: see `harness.runtime.liveness`.
+#
+# Source: Jepsen's `stats` and log-file-pattern checkers play this part there.
+
+NAME: Final = "run-as-planned"
+
+
+def judge_course(folder: RunFolder) -> Verdict:
+    """Return VALID for a run that did what was planned and whose group came back, else UNKNOWN.
+
+    Raises:
+        HarnessError: run.json cannot be read.
+    """
+    try:
+        facts = json.loads(folder.run_json.read_bytes())
+        findings = _course_findings(facts)
+    except FileNotFoundError:
+        return Verdict(NAME, Outcome.UNKNOWN, "there is no run.json that says how the run went")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HarnessError(f"cannot read {folder.run_json}: {error}") from error
+    if not findings:
+        return Verdict(NAME, Outcome.VALID, "nothing ended by itself, and the group came back")
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return Verdict(
+        NAME, Outcome.UNKNOWN, findings[0].message + more, tuple(findings), len(findings)
+    )
+
+
+def _course_findings(facts: dict[str, Any]) -> list[Finding]:
+    if facts.get("status") not in {"complete", "interrupted"}:
+        return [Finding("cut-short", "the run was cut short: it never came to its end")]
+    exits = [
+        Finding(
+            "node-ended",
+            f"{one['node']} (incarnation {one['incarnation']}) ended by itself with status "
+            f"{one['returncode']}: {one['last_line'] or 'it said nothing'}",
+            details=one,
+        )
+        for one in facts["exits"]
+    ]
+    stopped = facts.get("stopped_at")
+    early = f"it was ended at the first violation that was seen: {stopped}"
+    told = [Finding("ended-early", early)] if stopped else []
+    told += [Finding("problem", problem) for problem in facts["problems"][: -len(exits) or None]]
+    if "steady" not in {phase["name"] for phase in facts.get("phases", ())} and facts.get("phases"):
+        began = "clients never began: before that the group did not serve, or the run was ended"
+        return [*exits, *told, Finding("not-begun", began)]
+    drained = [
+        Finding(
+            "not-drained",
+            "after the heal the group did not settle: clients could not finish, or the nodes "
+            "did not agree on a committed index",
+        )
+    ]
+    return [*exits, *told, *([] if facts["drained"] else drained)]

@@ -1,0 +1,152 @@
+"""What clients may count on while nothing disturbs their group, where time itself is simulated.
+
+On a machine a busy processor explains a call that was given up. In a simulated world nothing is
+slow that no fault makes slow: a group that nothing disturbs takes messages, and whoever calls it
+learns what came of that. Pure.
+
+Source: docs/adr/0045; definite and indefinite errors are Jepsen's and Maelstrom's, who promise a
+definite one wherever the answer is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shaketable.checkers.anomalies.observations import NEVER, Bools, Ints, whole_numbers
+from shaketable.checkers.anomalies.quiet_times import quiet_since
+from shaketable.harness.contracts.broken_rules import Broken
+from shaketable.harness.contracts.plugins import CheckContext
+from shaketable.harness.history.schema import APPENDING
+
+KNOWN: Final = "outcomes-are-known"
+SUCCEED: Final = "appends-succeed"
+OF_CLIENTS: Final = frozenset({KNOWN, SUCCEED})
+RECOVERY_NS: Final = 40_000_000_000
+"""So long after a fault its marks may last: a slave notes only after 20 s that its connection is
+dead, tries again 5 s later and is registered within 10 s, and meanwhile its master cannot say that
+a message is safe (docs/adr/0044)."""
+REFUSED_MIN: Final = 5
+"""Fewer appends that are refused may have met a group that was just being set up."""
+SHOWN_MAX: Final = 10
+"""So many operations are shown of all that were refused."""
+COLUMNS: Final = ("op", "process", "f", "key", "input", "call_ns", "return_ns", "outcome", "error")
+NS_PER_S: Final = 1e9
+_PROMISES: Final = {
+    KNOWN: (
+        "While nothing disturbs a group, whoever calls it learns whether it was done.",
+        "Clients would have to find out for themselves, or do twice what was refused for good.",
+    ),
+    SUCCEED: (
+        "A group that nothing disturbs takes messages.",
+        "Nobody can use it.",
+    ),
+}
+
+
+def broken_by(
+    operations: pa.Table, given_up: pa.Table, context: CheckContext
+) -> tuple[Broken, ...]:
+    """Return what a whole history shows of these rules being broken.
+
+    Args:
+        operations: the clients', with `COLUMNS`.
+        given_up: when each process gave up what it had called: rows of GIVEN_UP.
+        context: when faults were in force, leaders elected, clients stalled.
+    """
+    end = _ends(operations, given_up)
+    is_quiet = _is_quiet(operations, end, context)
+    found = (
+        _unknown(operations, is_quiet & _is_ever_done(operations), end),
+        _refused(operations, is_quiet, end),
+    )
+    return tuple(each for each in found if each is not None)
+
+
+def _is_ever_done(operations: pa.Table) -> Bools:
+    """Return which operations are of a kind that was done at least once on their key.
+
+    A SYNC_MASTER that has no slave cannot say of any message that it is safe.
+    """
+    kinds = list(zip(operations["f"].to_pylist(), operations["key"].to_pylist(), strict=True))
+    is_ok = pc.equal(operations["outcome"], "ok").to_pylist()
+    done = {kind for kind, ok in zip(kinds, is_ok, strict=True) if ok}
+    return np.fromiter((kind in done for kind in kinds), dtype=np.bool_, count=len(kinds))
+
+
+def _is_quiet(operations: pa.Table, end: Ints, context: CheckContext) -> Bools:
+    """Return which operations nothing disturbed from before their call to their end."""
+    since = quiet_since(context, end, recovery_ns=RECOVERY_NS)
+    quiet: Bools = (end != NEVER) & (since != NEVER)
+    return quiet & (since <= whole_numbers(operations["call_ns"]))
+
+
+def _ends(operations: pa.Table, given_up: pa.Table) -> Ints:
+    """Return when each operation ended, or was given up; NEVER where it was not."""
+    times = dict(zip(given_up["process"].to_pylist(), given_up["time_ns"].to_pylist(), strict=True))
+    is_info = pc.equal(operations["outcome"], "info").to_numpy()
+    ends = pc.fill_null(operations["return_ns"], NEVER).to_numpy().copy()
+    processes = whole_numbers(operations["process"])
+    for row in np.flatnonzero(is_info).tolist():
+        ends[row] = times.get(int(processes[row]), NEVER)
+    return np.asarray(ends, dtype=np.int64)
+
+
+def _unknown(operations: pa.Table, is_quiet: Bools, end: Ints) -> Broken | None:
+    """Return that outcomes stayed unknown."""
+    rows = np.flatnonzero(is_quiet & pc.equal(operations["outcome"], "info").to_numpy())
+    if not len(rows):
+        return None
+    first = int(rows[np.argmin(end[rows])])
+    others = len(rows) - 1
+    more = f"; so it was with {others} other call{'s'[: others > 1]}" if others else ""
+    told = f"{_described(operations, first, end)}, its outcome unknown{_error(operations, first)}"
+    finding = f"{told}, and nothing had disturbed the group{more}"
+    return _broken(KNOWN, finding, operations, end, [first])
+
+
+def _refused(operations: pa.Table, is_quiet: Bools, end: Ints) -> Broken | None:
+    """Return that all appends were refused."""
+    is_append = pc.is_in(operations["f"], pa.array(APPENDING)).to_numpy() & is_quiet
+    is_failed = is_append & pc.equal(operations["outcome"], "fail").to_numpy()
+    is_ok = is_append & pc.equal(operations["outcome"], "ok").to_numpy()
+    if is_ok.any() or is_failed.sum() < REFUSED_MIN:
+        return None
+    rows = np.flatnonzero(is_failed)
+    first = int(rows[np.argmin(end[rows])])
+    finding = (
+        f"none of {int(is_failed.sum())} appends was done that were called while nothing disturbed"
+        f" the group: {_described(operations, first, end)}{_error(operations, first)}"
+    )
+    return _broken(SUCCEED, finding, operations, end, [first, *rows[rows != first]][:SHOWN_MAX])
+
+
+def _broken(
+    invariant: str, finding: str, operations: pa.Table, end: Ints, rows: Sequence[int]
+) -> Broken:
+    """Return the finding, of when the first of these operations ended."""
+    shown = tuple(operations["op"][int(row)].as_py() for row in rows)
+    return Broken(invariant, finding, "", int(end[rows[0]]), *_PROMISES[invariant], shown)
+
+
+def _described(operations: pa.Table, row: int, end: Ints) -> str:
+    """Say which operation, when it was called and when it ended."""
+    one = {name: operations[name][row].as_py() for name in COLUMNS}
+    value = "" if one["input"] is None else f" {one['input']}"
+    where = "" if one["key"] is None else f" on {one['key']}"
+    ended = "given up" if one["outcome"] == "info" else "refused"
+    return (
+        f"the {one['f']}{value}{where} of process {one['process']} (op {one['op']}), called"
+        f" {one['call_ns'] / NS_PER_S:.3f} s into the run, was {ended} at"
+        f" {end[row] / NS_PER_S:.3f} s"
+    )
+
+
+def _error(operations: pa.Table, row: int) -> str:
+    """What the client said about it."""
+    error = operations["error"][row].as_py()
+    return f" ({error})" if error else ""

@@ -1,0 +1,531 @@
+"""The inside of a client worker: a process of its own that does what its clients draw.
+
+One trio task a client. The invoke of each operation is recorded before the operation
+is sent, its end as soon as it is known. A definite error is `fail`; an indefinite one,
+and any error that nobody foresaw, is `info`: the client then goes on as another process
+on a new connection. This module is imported in every worker and imports nothing heavy.
+
+Source: jepsen.generator.interpreter; DESIGN.md decision 12 and section 3 ("Event").
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any, Final, Protocol
+
+import trio
+
+from shaketable.harness import discovery
+from shaketable.harness.contracts.abilities import PlantsBugsBeside
+from shaketable.harness.contracts.clients import OpeningWorkload, hold_of
+from shaketable.harness.contracts.draw import draw
+from shaketable.harness.contracts.errors import DefiniteError, HarnessError, IndefiniteError
+from shaketable.harness.contracts.groups import GroupClient, GroupWorkload
+from shaketable.harness.contracts.plugins import (
+    Address,
+    Answer,
+    Json,
+    Operation,
+    Target,
+    TargetClient,
+    Workload,
+)
+from shaketable.harness.generators.generator import Context, Due, Ended, Generator
+from shaketable.harness.generators.pace import rate, think_time
+from shaketable.harness.generators.workload import final_generator_of, generator_of
+from shaketable.harness.guard import die_with_parent
+from shaketable.harness.history.recorder import Recorder, next_process
+
+REPORT_INTERVAL_S: Final = 0.25
+"""How often a worker tells the supervisor its counts."""
+STALL_MIN_S: Final = 0.5
+"""A worker that wakes so much too late has stalled, and says so: its clients were served late."""
+BACKOFF_FIRST_S: Final = 0.02
+BACKOFF_MAX_S: Final = 0.5
+"""After failures in a row a client waits, twice as long each time, up to this."""
+ANSWER_GRACE_S: Final = 1.0
+"""How much longer than its own timeout a target's client may take before it is cut off."""
+CLOSE_TIMEOUT_S: Final = 1.0
+WAITING_TOLD_MAX: Final = 3
+FINAL_ATTEMPTS_MAX: Final = 20
+"""A final operation may fail so often; each try is an operation of its own."""
+NOTHING: Final = "nothing"
+"""The outcome of an operation that there was nothing to do for."""
+NO_ANSWER: Final = Answer()
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """All that one worker process needs to know; picklable.
+
+    Times are ns of CLOCK_MONOTONIC, which all processes of a machine share; `start_ns` is
+    the run's start, the zero of the history. `slots` are the numbers of this worker's
+    clients among `clients` in all; a client's first process id is its slot. `rate_hz` is
+    the rate of all clients together (0: closed loop), `think_time_s` the mean time that each
+    pauses between its operations. `segment` is the file to record
+    into, `log` where to append log lines. `options` configure the workload.
+    `client_factory` stands in for the target's `client` (tests). `mutant` is the planted bug, which
+    may be one of the clients.
+    """
+
+    name: str
+    target: str
+    workload: str
+    seed: str
+    addresses: Mapping[str, Address]
+    slots: tuple[int, ...]
+    clients: int
+    rate_hz: float
+    op_timeout_s: float
+    start_ns: int
+    segment: Path
+    parent_pid: int
+    think_time_s: float = 0.0
+    log: Path | None = None
+    options: Json = field(default_factory=dict)
+    client_factory: Callable[[Mapping[str, Address], float], TargetClient] | None = None
+    mutant: str | None = None
+
+
+def run_worker(plan: WorkerPlan, control: Any) -> None:
+    """Run one worker until it is told to close: the entry point of its process.
+
+    `control` is this end of a multiprocess Pipe. Messages are tuples. To the worker:
+    ("generate",), ("stop",), ("finals", until_ns), ("close",). From it:
+    ("ready",), ("counts", ok, fail, info), ("generated",), ("finals", missed),
+    ("closed", events), ("failed", line).
+    """
+    die_with_parent(plan.parent_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to answer
+    if plan.log is not None:
+        logging.basicConfig(
+            filename=plan.log,
+            level=logging.INFO,
+            format=f"%(asctime)s %(levelname)s {plan.name} %(message)s",
+        )
+    try:
+        trio.run(Worker(plan, PipeControl(control)).run)
+    except BaseException as error:
+        cause = _innermost(error)
+        if not isinstance(cause, EOFError | BrokenPipeError | ConnectionResetError):
+            _LOG.exception("the worker failed: seed=%s", plan.seed)
+            control.send(("failed", f"{type(cause).__name__}: {cause}"))
+        sys.exit(1)  # else the supervisor is gone; the history is in the kernel's hands
+
+
+class Control(Protocol):
+    """A worker's end of the talk with its supervisor; see `run_worker` for the words."""
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Tell the supervisor."""
+        ...
+
+    async def receive(self) -> tuple[Any, ...]:
+        """Wait for the supervisor's next word."""
+        ...
+
+
+class PipeControl:
+    """Talks through this end of a multiprocess Pipe."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Tell the supervisor."""
+        self._pipe.send(message)
+
+    async def receive(self) -> tuple[Any, ...]:
+        """Wait for the supervisor's next word."""
+        await trio.lowlevel.wait_readable(self._pipe.fileno())
+        message: tuple[Any, ...] = self._pipe.recv()
+        return message
+
+
+class Worker:
+    """The clients of one worker and what they share.
+
+    `clock_ns` is the clock of the plan's times: a simulated world has its own.
+    """
+
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        control: Control,
+        clock_ns: Callable[[], int] = monotonic_ns,
+    ) -> None:
+        self._plan = plan
+        self._control = control
+        self._clock_ns = clock_ns
+        self._stop = trio.Event()
+        self._ended = {"ok": 0, "fail": 0, "info": 0}
+        self._ends: dict[str, int] = {}
+        self._workload: Workload = discovery.get("workloads", plan.workload).configured(
+            plan.options
+        )
+        self._patience_s = plan.op_timeout_s + ANSWER_GRACE_S + hold_of(self._workload)
+        self._groups = self._workload if isinstance(self._workload, GroupWorkload) else None
+        self.is_stepped = self._groups is not None
+        """Whether a final operation takes as many operations as it takes."""
+        self._factory = plan.client_factory or _factory(plan)
+        self._recorder = Recorder(plan.segment, plan.start_ns, clock_ns)
+        self._clients = [Client(self, plan, slot) for slot in plan.slots]
+        self.on_ended: Callable[[str, float, float], None] = _nobody
+        """Told of each operation that ended: what it was, how long it took and might take, in s."""
+        self.on_unforeseen: Callable[[str, Exception], None] = _nobody
+        """Told of each error that is neither definite nor indefinite: which operation raised it."""
+        self.gives_up = True
+        """Whether a final operation that failed often enough is tried no more."""
+
+    async def run(self) -> None:
+        """Obey the supervisor until it says close."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._report)
+            self._control.send(("ready",))
+            await self._obey(nursery)
+            nursery.cancel_scope.cancel()
+        for client in self._clients:
+            await client.aclose()
+        self._control.send(("counts", *self._counts()))
+        self._control.send(("closed", self._recorder.close()))
+
+    async def perform(self, client: Client, operation: Operation) -> tuple[str, Answer]:
+        """Do one operation for a client, record it, return its outcome and its answer."""
+        workload, key = self._workload, operation.key
+        offset = workload.choose_offset(operation, self._ends.get(key, 0))
+        self._recorder.invoke(
+            client.process, operation.f, key,
+            value=operation.value, offset=offset, expected=operation.expected,
+        )  # fmt: skip
+        answer = NO_ANSWER
+        error: str | None = None
+        node: str | None = None
+        outcome = "info"
+        # Neither `fail_after` nor more scopes than one: this is done for each operation.
+        begin_s = trio.current_time()
+        scope = trio.CancelScope(deadline=begin_s + self._patience_s)
+        try:
+            with scope:
+                answer = await workload.invoke(operation, offset, client.connection)
+                outcome, node = "ok", client.connection.node
+            if scope.cancelled_caught:
+                error = f"no answer within {self._patience_s:g} s"
+        except DefiniteError as refused:
+            outcome, error = "fail", str(refused) or "DefiniteError"
+        except IndefiniteError as lost:
+            error = str(lost) or "IndefiniteError"
+        except Exception as unforeseen:
+            cause = _innermost(unforeseen)
+            error = f"{type(cause).__name__}: {cause}"
+            _LOG.exception("process=%d f=%s key=%s", client.process, operation.f, key)
+            self.on_unforeseen(operation.f, unforeseen)
+        self._recorder.complete(
+            client.process, outcome, operation.f, key,
+            output=_output(answer), offset=answer.offset, error=error, node=node,
+            attempts=answer.attempts,
+        )  # fmt: skip
+        self._ended[outcome] += 1
+        client.trouble = error or ""
+        took_s, may_s = trio.current_time() - begin_s, self._patience_s - ANSWER_GRACE_S
+        self.on_ended(operation.f, took_s, may_s)
+        if outcome == "ok":
+            shown = workload.end_shown(operation, answer.output, answer.offset)
+            self._ends[key] = max(shown, self._ends.get(key, 0))
+        return outcome, answer
+
+    def waiting(self) -> tuple[str, ...]:
+        """What clients do now, or gave up in the end, a line for each of the first."""
+        told = [line for client in self._clients for line in client.waiting()]
+        more = len(told) - WAITING_TOLD_MAX
+        return (*told[:WAITING_TOLD_MAX], *([f"{more} more operations"] if more > 0 else []))
+
+    def connect(self) -> TargetClient:
+        """Return a new client of the target."""
+        client = self._factory(self._plan.addresses, self._plan.op_timeout_s)
+        if self._groups is not None:
+            assert isinstance(client, GroupClient), f"{self._plan.target} knows no consumer groups"
+            return self._groups.opened(client)
+        workload = self._workload
+        if not isinstance(workload, OpeningWorkload):
+            return client
+        if (why := workload.why_not(type(client))) is not None:
+            raise HarnessError(f"workload {workload.name}: this target's clients {why}")
+        return workload.opened(client)
+
+    def choose(self, client: Client, operation: Operation) -> Operation | None:
+        """Turn a drawn operation into what the client does now; None if that is nothing."""
+        groups = self._groups
+        return operation if groups is None else groups.choose(operation, client.connection)
+
+    async def pause(self, until: float) -> bool:
+        """Sleep until trio's time `until`, or less if generation stops; True if it goes on.
+
+        Gives way to the other clients in any case, however quick a target is.
+        """
+        if until <= trio.current_time():
+            await trio.lowlevel.checkpoint()
+        else:
+            with trio.CancelScope(deadline=until):
+                await self._stop.wait()
+        return not self._stop.is_set()
+
+    async def _obey(self, nursery: trio.Nursery) -> None:
+        while True:
+            message, *arguments = await self._control.receive()
+            if message == "generate":
+                nursery.start_soon(self._generate)
+            elif message == "stop":
+                self._stop.set()
+            elif message == "finals":
+                nursery.start_soon(self._finals, arguments[0])
+            else:
+                assert message == "close", f"unknown message {message!r}"
+                return
+
+    async def _generate(self) -> None:
+        turns = Turns(self._paced(), self._plan.slots)
+        async with trio.open_nursery() as nursery:
+            for client in self._clients:
+                nursery.start_soon(client.generate, turns)
+            await self._stop.wait()  # clients end the operation at hand, and no more
+            turns.stop()
+        self._control.send(("generated",))
+
+    def _paced(self) -> Generator:
+        """What these clients do, at their share of the rate."""
+        plan = self._plan
+        work = generator_of(self._workload, plan.seed, plan.clients)
+        share_hz = plan.rate_hz * len(plan.slots) / plan.clients
+        thinking = think_time(plan.think_time_s, work, seed=plan.seed)
+        return rate(share_hz, thinking, seed=f"{plan.seed}/{plan.slots[0]}")
+
+    async def _finals(self, until_ns: int) -> None:
+        plan, keys = self._plan, tuple(self._ends)
+        work = final_generator_of(self._workload, plan.seed, plan.clients, keys)
+        with trio.move_on_at(self._trio_time(until_ns)):
+            turns = Turns(work, plan.slots)
+            async with trio.open_nursery() as nursery:
+                for client in self._clients:
+                    nursery.start_soon(client.finish, turns)
+        self._control.send(("finals", sum(not client.finished for client in self._clients)))
+
+    async def _report(self) -> None:
+        while True:
+            asleep_ns = self._clock_ns() - self._plan.start_ns
+            await trio.sleep(REPORT_INTERVAL_S)
+            awake_ns = self._clock_ns() - self._plan.start_ns
+            if awake_ns - asleep_ns > (REPORT_INTERVAL_S + STALL_MIN_S) * 1e9:
+                self._control.send(("stalled", asleep_ns, awake_ns))
+            self._control.send(("counts", *self._counts()))
+
+    def _trio_time(self, at_ns: int) -> float:
+        """Turn a time of the run's clock into trio's."""
+        return trio.current_time() + (at_ns - self._clock_ns()) / 1e9
+
+    def _counts(self) -> tuple[int, int, int]:
+        return self._ended["ok"], self._ended["fail"], self._ended["info"]
+
+
+class Client:
+    """One client: a process id that moves on, a connection, a pace."""
+
+    def __init__(self, worker: Worker, plan: WorkerPlan, slot: int) -> None:
+        self.slot = slot
+        self.process = slot
+        self.finished = False
+        self._worker = worker
+        self._plan = plan
+        self._backoff = draw(plan.seed, "backoff", slot)
+        self._failures = 0
+        self._at: Operation | None = None
+        self._tried: tuple[Operation, int] | None = None
+        """A final operation that is not done yet, and how often it has failed."""
+        self._given_up: list[str] = []
+        self.trouble = ""
+        """Why its last operation did not succeed; "" if it did."""
+        self.connection = worker.connect()
+
+    async def generate(self, turns: Turns) -> None:
+        """Do what is this client's turn, when it is due, until told to stop."""
+        while (due := await turns.next(self.slot)) is not None:
+            if not await self._worker.pause(turns.trio_time(due.at_ns)):
+                return
+            outcome, answer = await self.step(due.operation)
+            turns.update(Ended(self.slot, due.operation, outcome, answer, turns.now_ns()))
+            if self._failures:
+                await self._worker.pause(trio.current_time() + self._backoff_s())
+
+    async def finish(self, turns: Turns) -> None:
+        """Do final operations, each until it succeeds or failed often enough."""
+        done = NOTHING if self._worker.is_stepped else "ok"
+        missed = 0
+        while (due := await turns.next(self.slot)) is not None:
+            operation, failed = due.operation, 0
+            while (outcome := (await self.step(operation))[0]) != done:
+                failed += outcome != "ok"
+                self._tried = (operation, failed)
+                if failed >= FINAL_ATTEMPTS_MAX and self._worker.gives_up:
+                    missed += 1
+                    gave_up = f"client {self.slot} gave up {_in_words(operation)}"
+                    self._given_up.append(f"{gave_up} after {failed} failures: {self.trouble}")
+                    break
+                if outcome != "ok":
+                    await trio.sleep(self._backoff_s())
+            self._tried = None
+            turns.update(Ended(self.slot, operation, "ok", NO_ANSWER, turns.now_ns()))
+        self.finished = missed == 0
+
+    async def step(self, operation: Operation) -> tuple[str, Answer]:
+        """Do one operation; after `info` go on as another process on a new connection."""
+        chosen = self._worker.choose(self, operation)
+        if chosen is None:
+            return NOTHING, NO_ANSWER
+        self._at = chosen
+        outcome, answer = await self._worker.perform(self, chosen)
+        self._at = None
+        self._failures = 0 if outcome == "ok" else self._failures + 1
+        if outcome == "info":
+            self.process = next_process(self.process, self._plan.clients)
+            await self.aclose()
+            self.connection = self._worker.connect()
+        return outcome, answer
+
+    def waiting(self) -> list[str]:
+        """What it does now, and what it gave up in the end."""
+        who, now = f"client {self.slot}", []
+        if self._tried is not None:
+            operation, failed = self._tried
+            now = [f"{who} tried {_in_words(operation)} {failed} times in vain: {self.trouble}"]
+        elif self._at is not None:
+            trouble = f" (the one before failed: {self.trouble})" if self.trouble else ""
+            now = [f"{who} waits for {_in_words(self._at)}{trouble}"]
+        return [*self._given_up, *now]
+
+    async def aclose(self) -> None:
+        """Close the connection, whatever its state; never longer than CLOSE_TIMEOUT_S."""
+        try:
+            with trio.move_on_after(CLOSE_TIMEOUT_S):
+                await self.connection.aclose()
+        except Exception as unforeseen:
+            _LOG.exception("process=%d: closing the connection", self.process)
+            self._worker.on_unforeseen("close", unforeseen)
+
+    def _backoff_s(self) -> float:
+        longest_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(self._failures, 16))
+        return longest_s * self._backoff.uniform(0.5, 1.0)
+
+
+def _in_words(operation: Operation) -> str:
+    return f"{operation.f} of {operation.key}"
+
+
+def _output(answer: Answer) -> int | Sequence[int] | Sequence[tuple[int, int]] | None:
+    """Return what an answer brought; no messages are no output, no elements an empty set."""
+    if answer.elements is not None:
+        return answer.elements
+    return answer.output if answer.messages is None else answer.messages or None
+
+
+def _factory(plan: WorkerPlan) -> Callable[[Mapping[str, Address], float], TargetClient]:
+    """Return what makes clients of the target, with the bug that is planted."""
+    target: Target = discovery.get("targets", plan.target)
+    if plan.mutant is not None and isinstance(target, PlantsBugsBeside):
+        return partial(target.client_of, bug=plan.mutant)
+    return target.client
+
+
+def _nobody(*_told: object) -> None:
+    """Nobody wants to know."""
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Unwrap the groups that nurseries put around a single cause."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+# Deals out what a generator gives to the clients of one worker, each when it has time.
+#
+# There is no task that does this: a client that is free asks for itself and for those that wait.
+
+NS = 1e9
+
+
+class Turns:
+    """A generator under way. Times count from when this was made, on trio's clock."""
+
+    def __init__(self, generator: Generator, clients: tuple[int, ...]) -> None:
+        self._generator = generator
+        self._clients = clients
+        self._began_s = trio.current_time()
+        self._waiting: dict[int, trio.Event] = {}  # who waited longest first
+        self._given: dict[int, Due] = {}
+        self._is_over = False
+
+    def now_ns(self) -> int:
+        """The time that the generator goes by."""
+        return int((trio.current_time() - self._began_s) * NS)
+
+    def trio_time(self, at_ns: int) -> float:
+        """The same time on trio's clock."""
+        return self._began_s + at_ns / NS
+
+    async def next(self, client: int) -> Due | None:
+        """Return what this client is to do next; None if there is nothing more for anybody.
+
+        Waits where there is nothing for now. Does not wait until it is due.
+        """
+        while True:
+            if client in self._given:
+                return self._given.pop(client)
+            if self._is_over:
+                return None
+            free = (*self._waiting, client) if self._waiting else (client,)
+            answer = self._generator.ask(Context(self.now_ns(), free, self._clients))
+            if answer is None:
+                self.stop()
+                continue
+            step, self._generator = answer
+            if not isinstance(step, Due):
+                until_ns = step.until_ns
+                await self._wait(client, math.inf if until_ns is None else self.trio_time(until_ns))
+            elif step.client == client:
+                return step
+            else:
+                self._given[step.client] = step
+                self._waiting.pop(step.client).set()
+
+    def update(self, ended: Ended) -> None:
+        """Tell the generator how an operation ended; those who wait may have something to do."""
+        generator = self._generator.update(ended)
+        if generator is not self._generator:
+            self._generator = generator
+            if self._waiting:
+                self._wake()
+
+    def stop(self) -> None:
+        """Give nobody anything more."""
+        self._is_over = True
+        self._wake()
+
+    async def _wait(self, client: int, until_s: float) -> None:
+        woken = self._waiting[client] = trio.Event()
+        with trio.CancelScope(deadline=until_s):
+            await woken.wait()
+        self._waiting.pop(client, None)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for woken in waiting.values():
+            woken.set()

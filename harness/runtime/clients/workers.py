@@ -1,0 +1,322 @@
+"""Client workers as real processes, as the supervisor (trio) sees them.
+
+Workers are started by spawn, die with the thread that started them (PR_SET_PDEATHSIG),
+and talk through a pipe each; a worker that dies is noticed by its pipe's end, and never
+holds up the others.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any, Final
+
+import multiprocess
+import trio
+
+from shaketable.harness.campaigns.campaign import Campaign, clients, workload_options
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import Address
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.runtime.clients.worker import ANSWER_GRACE_S, WorkerPlan, run_worker
+from shaketable.harness.runtime.observer import Counts
+
+__all__ = ["Counts", "WorkerGroup", "WorkerPlan", "plan_workers"]
+
+POLL_S: Final = 0.02
+"""How often the pipes are looked at while something is awaited."""
+EXIT_TIMEOUT_S: Final = 3.0
+"""How long a worker that said goodbye, or was killed, may take to be gone."""
+FINALS_GRACE_S: Final = 1.0
+"""How long after its deadline a worker may still report on its final operations."""
+STALLS_MAX: Final = 1_000
+"""So many stalls of a worker are kept."""
+
+
+def plan_workers(
+    campaign: Campaign, folder: RunFolder, addresses: Mapping[str, Address], start_ns: int
+) -> list[WorkerPlan]:
+    """Spread a resolved campaign's clients over its workers; segments are worker-0.seg, ...
+
+    `addresses` are the nodes' client addresses; `start_ns` is the run's start on
+    CLOCK_MONOTONIC. To be called in the process that will start the workers.
+    """
+    assert campaign.seed is not None, "operations are drawn from a seed"
+    count = clients(campaign)
+    workers = min(campaign.workers, count)
+    return [
+        WorkerPlan(
+            name=f"worker-{number}",
+            target=campaign.target,
+            workload=campaign.workload,
+            seed=campaign.seed,
+            addresses=dict(addresses),
+            slots=tuple(range(number, count, workers)),
+            clients=count,
+            rate_hz=campaign.rate_hz,
+            think_time_s=campaign.think_time_s,
+            op_timeout_s=campaign.op_timeout_s,
+            start_ns=start_ns,
+            segment=folder.segment(f"worker-{number}"),
+            parent_pid=os.getpid(),
+            log=folder.log,
+            options=workload_options(campaign),
+            mutant=campaign.mutant,
+        )
+        for number in range(workers)
+    ]
+
+
+class WorkerGroup:
+    """The worker processes of a run. Methods are for one trio task at a time.
+
+    Order of calls: start, generate, stop, finish_main, run_finals, close; kill at any time
+    and always in the end (idempotent). No method blocks the trio loop.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[WorkerPlan],
+        on_start: Callable[[str, int], None] = lambda _name, _pid: None,
+    ) -> None:
+        """`on_start` is told of each process: its name, its pid."""
+        self._plans = tuple(plans)
+        self._on_start = on_start
+        self._handles: list[_Handle] = []
+
+    async def start(self, timeout_s: float = 30.0) -> None:
+        """Start the processes and wait until each is ready to generate.
+
+        Must be called in the main thread: workers die with the thread that made them.
+
+        Raises:
+            HarnessError: a worker did not become ready. `kill` ends the others.
+        """
+        assert threading.current_thread() is threading.main_thread(), "workers die with a thread"
+        context = multiprocess.get_context("spawn")
+        for plan in self._plans:
+            self._handles.append(_Handle.started(context, plan))
+            self._on_start(plan.name, self._handles[-1].pid)
+            await trio.lowlevel.checkpoint()
+        if not await self._awaited("ready", timeout_s):
+            late = [handle.plan.name for handle in self._handles if "ready" not in handle.said]
+            why = "; ".join(self.problems()) or f"not ready after {timeout_s:g} s"
+            raise HarnessError(f"client workers did not start: {', '.join(late)}: {why}")
+
+    async def generate(self) -> None:
+        """Let clients begin; they go on until `stop`."""
+        self._tell("generate")
+        await trio.lowlevel.checkpoint()
+
+    async def stop(self) -> None:
+        """Have clients begin no further operations. Idempotent."""
+        self._tell("stop")
+        await trio.lowlevel.checkpoint()
+
+    def counts(self) -> Counts:
+        """Operations so far, a quarter of a second old at most. Never blocks."""
+        self._listen()
+        told = [handle.counts for handle in self._handles]
+        return Counts(
+            ok=sum(counts.ok for counts in told),
+            fail=sum(counts.fail for counts in told),
+            info=sum(counts.info for counts in told),
+        )
+
+    def problems(self) -> tuple[str, ...]:
+        """One line for each worker that died or reported a failure of its own."""
+        self._listen()
+        lines = [handle.problem() for handle in self._handles]
+        return tuple(line for line in lines if line is not None)
+
+    def stalls(self) -> list[tuple[int, int]]:
+        """When (from, to, in ns of the run) a worker came to nothing, as far as it said."""
+        self._listen()
+        return sorted(stall for handle in self._handles for stall in handle.stalls)
+
+    def waiting(self) -> tuple[str, ...]:
+        """Nothing: what clients wait for is known in their own processes."""
+        return ()
+
+    def pids(self) -> Mapping[str, int]:
+        """Process ids of the workers by name."""
+        return {handle.plan.name: handle.pid for handle in self._handles}
+
+    async def finish_main(self, timeout_s: float | None = None) -> bool:
+        """Stop clients; True if all workers said in time that no operation is open.
+
+        Without a timeout: as long as an operation may take.
+        """
+        slowest_s = max((plan.op_timeout_s for plan in self._plans), default=0.0)
+        await self.stop()
+        default_s = slowest_s + 2 * ANSWER_GRACE_S
+        return await self._awaited("generated", default_s if timeout_s is None else timeout_s)
+
+    async def run_finals(self, timeout_s: float) -> bool:
+        """Do the final operations; True if all workers did all of theirs in time."""
+        self._tell("finals", monotonic_ns() + int(timeout_s * 1e9))
+        in_time = await self._awaited("finals", timeout_s + FINALS_GRACE_S)
+        return in_time and all(handle.said.get("finals") == [0] for handle in self._handles)
+
+    async def close(self, timeout_s: float = 10.0) -> dict[str, int | None]:
+        """Close the segments and end the processes: file name -> events written.
+
+        None stands for a worker that did not close its segment (it died, or was killed
+        because it did not answer). Idempotent.
+        """
+        self._tell("close")
+        await self._awaited("closed", timeout_s)
+        for handle in self._handles:
+            handle.is_late = "closed" not in handle.said and not handle.is_gone
+        leaving = [handle for handle in self._handles if "closed" in handle.said]
+        await _until(lambda: not any(map(_Handle.is_alive, leaving)), EXIT_TIMEOUT_S)
+        await self.kill()
+        return {
+            handle.plan.segment.name: next(iter(handle.said.get("closed", [])), None)
+            for handle in self._handles
+        }
+
+    async def kill(self) -> None:
+        """End all workers that still run by SIGKILL and reap them. Idempotent.
+
+        Raises:
+            HarnessError: a killed worker is still there after EXIT_TIMEOUT_S.
+        """
+        with trio.CancelScope(shield=True):
+            alive = [handle for handle in self._handles if handle.is_alive()]
+            for handle in alive:
+                handle.kill()
+            await _until(lambda: not any(map(_Handle.is_alive, alive)), EXIT_TIMEOUT_S)
+        for handle in self._handles:
+            handle.hang_up()
+        left = [f"{handle.plan.name} (pid {handle.pid})" for handle in alive if handle.is_alive()]
+        if left:
+            raise HarnessError(f"workers outlived SIGKILL: {', '.join(left)}")
+
+    def _tell(self, *message: Any) -> None:
+        for handle in self._handles:
+            handle.send(message)
+
+    def _listen(self) -> None:
+        for handle in self._handles:
+            handle.listen()
+
+    async def _awaited(self, word: str, timeout_s: float) -> bool:
+        """Wait until every worker has said `word` or is gone; True if all have said it."""
+
+        def is_settled() -> bool:
+            self._listen()
+            return all(word in handle.said or handle.is_gone for handle in self._handles)
+
+        await _until(is_settled, timeout_s)
+        return all(word in handle.said for handle in self._handles)
+
+
+async def _until(done: Callable[[], bool], timeout_s: float) -> None:
+    """Wait until `done`, which looks at other processes, or until the time is over."""
+    with trio.move_on_after(timeout_s):
+        while not done():  # noqa: ASYNC110 - another process sets no Event of ours
+            await trio.sleep(POLL_S)
+
+
+@dataclass(slots=True)
+class _Handle:
+    """One worker process from outside: its pipe, what it said, what became of it."""
+
+    plan: WorkerPlan
+    process: Any
+    pipe: Any
+    pid: int
+    said: dict[str, list[Any]] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
+    stalls: list[tuple[int, int]] = field(default_factory=list)
+    is_gone: bool = False  # its end of the pipe is closed, or ours
+    is_late: bool = False  # it did not close its recording when it was told to
+    is_killed: bool = False  # by us
+
+    @classmethod
+    def started(cls, context: Any, plan: WorkerPlan) -> _Handle:
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=run_worker,
+            args=(plan, theirs),
+            name=plan.name,
+            daemon=True,  # an interpreter that exits must not wait for it
+        )
+        with bare_main():
+            process.start()
+        theirs.close()
+        return cls(plan, process, ours, process.pid)
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        try:
+            self.pipe.send(message)
+        except OSError:
+            self.is_gone = True
+
+    def listen(self) -> None:
+        """Take in what the worker has said. Its messages are small: each comes whole."""
+        try:
+            while not self.is_gone and self.pipe.poll():
+                word, *arguments = self.pipe.recv()
+                if word == "counts":
+                    self.counts = Counts(*arguments)
+                elif word == "stalled":
+                    if len(self.stalls) < STALLS_MAX:
+                        self.stalls.append((arguments[0], arguments[1]))
+                else:
+                    self.said[word] = arguments
+        except (EOFError, OSError):
+            self.is_gone = True
+
+    def problem(self) -> str | None:
+        if "failed" in self.said:
+            return f"{self.plan.name}: {self.said['failed'][0]}"
+        if self.is_late:
+            return f"{self.plan.name}: did not close its recording in time, and was killed"
+        if self.is_gone and not self.is_killed and "closed" not in self.said:
+            return f"{self.plan.name}: ended by itself ({self._how()})"
+        return None
+
+    def is_alive(self) -> bool:
+        return bool(self.process.is_alive())
+
+    def kill(self) -> None:
+        self.is_killed = True
+        self.process.kill()
+
+    def hang_up(self) -> None:
+        """Take in the last words, and close the pipe. Idempotent."""
+        self.listen()
+        self.is_gone = True
+        self.pipe.close()
+
+    def _how(self) -> str:
+        code = self.process.exitcode
+        if code is None:
+            return "its pipe is closed"
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+@contextmanager
+def bare_main() -> Iterator[None]:
+    """Hide the main module while a process is spawned (multiprocess, context "spawn").
+
+    The child would import it again (the command line with all it needs), though a
+    worker needs nothing of it: that would double its start-up time.
+    """
+    main = sys.modules["__main__"]
+    bare = ModuleType("__main__")
+    bare.__spec__ = None
+    sys.modules["__main__"] = bare
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

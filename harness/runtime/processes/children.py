@@ -1,0 +1,173 @@
+"""Processes in which we try what may hang, print, or end Python. Nothing of them outlives the try.
+
+Each has a session of its own, and whatever it started ends with it: also what it left running when
+it ended by itself, and what made a session of its own below it (Spark's JVM).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+import trio
+
+from shaketable.harness import guard, marks
+
+END_POLL_S: Final = 0.01
+ROUNDS_MAX: Final = 20
+"""What is ended may have just started another: it is looked again, but not for ever."""
+SAID_CHARS_MAX: Final = 300
+
+Take = Callable[[bytes], float]
+"""Told of each line that a child prints; returns within how many seconds the next one must come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a child ended: it was late with its next word, or by itself, with this exit status."""
+
+    is_late: bool
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Ended):
+    """What a child had said when it ended: on stdout, and on stderr."""
+
+    said: bytes = b""
+    errors: bytes = b""
+
+
+async def run(argv: Sequence[str], log: Path, take: Take, start_timeout_s: float) -> Ended:
+    """Run a child until it ends, or is late; what it says on stderr goes to a file.
+
+    Must be called in the main thread: the child dies with that.
+    """
+    with log.open("wb") as errors, _child(argv, subprocess.PIPE, errors) as process:
+        assert process.stdout is not None
+        with process.stdout, trio.CancelScope() as scope:
+            scope.deadline = trio.current_time() + start_timeout_s
+            rest = b""
+            async with trio.lowlevel.FdStream(os.dup(process.stdout.fileno())) as stream:
+                async for data in stream:
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:
+                        scope.deadline = trio.current_time() + take(line)
+            while process.poll() is None:  # noqa: ASYNC110 - it has said all, and ends
+                await trio.sleep(END_POLL_S)
+    return Ended(scope.cancelled_caught, process.returncode)
+
+
+def ask(
+    argv: Sequence[str], timeout_s: float, given: bytes = b"", add: Mapping[str, str] | None = None
+) -> Answer:
+    """Run a child until it ends, or is late, and say what it printed. For the main thread.
+
+    Through files, not pipes: what it left running may hold these, and nobody waits for that.
+
+    Args:
+        argv: the program.
+        timeout_s: it is late after that.
+        given: what it reads.
+        add: to the environment.
+    """
+    with _file() as told, _file() as out, _file() as errors:
+        told.write(given)
+        told.seek(0)
+        is_late = False
+        with _child(argv, out, errors, told, add) as process:
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                is_late = True
+        out.seek(0)
+        errors.seek(0)
+        return Answer(is_late, process.returncode, out.read(), errors.read())
+
+
+def _file() -> IO[bytes]:
+    """An empty file in memory: a heal has to work on a full disk, too."""
+    return os.fdopen(os.memfd_create("shaketable"), "w+b")
+
+
+@contextmanager
+def _child(
+    argv: Sequence[str],
+    out: IO[bytes] | int,
+    errors: IO[bytes],
+    told: IO[bytes] | int = subprocess.DEVNULL,
+    add: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process that dies with this thread, the main one; nothing of it is left behind."""
+    process = subprocess.Popen(
+        argv,
+        stdin=told,
+        stdout=out,
+        stderr=errors,
+        env={**os.environ, **(add or {})},
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:  # also when somebody interrupts
+        _end_all_of(process.pid)
+        process.wait()
+
+
+def _end_all_of(session: int) -> None:
+    """End all processes of a session, and all below them.
+
+    Its number is nobody else's while one of them lives; if none does, there is nothing to end.
+    """
+    for _ in range(ROUNDS_MAX):
+        alive = _members(session)
+        if not alive:
+            break
+        for pid in alive:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(END_POLL_S)
+
+
+def _members(session: int) -> set[int]:
+    """The processes of a session, and all below them, that have not ended."""
+    parents: dict[int, int] = {}
+    found: set[int] = set()
+    for pid in marks.pids():
+        fields = marks.stat(pid)
+        if fields is None or fields[0] in "ZX":
+            continue
+        parents[pid] = int(fields[1])
+        if int(fields[3]) == session:
+            found.add(pid)
+    size = -1
+    while size != len(found):
+        size = len(found)
+        found |= {pid for pid, parent in parents.items() if parent in found}
+    return found
+
+
+def last_line(log: Path) -> str:
+    """Return what a child said last on stderr."""
+    text = log.read_text(encoding="utf-8", errors="replace").strip()
+    last = text.rpartition("\n")[2] or "it ended without a word"
+    return last if len(last) <= SAID_CHARS_MAX else f"{last[:SAID_CHARS_MAX]}..."
+
+
+def begin(parent_pid: str) -> IO[str]:
+    """Be a child: end with the parent; return where to say something.
+
+    What anybody else prints in this process, or in one that it starts, goes to stderr.
+    """
+    guard.die_with_parent(int(parent_pid))
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return out

@@ -1,0 +1,166 @@
+"""Files of dead nodes, edited: bits that flip, files that end too soon, a store of yesterday.
+
+Source: Jepsen's corrupt-file nemesis (bitflip, truncate, copy, restore); DESIGN.md decision 2.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import trio
+
+from shaketable.harness.contracts.abilities import LosesDisks, NoticesDamage, Vital
+from shaketable.harness.contracts.draw import draw
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import Json, Target
+from shaketable.harness.contracts.words import Damage
+from shaketable.harness.runtime.processes.disks import Member
+from shaketable.harness.runtime.stored_logs import CountsLogs
+
+COPIES: Final = "copies"
+"""Where, in a node's folder, copies of its store are kept until they are put back."""
+SERVES_TIMEOUT_S: Final = 5.0
+"""How long a damaged node is watched before it is said to serve."""
+POLL_S: Final = 0.01
+DRAWS_MAX: Final = 1_000
+
+
+class Damages:
+    """What is done to the files of a world's nodes."""
+
+    def __init__(
+        self,
+        target: Target,
+        members: Mapping[str, Member],
+        answers: Callable[[str], bool],
+        logs: CountsLogs,
+    ) -> None:
+        """`answers` says whether a node that runs answers by now."""
+        self._target = target
+        self._members = members
+        self._answers = answers
+        self._logs = logs
+        self._copies: dict[str, Path] = {}
+        self._damaged: set[str] = set()
+        self.remarks: list[str] = []
+        """One line for each node that serves with what was damaged."""
+
+    def is_damaged(self, node: str) -> bool:
+        """Whether bytes of this node's files were changed or cut off."""
+        return node in self._damaged
+
+    def renewed(self, node: str) -> None:
+        """What was damaged is gone."""
+        self._damaged.discard(node)
+
+    async def damage(self, node: str, damage: Damage) -> Json:
+        """Edit the files of a dead node; see `HurtsDisks.damage`."""
+        assert not self._members[node].process.is_running, "files of a running node are its own"
+        if damage.how == "rollback":
+            return await self._roll_back(node, damage.copy)
+        done = await trio.to_thread.run_sync(self._damage, node, damage)
+        self._damaged.add(node)
+        return done
+
+    async def copy(self, node: str) -> str:
+        """Copy what a dead node has stored; see `HurtsDisks.copy_store`."""
+        assert not self._members[node].process.is_running, "a running node's files change"
+        name = f"copy-{len(self._copies) + 1}"
+        folder = self._members[node].layout.directory / COPIES / name
+        await trio.to_thread.run_sync(shutil.copytree, self._store(node), folder)
+        self._copies[name] = folder
+        return name
+
+    async def watch(self, node: str) -> Json:
+        """See what a node does that was just started: {"refused", "serves"}; see `tempt`.
+
+        Call with its end excused, if it was damaged.
+        """
+        process = self._members[node].process
+        with trio.move_on_after(SERVES_TIMEOUT_S):
+            while process.is_running and not self._answers(node):  # noqa: ASYNC110 - no event
+                await trio.sleep(POLL_S)
+        serves = process.is_running and self._answers(node)
+        if serves and self.is_damaged(node):
+            self.remarks.append(
+                f"node {node} (incarnation {process.incarnation}) serves with a damaged store,"
+                " and did not notice"
+            )
+        refused = None if process.is_running else process.last_line() or "it said nothing"
+        return {"refused": refused, "serves": serves}
+
+    def _store(self, node: str) -> Path:
+        assert isinstance(self._target, LosesDisks), "the fault was not available"
+        return self._target.store(self._members[node].layout)
+
+    def _damage(self, node: str, damage: Damage) -> Json:
+        rng = draw(damage.seed, "damage", node)
+        try:
+            part = self._part(node, damage, rng)
+            if damage.how == "flip":
+                return _flip(part, damage.bytes_, rng)
+            return _cut(part, rng)
+        except OSError as error:
+            raise HarnessError(f"cannot damage what {node} stored: {error}") from error
+
+    def _part(self, node: str, damage: Damage, rng: Random) -> Vital:
+        """Draw what is damaged, of what the node must keep. Raises HarnessError: nothing yet."""
+        layout = self._members[node].layout
+        assert isinstance(self._target, NoticesDamage), "the fault was not available"
+        store = self._store(node)
+        parts = [
+            part
+            for part in self._target.vital(layout)
+            if fnmatch(str(part.path.relative_to(store)), damage.file or "*")
+        ]
+        if not parts:
+            raise HarnessError(f"{node} has nothing on its disk yet that it must keep")
+        return rng.choices(parts, [part.behind - part.start for part in parts])[0]
+
+    async def _roll_back(self, node: str, copy: str) -> Json:
+        """Put a copy in the place of the store; say how many messages went with that."""
+        layout, folder = self._members[node].layout, self._copies.pop(copy)
+        before = await self._logs.count(layout)
+        try:
+            await trio.to_thread.run_sync(_exchange, self._store(node), folder)
+        except OSError as error:
+            raise HarnessError(f"cannot roll back what {node} stored: {error}") from error
+        after = await self._logs.count(layout)
+        return {"file": ".", "bytes": 0, "entries": max(0, before.entries - after.entries)}
+
+
+def _exchange(store: Path, folder: Path) -> None:
+    aside = store.rename(folder.with_name(f"{folder.name}-behind"))  # never without a store
+    folder.rename(store)
+    shutil.rmtree(aside)
+
+
+def _flip(part: Vital, bits: int, rng: Random) -> Json:
+    """Flip bits of bytes that are not zero: what was never written says nothing."""
+    places: list[int] = []
+    with part.path.open("r+b") as file:
+        for _ in range(DRAWS_MAX):
+            at = rng.randrange(part.start, part.behind)
+            file.seek(at)
+            byte = file.read(1)
+            if at in places or not byte or byte == b"\0":
+                continue
+            file.seek(at)
+            file.write(bytes([byte[0] ^ (1 << rng.randrange(8))]))
+            places.append(at)
+            if len(places) >= bits:
+                break
+    return {"file": part.path.name, "at": min(places, default=-1), "bytes": len(places)}
+
+
+def _cut(part: Vital, rng: Random) -> Json:
+    """Let a file end within what was synced."""
+    size = rng.randrange(part.start, part.behind)
+    with part.path.open("r+b") as file:
+        file.truncate(size)
+    return {"file": part.path.name, "at": size, "bytes": part.behind - size}

@@ -1,0 +1,1 @@
+"""Campaigns in a simulated world: the same phases, nemesis, files and verdicts, in virtual time."""

@@ -1,0 +1,566 @@
+"""The simulated world of a campaign: the vocabulary of faults over whole nodes in virtual time.
+
+The same words as `harness.runtime.world`, the same phases, nemesis and files; only what stands
+behind the words is a target's `SimulatedGroup`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import trio
+
+from shaketable.harness.blame import PlugInError, blamed
+from shaketable.harness.contracts.abilities import ChangesMembers, TransfersLeadership
+from shaketable.harness.contracts.broken_rules import ENDED_UNHARMED, Broken
+from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.contracts.plugins import UNTOUCHED, Json, Launch, NodeLayout, NodeStatus
+from shaketable.harness.contracts.resources import Resources
+from shaketable.harness.contracts.simulated_nodes import ShapesSimulatedLinks, SimulatedShape
+from shaketable.harness.contracts.simulation import SimulatedGroup
+from shaketable.harness.contracts.words import Damage, Link, LinkShape
+from shaketable.harness.runtime.ledger import Lines
+from shaketable.harness.runtime.liveness import name_server_ended
+from shaketable.harness.runtime.observer import Observer
+from shaketable.harness.runtime.processes.disks import STOP_GRACE_S, Disks
+from shaketable.harness.runtime.processes.leaving import Leaving
+from shaketable.harness.runtime.processes.nodes import Exit
+from shaketable.harness.runtime.processes.obeyed_words import ObeyedWords
+from shaketable.harness.runtime.questions import add_member, remove_member, transfer, wait_until
+from shaketable.harness.runtime.simulated.steered import SimSteered
+from shaketable.harness.runtime.standing import STATUS_INTERVAL_S, STATUS_TIMEOUT_S, Standing
+from shaketable.harness.runtime.stored_logs import Stored, count_log
+
+NO_DAMAGE = "campaigns do not edit the files of simulated nodes"
+
+
+class SimulatedWorld(ObeyedWords):
+    """Implements `contracts.plugins.World`, and what the phases need, over a simulated group.
+
+    Args:
+        nodes: their ids. group: what they are made of, not started. status_log: where changes of
+        role and term are written. observer: who is told. causes: what the exit statuses of its
+        processes mean; see `contracts.abilities.ExplainsEnds`.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        group: SimulatedGroup,
+        status_log: Lines,
+        observer: Observer,
+        causes: Mapping[int, str] | None = None,
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self.exits: list[Exit] = []
+        self.excused = 0
+        """Processes that ended by themselves, of a fault."""
+        self.standing = Standing(self.nodes, self, self._ask, status_log, observer, group.now_ns)
+        self._group = group
+        self._causes = causes or {}
+        self._observer = observer
+        self._held: set[str] = set()  # nodes that a pause holds, and not a slice of time
+        self._slices = Slices(group, self.is_paused)
+        self._cuts: dict[str, tuple[Sequence[tuple[str, str]], Callable[[str], None]]] = {}
+        self._cut_count = 0
+        self._stopped: dict[str, Json] = {}  # by cuts that were mended
+        self._shapes: dict[str, SimulatedShape] = {}
+        self._unshaped: set[str] = set()
+        self._disks = Disks(group.target, SimulatedMachines(group))
+        self._leaving = Leaving()
+        self._clocks = self._harms = self._steered = SimSteered(group.machines, self, nodes)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Watch and poll the nodes until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for node in self.nodes:
+                nursery.start_soon(self.standing.poll, node)
+            nursery.start_soon(self._watch)
+            nursery.start_soon(self._slices.run)
+            nursery.start_soon(self._steered.run)
+            task_status.started()
+
+    # ---- the vocabulary of faults ------------------------------------------------------
+
+    @property
+    def name_servers(self) -> Sequence[str]:
+        """The name servers beside the nodes; see `contracts.words.LinksNameServers`."""
+        return [name for name in self._group.addresses if name not in self._group.layouts]
+
+    @property
+    def ends_of_name_servers(self) -> Sequence[str]:
+        """Nodes and clients; see `contracts.words.StrikesNameServers`."""
+        return (*self.nodes, self._group.clients_host)
+
+    async def leader(self, order: Sequence[str] = ()) -> str | None:
+        """The node that says it leads the highest term, if any answers; see `World.leader`."""
+        return self.standing.leader(order)
+
+    async def kill(self, node: str) -> Json:
+        """End the node's process at once; see `World.kill`."""
+        return self._end(node, self._group.kill)
+
+    async def cut_power(self, node: str) -> Json:
+        """End the node's machine at once; see `Processes.cut_power`."""
+        return self._end(node, self._group.lose_power)
+
+    def _end(self, node: str, end: Callable[[str], None]) -> Json:
+        if not self._group.is_running(node):
+            return {"incarnation": UNTOUCHED}
+        end(node)
+        if node in self.nodes:
+            self._steered.ends(node)
+            self.standing.learn(node, None)
+        return {"incarnation": self._group.incarnation(node)}
+
+    async def restart(self, node: str, incarnation: int) -> None:
+        """Start the node again if its dead incarnation is still `incarnation` (idempotent)."""
+        if self._group.incarnation(node) == incarnation and not self._group.is_running(node):
+            self._group.start(node)
+
+    async def pause(self, node: str) -> Json:
+        """Let the node's process stand still; see `World.pause`."""
+        if not self._group.is_running(node) or self.is_paused(node):
+            return {"incarnation": UNTOUCHED}
+        self._held.add(node)
+        self._group.pause(node)
+        return {"incarnation": self._group.incarnation(node)}
+
+    async def resume(self, node: str, incarnation: int) -> None:
+        """Let that incarnation go on; nothing if it is gone (idempotent)."""
+        if self.is_alive(node, incarnation):
+            self._held.discard(node)
+            self._group.resume(node)
+
+    def is_paused(self, node: str) -> bool:
+        """True while the node's process stands still."""
+        return node in self._held and self._group.is_paused(node)
+
+    def is_alive(self, node: str, incarnation: int) -> bool:
+        """True if that incarnation of the node still runs (or is paused)."""
+        return self._group.incarnation(node) == incarnation and self._group.is_running(node)
+
+    async def cut(self, links: Sequence[tuple[str, str]]) -> str:
+        """Hold all that flows from a to b, for each (a, b); return a cut id."""
+        self._cut_count += 1
+        name = f"cut-{self._cut_count}"
+        self._cuts[name] = (links, self._group.cut(links))
+        return name
+
+    async def mend(self, cut: str, how: str) -> None:
+        """Mend that cut (idempotent)."""
+        if cut in self._cuts:
+            self._stopped[cut] = self.held(cut)
+            self._cuts.pop(cut)[1](how)
+
+    async def shape(self, links: Sequence[Link], shape: LinkShape) -> str:
+        """Shape these links; see `contracts.words.ShapesLinks`.
+
+        Raises:
+            HarnessError: the target's simulation cannot.
+        """
+        if not isinstance(self._group, ShapesSimulatedLinks):
+            raise HarnessError("the simulated group has no links that could be shaped")
+        name = f"shape-{len(self._shapes)}"
+        self._shapes[name] = self._group.shape(links, shape)
+        return name
+
+    async def unshape(self, shape: str) -> None:
+        """Take that shape away (idempotent)."""
+        if shape in self._shapes and shape not in self._unshaped:
+            self._unshaped.add(shape)
+            self._shapes[shape].end()
+
+    def shaped(self, shape: str) -> Json:
+        """What that shape did so far."""
+        return self._shapes[shape].did() if shape in self._shapes else {}
+
+    def held(self, cut: str) -> Json:
+        """What that cut holds back, or held until it was mended: {"bytes": n, "connections": n}."""
+        if cut not in self._cuts:
+            return self._stopped.get(cut, {"bytes": 0, "connections": 0})
+        size, connections = self._group.held(self._cuts[cut][0])
+        return {"bytes": size, "connections": connections}
+
+    def why_not_wiped(self, node: str) -> str | None:
+        """Say why the node's disk must not be lost now; see `World.why_not_wiped`."""
+        return self._leaving.why_not_wiped() or self._disks.why_not_wiped(node)
+
+    async def wipe(self, node: str) -> Json:
+        """End the node's process, and empty its disk; see `World.wipe`."""
+        why = self.why_not_wiped(node)  # asked before, but it was silent for a while since
+        if why is not None:
+            return {"incarnation": UNTOUCHED, "why": why, "files": 0, "bytes": 0, "messages": 0}
+        killed = await self.kill(node)
+        return {**killed, **await self._disks.lose(node)}
+
+    async def replace(self, node: str, incarnation: int) -> None:
+        """Start a wiped node with an empty disk; see `World.replace`."""
+        if self._group.incarnation(node) == incarnation:
+            await self._disks.renew(node)
+        await self._disks.readmit(node)
+
+    async def transfer(self, to: str) -> Json:
+        """Ask whoever leads to hand leadership to `to`; see `World.transfer`."""
+        target, layouts = self._group.target, self._group.layouts
+        assert isinstance(target, TransfersLeadership), "the fault was not available"
+
+        async def ask(leader: str, successor: str, timeout_s: float) -> None:
+            await target.transfer_leadership(layouts[leader], successor, timeout_s)
+
+        return await transfer(self.standing, ask, to)
+
+    # ---- what operators do, and resources (contracts.operators, contracts.resources) -------
+
+    async def stop(self, node: str) -> Json:
+        """Ask the node to end in good order; see `StopsNodes.stop`."""
+        if not self._group.is_running(node):
+            return {"incarnation": UNTOUCHED}
+        await self.resume(node, self._group.incarnation(node))
+        self._group.stop(node)
+        if not await wait_until(lambda: not self._group.is_running(node), STOP_GRACE_S):
+            self._group.kill(node)
+        self._steered.ends(node)  # calls of its last work count, too
+        self.standing.learn(node, None)
+        return {"incarnation": self._group.incarnation(node)}
+
+    async def until_ready(self, timeout_s: float) -> bool:
+        """Wait until all nodes that run know one leader; see `StopsNodes.until_ready`."""
+        return await self.standing.until_ready(timeout_s)
+
+    async def remove_member(self, node: str) -> Json:
+        """Have the group do without the node; see `MovesMembers.remove_member`."""
+        if self._disks.awaited:  # two of three that are left may not be a quorum of them
+            why = f"{', '.join(sorted(self._disks.awaited))} is not back yet"
+            return {"took_ms": None, "members": [], "error": why}
+        with self._leaving.asked(node):
+            return await remove_member(self._operator(), self._group.layouts, node)
+
+    async def add_member(self, node: str) -> Json:
+        """Have the node in its group again; see `MovesMembers.add_member`."""
+        answer = await add_member(self._operator(), self._group.layouts, node)
+        self._leaving.is_back(node)
+        return answer
+
+    def _operator(self) -> ChangesMembers:
+        target = self._group.target
+        assert isinstance(target, ChangesMembers), "the fault was not available"
+        return target
+
+    async def take(self, node: str, resources: Resources) -> str:
+        """Take processor time from the node; see `TakesResources.take`."""
+        return self._slices.take(node, resources)
+
+    async def give_back(self, taken: str) -> None:
+        """Give exactly that back (idempotent); see `TakesResources.give_back`."""
+        self._slices.give_back(taken)
+
+    def taken(self, taken: str) -> Json:
+        """What that did so far; see `TakesResources.taken`."""
+        return self._slices.taken(taken)
+
+    # ---- the files of dead nodes (contracts.words.HurtsDisks) ---------------------------------
+
+    async def damage(self, node: str, damage: Damage) -> Json:
+        """Nothing: campaigns are told before they begin that simulated files are not edited."""
+        raise HarnessError(NO_DAMAGE)
+
+    async def copy_store(self, node: str) -> str:
+        """Nothing; see `damage`."""
+        raise HarnessError(NO_DAMAGE)
+
+    async def tempt(self, node: str, incarnation: int) -> Json:
+        """Nothing; see `damage`."""
+        raise HarnessError(NO_DAMAGE)
+
+    async def revive(self, node: str, incarnation: int) -> None:
+        """Nothing; see `damage`."""
+        raise HarnessError(NO_DAMAGE)
+
+    # ---- what the phases need besides --------------------------------------------------
+
+    def start_all(self) -> tuple[str, ...]:
+        """Start every node that does not run; return which ones these were."""
+        # A node without its disk is no member of its group: only `replace` may start it.
+        down = tuple(
+            node
+            for node in self.nodes
+            if not self._group.is_running(node) and node not in self._disks.awaited
+        )
+        for node in down:
+            self._group.start(node)
+        return down
+
+    def restore(self) -> tuple[str, ...]:
+        """Mend, resume and start whatever is still not as it should be; say what that was."""
+        found = [f"{cut} was not mended" for cut in self._cuts]
+        for _, mend in self._cuts.values():
+            mend("deliver")
+        self._cuts.clear()
+        for name in sorted(self._shapes.keys() - self._unshaped):
+            self._shapes[name].end()
+            self._unshaped.add(name)
+            found.append(f"{name} was still in force")
+        found += self._slices.give_up() + self._steered.give_up()
+        for node in (*self.nodes, *self.name_servers):
+            if self.is_paused(node):
+                self._held.discard(node)
+                self._group.resume(node)
+                found.append(f"{self._called(node)} was still paused")
+        for name in self.name_servers:
+            if not self._group.is_running(name):
+                self._group.start(name)
+                found.append(f"{self._called(name)} was down: started again")
+        found += [f"node {node} was down: started again" for node in self.start_all()]
+        return tuple(found)
+
+    async def give_disks_back(self, patience_s: float) -> tuple[str, ...]:
+        """Try for so long to have nodes whole again that wait for a disk; say which are not.
+
+        Until now other faults may have been in the way. Call it when none is in force any more.
+        """
+        for node in sorted(self._disks.awaited):
+            with trio.move_on_after(patience_s):
+                while node in self._disks.awaited:
+                    await self._give_disk_back(node)
+        return tuple(f"node {node} never got its disk back" for node in sorted(self.awaited()))
+
+    async def _give_disk_back(self, node: str) -> None:
+        try:
+            with blamed():
+                if not self._group.is_running(node):
+                    await self._disks.renew(node)
+                await self._disks.readmit(node)
+        except PlugInError:
+            await trio.sleep(STATUS_INTERVAL_S)
+
+    def _called(self, name: str) -> str:
+        return f"node {name}" if name in self.nodes else f"name server {name}"
+
+    async def stop_all(self) -> None:
+        """Ask all nodes to end; end those at once that do not. No news from here on."""
+        self.standing.is_ending = True
+        for node in self.nodes:
+            if self._group.is_running(node):
+                self._group.stop(node)
+        await wait_until(lambda: not any(map(self._group.is_running, self.nodes)), STOP_GRACE_S)
+        for node in self.nodes:
+            if self._group.is_running(node):
+                self._group.kill(node)
+
+    def explain(self, ended: Exit) -> str:
+        """Say in one line how a node ended by itself."""
+        return f"node {ended}"
+
+    def remarks(self) -> tuple[str, ...]:
+        """Name servers that ended: what else this world finds wrong are broken invariants."""
+        return self._group.problems()
+
+    def broken(self) -> tuple[Broken, ...]:
+        """The invariants that were seen broken, and name servers that ended: no fault ends one."""
+        ended = (name_server_ended(line, self._group.now_ns()) for line in self._group.problems())
+        return (*self._group.broken, *ended)
+
+    def awaited(self) -> frozenset[str]:
+        """Nodes whose disk is gone, and that are not whole again yet."""
+        return frozenset(self._disks.awaited)
+
+    def is_running(self, node: str) -> bool:
+        """True while the node has a process."""
+        return self._group.is_running(node)
+
+    def incarnation(self, node: str) -> int:
+        """How often the node was started."""
+        return self._group.incarnation(node)
+
+    def last_line(self, node: str) -> str:
+        """Nothing: what simulated nodes say is a trace's matter."""
+        return ""
+
+    async def _ask(self, node: str) -> NodeStatus | None:
+        return await self._group.target.status(self._group.layouts[node], STATUS_TIMEOUT_S)
+
+    async def _watch(self) -> None:
+        """Tell what ended by itself, and what the world itself found wrong."""
+        seen = 0
+        while True:
+            while len(self.exits) + self.excused < len(self._group.ended):
+                self._tell_end(len(self.exits) + self.excused)
+            for broken in self._group.broken[seen:]:
+                self._observer.note(str(broken))
+            seen = len(self._group.broken)
+            await trio.sleep(STATUS_INTERVAL_S)
+
+    def _tell_end(self, number: int) -> None:
+        ended, now_ns = self._group.ended[number], self._group.now_ns()
+        if self._steered.is_excused(ended.node, ended.incarnation, ended.said):
+            self.excused += 1
+            return
+        is_harmed = self._steered.is_harmed(ended.node, ended.incarnation)
+        cause = self._causes.get(ended.status, "" if is_harmed else ENDED_UNHARMED)
+        one = Exit(ended.node, ended.incarnation, ended.status, False, ended.said, now_ns, cause)
+        self.exits.append(one)
+        if not self._group.is_running(ended.node):
+            self.standing.learn(ended.node, None)
+        self._observer.note(self.explain(one))
+
+
+# The disks of simulated nodes, for `harness.runtime.processes.disks`: what is lost there is memory.
+
+
+class SimulatedMachines:
+    """Implements `harness.runtime.processes.disks.Machines` over a simulated group."""
+
+    def __init__(self, group: SimulatedGroup) -> None:
+        self._group = group
+
+    @property
+    def layouts(self) -> Mapping[str, NodeLayout]:
+        """Where each node lives."""
+        return self._group.layouts
+
+    def is_running(self, node: str) -> bool:
+        """True while the node has a process."""
+        return self._group.is_running(node)
+
+    def is_paused(self, node: str) -> bool:
+        """True while its process stands still."""
+        return self._group.is_paused(node)
+
+    async def lose(self, node: str, store: Path) -> Json:
+        """Empty a dead node's disk; see `Machines.lose`. No time passes for the world."""
+        await trio.lowlevel.checkpoint()
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                self._group.save(node, Path(folder))
+                read_log = self._group.target.read_log
+                stored = Stored(*count_log(read_log, Path(folder), node))
+        except OSError as error:
+            raise HarnessError(f"the log of {node} cannot be read: {error}") from error
+        files = self._group.lose_disk(node)
+        return {"files": files, "bytes": stored.bytes_, "messages": stored.messages}
+
+    async def empty(self, node: str, store: Path) -> None:
+        """Empty a dead node's disk (idempotent)."""
+        await trio.lowlevel.checkpoint()
+        self._group.lose_disk(node)
+
+    async def launch(self, node: str, launch: Launch) -> None:
+        """Start a node in that way; see `Machines.launch`."""
+        group = self._group
+        if group.is_running(node):
+            group.stop(node)
+            if not await wait_until(lambda: not group.is_running(node), STOP_GRACE_S):
+                group.kill(node)
+        group.configure(node, launch)
+        group.start(node)
+
+
+# Processor time taken from simulated nodes: each runs for its share of each slice of time.
+#
+# Source: `harness.runtime.processes.taking`, which does the same to processes.
+
+
+@dataclass(slots=True)
+class _Taken:
+    node: str
+    incarnation: int
+    resources: Resources
+    began: float
+    stops: int = 0
+    stopped_s: float = 0.0
+    wall_s: float | None = None
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
+class Slices:
+    """What was taken from the nodes of a simulated group.
+
+    Args:
+        group: the nodes.
+        is_held: whether a pause holds a node: that is not ended here.
+    """
+
+    def __init__(self, group: SimulatedGroup, is_held: Callable[[str], bool]) -> None:
+        self._group = group
+        self._is_held = is_held
+        self._taken: dict[str, _Taken] = {}
+        self._numbers = count()
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self) -> None:
+        """Be there for as long as the world runs."""
+        async with trio.open_nursery() as self._nursery:
+            await trio.sleep_forever()
+
+    def take(self, node: str, resources: Resources) -> str:
+        """Let a node run for its share of the time; "" if it does not run."""
+        assert self._nursery is not None, "the world does not run"
+        if not self._group.is_running(node):
+            return ""
+        incarnation = self._group.incarnation(node)
+        taken = _Taken(node, incarnation, resources, trio.current_time())
+        name = f"taken-{next(self._numbers)}"
+        self._taken[name] = taken
+        self._nursery.start_soon(self._slice, taken)
+        return name
+
+    def give_back(self, name: str) -> None:
+        """Let the node run all the time again (idempotent)."""
+        taken = self._taken.get(name)
+        if taken is not None and taken.wall_s is None:
+            taken.wall_s = trio.current_time() - taken.began
+            taken.scope.cancel()
+
+    def give_up(self) -> list[str]:
+        """Give everything back that was not; say what that was."""
+        left = [name for name, taken in self._taken.items() if taken.wall_s is None]
+        for name in left:
+            self.give_back(name)
+        return [f"resources of {self._taken[name].node} were not given back" for name in left]
+
+    def taken(self, name: str) -> Json:
+        """What that did so far; see `TakesResources.taken`."""
+        taken = self._taken.get(name)
+        if taken is None:
+            return {"node": None, "ended": None}
+        wall_s = trio.current_time() - taken.began if taken.wall_s is None else taken.wall_s
+        return {
+            "node": taken.node,
+            "ended": None,
+            "stops": taken.stops,
+            "stopped_ms": taken.stopped_s * 1e3,
+            "wall_ms": wall_s * 1e3,
+            "cpu_ms": None,
+        }
+
+    async def _slice(self, taken: _Taken) -> None:
+        slice_s, share = taken.resources.slice_ms / 1e3, taken.resources.cpu_share
+        with taken.scope:
+            while self._is_it(taken):
+                await self._nap(taken, slice_s * (1 - share))
+                await trio.sleep(slice_s * share)
+
+    async def _nap(self, taken: _Taken, seconds: float) -> None:
+        group, node = self._group, taken.node
+        if group.is_paused(node):  # by a pause, or by another slice
+            await trio.sleep(seconds)
+            return
+        began = trio.current_time()
+        group.pause(node)
+        try:
+            await trio.sleep(seconds)
+            if self._is_it(taken) and group.is_paused(node):
+                taken.stops += 1
+                taken.stopped_s += trio.current_time() - began
+        finally:
+            if self._is_it(taken) and group.is_paused(node) and not self._is_held(node):
+                group.resume(node)
+
+    def _is_it(self, taken: _Taken) -> bool:
+        is_same = self._group.incarnation(taken.node) == taken.incarnation
+        return is_same and self._group.is_running(taken.node)

@@ -1,0 +1,465 @@
+"""Undoes what a run left whose harness was killed: its processes, its faults, its files elsewhere.
+
+What dies with the harness by itself: nodes, client workers and the switch (the kernel's
+parent-death signal, also for stopped processes), with them proxies, namespaces, limits and clocks;
+Spark's JVM (a shell waits for the end of its input). What does not: what a target's program started
+beside itself, whatever lost its watcher, scratch folders of whoever was killed, and what a fault of
+somebody else's did elsewhere. All of that is found by the run's mark and by its ledger.
+
+`own_processes` says which processes are a run's. Nothing else is ever touched, and no run whose
+harness lives. Doing it twice is doing it once.
+
+Source: DESIGN.md decision 12; jepsen.nemesis (`teardown!` heals what a crashed test left).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from shaketable.harness import discovery, marks
+from shaketable.harness.campaigns.campaign import Campaign, load, node_names
+from shaketable.harness.contracts.abilities import SteersNodes
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.plugins import Address, Fault, Json, NodeLayout
+from shaketable.harness.history.run_folder import RunFolder
+from shaketable.harness.marks import Who
+from shaketable.harness.runtime import ledger
+from shaketable.harness.runtime.ledger import Account, Lines, OpenFault
+from shaketable.harness.runtime.processes import faketime
+from shaketable.harness.runtime.undoing import foreign_undo
+from shaketable.harness.runtime.undoing.over_world import OverWorld
+
+UNDO_TIMEOUT_S: Final = 15.0
+PLAN_CHARS_MAX: Final = 400
+TAIL_BYTES: Final = 4096
+_NOWHERE: Final = Address("127.0.0.1", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """What was done about one run.
+
+    Attributes:
+        folder: the run's.
+        did: what was undone, a line each; () if nothing was left.
+        left: what could not be undone, a line each.
+        is_alive: its harness lives, so nothing was touched.
+    """
+
+    folder: Path
+    did: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    is_alive: bool = False
+
+
+def heal_store(store: Path, depth: int = 2) -> list[Healed]:
+    """Heal every run of a store that needs it, the oldest first, and remove lost scratch folders.
+
+    A store's runs stand in STORE/NAME/TIME: `depth` folders below it, or fewer. Returns what was
+    done; runs that came to their own end are not in it, those that live are. A ledger that cannot
+    be read or written is told in `left`.
+    """
+    store = store.resolve()
+    found = by_folder()
+    lost = marks.left_scratch(Path(tempfile.gettempdir()))
+    runs = {path for path in found if any(map(path.is_relative_to, (store, *lost)))}
+    for below in range(1, depth + 1):
+        ledgers = store.glob("/".join(["*"] * below + ["faults.jsonl"]))
+        runs |= {path.parent.resolve() for path in ledgers if not _is_over(path)}
+    healed = [_heal_or_tell(run, found.get(run, {})) for run in sorted(runs)]
+    scratch = remove_scratch()
+    if scratch:
+        healed.append(Healed(Path(tempfile.gettempdir()), scratch))
+    return healed
+
+
+def heal_run(folder: Path, forget: Collection[int] = ()) -> Healed:
+    """Heal one run, by its folder. `forget`: open faults that somebody looked after by hand.
+
+    Raises:
+        UsageError: its harness lives, or a fault that is to be forgotten is not open.
+        HarnessError: its ledger cannot be read or written.
+    """
+    folder = folder.resolve()
+    healed = _heal(folder, by_folder().get(folder, {}), forget)
+    if healed.is_alive:
+        raise UsageError(f"{folder}: its harness is at work; end that first (Ctrl-C)")
+    return healed
+
+
+def remove_scratch() -> tuple[str, ...]:
+    """Remove the scratch folders of processes that were killed; say which."""
+    removed = []
+    for path in marks.left_scratch(Path(tempfile.gettempdir())):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            removed.append(f"removed {path}, whose process is gone")
+    return tuple(removed)
+
+
+def _heal_or_tell(path: Path, marked: Mapping[int, marks.Mark]) -> Healed:
+    """Heal a run; what hinders that does not hinder the healing of others."""
+    try:
+        return _heal(path, marked)
+    except HarnessError as error:
+        return Healed(path, left=(str(error),))
+
+
+# ---- one run -------------------------------------------------------------------------------
+
+
+def _heal(path: Path, marked: Mapping[int, marks.Mark], forget: Collection[int] = ()) -> Healed:
+    folder = RunFolder(path)
+    if not path.is_dir():  # somebody deleted it: all that is left are processes
+        if any(mark.harness.is_alive for mark in marked.values()):
+            return Healed(path, is_alive=True)
+        return Healed(path, *end(path, None))
+    with marks.alone(path) as is_alone:
+        try:
+            account = ledger.read(folder.faults_jsonl)
+        except HarnessError as error:  # its processes are known by their marks
+            if not is_alone or any(mark.harness.is_alive for mark in marked.values()):
+                return Healed(path, is_alive=True)
+            did, left = end(path, None)
+            return Healed(path, did, (*left, str(error)))
+        if not is_alone or _is_alive(account, marked):
+            return Healed(path, is_alive=True)
+        if strange := sorted(set(forget) - {fault.fault for fault in account.open}):
+            raise UsageError(f"{path}: no fault {strange[0]} of this run is open")
+        did, left = end(path, account)
+        undone, stuck = _undo_faults(folder, account, forget)
+        did += _forget_clocks(account) + _take_orders_back(folder, account) + undone
+        left += stuck
+        if account.harness is not None and (did or not (account.is_ended or account.is_healed)):
+            _note(folder, account, did)
+    return Healed(path, did, left)
+
+
+def _is_alive(account: Account, marked: Mapping[int, marks.Mark]) -> bool:
+    """Whether the process that made this run's ledger, or marked its processes, still runs."""
+    is_open = not account.is_ended and account.boot == marks.boot()
+    if account.harness is not None and is_open and account.harness.is_alive:
+        return True
+    return any(mark.harness.is_alive for mark in marked.values())
+
+
+def _undo_faults(
+    folder: RunFolder, account: Account, forget: Collection[int]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Undo the faults that are open, the newest first; say which, and which could not be."""
+    if not account.open:
+        return (), ()
+    world = OverWorld(_nodes(folder))
+    lines = _opened(folder)
+    did, left = [], []
+    try:
+        for fault in account.open:
+            what = f"fault {fault.fault} ({fault.name})"
+            error = _undo(fault, world)
+            if error is None:
+                lines.append({"event": "undone", "fault": fault.fault, "by": "heal"})
+                did.append(f"{_how(fault)} {what}")
+            elif fault.fault in forget:
+                lines.append({"event": "forgotten", "fault": fault.fault, "by": "heal"})
+                did.append(f"forgot {what}, as was asked: {_plan(fault)}")
+            else:
+                lines.append({"event": "stuck", "fault": fault.fault, "error": error, "by": "heal"})
+                left.append(
+                    f"{what} is not undone: {error}. When it was looked after by hand: "
+                    f"./shaketable heal {folder.path} --forget {fault.fault}"
+                )
+    finally:
+        lines.close()
+    return tuple(did), tuple(left)
+
+
+def _undo(opened: OpenFault, world: OverWorld) -> str | None:
+    """Undo one fault; say why that failed, None if it did not.
+
+    A fault without an undo was not applied to its end. Ours use the words of worlds alone: what
+    these did is over. What somebody else's did by then, only whoever wrote it can know; and its
+    undo has a process of its own.
+    """
+
+    async def main(fault: Fault, undo: Json) -> bool:
+        with trio.move_on_after(UNDO_TIMEOUT_S) as scope:
+            await fault.undo(undo, world)
+        return scope.cancelled_caught
+
+    ours: Fault | None = discovery.built_in("faults", opened.name)
+    if opened.undo is None:
+        return None if ours is not None else _not_known(opened)
+    if ours is None:
+        return foreign_undo.undo(opened.name, opened.undo, world.nodes)
+    try:
+        is_late = trio.run(main, ours, opened.undo)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return f"not within {UNDO_TIMEOUT_S:g} s" if is_late else None
+
+
+def _not_known(opened: OpenFault) -> str:
+    return (
+        "the harness was killed while it was applied, or that failed; it gave no undo ahead, and "
+        f"so it is not known what it did; {_plan(opened)}"
+    )
+
+
+def _plan(opened: OpenFault) -> str:
+    text = json.dumps(opened.plan)
+    short = text if len(text) <= PLAN_CHARS_MAX else f"{text[:PLAN_CHARS_MAX]}..."
+    return f"its plan: {short}"
+
+
+def _how(opened: OpenFault) -> str:
+    if opened.undo is None:
+        return "ended with the group, while it was applied:"
+    return "undid" if opened.is_applied else "undid, by what it gave ahead,"
+
+
+def _forget_clocks(account: Account) -> tuple[str, ...]:
+    """Delete what programs with a faked clock left in shared memory."""
+    if account.boot != marks.boot():
+        return ()
+    did = []
+    for node, each in account.processes:
+        shared = faketime.SHARED_MEMORY / f"faketime_shm_{each.pid}"
+        if marks.stat(each.pid) is None and shared.exists():
+            faketime.forget(each.pid)
+            did.append(f"removed what the faked clock of {node} (process {each.pid}) left")
+    return tuple(did)
+
+
+def _take_orders_back(folder: RunFolder, account: Account) -> tuple[str, ...]:
+    """Take back what nodes were told about their clocks and disks; who starts one finds it well."""
+    campaign = _campaign(folder)
+    if campaign is None or not account.open:
+        return ()
+    try:
+        target = discovery.get("targets", campaign.target)
+    except (HarnessError, UsageError):
+        return ()
+    if not isinstance(target, SteersNodes):
+        return ()
+    did = []
+    for node in node_names(campaign):
+        layout = NodeLayout(node, folder.node(node), _NOWHERE, _NOWHERE, {})
+        steering = target.steering(layout)
+        if steering.effects():  # it took orders
+            steering.order()
+            did.append(f"took the orders to {node} back")
+    return tuple(did)
+
+
+# ---- the ledger ----------------------------------------------------------------------------
+
+
+def _note(folder: RunFolder, account: Account, did: tuple[str, ...]) -> None:
+    lines = _opened(folder)
+    try:
+        lines.append(
+            {
+                "event": "healed",
+                "did": list(did),
+                "utc": datetime.now(UTC).isoformat("T", "seconds"),
+            }
+        )
+    finally:
+        lines.close()
+
+
+def _opened(folder: RunFolder) -> Lines:
+    """Open the ledger to go on behind its last whole line.
+
+    Raises:
+        HarnessError: it cannot be written.
+    """
+    path = folder.faults_jsonl
+    try:
+        data = path.read_bytes()
+        if data and not data.endswith(b"\n"):  # torn by the harness's death
+            os.truncate(path, data.rfind(b"\n") + 1)
+    except OSError as error:
+        raise HarnessError(f"cannot write {path}: {error.strerror}") from error
+    return Lines(path)
+
+
+def _is_over(path: Path) -> bool:
+    """Whether a ledger says that its run ended by itself or was healed, and left nothing open."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
+    except OSError:
+        return True
+    is_noted = last.startswith((b'{"event":"ended"', b'{"event":"healed"'))
+    if is_noted and b'"event":"stuck"' not in path.read_bytes():
+        return True
+    try:
+        account = ledger.read(path)
+    except HarnessError:
+        return False
+    is_old = account.harness is None  # of a time that did not note its end
+    return not account.open and (is_old or account.is_ended or account.is_healed)
+
+
+def _campaign(folder: RunFolder) -> Campaign | None:
+    try:
+        return load(folder.campaign_toml)
+    except UsageError:
+        return None
+
+
+def _nodes(folder: RunFolder) -> tuple[str, ...]:
+    campaign = _campaign(folder)
+    if campaign is not None:
+        return node_names(campaign)
+    with suppress(OSError):
+        return tuple(sorted(path.name for path in folder.nodes.iterdir()))
+    return ()
+
+
+# The processes of a run, found and ended when their harness was killed.
+#
+# A process is a run's if it carries the run's mark in its environment (`harness.marks`), or if
+# the ledger names it, by pid and start time, or if it is in the session of one that the ledger
+# names and works in the run's folder. It is never ourselves, nor who started us.
+#
+# Source: proc(5), pidfd_send_signal(2).
+
+ROUNDS_MAX: Final = 20
+"""What is ended may have just started another: it is looked again, but not for ever."""
+END_TIMEOUT_S: Final = 5.0
+POLL_S: Final = 0.01
+
+
+def by_folder() -> dict[Path, dict[int, marks.Mark]]:
+    """Return the marks of all processes that have one, by the run's folder and the pid."""
+    found: dict[Path, dict[int, marks.Mark]] = {}
+    own = _own_line()
+    for pid in marks.pids():
+        mark = None if pid in own else marks.mark_of(pid)
+        if mark is not None:
+            found.setdefault(mark.folder, {})[pid] = mark
+    return found
+
+
+def end(path: Path, account: Account | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """End a run's processes by SIGKILL, which a stopped one obeys, too.
+
+    Returns a line for each that was ended, and one for whatever is left.
+    """
+    ended: dict[Who, str] = {}
+    spaces: set[str] = set()
+    for _ in range(ROUNDS_MAX):
+        alive = [each for each in _find(path, account) if each.is_alive]
+        if not alive:
+            break
+        for each in alive:
+            ended.setdefault(each, _called(each.pid))
+            spaces |= {space for space in [_space(each.pid)] if space}
+            _kill(each)
+        _await_end(alive)
+    left = [each for each in _find(path, account) if each.is_alive]
+    did = [f"ended process {who.pid} ({name})" for who, name in ended.items() if who not in left]
+    stays = [f"process {who.pid} ({_called(who.pid)}) does not end" for who in left]
+    return tuple(did), (*stays, *_still_in(spaces - {_space(os.getpid())}))
+
+
+def _find(path: Path, account: Account | None) -> Iterator[Who]:
+    """The processes that are this run's (see the module's docstring), none of them ourselves."""
+    own = _own_line()
+    named = set() if account is None or account.boot != marks.boot() else {
+        each for _, each in account.processes
+    }  # fmt: skip
+    sessions = {each.pid for each in named if marks.who(each.pid) in (None, each)}
+    for pid in marks.pids():
+        found = None if pid in own else marks.who(pid)
+        if found is None:
+            continue
+        mark = marks.mark_of(pid)
+        is_marked = mark is not None and mark.folder == path
+        if found in named or is_marked or (_session(pid) in sessions and _works_in(pid, path)):
+            yield found
+
+
+def _own_line() -> set[int]:
+    """This process and all that stand above it: whoever started a heal is not healed away."""
+    line, pid = set(), os.getpid()
+    while pid > 0 and pid not in line:
+        line.add(pid)
+        fields = marks.stat(pid)
+        pid = int(fields[1]) if fields is not None else 0
+    return line
+
+
+def _session(pid: int) -> int:
+    fields = marks.stat(pid)
+    return int(fields[3]) if fields is not None else -1
+
+
+def _works_in(pid: int, path: Path) -> bool:
+    """Whether a process stands in the run's folder, or writes into it."""
+    inside = f"{path}/"
+    links = [Path(f"/proc/{pid}/cwd")]
+    with suppress(OSError):
+        links += [Path(f"/proc/{pid}/fd/{number}") for number in (1, 2)]
+    for link in links:
+        with suppress(OSError):
+            if f"{link.readlink()}/".startswith(inside):
+                return True
+    return False
+
+
+def _kill(each: Who) -> None:
+    """Send SIGKILL to that process and to no other that may get its pid."""
+    with suppress(OSError):
+        handle = os.pidfd_open(each.pid)
+        try:
+            if each.is_alive:  # the handle is of this very process, then
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
+
+
+def _await_end(processes: list[Who]) -> None:
+    end_s = time.monotonic() + END_TIMEOUT_S
+    while any(each.is_alive for each in processes) and time.monotonic() < end_s:
+        time.sleep(POLL_S)
+
+
+def _called(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return "?"
+
+
+def _space(pid: int) -> str:
+    """The network namespace of a process; "" if it cannot be known."""
+    try:
+        return str(Path(f"/proc/{pid}/ns/net").readlink())
+    except OSError:
+        return ""
+
+
+def _still_in(spaces: set[str]) -> list[str]:
+    """Who is still in a namespace of the run, though not the run's."""
+    return [
+        f"process {pid} ({_called(pid)}), which is not the run's, holds its namespace {space}"
+        for pid in marks.pids()
+        if spaces and (space := _space(pid)) in spaces and marks.who(pid) is not None
+    ]

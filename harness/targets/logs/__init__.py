@@ -1,0 +1,1 @@
+"""Reads the logs that stopped nodes left, from the facts of their formats alone."""

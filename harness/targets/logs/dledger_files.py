@@ -1,0 +1,399 @@
+"""Reads the entries of a stopped node's DLedger log, written from the format's facts alone.
+
+It judges what the node wrote, so it shares no code with the node: a bug in a common
+codec could not hide. Nothing that is wrong with the files ends the reading. An entry
+that is damaged comes out as a row that says so, and reading goes on at the next entry,
+or, where its size cannot be trusted, at the next place that is certainly an entry.
+
+Source: DLedger's DLedgerMmapFileStore and DLedgerEntryCoder; RocketMQ's
+MessageDecoder; DLEDGER.md sections B.1 and B.3.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+
+from shaketable.harness.targets.dledger_members import last_member
+from shaketable.harness.targets.dledger_rows import Keys, Row, Rows
+from shaketable.harness.targets.logs.dledger_kernels import ENTRY_BYTES_MIN, Bytes, decode, skim
+
+BATCH_ROWS = 65_536
+"""Entries in a batch: what bounds the reader's memory."""
+
+RESERVED_TOPICS: Final = ("RMQ_SYS_", "SCHEDULE_TOPIC_XXXX", "%RETRY%", "%DLQ%")
+"""Topics begin so to which no client sends: brokers write there what they know, and copies of
+messages that come later or again."""
+"""Topic of the entries that are not user messages (term starts and the like)."""
+
+_HEADER = struct.Struct(">iiqqqiiii")
+_CHANNELS = (0, 1)  # messages; changes of the group's membership
+_CHAINED_BYTES = 36  # of the header: magic .. channel
+_BODYSIZE_AT = 44
+_BLANK = struct.Struct(">ii")
+_MESSAGE = struct.Struct(">iiiiiqqi")  # TOTALSIZE .. SYSFLAG
+_INT = struct.Struct(">i")
+_MAGIC_ENTRY, _MAGIC_BLANK = 1, -1
+_MAGIC_MESSAGE, _MAGIC_MESSAGE_V2 = -626843481, -626843477
+_SYSFLAG_BORNHOST_V6, _SYSFLAG_STOREHOST_V6 = 16, 32
+_HOST_V6_MORE_BYTES = 12
+_BODYLEN_AT = 84  # in a message whose hosts are IPv4
+_FILE_NAME = re.compile(r"\d{20}")
+_VALUE = re.compile(rb"(-?[0-9]{1,19})(?: |\Z)")
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
+_User = tuple[str | None, int | None, int | None, str | None]  # key, offset, value, problem
+
+
+def read_entries(
+    directory: Path, node: str, batch_rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Yield the entries of `node`'s log as batches of schema ENTRIES, in the log's order.
+
+    `directory` is the node's folder, which holds `store/dledger-<id>/data`; a node
+    that never wrote has no such folder and yields nothing. `index` and `position` are
+    the entry's true place in the log; where the stored ones differ, `problem` says so.
+
+    Raises:
+        OSError: the node's folder is not there, or a file cannot be read.
+    """
+    yield from _read(_data_files(directory, node), _Walk(), node, batch_rows)
+
+
+def log_segments(directory: Path, node: str) -> tuple[str, ...]:
+    """Return the names of the node's data files, in the log's order.
+
+    `read_segment` of each, one after the other, gives the rows of `read_entries`.
+
+    Raises:
+        OSError: the node's folder is not there.
+    """
+    return tuple(path.name for path in _data_files(directory, node))
+
+
+def read_segment(
+    directory: Path, node: str, segment: str, batch_rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one data file, as `read_entries` would: files can be read apart.
+
+    How an entry is judged hangs on the ones before it, so that the headers of the file
+    before this one are walked first.
+
+    Raises:
+        OSError: the node's folder is not there, or a file cannot be read.
+    """
+    files = _data_files(directory, node)
+    at = next((n for n, path in enumerate(files) if path.name == segment), None)
+    if at is None:
+        raise FileNotFoundError(f"{directory}: node {node} has no data file {segment}")
+    yield from _read(files[at : at + 1], _walk_before(files, at), node, batch_rows)
+
+
+def _data_files(directory: Path, node: str) -> list[Path]:
+    if not directory.is_dir():
+        raise FileNotFoundError(f"{directory}: no folder of node {node} here")
+    data = directory / "store" / f"dledger-{last_member(directory, node)}" / "data"
+    if not data.is_dir():
+        return []
+    return sorted(path for path in data.iterdir() if _FILE_NAME.fullmatch(path.name))
+
+
+def _read(
+    files: Sequence[Path], walk: _Walk, node: str, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    rows = Rows(node, walk.keys, batch_rows)
+    for _ in _walk_files(files, walk, rows):
+        yield rows.take()
+    if rows.count:
+        yield rows.take()
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Where the walk through the log stands.
+
+    `index` is the next entry's; behind a hole (`is_sure` false) it is a lower bound.
+    `links` are the CRCs with which the next entry's chainCrc may begin: of the last entry's
+    chainCrc as stored, and as computed if that differs, which only damage can bring about;
+    empty right behind a hole, where the chain is not known. `tail` is the position at
+    which entries ended in zeros, once they did. `expected` is where the next file must
+    begin, None before the first. `is_settled`: all of that is so, wherever the walk began.
+    """
+
+    index: int = 0
+    is_sure: bool = True
+    links: tuple[int, ...] = (crc32(bytes(4)),)
+    tail: int | None = None
+    expected: int | None = None
+    is_settled: bool = True
+    keys: Keys = field(default_factory=Keys)
+
+    def lose(self) -> None:
+        """Forget the chain: what stands here is not known."""
+        self.is_sure, self.links = False, ()
+
+    def hole(self, position: int, problem: str) -> Row:
+        """Return the row for an entry that cannot be read, and forget the chain."""
+        self.lose()
+        return (self.index, None, position, None, None, None, None, None, problem)
+
+
+def _walk_before(files: Sequence[Path], at: int) -> _Walk:
+    """Return how the walk stands before file `at`, from as few files in front as will do.
+
+    Two neighbours of which the second chains to the first settle it.
+    """
+    for first in reversed(range(at)):
+        walk = _Walk()
+        if first:
+            walk.lose()
+            walk.expected, walk.is_settled = int(files[first].name), False
+        for _ in _walk_files(files[first:at], walk, None):
+            pass
+        if walk.is_settled:
+            return walk
+    return _Walk()
+
+
+def _walk_files(files: Sequence[Path], walk: _Walk, rows: Rows | None) -> Iterator[None]:
+    """Walk data files; say where one is missing or the log goes on behind its end.
+
+    Yields whenever `rows` is full. Without `rows` only the headers are looked at.
+    """
+    for path in files:
+        start, size = int(path.name), path.stat().st_size
+        if walk.expected is None and start:
+            walk.lose()  # the log's older files were deleted
+        if walk.expected is not None and start != walk.expected:
+            problem = f"the data files end at {walk.expected}, the next one is {path.name}"
+            yield from _add(rows, walk.hole(walk.expected, problem))
+        walk.expected = start + size
+        if not size:
+            continue
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if walk.tail is not None:
+                if _is_zero(file, data, 0):
+                    continue
+                problem = f"the log ends here, but file {path.name} holds data"
+                yield from _add(rows, walk.hole(walk.tail, problem))
+                walk.tail = None
+            yield from _walk_file(file, data, start, walk, rows)
+
+
+def _add(rows: Rows | None, row: Row) -> Iterator[None]:
+    """Add a row, if rows are wanted; yield if they are full with it."""
+    if rows is not None:
+        rows.add(row)
+        if rows.is_full:
+            yield
+
+
+def _walk_file(
+    file: BinaryIO, data: mmap.mmap, start: int, walk: _Walk, rows: Rows | None
+) -> Iterator[None]:
+    """Walk one data file from its first entry to its blank, its end or its zero tail."""
+    at, end = 0, len(data)
+    # Nobody closes the map while this looks at it: it is gone when nobody looks any more.
+    content = np.frombuffer(data, dtype=np.uint8)
+    while at < end:
+        at = _sound_entries(content, at, start, walk, rows)
+        if rows is not None and rows.is_full:
+            _forget(data, at)
+            yield
+            continue
+        if at == end:
+            return
+        magic, size = _BLANK.unpack_from(data, at) if end - at >= _BLANK.size else (0, 0)
+        fits = magic == _MAGIC_ENTRY and ENTRY_BYTES_MIN <= size <= end - at
+        if fits and _INT.unpack_from(data, at + _BODYSIZE_AT)[0] == size - _HEADER.size:
+            row = _entry(data, at, start + at, walk, is_wanted=rows is not None)
+            yield from _add(rows, row)
+            at += size
+            continue
+        if magic == _MAGIC_BLANK and size == end - at:
+            return
+        if magic == 0 and _is_zero(file, data, at):
+            walk.tail = start + at
+            return
+        yield from _add(rows, walk.hole(start + at, _header_problem(magic, size, end - at)))
+        found = _next_entry(data, at + 1, start)
+        if found is None:
+            return
+        at = found
+
+
+def _sound_entries(content: Bytes, at: int, start: int, walk: _Walk, rows: Rows | None) -> int:
+    """Go on over entries of which nothing is wrong, as far as there is room for rows."""
+    if not walk.is_sure or len(walk.links) != 1:
+        return at
+    before, link = at, walk.links[0]
+    if rows is None:
+        at, walk.index, link = skim(content, at, start, walk.index, link)
+    else:
+        at, walk.index, link, rows.count = decode(
+            content, at, start, walk.index, link, rows.keys.table, rows.columns, rows.count
+        )
+    walk.links = (link,)
+    walk.is_settled |= at > before
+    return at
+
+
+def _forget(data: mmap.mmap, at: int) -> None:
+    """Let the kernel take back what was read: else a whole file counts as this process's."""
+    read = at // mmap.PAGESIZE * mmap.PAGESIZE
+    if read and hasattr(mmap, "MADV_DONTNEED"):
+        data.madvise(mmap.MADV_DONTNEED, 0, read)
+
+
+def _entry(data: mmap.mmap, at: int, position: int, walk: _Walk, *, is_wanted: bool) -> Row:
+    """Decode and check the entry at `at`, whose size fits; move the walk behind it.
+
+    Where no row is wanted only the header is looked at.
+    """
+    _, size, index, term, pos, channel, chain_crc, body_crc, _ = _HEADER.unpack_from(data, at)
+    body_at = at + _HEADER.size
+    head = data[at : at + _CHAINED_BYTES] + data[at + 40 : at + 48]  # .. channel, bodyCrc, bodySize
+    stored = chain_crc & 0xFFFFFFFF
+    links: tuple[int, ...] = (crc32(stored.to_bytes(4, "big")),)
+    problems = []
+    computed = [crc32(head, link) for link in walk.links]
+    if computed and stored not in computed:
+        problems.append("chainCrc does not match")
+        links += (crc32(computed[0].to_bytes(4, "big")),)
+    elif computed and stored == computed[0]:
+        walk.is_settled = True
+    if index != walk.index and (walk.is_sure or index < walk.index):
+        problems.append(f"index is {index}, not {walk.index}")
+        if problems[0].startswith("chain"):
+            index = walk.index  # the header is damaged: its index says nothing
+    walk.index, walk.is_sure, walk.links = index + 1, True, links
+    if not is_wanted:
+        return (index, term, position, size, None, None, None, None, None)
+    if pos != position:
+        problems.append(f"pos is {pos}, not {position}")
+    if channel not in _CHANNELS:
+        problems.append(f"channel is {channel}")
+    body = data[body_at : at + size]
+    crc = crc32(body)
+    if crc != body_crc & 0xFFFFFFFF:
+        problems.append("bodyCrc does not match")
+    key, offset, value, problem = _message(body, position + _HEADER.size, walk.keys)
+    if problem:
+        problems.append(problem)
+    return (
+        index, term, position, size, crc, key, offset, value,
+        "; ".join(problems) if problems else None,
+    )  # fmt: skip
+
+
+def _message(body: bytes, position: int, keys: Keys) -> _User:
+    """Decode the message that an entry's body is: (key, offset, value, problem)."""
+    total, magic, payload_crc, queue_id, _, queue_offset, physical, sysflag = _MESSAGE.unpack_from(
+        body
+    )
+    if total != len(body) or magic not in (_MAGIC_MESSAGE, _MAGIC_MESSAGE_V2):
+        return None, None, None, f"the body is no message (size {total}, magic {magic:#x})"
+    length_at = _BODYLEN_AT
+    if sysflag & _SYSFLAG_BORNHOST_V6:
+        length_at += _HOST_V6_MORE_BYTES
+    if sysflag & _SYSFLAG_STOREHOST_V6:
+        length_at += _HOST_V6_MORE_BYTES
+    payload_at = length_at + 4
+    topic_len_bytes = 1 if magic == _MAGIC_MESSAGE else 2
+    length = _INT.unpack_from(body, length_at)[0] if payload_at <= total else -1
+    topic_at = payload_at + length + topic_len_bytes
+    if length < 0 or topic_at > total:
+        return None, None, None, f"the message's payload of {length} bytes does not fit"
+    payload = body[payload_at : payload_at + length]
+    topic_end = topic_at + int.from_bytes(body[topic_at - topic_len_bytes : topic_at], "big")
+    properties = int.from_bytes(body[topic_end : topic_end + 2], "big")
+    if topic_end + 2 + properties != total:
+        return None, None, None, "the message's topic and properties do not fill it"
+    key = _key(body[topic_at:topic_end], queue_id, keys)
+    problem = None
+    if crc32(payload) & 0x7FFFFFFF != payload_crc:
+        problem = "the message's BODYCRC does not match"
+    elif physical != position:
+        problem = f"PHYSICALOFFSET is {physical}, not {position}"
+    elif queue_offset < 0:
+        problem = f"QUEUEOFFSET is {queue_offset}"
+    if key is None:
+        return None, None, None, problem
+    return key, queue_offset, _value(payload), problem
+
+
+def _key(topic: bytes, queue_id: int, keys: Keys) -> str | None:
+    """Return "<topic>/<queueId>", or None for topics of the brokers'; `keys` remembers them."""
+    text = topic.decode("utf-8", "backslashreplace")
+    name = None if text.startswith(RESERVED_TOPICS) else f"{text}/{queue_id}"
+    keys.add(topic, queue_id, name)
+    return name
+
+
+def _value(payload: bytes) -> int | None:
+    """Return the decimal number at the start of `payload`, or None if there is none."""
+    match = _VALUE.match(payload)
+    if match is None:
+        return None
+    value = int(match[1])
+    return value if _INT64_MIN <= value <= _INT64_MAX else None
+
+
+def _header_problem(magic: int, size: int, left_bytes: int) -> str:
+    """Say why what stands here can be neither an entry nor a blank."""
+    if magic == _MAGIC_ENTRY:
+        return (
+            f"the entry's size of {size} does not fit its bodySize or the {left_bytes} bytes left"
+        )
+    if magic == _MAGIC_BLANK:
+        return f"a blank of {size} bytes, {left_bytes} are left in the file"
+    if magic == 0:
+        return "zeros, and data behind them"
+    return f"no entry: the magic is {magic:#x}"
+
+
+def _next_entry(data: mmap.mmap, at: int, start: int) -> int | None:
+    """Return where the next entry that knows its own position is, from `at` on."""
+    needle = _INT.pack(_MAGIC_ENTRY)
+    end = len(data)
+    while (at := data.find(needle, at)) >= 0:
+        if end - at < _HEADER.size:
+            return None
+        _, size, index, _, pos, channel, _, _, body_size = _HEADER.unpack_from(data, at)
+        fits = ENTRY_BYTES_MIN <= size <= end - at and body_size == size - _HEADER.size
+        if fits and pos == start + at and index >= 0 and channel in _CHANNELS:
+            return at
+        at += 1
+    return None
+
+
+def _is_zero(file: BinaryIO, data: mmap.mmap, at: int, piece_bytes: int = 1 << 22) -> bool:
+    """True if only zeros follow from `at` to the end of the file.
+
+    What the file system never stored is not looked at: the last data file is nearly all that.
+    """
+    while at < len(data):
+        try:
+            at = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            end = min(os.lseek(file.fileno(), at, os.SEEK_HOLE), at + piece_bytes)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing is stored from there on
+                return True
+            end = at + piece_bytes  # a file system that cannot say
+        if np.frombuffer(data, np.uint8)[at:end].any():
+            return False
+        _forget(data, at)
+        at = end
+    return True

@@ -1,0 +1,1 @@
+"""Topics: what the log says of each, the rules for new ones, and those from before. Pure."""

@@ -1,0 +1,158 @@
+"""Topics and group offsets from before the group, taken over into its log once.
+
+A broker that was no member of a group kept them in files. At the upgrade the first leader that
+has such files writes what they say as entries, and serves nobody before they are applied. They
+fill in what nothing is known of, and never set anything back; once the last of them is applied,
+any later one says nothing: what the first leader had holds on every member.
+Source: RocketMQ's deploy guide for DLedger (config/ is copied with the log); DLEDGER.md D.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from shaketable.system.broker.broker_state import (
+    BrokerState,
+    DamagedBrokerState,
+    decode_state,
+    encode_state,
+    snapshot_ranges,
+)
+from shaketable.system.broker.consume_queue import ConsumeQueues, Queue, UnitReader
+from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP
+from shaketable.system.broker.groups.group_offsets import OffsetEvent, OffsetTable
+from shaketable.system.broker.log_format import Dispatch
+from shaketable.system.broker.topic_tables.topics import TopicConfig, TopicTable
+from shaketable.system.raft.batch import LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.raft.protocol import Snapshot
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint
+from shaketable.system.store.group_events import EVENT_TOPIC
+from shaketable.system.store.message import Message, tags_code
+
+_MARK = (DELIVERY_GROUP, EVENT_TOPIC.decode(), 0)
+"""Group, topic and queue of the offset that says that it is done: names that are the broker's."""
+_OFFSET_BYTES = 40
+_BRACKET_BYTES = 64
+
+
+class _Part(msgspec.Struct):
+    """The body of an entry."""
+
+    topics: list[TopicConfig] = []
+    offsets: OffsetEvent = []
+    is_last: bool = False
+
+
+def bodies_of(state: BrokerState, bytes_max: int) -> tuple[bytes, ...]:
+    """Return the bodies of the entries that bring a state's topics and group offsets.
+
+    None where there is nothing to bring. A body has at most `bytes_max` bytes.
+    """
+    if not state.topics and not state.group_offsets:
+        return ()
+    parts = [_Part()]
+    left = room = bytes_max - _BRACKET_BYTES
+
+    def take(size: int) -> _Part:
+        nonlocal left
+        if size > left and left < room:
+            parts.append(_Part())
+            left = room
+        left -= size
+        return parts[-1]
+
+    for fields in state.topics.values():
+        config = msgspec.convert(dict(fields), TopicConfig)
+        take(len(msgspec.json.encode(config)) + 1).topics.append(config)
+    for key, offsets in state.group_offsets.items():
+        key_bytes = len(msgspec.json.encode(key)) + _OFFSET_BYTES
+        for update in offsets.items():
+            take(key_bytes + _OFFSET_BYTES).offsets.append((key, [update]))
+    parts[-1].is_last = True
+    return tuple(msgspec.json.encode(part) for part in parts)
+
+
+def is_done(offsets: OffsetTable) -> bool:
+    """Whether a state was taken over as a whole."""
+    return offsets.get(*_MARK) is not None
+
+
+def apply(body: bytes, topics: TopicTable, offsets: OffsetTable) -> None:
+    """Take such an entry, committed, into the tables. Raises DamagedBrokerState."""
+    try:
+        part = msgspec.json.decode(body, type=_Part)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise DamagedBrokerState(f"an entry of what was before cannot be read: {error}") from None
+    if is_done(offsets):
+        return
+    for config in part.topics:
+        if not topics.is_known(config.topic_name):
+            topics.put(config.topic_name, config)
+    for key, updates in part.offsets:
+        topic, _, group = key.partition("@")
+        is_deleted = topics.is_known(topic) and topics.get(topic) is None
+        for queue_id, offset in updates:
+            if group == DELIVERY_GROUP or not (is_deleted or offsets.has(key, queue_id)):
+                offsets.advance(group, topic, queue_id, offset)
+    if part.is_last:
+        offsets.advance(*_MARK, 1)
+
+
+# What the broker takes over from a native commit log, from before the group.
+#
+# Its messages count as committed: they are dispatched to the consume queues in front of the log's
+# first entry, and each queue's offsets go on behind them.
+# Source: DLedgerCommitLog.recover (dividedCommitlogOffset); DLEDGER.md D.5.
+
+_TRANSACTION_TYPE = 12
+_PREPARED = 4
+_ROLLED_BACK = 12
+"""Of a message's sys flag (MessageSysFlag)."""
+
+
+def native_dispatches(messages: Iterable[tuple[Message, int]]) -> Iterator[Dispatch]:
+    """Return messages with their sizes (`NativeLog.messages`) as the broker dispatches them.
+
+    Halves of old transactions have no place in a queue (CommitLogDispatcherBuildConsumeQueue).
+    """
+    for message, size in messages:
+        if message.sys_flag & _TRANSACTION_TYPE in (_PREPARED, _ROLLED_BACK):
+            continue
+        properties = message.properties
+        yield (
+            (message.topic, message.queue_id),
+            message.queue_offset,
+            message.physical_offset,
+            size,
+            tags_code(properties, 0, len(properties)),
+            message.store_ms,
+            properties,
+        )
+
+
+def upgraded_snapshot(
+    begin: LogEnd,
+    membership: Membership,
+    native: Callable[[], Iterable[Dispatch]],
+    checkpoint: BrokerCheckpoint | None = None,
+    reader: UnitReader | None = None,
+) -> Snapshot:
+    """Return the snapshot that stands for a native log, at the begin of the log behind it.
+
+    The core needs one there, for members that have no native log: their queues begin where
+    the native messages end. Where a checkpoint of an upgraded broker was loaded, it is asked
+    instead of the native log.
+    """
+    assert begin.index < 0, "entries are gone: the snapshot that stands for them is stored"
+    offsets: dict[Queue, int] = {}
+    if checkpoint is not None:
+        queues = ConsumeQueues(decode_state(checkpoint.state).ranges, reader)
+        offsets = queues.offsets_at(begin.position)
+    else:
+        for queue, offset, *_ in native():
+            offsets[queue] = offset + 1
+    state = encode_state(BrokerState(snapshot_ranges(offsets)))
+    return Snapshot(begin, membership, -1, state)

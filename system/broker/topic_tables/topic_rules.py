@@ -1,0 +1,164 @@
+"""Which topics may be written and read, and how new ones come about: the leader's side.
+
+The leader knows those topics too that it has appended and that are still on their way.
+Source: RocketMQ's AbstractSendMessageProcessor.msgCheck, TopicConfigManager and
+PullMessageProcessor.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from shaketable.system.broker.appender import Refusal
+from shaketable.system.broker.consume_queue import ConsumeQueues
+from shaketable.system.broker.event_log import EventLog
+from shaketable.system.broker.topic_tables.topics import (
+    INHERIT,
+    READ,
+    RETRY_PREFIX,
+    RETRY_QUEUES,
+    SCHEDULE_TOPIC,
+    WRITE,
+    TopicConfig,
+    TopicEvent,
+    TopicTable,
+    name_problem,
+)
+from shaketable.system.remoting.codes import ResponseCode
+from shaketable.system.remoting.requests import SendMessageV2
+from shaketable.system.store.group_events import TOPIC_PROPERTIES, TOPIC_QUEUE
+
+
+class Topics:
+    """The leader's side: decides what may be sent and read, and writes what topics are to be.
+
+    Whoever calls what writes has found `events.is_ready`, and the entries built go to the core
+    with the turn.
+    """
+
+    def __init__(
+        self,
+        table: TopicTable,
+        events: EventLog,
+        queues: Callable[[], ConsumeQueues],
+        topics_max: int,
+    ) -> None:
+        self.table = table
+        self.write_queues = table.write_queues
+        self._events = events
+        self._queues = queues
+        self._topics_max = topics_max
+        self._building: dict[str, TopicConfig | None] = {}
+        self._built: deque[tuple[int, str, TopicConfig | None]] = deque()  # by entry, not applied
+        events.when_void(self._forget_building)
+
+    def get(self, name: str) -> TopicConfig | None:
+        """Return what a topic is, or is about to be; None if there is none."""
+        return self._building[name] if name in self._building else self.table.get(name)
+
+    def admit(self, fields: SendMessageV2, wall_ms: int) -> Refusal | None:
+        """Say why a send is refused, None if it is not; a new topic is written first.
+
+        Source: TopicConfigManager.createTopicInSendMessageMethod.
+        """
+        name = fields.topic
+        known = self.get(name)
+        config = known or self._new(fields)
+        if config is None:
+            return ResponseCode.TOPIC_NOT_EXIST, f"topic {name} does not exist: create it first"
+        if not config.perm & WRITE or name == SCHEDULE_TOPIC:
+            return ResponseCode.NO_PERMISSION, f"sending to topic {name} is forbidden (its perm)"
+        if not 0 <= fields.queue_id < config.write_queue_nums:
+            last = config.write_queue_nums - 1
+            return ResponseCode.MESSAGE_ILLEGAL, f"queue {fields.queue_id} is not in 0..{last}"
+        return None if known else self.put(config, wall_ms)
+
+    def ensure(self, name: str, queues: int, perm: int, wall_ms: int) -> Refusal | None:
+        """Write a topic unless there is one of that name (retry and dead-letter topics)."""
+        if self.get(name) is not None:
+            return None
+        return self.put(
+            TopicConfig(name, read_queue_nums=queues, write_queue_nums=queues, perm=perm), wall_ms
+        )
+
+    def put(self, config: TopicConfig, wall_ms: int) -> Refusal | None:
+        """Write what a topic is to be, or say why not."""
+        name = config.topic_name
+        if problem := name_problem(name):
+            return ResponseCode.MESSAGE_ILLEGAL, problem
+        while self._built and self._built[0][0] <= self._events.applied_index:
+            self._built.popleft()
+        if not self._built:
+            self._building.clear()  # the table has them
+        is_new = not self.table.is_known(name) and name not in self._building
+        if is_new and len(self.table) + len(self._building) >= self._topics_max:
+            remark = f"there are {self._topics_max} topics already: use one of them"
+            return ResponseCode.NO_PERMISSION, remark
+        self._write(name, config, wall_ms)
+        return None
+
+    def delete(self, name: str, wall_ms: int) -> None:
+        """Write that a topic is no more; the offsets that groups committed in it go with it."""
+        if self.get(name) is not None:
+            self._write(name, None, wall_ms)
+
+    def pull_refusal(self, name: str, queue_id: int) -> Refusal | None:
+        """Say why a pull is refused, None if it is not."""
+        config = self.get(name)
+        if config is None:
+            if not self.table.is_known(name) and self._queues().end((name.encode(), queue_id)):
+                return None  # of a log from before topics were written
+            return ResponseCode.TOPIC_NOT_EXIST, f"topic {name} does not exist: create it first"
+        if not config.perm & READ:
+            return ResponseCode.NO_PERMISSION, f"reading topic {name} is forbidden (its perm)"
+        last = config.read_queue_nums - 1
+        if not 0 <= queue_id <= last and not self._queues().end((name.encode(), queue_id)):
+            return ResponseCode.SYSTEM_ERROR, f"queue {queue_id} of {name} is not in 0..{last}"
+        return None
+
+    def _new(self, fields: SendMessageV2) -> TopicConfig | None:
+        """Return the topic that a send makes, None if it may make none."""
+        name = fields.topic
+        if name.startswith(RETRY_PREFIX):
+            return TopicConfig(name, RETRY_QUEUES, RETRY_QUEUES)
+        default = self.get(fields.default_topic)
+        if default is None or not default.perm & INHERIT:
+            return None
+        queues = max(0, min(fields.default_topic_queue_nums, default.write_queue_nums))
+        queues = max(queues, self._queues_of(name))
+        return TopicConfig(
+            name,
+            queues,
+            queues,
+            default.perm & ~INHERIT,
+            default.topic_filter_type,
+            default.topic_sys_flag,
+        )
+
+    def _queues_of(self, name: str) -> int:
+        """One more than the number of the highest queue that has messages."""
+        topic = name.encode()
+        numbers = (number for of, number in self._queues().ranges() if of == topic)
+        return max(numbers, default=-1) + 1
+
+    def _write(self, name: str, config: TopicConfig | None, wall_ms: int) -> None:
+        body = msgspec.json.encode(TopicEvent(name, config))
+        self._events.write(TOPIC_QUEUE, TOPIC_PROPERTIES, body, wall_ms)
+        self._building[name] = config
+        self._built.append((self._events.end_index, name, config))
+        self.table.allow(name, config)
+
+    def _forget_building(self, stands_to: int) -> None:
+        """Forget what was built behind that entry; the others are still on their way."""
+        built = self._built
+        if not built or built[-1][0] <= stands_to:
+            return
+        while built and built[-1][0] > stands_to:
+            built.pop()
+        self._building = {name: config for _, name, config in built}
+        self.table.forget_building()
+        for name, config in self._building.items():
+            self.table.allow(name, config)
