@@ -12,7 +12,7 @@ from typing import Final
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.discovery import unknown
 
-WORKLOADS: Final = Path(__file__).parent.parent / "workloads"
+WORKLOADS: Final = Path(__file__).parents[2] / "workloads"
 CAMPAIGNS: Final = WORKLOADS / "campaigns"
 MATRICES: Final = WORKLOADS / "matrices"
 SUFFIX: Final = ".toml"
