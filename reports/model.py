@@ -18,18 +18,10 @@ from shaketable.reports import plain_words
 from shaketable.reports.availability.failover import Failover, failover
 from shaketable.reports.availability.outages import Availability
 from shaketable.reports.availability.recovery import Recovery
+from shaketable.reports.availability.worked import PhaseSpan
 from shaketable.reports.plain_json import ID_MAX, is_whole
 from shaketable.reports.plotting.node_samples import NOT_SAMPLED, Sampled
 from shaketable.reports.run_page.losses import NOT_JUDGED, Losses
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseSpan:
-    """A phase of the run (steady, chaos, heal, ...) and when it was."""
-
-    name: str
-    start_ns: int
-    stop_ns: int
 
 
 @dataclass(frozen=True, slots=True)

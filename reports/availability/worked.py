@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,6 @@ import pyarrow.compute as pc
 
 from shaketable.harness.history.export import GIVEN_UP
 from shaketable.harness.history.schema import APPENDING
-
-if TYPE_CHECKING:
-    from shaketable.reports.model import PhaseSpan
 
 Times = npt.NDArray[np.int64]
 
@@ -33,6 +30,15 @@ TEARDOWN: Final = "teardown"
 NEVER_NS: Final = int(np.iinfo(np.int64).max)
 """The end of an operation that has none."""
 NS_PER_S: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSpan:
+    """A phase of the run (steady, chaos, heal, ...) and when it was."""
+
+    name: str
+    start_ns: int
+    stop_ns: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeGuard
 
-from shaketable.reports.model import PhaseSpan, RoleSpan
+from shaketable.reports.availability.worked import PhaseSpan
+from shaketable.reports.model import RoleSpan
 
 PHASES_MAX: Final = 1_000
 TIME_NS_MAX: Final = 366 * 86_400 * 1_000_000_000

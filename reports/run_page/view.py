@@ -17,11 +17,10 @@ from shaketable.reports.availability.elections import aimed_plans, elections
 from shaketable.reports.availability.failover import kills_leader
 from shaketable.reports.availability.outages import Availability, availability
 from shaketable.reports.availability.recovery import recovery_times
-from shaketable.reports.availability.worked import Worked, worked_until
+from shaketable.reports.availability.worked import PhaseSpan, Worked, worked_until
 from shaketable.reports.model import (
     CheckerView,
     FaultRow,
-    PhaseSpan,
     RoleSpan,
     RunView,
 )

@@ -14,9 +14,14 @@ from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.history.export import GIVEN_UP
 from shaketable.harness.history.schema import OPERATIONS
 from shaketable.reports.availability.recovery import recovery_times
-from shaketable.reports.availability.worked import NEVER_NS, Worked, outages, worked_until
+from shaketable.reports.availability.worked import (
+    NEVER_NS,
+    PhaseSpan,
+    Worked,
+    outages,
+    worked_until,
+)
 from shaketable.reports.gating.measuring import measure_operations
-from shaketable.reports.model import PhaseSpan
 
 S = 1_000_000_000
 LIMIT = 40 * S
