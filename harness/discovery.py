@@ -1,8 +1,8 @@
 """Finds the plug-ins: built-ins by a scan of their package, others by entry points.
 
-A built-in is a module of harness.targets, harness.faults, workloads, checkers or
-checkers.models with an attribute `PLUGIN`; an external one is an entry point of the
-group shaketable.<kind> that names such an object.
+A built-in is what a module of harness.targets, harness.faults, workloads, checkers or
+checkers.models has as `PLUGIN`, or one of several in `PLUGINS`; an external one is an entry point
+of the group shaketable.<kind> that names such an object.
 
 Source: DESIGN.md section 1 ("Plug-ins").
 """
@@ -35,8 +35,7 @@ PACKAGES: Final[Mapping[str, str]] = {
 PACKAGES_BELOW: Final[Mapping[str, tuple[str, ...]]] = {
     "checkers": ("shaketable.checkers.anomalies", "shaketable.checkers.logs"),
     "faults": tuple(
-        f"shaketable.harness.faults.{family}"
-        for family in ("process", "network", "disk", "resources")
+        f"shaketable.harness.faults.{family}" for family in ("process", "network", "disk")
     ),
 }
 """Packages that hold plug-ins of a kind beside its own."""
@@ -197,8 +196,14 @@ def _built_in(kind: str) -> list[tuple[str, Any]]:
         for package in _packages(kind)
         for name in _module_names(_imported(package))
     ]
-    plugins_found = [(module, getattr(_imported(module), "PLUGIN", None)) for module in modules]
-    return [(module, plugin) for module, plugin in plugins_found if plugin is not None]
+    return [(module, plugin) for module in modules for plugin in _plugins_of(_imported(module))]
+
+
+def _plugins_of(module: ModuleType) -> tuple[Any, ...]:
+    """A module's plug-in, or the several that it has in a table."""
+    if hasattr(module, "PLUGIN"):
+        return (module.PLUGIN,)
+    return tuple(getattr(module, "PLUGINS", ()))
 
 
 def _built_in_named(kind: str, name: str) -> list[tuple[str, Any]]:
@@ -209,7 +214,7 @@ def _built_in_named(kind: str, name: str) -> list[tuple[str, Any]]:
         for package in _packages(kind)
         if last.isidentifier() and last in _module_names(_imported(package))
     ]
-    found = [(module, getattr(_imported(module), "PLUGIN", None)) for module in modules]
+    found = [(module, plugin) for module in modules for plugin in _plugins_of(_imported(module))]
     found = [each for each in found if getattr(each[1], "name", None) == name]
     for module, plugin in found:
         conform(kind, module, plugin)

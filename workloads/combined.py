@@ -18,8 +18,8 @@ from shaketable.harness.contracts.groups import GroupClient, GroupWorkload
 from shaketable.harness.contracts.plugins import Answer, Json, Operation, TargetClient, Workload
 from shaketable.harness.generators import Generator, alone, side_by_side
 from shaketable.harness.generators.workload import final_generator_of, generator_of
-from shaketable.workloads.everything_clients import EverythingClients
 from shaketable.workloads.log import LogWorkload
+from shaketable.workloads.message_queue import EverythingClients
 from shaketable.workloads.queue_push import QueuePush
 from shaketable.workloads.register import RegisterWorkload
 
@@ -210,12 +210,26 @@ class EveryClient(Combined):
     """A log, registers, a message queue and push consumers at once, each on its own topic."""
 
 
-PLUGIN = EveryClient(
-    "combined",
-    (
-        Part("log", LogWorkload(), 6),
-        Part("register", RegisterWorkload(), 2),
-        Part("queue", EverythingClients(), 6),
-        Part("push", QueuePush(), 4),
+class CombinedQueues(Combined):
+    """A message queue and push consumers at once, each on its own topic."""
+
+
+PLUGINS = (
+    EveryClient(
+        "combined",
+        (
+            Part("log", LogWorkload(), 6),
+            Part("register", RegisterWorkload(), 2),
+            Part("queue", EverythingClients(), 6),
+            Part("push", QueuePush(), 4),
+        ),
+    ),
+    # For brokers whose logs are no registers.
+    CombinedQueues(
+        "combined-queues",
+        (
+            Part("queue", EverythingClients(), 6),
+            Part("push", QueuePush(), 4),
+        ),
     ),
 )

@@ -20,7 +20,16 @@ from shaketable.harness.generators.keys import KeySpread
 from shaketable.workloads.key_questions import Greatest
 from shaketable.workloads.misrequests import Unasked
 from shaketable.workloads.queue_consumer import ORDERED, ORDERED_END, TOPIC, Consumer
-from shaketable.workloads.queue_shape import DELETE, FOUND, PRODUCED, Shape
+from shaketable.workloads.queue_shape import (
+    BATCH_MAX,
+    DELAYS_MS,
+    DELETE,
+    FOUND,
+    HOLD_S,
+    PRODUCED,
+    TAGS,
+    Shape,
+)
 
 __all__ = ["TOPIC", "QueueWorkload"]
 
@@ -180,4 +189,124 @@ class QueueWorkload:
         return MARKER_FIRST - queue - self.queues * next(self._markers)
 
 
-PLUGIN = QueueWorkload()
+# A message queue with batches and tags: all of a batch, and of a tag just what bears it.
+#
+# Source: RocketMQ's SEND_BATCH_MESSAGE, and subscriptions by TAG (FilterAPI).
+
+
+class QueueBatches(QueueWorkload):
+    """A consumer group's queues, with batches of up to eight messages, and tags asked for."""
+
+    name = "queue-batches"
+    shape = Shape(batch_max=BATCH_MAX, tags=TAGS)
+
+
+# A message queue with delayed messages: each comes once, none early, none is lost.
+#
+# Source: RocketMQ's delay levels (ScheduleMessageService).
+
+
+class QueueDelays(QueueWorkload):
+    """A consumer group's queues, to which messages come at once, or after a second, or five.
+
+    A drain ends with a message of each delay: all that were sent before it have come by then.
+    """
+
+    name = "queue-delays"
+    shape = Shape(delays_ms=DELAYS_MS)
+
+
+# A message queue whose polls wait at its end: a message that is there comes within a bound.
+#
+# Source: RocketMQ's long polling (PullRequestHoldService).
+
+
+class QueueHeld(QueueWorkload):
+    """A consumer group's queues, whose polls wait for a message, for three seconds at most."""
+
+    name = "queue-held"
+    shape = Shape(hold_s=HOLD_S)
+
+
+# A message queue whose messages are found by key and by id as well.
+#
+# Source: RocketMQ's QUERY_MESSAGE and VIEW_MESSAGE_BY_ID, MQAdmin.queryMessage and viewMessage.
+
+
+class QueueKeys(QueueWorkload):
+    """A consumer group's queues, whose messages bear keys, and are asked for by key and by id."""
+
+    name = "queue-keys"
+    shape = Shape(has_keys=True)
+
+
+# A message queue whose offsets are committed one-way as well, and set back and forward.
+#
+# Source: RocketMQ's UPDATE_CONSUMER_OFFSET (one-way by default), mqadmin resetOffsetByTime.
+
+
+class QueueOffsets(QueueWorkload):
+    """A consumer group's queues, whose offsets are committed one-way too, and reset."""
+
+    name = "queue-offsets"
+    shape = Shape(is_oneway=True, is_reset=True, deletes_topics=True)
+
+
+# A message queue whose operators ask for what must be refused.
+#
+# Source: RocketMQ's mqadmin; jepsen.nemesis.membership, whose operations may be refused.
+
+
+class QueueOperators(QueueWorkload):
+    """A consumer group's queues, beside operators who ask for what must be refused."""
+
+    name = "queue-operators"
+    shape = Shape(deletes_topics=True, has_misrequests=True)
+
+
+# A message queue that is consumed in order: one consumer at a time, under the queue's lock.
+#
+# Source: RocketMQ's ConsumeMessageOrderlyService and RebalanceLockManager.
+
+
+class QueueOrdered(QueueWorkload):
+    """Queues that consumers of one group lock, consume, commit and unlock, whoever comes first."""
+
+    name = "queue-ordered"
+    shape = Shape(is_ordered=True, has_plain=False)
+
+
+# Everything that clients of a queue can do, at once.
+#
+# Source: the workloads queue-* beside it.
+
+
+class EverythingClients(QueueWorkload):
+    """Delays, batches, tags, held polls, locks, resets, keys, misrequests: all at once."""
+
+    name = "everything-clients"
+    shape = Shape(
+        delays_ms=DELAYS_MS,
+        batch_max=BATCH_MAX,
+        tags=TAGS,
+        hold_s=HOLD_S,
+        is_ordered=True,
+        is_oneway=True,
+        is_reset=True,
+        deletes_topics=True,
+        has_keys=True,
+        has_misrequests=True,
+    )
+
+
+PLUGINS = (
+    QueueWorkload(),
+    QueueBatches(),
+    QueueDelays(),
+    QueueHeld(),
+    QueueKeys(),
+    QueueOffsets(),
+    QueueOperators(),
+    QueueOrdered(),
+    EverythingClients(),
+)

@@ -160,9 +160,6 @@ class QueuePush:
         return f"{self.topic}/{queue}"
 
 
-PLUGIN = QueuePush()
-
-
 def _consumes(client: int, clients: int) -> bool:
     return client % 2 == 1 or clients == 1
 
@@ -331,3 +328,23 @@ class _Consumer:
         assert self._drain_until_s is not None, "asked in the end"
         asked_s = trio.current_time() - (self._drain_until_s - PATIENCE_S)
         return end < self._reached.get(key, 0) and asked_s < SHORT_S
+
+
+# A message queue whose consumers are handed messages in order, each queue under its lock.
+#
+# Source: RocketMQ's ConsumeMessageOrderlyService.
+
+
+class QueuePushOrdered(QueuePush):
+    """Consumers that are handed messages, one at a time for each queue, in the queue's order."""
+
+    name = "queue-push-ordered"
+    is_ordered = True
+    checkers = tuple(name for name in QueuePush.checkers if name != "retried-messages")
+    """What a handler failed at comes again in its place, and is not sent back."""
+
+
+PLUGINS = (
+    QueuePush(),
+    QueuePushOrdered(),
+)

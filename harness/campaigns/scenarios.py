@@ -8,7 +8,8 @@ may be roles (`harness.campaigns.cast`).
 
 Source: Raft section 5.4.2 (figure 8), dissertation sections 3.6, 4.2.1, 6.4.1; Ongaro, raft-dev, 10
 July 2015; DLEDGER.md section E; CORDS (FAST 2017) and "Protocol-Aware Recovery" (FAST 2018) for
-faults of disks in replicated systems. `system.sim.scenarios` has the same ones, by the same names.
+faults of disks in replicated systems. `system.sim.schedules.scenarios` has the same ones, by the
+same names.
 """
 
 from __future__ import annotations

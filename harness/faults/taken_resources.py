@@ -142,3 +142,143 @@ def how_it_ended(did: Json) -> str | None:
 def _sums(did: Mapping[str, Json], names: Sequence[str]) -> dict[str, int | float]:
     sums = {name: sum(each.get(name) or 0 for each in did.values()) for name in names}
     return {**sums, "ended": sum(each["ended"] is not None for each in did.values())}
+
+
+# Take processor time from nodes: each runs for its share of the time, in slices of time.
+#
+# The process is stopped for most of each slice (20 to 400 ms) and goes on for the rest, as on a
+# machine that is overcommitted, or throttled by a quota. The rest of this machine is left alone.
+#
+# Source: cpulimit; CFS bandwidth control, which throttles in slices of 100 ms; Chaos Mesh.
+
+SHARES = (0.05, 0.1, 0.2, 0.4)
+SLICES_MS = (20.0, 50.0, 100.0, 400.0)
+"""The longest are longer than an election timeout of the built-in target."""
+HELD_SHARE_MIN = 0.5
+"""It bit if the process was stopped for this share of the time that was to be taken."""
+
+
+def _draw_cpu(rng: Random, turn: int) -> Json:
+    return {"cpu_share": rng.choice(SHARES), "slice_ms": rng.choice(SLICES_MS)}
+
+
+def _tell_cpu(resources: Resources) -> str:
+    return f"leave {resources.cpu_share:.0%} of the processor to"
+
+
+def _judge_cpu(resources: Resources, did: Json) -> str | None:
+    wall_ms, stopped_ms = did.get("wall_ms", 0.0), did.get("stopped_ms", 0.0)
+    to_take_ms = wall_ms * (1 - resources.cpu_share)
+    if not did.get("stops") or stopped_ms < HELD_SHARE_MIN * to_take_ms:
+        return None
+    ran_ms = did["cpu_ms"]
+    ran = "" if ran_ms is None else f", ran {ran_ms:.0f} ms on a processor"
+    before = f" ({did['cpu_share_before']:.0%} of one before)" if ran else ""
+    return (
+        f"was stopped for {stopped_ms:.0f} of {wall_ms:.0f} ms, {did['stops']} times{ran}{before}"
+    )
+
+
+CPU = ResourceFault(
+    name="cpu",
+    summary="Let nodes run for 5 to 40 % of the time only, in slices of 20 to 400 ms.",
+    needs=frozenset({Word.CPU}),
+    draw=_draw_cpu,
+    tell=_tell_cpu,
+    judge=_judge_cpu,
+    measures=("stops", "stopped_ms", "wall_ms", "cpu_ms"),
+)
+
+
+# Take memory from nodes: a process gets little more than it has, or nothing, whatever it asks.
+#
+# The limit is the process's own (RLIMIT_AS). Meanwhile a crowd asks for connections at its door, as
+# clients do that come back all at once, so that it wants more. A program that is refused carries on
+# without, or ends, or loses a part of itself and stands still: in the end it has its limit as it
+# was, and is started again if it does not run or does not answer.
+#
+# Source: setrlimit(2); Chaos Mesh's memory stress; openraft and etcd out-of-memory reports.
+
+MIB = 1 << 20
+SPARES_BYTES = (0, 0, 0, MIB)
+MEMORY_CALLERS = 400
+"""Each of them costs a program some memory, all of them more than it has in hand."""
+
+
+def _draw_memory(rng: Random, turn: int) -> Json:
+    return {
+        "memory_spare_bytes": rng.choice(SPARES_BYTES) if turn else 0,
+        "callers": MEMORY_CALLERS,
+    }
+
+
+def _tell_memory(resources: Resources) -> str:
+    return f"leave {(resources.memory_spare_bytes or 0) // MIB} MiB more of memory to"
+
+
+def _judge_memory(resources: Resources, did: Json) -> str | None:
+    ended, refused = how_it_ended(did), did.get("refused", 0)
+    if ended is None and did.get("silent"):
+        ended = "it runs, and answers nothing"
+    if ended is None and not refused:
+        return None
+    limit = f"was refused memory beyond {did.get('limit_bytes', 0) // MIB} MiB"
+    return f"{limit} {refused} times" if ended is None else f"{limit}: {ended}"
+
+
+MEMORY = ResourceFault(
+    name="memory",
+    summary="Let nodes have 0 or 1 MiB more memory than they have now (RLIMIT_AS).",
+    needs=frozenset({Word.MEMORY}),
+    draw=_draw_memory,
+    tell=_tell_memory,
+    judge=_judge_memory,
+    measures=("refused",),
+)
+
+
+# Take descriptors from nodes: a process can open few more files and connections, or none.
+#
+# The limit is the process's own (RLIMIT_NOFILE). Meanwhile a few connections are asked for at its
+# door, as by clients that come back all at once; a node that has none left lets them wait there.
+#
+# Source: setrlimit(2); accept(2), EMFILE.
+
+SPARES = (0, 0, 1, 3)
+DESCRIPTORS_CALLERS = 8
+
+
+def _draw_descriptors(rng: Random, turn: int) -> Json:
+    return {"descriptors_spare": rng.choice(SPARES) if turn else 0, "callers": DESCRIPTORS_CALLERS}
+
+
+def _tell_descriptors(resources: Resources) -> str:
+    return f"leave {resources.descriptors_spare} more descriptors to"
+
+
+def _judge_descriptors(resources: Resources, did: Json) -> str | None:
+    ended = how_it_ended(did)
+    waiting, refused = did.get("unaccepted", 0), did.get("refused", 0)
+    is_full = did.get("open", 0) >= did.get("limit", 1)
+    if ended is None and not (is_full and (waiting or refused)):
+        return None
+    what = f"had all of its {did.get('limit')} descriptors in use"
+    if waiting:
+        what += f", {waiting} connections waited at its door"
+    if refused:
+        what += f", it said so {refused} times"
+    return what if ended is None else f"{what}, and {ended}"
+
+
+DESCRIPTORS = ResourceFault(
+    name="descriptors",
+    summary="Let nodes open 0 to 3 more files and connections than they have (RLIMIT_NOFILE).",
+    needs=frozenset({Word.DESCRIPTORS}),
+    draw=_draw_descriptors,
+    tell=_tell_descriptors,
+    judge=_judge_descriptors,
+    measures=("unaccepted", "refused"),
+)
+
+
+PLUGINS = (CPU, MEMORY, DESCRIPTORS)

@@ -13,17 +13,17 @@ from shaketable.harness.contracts.simulation import Ask, SeedRun, Size, Step, Vi
 from shaketable.system.sim import recording
 from shaketable.system.sim import run as core_world
 from shaketable.system.sim.planted_bugs import HEALTHY, planted_bug, simulated_bugs
+from shaketable.system.sim.rules.violation import Violation as Broken
 from shaketable.system.sim.run_trace import Trace
-from shaketable.system.sim.schedule import Options, Schedule, draw_schedule
+from shaketable.system.sim.schedules.schedule import Options, Schedule, draw_schedule
 from shaketable.system.sim.trio_world import run as trio_world
 from shaketable.system.sim.trio_world.host import Host
 from shaketable.system.sim.trio_world.world import TrioWorld
-from shaketable.system.sim.violation import Violation as Broken
 from shaketable.system.sim.world import World
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.shrink import Progress, Shrunk
-    from shaketable.system.sim.story import Story
+    from shaketable.system.sim.shrinking.shrink import Progress, Shrunk
+    from shaketable.system.sim.stories.story import Story
 
 CORE = "core"
 NODE = "node"
@@ -117,7 +117,7 @@ class DLedgerSimulator:
 
 
 class DLedgerShrunkRun:
-    """Implements `contracts.simulation.ShrunkRun` over `system.sim.shrink`."""
+    """Implements `contracts.simulation.ShrunkRun` over `system.sim.shrinking.shrink`."""
 
     def __init__(self, shrunk: Shrunk, before: Size) -> None:
         broken = _violation(shrunk.violation)
@@ -134,14 +134,14 @@ class DLedgerShrunkRun:
 
     def tell(self, width: int) -> str:
         """Return its story for a terminal."""
-        from shaketable.system.sim import story  # noqa: PLC0415 - see `_shrink`
+        from shaketable.system.sim.stories import story  # noqa: PLC0415 - see `_shrink`
 
         self._story = story.tell(self._shrunk.schedule, planted_bug(self.mutant), width=width)
         return self._story.text
 
     def save(self, folder: Path) -> tuple[Path, Path]:
         """Write the run and its page."""
-        from shaketable.system.sim import story  # noqa: PLC0415 - see `_shrink`
+        from shaketable.system.sim.stories import story  # noqa: PLC0415 - see `_shrink`
 
         told = self._story or story.tell(self._shrunk.schedule, planted_bug(self.mutant))
         return story.save_story(self._shrunk, told, folder)
@@ -150,7 +150,8 @@ class DLedgerShrunkRun:
 def _shrink(
     schedule: Schedule, mutant: str | None, seconds_max: float, watch: Watch
 ) -> DLedgerShrunkRun | None:
-    from shaketable.system.sim import shrink, simplest  # noqa: PLC0415 - hypothesis takes a second to import
+    # Imported late: hypothesis takes a second.
+    from shaketable.system.sim.shrinking import shrink, simplest  # noqa: PLC0415
 
     def progress(now: Progress) -> None:
         if not watch(now.runs, Size(now.faults, now.operations)):
@@ -174,7 +175,7 @@ def _size(schedule: Schedule) -> Size:
 
 
 def _load_shrunk(path: Path) -> Shrunk:
-    from shaketable.system.sim import shrink  # noqa: PLC0415 - see `_shrink`
+    from shaketable.system.sim.shrinking import shrink  # noqa: PLC0415 - see `_shrink`
 
     try:
         shrunk = shrink.load(path)

@@ -34,13 +34,21 @@ from shaketable.harness.contracts.simulated_nodes import (
 from shaketable.harness.contracts.simulation import Ended
 from shaketable.harness.contracts.words import Link, LinkShape
 from shaketable.harness.targets.programs import name_server
-from shaketable.system.sim.client_invariants import check_foreseen, check_in_time, check_left
-from shaketable.system.sim.disk import PowerLoss
-from shaketable.system.sim.faults import Cut, LinkFault, LossyLink, NarrowLink, Reorder, SlowLink
-from shaketable.system.sim.ordered_harms import OrderedHarm, OrderedHarms
+from shaketable.system.sim.disks.disk import PowerLoss
+from shaketable.system.sim.disks.ordered_harms import OrderedHarm, OrderedHarms
 from shaketable.system.sim.planted_bugs import HEALTHY, Mutant, planted_bug
-from shaketable.system.sim.promises import promise_of
-from shaketable.system.sim.schedule import Schedule, Settings
+from shaketable.system.sim.rules.client_invariants import check_foreseen, check_in_time, check_left
+from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.schedules.faults import (
+    Cut,
+    LinkFault,
+    LossyLink,
+    NarrowLink,
+    Reorder,
+    SlowLink,
+)
+from shaketable.system.sim.schedules.schedule import Schedule, Settings
+from shaketable.system.sim.stories.promises import promise_of
 from shaketable.system.sim.trio_world.heap_clock import HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
 from shaketable.system.sim.trio_world.node_ends import exit_status, reason
@@ -50,7 +58,6 @@ from shaketable.system.sim.trio_world.sim_socket import SimSocket
 from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
 from shaketable.system.sim.trio_world.tcp_pipe import Pipe
 from shaketable.system.sim.trio_world.world import TrioWorld, address_of
-from shaketable.system.sim.violation import Violated
 
 OBSERVER = Process("observer", "10.0.9.1", 0)
 """Where the campaign itself runs: it asks the nodes for their status."""

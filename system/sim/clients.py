@@ -32,8 +32,8 @@ from shaketable.system.sim.history import (
     Operation,
 )
 from shaketable.system.sim.key_queries import properties_of
-from shaketable.system.sim.schedule import Call, Settings
-from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.schedules.schedule import Call, Settings
 
 if TYPE_CHECKING:
     from shaketable.system.sim.member import SimMember

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shaketable.system.raft.protocol import Role, RoleChange
-from shaketable.system.sim.faults import (
+from shaketable.system.sim.broken_starts.file_damage import REBUILT
+from shaketable.system.sim.schedules.faults import (
     EVERYBODY,
     FOLLOWER,
     LEADER,
@@ -39,7 +40,6 @@ from shaketable.system.sim.faults import (
     Wipe,
     expand_links,
 )
-from shaketable.system.sim.file_damage import REBUILT
 
 if TYPE_CHECKING:
     from shaketable.system.sim.member import SimMember

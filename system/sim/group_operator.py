@@ -16,7 +16,7 @@ from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import MemberRequest
 from shaketable.system.sim.clients import decode_reply
-from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.rules.violation import Violated
 
 if TYPE_CHECKING:
     from shaketable.system.raft.membership import Membership

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.rules.violation import Violated
 
 APPEND = "append"
 PULL = "pull"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shaketable.system.sim.draws import Draws, Stream
-from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.schedules.draws import Draws, Stream
 from shaketable.system.store.keys.key_index import KeyIndex, has_key
 from shaketable.system.store.message import decode_message
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.invariants import Queue
+    from shaketable.system.sim.rules.invariants import Queue
 
 GROUPS = 13
 """So many keys are shared by many messages."""

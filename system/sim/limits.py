@@ -9,7 +9,7 @@ from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.raft.protocol import RaftConfig
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.schedule import Settings
+    from shaketable.system.sim.schedules.schedule import Settings
 
 
 def broker_config(settings: Settings) -> BrokerConfig:

@@ -34,22 +34,27 @@ from shaketable.system.raft.protocol import (
 )
 from shaketable.system.remoting.command import Command
 from shaketable.system.remoting.requests import SendRequest
-from shaketable.system.sim.bounds import check_answered, check_bounds, check_handles, check_transfer
-from shaketable.system.sim.disk import SimDisk
-from shaketable.system.sim.electable import check_nobody_has_a_lease
-from shaketable.system.sim.flush import Flush
+from shaketable.system.sim.disks.disk import SimDisk
+from shaketable.system.sim.disks.flush import Flush
 from shaketable.system.sim.group_operator import REFUSED_CONNECTION
 from shaketable.system.sim.limits import broker_config
+from shaketable.system.sim.rules.bounds import (
+    check_answered,
+    check_bounds,
+    check_handles,
+    check_transfer,
+)
+from shaketable.system.sim.rules.electable import check_nobody_has_a_lease
+from shaketable.system.sim.rules.shadow import Shadow
+from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run_trace import describe, numbers_of
-from shaketable.system.sim.shadow import Shadow
-from shaketable.system.sim.violation import Violated
 from shaketable.system.store.broker_checkpoint import CheckpointFiles
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.keys.key_file import Sizes
 from shaketable.system.store.segment_files import OutsideLog
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.shadow import Shadow
+    from shaketable.system.sim.rules.shadow import Shadow
     from shaketable.system.sim.world import World
 
 

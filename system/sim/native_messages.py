@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING
 
-from shaketable.system.sim.draws import Draws
+from shaketable.system.sim.schedules.draws import Draws
 from shaketable.system.store.message import (
     BORN_HOST_V6,
     STORE_HOST_V6,
@@ -20,7 +20,7 @@ from shaketable.system.store.message import (
 from shaketable.system.store.native.log import BLANK, BLANK_BYTES, BLANK_MAGIC
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.disk import SimDisk
+    from shaketable.system.sim.disks.disk import SimDisk
 
 SHAPES = ("one_file", "two_files", "torn", "torn_first", "full", "expired_front", "empty")
 """What stands there: `torn` ends within a message, `torn_first` with one that is its file's

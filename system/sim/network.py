@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shaketable.system.raft.protocol import Message
-from shaketable.system.sim.draws import Draws
 from shaketable.system.sim.event_heap import EventHeap
-from shaketable.system.sim.faults import (
+from shaketable.system.sim.schedules.draws import Draws
+from shaketable.system.sim.schedules.faults import (
     Cut,
     Duplicate,
     LinkFault,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.sim.counts import Counts
 from shaketable.system.sim.history import Operation
+from shaketable.system.sim.rules.violation import Violation
 from shaketable.system.sim.run_trace import Trace
-from shaketable.system.sim.schedule import Options, Schedule, draw_schedule
-from shaketable.system.sim.violation import Violation
+from shaketable.system.sim.schedules.schedule import Options, Schedule, draw_schedule
 from shaketable.system.sim.world import World
 
 

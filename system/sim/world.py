@@ -10,33 +10,37 @@ from typing import TYPE_CHECKING, cast
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.raft.protocol import InvariantError, Message, Role
 from shaketable.system.sim.before.older_stores import OlderStores
-from shaketable.system.sim.broken_folders import check_broken, check_flips, check_outside
-from shaketable.system.sim.broken_hints import check_hints
-from shaketable.system.sim.broken_recovery import check_recovery
+from shaketable.system.sim.broken_starts.broken_folders import (
+    check_broken,
+    check_flips,
+    check_outside,
+)
+from shaketable.system.sim.broken_starts.broken_hints import check_hints
+from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
+from shaketable.system.sim.broken_starts.file_damage import ALWAYS_NOTICED, REBUILT, damage_file
+from shaketable.system.sim.broken_starts.folder_copy import Folder
 from shaketable.system.sim.clients import TOPIC_BYTES, Clients, stored_numbers
 from shaketable.system.sim.counts import Counts
-from shaketable.system.sim.disk import PowerLoss
-from shaketable.system.sim.draws import Draws
+from shaketable.system.sim.disks.disk import PowerLoss
 from shaketable.system.sim.event_heap import EventHeap
 from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
-from shaketable.system.sim.faults import DamageFile
-from shaketable.system.sim.file_damage import ALWAYS_NOTICED, REBUILT, damage_file
-from shaketable.system.sim.folder_copy import Folder
 from shaketable.system.sim.group_operator import Operator
 from shaketable.system.sim.history import APPEND, OK, check_history, check_refusals
-from shaketable.system.sim.invariants import Invariants
 from shaketable.system.sim.key_queries import KeyQueries, a_key
 from shaketable.system.sim.limits import broker_config, raft_config
 from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES, ROOT, SimMember
 from shaketable.system.sim.native_messages import NativeMessages
 from shaketable.system.sim.network import Network
+from shaketable.system.sim.rules.invariants import Invariants
+from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Trace
-from shaketable.system.sim.violation import Violated, Violation
+from shaketable.system.sim.schedules.draws import Draws
+from shaketable.system.sim.schedules.faults import DamageFile
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.log_writer import AckPolicy
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.schedule import Schedule
+    from shaketable.system.sim.schedules.schedule import Schedule
 
 BROKEN = 0.4
 """After which part of the seeds starts on broken folders are tried."""

@@ -16,7 +16,7 @@ from shaketable.harness.campaigns.schedule import Planned, schedule
 from shaketable.harness.campaigns.scripts import Step
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.runtime import availability
-from shaketable.system.sim.scenarios import SCENARIOS as SIMULATED
+from shaketable.system.sim.schedules.scenarios import SCENARIOS as SIMULATED
 
 EVERY_FAULT = tuple(sorted({name for each in SCENARIOS.values() for name in each.faults}))
 CAMPAIGN = Campaign(seed="7", time_limit_s=300.0, faults=EVERY_FAULT, world="sim", workload="queue")

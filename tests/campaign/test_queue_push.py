@@ -12,8 +12,7 @@ from shaketable.harness.contracts.errors import DefiniteError, HarnessError, Usa
 from shaketable.harness.contracts.groups import Handed, dead_key, retry_key
 from shaketable.harness.contracts.plugins import Operation
 from shaketable.workloads.queue_consumer import TOPIC
-from shaketable.workloads.queue_push import PATIENCE_S, SHORT_S, QueuePush
-from shaketable.workloads.queue_push_ordered import QueuePushOrdered
+from shaketable.workloads.queue_push import PATIENCE_S, SHORT_S, QueuePush, QueuePushOrdered
 from shaketable.workloads.queue_retries import TIMES_MAX
 
 STEP = Operation("handle", TOPIC, aim=0.5)

@@ -14,17 +14,20 @@ from shaketable.harness.contracts.clients import ALL_SPAN
 from shaketable.harness.contracts.errors import DefiniteError, HarnessError, UsageError
 from shaketable.harness.contracts.groups import GroupClient, Polled
 from shaketable.harness.contracts.plugins import Answer, Operation
-from shaketable.workloads.everything_clients import EverythingClients
 from shaketable.workloads.key_questions import FINAL_RANGES_MAX
-from shaketable.workloads.message_queue import TOPIC, QueueWorkload
+from shaketable.workloads.message_queue import (
+    TOPIC,
+    EverythingClients,
+    QueueBatches,
+    QueueDelays,
+    QueueHeld,
+    QueueKeys,
+    QueueOffsets,
+    QueueOperators,
+    QueueOrdered,
+    QueueWorkload,
+)
 from shaketable.workloads.misrequests import Unasked
-from shaketable.workloads.queue_batches import QueueBatches
-from shaketable.workloads.queue_delays import QueueDelays
-from shaketable.workloads.queue_held import QueueHeld
-from shaketable.workloads.queue_keys import QueueKeys
-from shaketable.workloads.queue_offsets import QueueOffsets
-from shaketable.workloads.queue_operators import QueueOperators
-from shaketable.workloads.queue_ordered import QueueOrdered
 from shaketable.workloads.queue_shape import DELAYS_MS, HOLD_S, KEY_NUMBERS
 
 WORKLOAD = QueueWorkload(2)

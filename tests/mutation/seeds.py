@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable
 
-from shaketable.system.sim.schedule import Options
+from shaketable.system.sim.schedules.schedule import Options
 from tests.mutation import children
 
 MODULES = {"core": "shaketable.system.sim.run", "node": "shaketable.system.sim.trio_world.run"}

@@ -30,7 +30,7 @@ from shaketable.harness.terminal import session
 from shaketable.reports.availability.worked import worked_until
 from shaketable.reports.plotting.timeline import phase_spans
 from shaketable.reports.run_page.view import build_view
-from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.rules.violation import Violated
 
 CAMPAIGN = Campaign(
     world="sim",

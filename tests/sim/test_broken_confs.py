@@ -8,7 +8,7 @@ from shaketable.system.broker.delays import delay_levels
 from shaketable.system.node import config
 from shaketable.system.raft.protocol import RaftConfig
 from shaketable.system.sim.before.broken_confs import BROKEN, check_refused
-from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.native.commit_log import NativeCommitLog
 
 

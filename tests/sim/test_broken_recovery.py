@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shaketable.system.sim.broken_recovery import check_recovery
-from shaketable.system.sim.draws import open_stream
-from shaketable.system.sim.folder_copy import Folder
-from shaketable.system.sim.schedule import Call, Schedule, Settings
-from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
+from shaketable.system.sim.broken_starts.folder_copy import Folder
+from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.schedules.draws import open_stream
+from shaketable.system.sim.schedules.schedule import Call, Schedule, Settings
 from shaketable.system.sim.world import NATIVE_FOLDER, ROOT, World
 from shaketable.system.store.segment_files import SegmentFiles
 from shaketable.system.store.synced_mark import SyncedMark

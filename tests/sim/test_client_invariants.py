@@ -16,14 +16,14 @@ from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.system.client.channels import Channels
 from shaketable.system.client.connection import RefusedError
 from shaketable.system.remoting.command import Command, encode_command
-from shaketable.system.sim.client_invariants import (
+from shaketable.system.sim.rules.client_invariants import (
     LATE_MAX_MS,
     SYSTEM,
     check_foreseen,
     check_in_time,
     check_left,
 )
-from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.rules.violation import Violated
 
 
 def test_a_call_may_take_its_timeout_and_a_step_more() -> None:

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from shaketable.system.sim.faults import (
+from shaketable.system.sim.run import run_seed
+from shaketable.system.sim.schedules.faults import (
     EVERYBODY,
     LEADER,
     AddMember,
@@ -23,8 +24,7 @@ from shaketable.system.sim.faults import (
     Transfer,
     Wipe,
 )
-from shaketable.system.sim.run import run_seed
-from shaketable.system.sim.schedule import Call, Options, Schedule, Settings
+from shaketable.system.sim.schedules.schedule import Call, Options, Schedule, Settings
 
 SHORT = Options(run_ms=12_000, operations_per_s=100)
 
@@ -44,7 +44,7 @@ def test_a_seed_is_one_run_in_every_process(seed):
     assert run_seed(seed, SHORT).digest == here.digest
     program = (
         "import hashlib; from shaketable.system.sim.run import run_seed; "
-        "from shaketable.system.sim.schedule import Options; lines = []; "
+        "from shaketable.system.sim.schedules.schedule import Options; lines = []; "
         f"r = run_seed({seed}, Options(run_ms=12_000, operations_per_s=100), trace=lines.append); "
         "print(r.digest); print('\\n'.join(lines))"
     )

@@ -8,11 +8,11 @@ import sys
 import msgspec
 import pytest
 
-from shaketable.system.sim.draws import Draws, stream_seed
 from shaketable.system.sim.event_heap import EventHeap
-from shaketable.system.sim.fault_draws import KINDS
-from shaketable.system.sim.faults import EVERYBODY, FOLLOWER, LEADER, Cut, expand_links
-from shaketable.system.sim.schedule import STORE_KINDS, Options, Schedule, draw_schedule
+from shaketable.system.sim.schedules.draws import Draws, stream_seed
+from shaketable.system.sim.schedules.fault_draws import KINDS
+from shaketable.system.sim.schedules.faults import EVERYBODY, FOLLOWER, LEADER, Cut, expand_links
+from shaketable.system.sim.schedules.schedule import STORE_KINDS, Options, Schedule, draw_schedule
 
 
 def test_a_stream_depends_on_its_seed_and_name_alone():
@@ -39,7 +39,8 @@ def test_stream_seeds_are_the_same_in_every_process():
             [
                 sys.executable,
                 "-c",
-                "from shaketable.system.sim.draws import stream_seed as s; print(s(5, 'q'))",
+                "from shaketable.system.sim.schedules.draws import stream_seed;"
+                "print(stream_seed(5, 'q'))",
             ],
             env={"PYTHONHASHSEED": hash_seed},
             capture_output=True,

@@ -22,10 +22,8 @@ from shaketable.system.raft.protocol import (
     Truncate,
 )
 from shaketable.system.raft.protocol import Install as InstallWrite
-from shaketable.system.sim.bounds import HANDLES_MAX, check_answered, check_bounds, check_handles
 from shaketable.system.sim.counts import Counts
-from shaketable.system.sim.disk import PowerLoss, SimDisk
-from shaketable.system.sim.faults import StallDisk
+from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
 from shaketable.system.sim.history import (
     APPEND,
     FAIL,
@@ -37,11 +35,18 @@ from shaketable.system.sim.history import (
     check_history,
     check_refusals,
 )
-from shaketable.system.sim.invariants import Invariants
+from shaketable.system.sim.rules.bounds import (
+    HANDLES_MAX,
+    check_answered,
+    check_bounds,
+    check_handles,
+)
+from shaketable.system.sim.rules.invariants import Invariants
+from shaketable.system.sim.rules.shadow import Shadow
+from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.run import run_seed
-from shaketable.system.sim.schedule import Call, Options, Schedule, Settings
-from shaketable.system.sim.shadow import Shadow
-from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.schedules.faults import StallDisk
+from shaketable.system.sim.schedules.schedule import Call, Options, Schedule, Settings
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import DiskFailed
 from shaketable.system.store.entry_builder import EntryBuilder

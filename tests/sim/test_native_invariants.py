@@ -22,8 +22,8 @@ from shaketable.system.native.core import NativeCore
 from shaketable.system.node.master_slave.parts import NativeParts
 from shaketable.system.raft.batch import Batch, LogEnd
 from shaketable.system.raft.protocol import Append
-from shaketable.system.sim.native_invariants import NativeInvariants, NativeShadow
-from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.rules.native_invariants import NativeInvariants, NativeShadow
+from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.native.batch import NativeBatch, native_end
 from shaketable.system.store.native.commit_log import NativeCommitLog
 

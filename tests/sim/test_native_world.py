@@ -24,8 +24,7 @@ from shaketable.system.native.config_files import DELAYS
 from shaketable.system.native.ha import MasterConnection, SlaveConnection
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.node.master_slave.parts import NativeParts
-from shaketable.system.sim.faults import Crash, Cut
-from shaketable.system.sim.file_damage import OF_A_BROKER
+from shaketable.system.sim.broken_starts.file_damage import OF_A_BROKER
 from shaketable.system.sim.native_world.run import run_seed
 from shaketable.system.sim.native_world.setup import (
     KEPT_MS,
@@ -38,6 +37,7 @@ from shaketable.system.sim.native_world.setup import (
 from shaketable.system.sim.native_world.strangers import AHEAD, NOWHERE, Stranger
 from shaketable.system.sim.native_world.world import NativeWorld
 from shaketable.system.sim.planted_bugs import planted_bug
+from shaketable.system.sim.schedules.faults import Crash, Cut
 
 CUT_MS = 5_000
 SETUP = Setup(

@@ -10,10 +10,10 @@ from shaketable.system.broker import broker_tables
 from shaketable.system.broker.reput import Reput
 from shaketable.system.broker.topic_tables import taken_over
 from shaketable.system.sim.before.apache_log import SHAPES
-from shaketable.system.sim.draws import Draws
-from shaketable.system.sim.faults import Crash
 from shaketable.system.sim.run import SeedResult, run_seed
-from shaketable.system.sim.schedule import Schedule, Settings, draw_calls
+from shaketable.system.sim.schedules.draws import Draws
+from shaketable.system.sim.schedules.faults import Crash
+from shaketable.system.sim.schedules.schedule import Schedule, Settings, draw_calls
 from shaketable.system.sim.trio_world.run import run_seed as run_node_seed
 from shaketable.system.store.foreign_log import ForeignLog
 

@@ -9,8 +9,8 @@ import pytest
 from shaketable.system import mutants
 from shaketable.system.nameserver.registry import Registration, RegistrationRefused, RouteRegistry
 from shaketable.system.remoting.register_bodies import DataVersion, TopicConfig
-from shaketable.system.sim.route_invariants import watched
-from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.rules.route_invariants import watched
+from shaketable.system.sim.rules.violation import Violated
 
 TOPICS = {"a": TopicConfig("a"), "b": TopicConfig("b")}
 

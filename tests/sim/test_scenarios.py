@@ -6,11 +6,30 @@ import msgspec
 import pytest
 
 from shaketable.system import mutants
-from shaketable.system.sim.draws import Draws
-from shaketable.system.sim.faults import LEADER, Crash, CrashAtOperation, Cut, Strike, Wipe
 from shaketable.system.sim.run import run_seed
-from shaketable.system.sim.scenarios import CHAINS, LATEST_MS, SCENARIOS, Group, draw_scenarios
-from shaketable.system.sim.schedule import Call, Options, Schedule, Settings, draw_schedule
+from shaketable.system.sim.schedules.draws import Draws
+from shaketable.system.sim.schedules.faults import (
+    LEADER,
+    Crash,
+    CrashAtOperation,
+    Cut,
+    Strike,
+    Wipe,
+)
+from shaketable.system.sim.schedules.scenarios import (
+    CHAINS,
+    LATEST_MS,
+    SCENARIOS,
+    Group,
+    draw_scenarios,
+)
+from shaketable.system.sim.schedules.schedule import (
+    Call,
+    Options,
+    Schedule,
+    Settings,
+    draw_schedule,
+)
 
 THREE = Group(("n0", "n1", "n2"), 250, has_lease=True)
 LEADER_OFF = ((LEADER, "*"), ("*", LEADER))

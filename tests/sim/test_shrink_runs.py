@@ -9,10 +9,17 @@ import pytest
 from msgspec.structs import replace
 
 from shaketable.system import mutants
-from shaketable.system.sim.faults import Crash, CrashAtOperation, Pause
 from shaketable.system.sim.limits import raft_config
-from shaketable.system.sim.schedule import Call, Options, Schedule, Settings, draw_schedule
-from shaketable.system.sim.shrink import (
+from shaketable.system.sim.rules.violation import Violation
+from shaketable.system.sim.schedules.faults import Crash, CrashAtOperation, Pause
+from shaketable.system.sim.schedules.schedule import (
+    Call,
+    Options,
+    Schedule,
+    Settings,
+    draw_schedule,
+)
+from shaketable.system.sim.shrinking.shrink import (
     BadShrunkFile,
     Limits,
     NothingToShrink,
@@ -23,8 +30,7 @@ from shaketable.system.sim.shrink import (
     save,
     shrink,
 )
-from shaketable.system.sim.shrink_steps import RunNumbers
-from shaketable.system.sim.violation import Violation
+from shaketable.system.sim.shrinking.shrink_steps import RunNumbers
 
 BROKEN = Violation("one-leader-a-term", "n0 and n1", 4100.0, "n0")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from shaketable.system.raft.protocol import LeadershipTransfer
-from shaketable.system.sim.draws import Draws
 from shaketable.system.sim.event_heap import EventHeap
-from shaketable.system.sim.faults import Cut, Duplicate, LossyLink, Reorder, SlowLink
 from shaketable.system.sim.network import Network
+from shaketable.system.sim.schedules.draws import Draws
+from shaketable.system.sim.schedules.faults import Cut, Duplicate, LossyLink, Reorder, SlowLink
 
 COUNT = 400
 WHEN = {"start_ms": 0, "duration_ms": 1, "links": ()}

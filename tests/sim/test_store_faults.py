@@ -7,14 +7,20 @@ from contextlib import suppress
 import pytest
 
 from shaketable.system.raft import leadership, membership_log
-from shaketable.system.sim import broken_folders, broken_hints
-from shaketable.system.sim.draws import Draws
-from shaketable.system.sim.faults import AnyFault, ClockOffset, DamageFile, RefusedChange, Stop
-from shaketable.system.sim.file_damage import ALWAYS_NOTICED, REBUILT, WAYS
+from shaketable.system.sim.broken_starts import broken_folders, broken_hints
+from shaketable.system.sim.broken_starts.file_damage import ALWAYS_NOTICED, REBUILT, WAYS
 from shaketable.system.sim.group_operator import NOBODY
 from shaketable.system.sim.native_messages import SHAPES
 from shaketable.system.sim.run import SeedResult, run_seed
-from shaketable.system.sim.schedule import Options, Schedule, Settings, draw_calls
+from shaketable.system.sim.schedules.draws import Draws
+from shaketable.system.sim.schedules.faults import (
+    AnyFault,
+    ClockOffset,
+    DamageFile,
+    RefusedChange,
+    Stop,
+)
+from shaketable.system.sim.schedules.schedule import Options, Schedule, Settings, draw_calls
 from shaketable.system.store import commit_log, hard_state
 from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
 from shaketable.system.store.disk import DiskFailed

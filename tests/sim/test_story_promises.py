@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 from shaketable.system import sim
-from shaketable.system.sim.promises import PROMISES, promise_of
+from shaketable.system.sim.stories.promises import PROMISES, promise_of
 
 
 def invariants() -> set[str]:

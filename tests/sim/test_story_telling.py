@@ -11,16 +11,22 @@ from msgspec.structs import replace
 
 from shaketable.system import mutants
 from shaketable.system.mutants import Mutant
-from shaketable.system.sim.faults import Crash, Cut, Pause
 from shaketable.system.sim.run import run_seed
-from shaketable.system.sim.schedule import Call, Options, Schedule, Settings, draw_schedule
-from shaketable.system.sim.shrink import Shrunk, load
-from shaketable.system.sim.spacetime import draw_text
-from shaketable.system.sim.story import NothingToTell, planted_bug, save_story, tell
-from shaketable.system.sim.story_page import HEAD, LINE, Layout
-from shaketable.system.sim.story_rows import ROWS_MAX, Rows, tell_rows
-from shaketable.system.sim.story_words import sentence
-from shaketable.system.sim.watch import Kind, watch
+from shaketable.system.sim.schedules.faults import Crash, Cut, Pause
+from shaketable.system.sim.schedules.schedule import (
+    Call,
+    Options,
+    Schedule,
+    Settings,
+    draw_schedule,
+)
+from shaketable.system.sim.shrinking.shrink import Shrunk, load
+from shaketable.system.sim.stories.spacetime import draw_text
+from shaketable.system.sim.stories.story import NothingToTell, planted_bug, save_story, tell
+from shaketable.system.sim.stories.story_page import HEAD, LINE, Layout
+from shaketable.system.sim.stories.story_rows import ROWS_MAX, Rows, tell_rows
+from shaketable.system.sim.stories.story_words import sentence
+from shaketable.system.sim.stories.watch import Kind, watch
 
 EARLY_ACK = mutants.load("ack-before-quorum")
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shaketable.system.sim.draws import Draws
 from shaketable.system.sim.network import Link
-from shaketable.system.sim.schedule import Options, draw_schedule
-from shaketable.system.sim.stream_invariants import OwedBytes
+from shaketable.system.sim.rules.stream_invariants import OwedBytes
+from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.schedules.draws import Draws
+from shaketable.system.sim.schedules.schedule import Options, draw_schedule
 from shaketable.system.sim.trio_world.heap_clock import HeapClock
 from shaketable.system.sim.trio_world.run import OPERATIONS_PER_S, run_seed
 from shaketable.system.sim.trio_world.tcp_pipe import SEGMENT_BYTES_MAX, WINDOW_BYTES_MAX, Pipe
-from shaketable.system.sim.violation import Violated
 
 
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=6), st.data())

@@ -10,8 +10,8 @@ import trio
 
 from shaketable.system.client import BrokerGroupClient, RefusedError
 from shaketable.system.mutants import load
-from shaketable.system.sim.flush import Flush
-from shaketable.system.sim.schedule import Settings
+from shaketable.system.sim.disks.flush import Flush
+from shaketable.system.sim.schedules.schedule import Settings
 from shaketable.system.sim.trio_world.group import UNTOUCHED, SimulatedGroup, run_group
 from shaketable.system.sim.trio_world.trio_operator import TrioOperator
 from shaketable.system.store.index_units import NotContiguous

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from shaketable.system.sim.draws import Draws
+from shaketable.system.sim.schedules.draws import Draws
 from shaketable.system.store.entry import BLANK, BLANK_BYTES, BLANK_MAGIC, ENTRY_MAGIC
 from shaketable.system.store.foreign_log import ForeignLog
 from shaketable.system.store.message import Message, encode_message, encode_properties
@@ -19,7 +19,7 @@ from shaketable.system.store.message import Message, encode_message, encode_prop
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shaketable.system.sim.disk import SimDisk
+    from shaketable.system.sim.disks.disk import SimDisk
     from shaketable.system.sim.native_messages import Queues
     from shaketable.system.store.commit_log import CommitLog
 

@@ -18,17 +18,17 @@ from shaketable.system.native.config_files import OFFSETS, TOPICS
 from shaketable.system.remoting.fastjson import dumps
 from shaketable.system.sim.before.apache_log import ApacheLogs
 from shaketable.system.sim.limits import broker_config
-from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.commit_log import CommitLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shaketable.system.broker.broker import Broker
-    from shaketable.system.sim.disk import SimDisk
-    from shaketable.system.sim.draws import Draws
+    from shaketable.system.sim.disks.disk import SimDisk
     from shaketable.system.sim.native_messages import NativeMessages, Queues
-    from shaketable.system.sim.schedule import Settings
+    from shaketable.system.sim.schedules.draws import Draws
+    from shaketable.system.sim.schedules.schedule import Settings
 
 
 class OlderStores:

@@ -22,8 +22,8 @@ from shaketable.system.client import (
 )
 from shaketable.system.sim.history import APPEND, FAIL, OK, PULL, UNKNOWN, Operation
 from shaketable.system.sim.native_world.brokers import BROKER, NAME_SERVER_ADDRESS, NAME_SERVER_PORT
+from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.process import CURRENT, Process
-from shaketable.system.sim.violation import Violated
 
 if TYPE_CHECKING:
     from shaketable.system.sim.native_world.world import NativeWorld

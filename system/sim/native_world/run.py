@@ -10,8 +10,8 @@ from shaketable.system.sim.counts import Counts
 from shaketable.system.sim.history import Operation
 from shaketable.system.sim.native_world.setup import draw_setup
 from shaketable.system.sim.native_world.world import NativeWorld
+from shaketable.system.sim.rules.violation import Violation
 from shaketable.system.sim.run_trace import Trace
-from shaketable.system.sim.violation import Violation
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from shaketable.system.broker.delays.delay_levels import DELIVERY_GROUP, LEVELS_
 from shaketable.system.broker.groups.group_offsets import key_of
 from shaketable.system.native.core import NativeCore
 from shaketable.system.node.node import Node
-from shaketable.system.sim.native_invariants import NativeShadow
 from shaketable.system.sim.native_world.setup import KEPT_MS, MASTER, SETTLE_MS
+from shaketable.system.sim.rules.native_invariants import NativeShadow
+from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.host import Host
 from shaketable.system.sim.trio_world.host_clock import WALL_MS_AT_START
-from shaketable.system.sim.violation import Violated
 from shaketable.system.store.native.batch import iter_native_dispatches
 
 if TYPE_CHECKING:

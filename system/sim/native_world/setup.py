@@ -14,8 +14,10 @@ import msgspec
 from shaketable.system.broker.delays.delay_levels import LEVELS_MAX, SCHEDULE_TOPIC, scheduled
 from shaketable.system.native.config_files import DELAYS
 from shaketable.system.remoting.fastjson import dumps
-from shaketable.system.sim.draws import Draws, Stream
-from shaketable.system.sim.faults import (
+from shaketable.system.sim.broken_starts.file_damage import OF_A_BROKER, WAYS
+from shaketable.system.sim.native_world.strangers import Stranger, draw_strangers
+from shaketable.system.sim.schedules.draws import Draws, Stream
+from shaketable.system.sim.schedules.faults import (
     AnyFault,
     Crash,
     Cut,
@@ -25,13 +27,11 @@ from shaketable.system.sim.faults import (
     StallDisk,
     Stop,
 )
-from shaketable.system.sim.file_damage import OF_A_BROKER, WAYS
-from shaketable.system.sim.native_world.strangers import Stranger, draw_strangers
 from shaketable.system.sim.trio_world.host_clock import WALL_MS_AT_START
 from shaketable.system.store.message import Message, encode_message
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.disk import SimDisk
+    from shaketable.system.sim.disks.disk import SimDisk
 
 
 MASTER = "n0"
@@ -123,7 +123,8 @@ def _put(disk: SimDisk, folder: str, name: str, data: bytes, size: int) -> None:
 class FileDamage(msgspec.Struct, frozen=True, kw_only=True):
     """A file that is lost or damaged beside a log that is whole.
 
-    `file` and `way` are those of `system.sim.file_damage`; `place` (0.0 to 1.0) is where.
+    `file` and `way` are those of `system.sim.broken_starts.file_damage`; `place` (0.0 to 1.0) is
+    where.
     """
 
     at_ms: int

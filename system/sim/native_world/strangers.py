@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from shaketable.system.native.ha import REPORT
-from shaketable.system.sim.draws import Stream
+from shaketable.system.sim.schedules.draws import Stream
 from shaketable.system.sim.trio_world.host import PEER_PORT
 from shaketable.system.sim.trio_world.process import CURRENT, Process
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.raft.batch import LogEnd
-from shaketable.system.sim.broken_recovery import check_recovery
-from shaketable.system.sim.disk import SimDisk
-from shaketable.system.sim.file_damage import damage_broker_file
+from shaketable.system.sim.broken_starts.broken_recovery import check_recovery
+from shaketable.system.sim.broken_starts.file_damage import damage_broker_file
+from shaketable.system.sim.disks.disk import SimDisk
 from shaketable.system.sim.native_world.brokers import (
     NAME_SERVER,
     NAME_SERVER_ADDRESS,
@@ -17,12 +17,12 @@ from shaketable.system.sim.native_world.clients import NativeClients
 from shaketable.system.sim.native_world.settled import Settled, check_settled
 from shaketable.system.sim.native_world.setup import MASTER, FileDamage, Setup
 from shaketable.system.sim.native_world.strangers import Strangers
+from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Trace
-from shaketable.system.sim.schedule import Schedule, Settings
+from shaketable.system.sim.schedules.schedule import Schedule, Settings
 from shaketable.system.sim.trio_world.host import STORE_ROOT, Host
 from shaketable.system.sim.trio_world.programs import SimulatedNameServer
 from shaketable.system.sim.trio_world.world import TrioWorld, address_of
-from shaketable.system.sim.violation import Violated, Violation
 from shaketable.system.store.native.commit_log import NativeCommitLog
 
 LOOK_EVERY_MS = 500.0

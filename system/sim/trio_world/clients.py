@@ -16,17 +16,17 @@ from shaketable.system.client import (
     PullResult,
     RefusedError,
 )
-from shaketable.system.sim.client_invariants import check_in_time, check_left
 from shaketable.system.sim.clients import TOPIC, TOPIC_BYTES, body_bytes_of
 from shaketable.system.sim.history import APPEND, FAIL, MAX_OFFSET, OK, PULL, UNKNOWN, Operation
 from shaketable.system.sim.key_queries import properties_of
+from shaketable.system.sim.rules.client_invariants import check_in_time, check_left
+from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, Host
 from shaketable.system.sim.trio_world.process import CURRENT, Process
-from shaketable.system.sim.violation import Violated
 from shaketable.system.store.message import decode_message
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.schedule import Call
+    from shaketable.system.sim.schedules.schedule import Call
     from shaketable.system.sim.trio_world.world import TrioWorld
 
 CALLS_MAX = 200

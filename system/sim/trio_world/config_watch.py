@@ -14,7 +14,7 @@ from shaketable.system.broker.broker_tables import BrokerTables
 from shaketable.system.native.config_files import DELAYS, OFFSETS, TOPICS, encode_tables
 from shaketable.system.node.master_slave.config_files import ConfigFiles
 from shaketable.system.remoting.fastjson import loads
-from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.group_events import OFFSET_QUEUE, TOPIC_QUEUE
 

@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from shaketable.system.mutants import HEALTHY, Mutant
-from shaketable.system.sim.faults import Cut
+from shaketable.system.sim.rules.violation import Violation
 from shaketable.system.sim.run_trace import Trace
-from shaketable.system.sim.schedule import Schedule, Settings
+from shaketable.system.sim.schedules.faults import Cut
+from shaketable.system.sim.schedules.schedule import Schedule, Settings
 from shaketable.system.sim.trio_world.host import Host
 from shaketable.system.sim.trio_world.process import CURRENT, Process
 from shaketable.system.sim.trio_world.tcp_network import TcpLink
 from shaketable.system.sim.trio_world.world import TrioWorld
-from shaketable.system.sim.violation import Violation
 
 Result = TypeVar("Result")
 

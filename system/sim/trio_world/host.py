@@ -25,18 +25,18 @@ from shaketable.system.node.machine import Machine, Result
 from shaketable.system.node.node import Node
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import Message, RoleChange, Write
-from shaketable.system.sim.bounds import check_answered, check_appends
-from shaketable.system.sim.disk import PowerLoss, SimDisk
-from shaketable.system.sim.draws import Stream
-from shaketable.system.sim.native_invariants import NativeInvariants, NativeShadow
-from shaketable.system.sim.stream_invariants import understanding
+from shaketable.system.sim.disks.disk import PowerLoss, SimDisk
+from shaketable.system.sim.rules.bounds import check_answered, check_appends
+from shaketable.system.sim.rules.native_invariants import NativeInvariants, NativeShadow
+from shaketable.system.sim.rules.stream_invariants import understanding
+from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.schedules.draws import Stream
 from shaketable.system.sim.trio_world.config_watch import SavedFiles, watched
 from shaketable.system.sim.trio_world.heap_clock import HeapClock
 from shaketable.system.sim.trio_world.host_clock import HostClock, ProcessClock
 from shaketable.system.sim.trio_world.process import CURRENT, Park, Process
 from shaketable.system.sim.trio_world.sim_socket import SimSocket
 from shaketable.system.sim.trio_world.watch import Reporter, Watch
-from shaketable.system.sim.violation import Violated
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import StoreError
 from shaketable.system.store.log_writer import WritableLog
@@ -271,8 +271,9 @@ def _flat(error: BaseException) -> Iterator[BaseException]:
 
 # A process' disk work in a simulated world: inline, after a virtual delay.
 #
-# `system.sim.disk` does everything at once; how long it takes is drawn here. What is done becomes
-# true at the delay's end, so a crash within the delay finds the work not begun or half done.
+# `system.sim.disks.disk` does everything at once; how long it takes is drawn here. What is done
+# becomes true at the delay's end, so a crash within the delay finds the work not begun or half
+# done.
 
 OPERATIONS_BEFORE_CRASH_MAX = 12
 """How far disk work under way gets at most when the process dies."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.sim.run import SeedResult
 from shaketable.system.sim.run_trace import Trace
-from shaketable.system.sim.schedule import Options, Schedule, draw_schedule
+from shaketable.system.sim.schedules.schedule import Options, Schedule, draw_schedule
 from shaketable.system.sim.trio_world.world import TrioWorld
 
 OPERATIONS_PER_S = 60

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from shaketable.system.sim.stream_invariants import OwedBytes
+from shaketable.system.sim.rules.stream_invariants import OwedBytes
+from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.process import Park, Process
 from shaketable.system.sim.trio_world.tcp_pipe import Flag, Pipe, Segment
-from shaketable.system.sim.violation import Violated
 
 if TYPE_CHECKING:
     from shaketable.system.sim.trio_world.tcp_network import TcpNetwork

@@ -16,14 +16,14 @@ from typing import Any
 
 import trio
 
-from shaketable.system.sim.draws import Draws, Stream
-from shaketable.system.sim.faults import LinkFault
 from shaketable.system.sim.network import Link
+from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.sim.schedules.draws import Draws, Stream
+from shaketable.system.sim.schedules.faults import LinkFault
 from shaketable.system.sim.trio_world.heap_clock import HeapClock
 from shaketable.system.sim.trio_world.process import CURRENT, Process
 from shaketable.system.sim.trio_world.sim_socket import BACKLOG_MAX, Address, SimSocket, failure
 from shaketable.system.sim.trio_world.tcp_pipe import RETRANSMISSION_MS, Flag, Pipe, Segment
-from shaketable.system.sim.violation import Violated
 
 FIRST_FREE_PORT = 49_152
 

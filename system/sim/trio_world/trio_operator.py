@@ -12,11 +12,11 @@ import trio
 
 from shaketable.system.client import BrokerGroupClient, Metadata, OutcomeUnknownError, RefusedError
 from shaketable.system.client.admin import AdminClient
-from shaketable.system.sim.client_invariants import check_in_time, check_left
 from shaketable.system.sim.group_operator import ASK_AGAIN_MS, NOBODY, VOTERS_MIN
+from shaketable.system.sim.rules.client_invariants import check_in_time, check_left
+from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, Host
 from shaketable.system.sim.trio_world.process import CURRENT, Process
-from shaketable.system.sim.violation import Violated
 
 if TYPE_CHECKING:
     from shaketable.system.sim.trio_world.world import TrioWorld

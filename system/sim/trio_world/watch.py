@@ -16,10 +16,10 @@ from shaketable.system.mutants import Mutant
 from shaketable.system.node.node import Node
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.protocol import Message, RoleChange, Write
-from shaketable.system.sim.bounds import check_answered, check_bounds
-from shaketable.system.sim.invariants import Invariants
-from shaketable.system.sim.shadow import Shadow
-from shaketable.system.sim.violation import Violated
+from shaketable.system.sim.rules.bounds import check_answered, check_bounds
+from shaketable.system.sim.rules.invariants import Invariants
+from shaketable.system.sim.rules.shadow import Shadow
+from shaketable.system.sim.rules.violation import Violated
 from shaketable.system.store.commit_log import CommitLog
 
 

@@ -24,13 +24,11 @@ from shaketable.system.raft.protocol import Message, Role, RoleChange
 from shaketable.system.remoting.frame import watched_frames
 from shaketable.system.sim.before.broken_confs import check_refused
 from shaketable.system.sim.before.older_stores import OlderStores
+from shaketable.system.sim.broken_starts.file_damage import ALWAYS_NOTICED, REBUILT, damage_file
 from shaketable.system.sim.clients import TOPIC_BYTES, stored_numbers
 from shaketable.system.sim.counts import Counts
-from shaketable.system.sim.disk import PowerLoss
-from shaketable.system.sim.draws import Draws
+from shaketable.system.sim.disks.disk import PowerLoss
 from shaketable.system.sim.fault_actions import RESTART_AFTER_MS, FaultActions
-from shaketable.system.sim.faults import DamageFile
-from shaketable.system.sim.file_damage import ALWAYS_NOTICED, REBUILT, damage_file
 from shaketable.system.sim.history import (
     APPEND,
     OK,
@@ -39,26 +37,28 @@ from shaketable.system.sim.history import (
     check_history,
     check_refusals,
 )
-from shaketable.system.sim.invariants import Invariants
 from shaketable.system.sim.limits import raft_config
 from shaketable.system.sim.member import NATIVE_FOLDER, QUEUE_FILE_BYTES
-from shaketable.system.sim.native_invariants import NativeInvariants
 from shaketable.system.sim.native_messages import NativeMessages
+from shaketable.system.sim.rules.invariants import Invariants
+from shaketable.system.sim.rules.native_invariants import NativeInvariants
+from shaketable.system.sim.rules.stream_invariants import no_frame
+from shaketable.system.sim.rules.violation import Violated, Violation
 from shaketable.system.sim.run_trace import Trace
-from shaketable.system.sim.stream_invariants import no_frame
+from shaketable.system.sim.schedules.draws import Draws
+from shaketable.system.sim.schedules.faults import DamageFile
 from shaketable.system.sim.trio_world.clients import TrioClients
 from shaketable.system.sim.trio_world.heap_clock import Deadlock, HeapClock
 from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_ROOT, Host
 from shaketable.system.sim.trio_world.process import CURRENT
 from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
 from shaketable.system.sim.trio_world.trio_operator import TrioOperator
-from shaketable.system.sim.violation import Violated, Violation
 from shaketable.system.sim.world import SETTLE_MS_MAX
 from shaketable.system.store.disk import DiskFailed, DiskFull, StoreError
 from shaketable.system.store.log_writer import AckPolicy
 
 if TYPE_CHECKING:
-    from shaketable.system.sim.schedule import Schedule
+    from shaketable.system.sim.schedules.schedule import Schedule
     from shaketable.system.sim.world import World
 
 

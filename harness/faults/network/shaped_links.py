@@ -1,0 +1,375 @@
+"""Faults of links that stay links: vocabulary of those that differ only in what they draw.
+
+Which links: all of the victims', in one direction or both. What becomes of them is a
+`contracts.words.LinkShape`; what that did, as the world counted it, is the evidence.
+
+Source: tc-netem(8) for the vocabulary; toxiproxy's directions; jepsen.nemesis.combined
+`packet-package`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from random import Random
+
+from shaketable.harness.contracts import words
+from shaketable.harness.contracts.plugins import Evidence, Fault, Json, Target, World
+from shaketable.harness.contracts.words import LinkShape, ShapesLinks, Word
+from shaketable.harness.faults.victims import choose_variants, pick_victims, plan_victims
+
+VARIANTS = ("leader", "one", "minority", "all")
+DIRECTIONS = ("both", "out", "in")
+NODES_MIN = 2
+
+Judge = Callable[[LinkShape, Json], tuple[bool, str]]
+"""Says of what a shape did whether it bit, and in words what it did."""
+
+
+@dataclass(slots=True, eq=False)
+class LinkFault:
+    """Shape the links of some nodes for a while; implements `contracts.plugins.Fault`.
+
+    Never changed once made; only the protocol says that a name could be.
+
+    Attributes:
+        name: the fault's.
+        summary: what `list` shows.
+        needs: the words that a world must have for it.
+        draw: draws the fields of a `LinkShape` that are not the default.
+        tell: says in words what such a shape does: "delay 80 ms".
+        judge: says whether it bit.
+        directions: seen from the victims: what flows out of them, in to them, or both.
+        variants: which victims it draws from.
+    """
+
+    name: str
+    summary: str
+    needs: frozenset[Word]
+    draw: Callable[[Random], Json]
+    tell: Callable[[LinkShape], str]
+    judge: Judge
+    directions: tuple[str, ...] = DIRECTIONS
+    variants: tuple[str, ...] = VARIANTS
+    family: str = words.NETWORK
+
+    def configured(self, options: Json) -> Fault:
+        """Return this fault on the links of options["victims"] alone, where there are any."""
+        return replace(self, variants=choose_variants(self.name, VARIANTS, options))
+
+    def unavailable(self, target: Target, nodes: Sequence[str]) -> str | None:
+        """Needs a link."""
+        return "a group of one node has no links" if len(nodes) < NODES_MIN else None
+
+    def plan(self, rng: Random, nodes: Sequence[str], turn: int) -> Json:
+        """Draw whose links, in which direction, and what becomes of them."""
+        plan = plan_victims(rng, nodes, self.variants, turn)
+        shape = {**self.draw(rng), "seed": f"{rng.getrandbits(48):x}"}
+        # The first goes both ways if it can: what the leader sends most of is not known.
+        drawn = rng.choice(self.directions)
+        return {
+            **plan,
+            "direction": self.directions[0] if turn == 0 else drawn,
+            "link_shape": shape,
+        }
+
+    def aim(self, plan: Json, nodes: Sequence[str], leader: str | None) -> Json:
+        """Name the victims and their links."""
+        aimed = pick_victims(plan, nodes, leader)
+        return {**aimed, "links": _links(aimed["victims"], nodes, plan["direction"])}
+
+    def describe(self, plan: Json) -> str:
+        """Say "delay 80 ms on links of leader n1"."""
+        what = self.tell(LinkShape(**plan["link_shape"]))
+        victims = plan.get("victims")
+        if victims is None:
+            return f"{what} on links of {plan['variant']}"
+        way = {"both": "on links of", "out": "on links from", "in": "on links to"}
+        named = [f"leader {node}" if node == plan["leader"] else node for node in victims]
+        whose = "all nodes" if len(victims) == len(plan["order"]) else ", ".join(named)
+        return f"{what} {way[plan['direction']]} {whose}"
+
+    async def apply(self, plan: Json, world: World) -> Json:
+        """Shape the links."""
+        assert isinstance(world, ShapesLinks), "the fault was not available"
+        links = [(a, b) for a, b in plan["links"]]
+        return {"shape": await world.shape(links, LinkShape(**plan["link_shape"]))}
+
+    async def probe(self, plan: Json, undo: Json, world: World) -> Evidence:
+        """Ask the world what this very shape did."""
+        assert isinstance(world, ShapesLinks), "the fault was not available"
+        did = world.shaped(undo["shape"])
+        bit, what = self.judge(LinkShape(**plan["link_shape"]), did)
+        return Evidence(bit, what, {name: much for name, much in did.items() if much})
+
+    async def undo(self, undo: Json, world: World) -> None:
+        """Take this shape away."""
+        assert isinstance(world, ShapesLinks), "the fault was not available"
+        await world.unshape(undo["shape"])
+
+
+def judge_count(counted: str, told: str) -> Judge:
+    """Judge by one count that must not be 0: "12 packets lost of 3 456 bytes that came"."""
+
+    def judge(_shape: LinkShape, did: Json) -> tuple[bool, str]:
+        many = did.get(counted, 0)
+        return many > 0, f"{many} {told}, {crossed(did)}"
+
+    return judge
+
+
+def crossed(did: Json) -> str:
+    """Say how much met the shape."""
+    unit = "packets" if "packets" in did else "chunks"
+    return f"{did.get(unit, 0)} {unit} ({did.get('bytes', 0)} bytes) came by"
+
+
+def _links(victims: Sequence[str], nodes: Sequence[str], direction: str) -> list[list[str]]:
+    """Return the links of the victims; of all nodes those in one direction are all as well."""
+    return [
+        [a, b]
+        for a, b in permutations(nodes, 2)
+        if (direction != "in" and a in victims) or (direction != "out" and b in victims)
+    ]
+
+
+# Let what flows between nodes be late, by a fixed time and a jitter; nothing overtakes.
+#
+# Source: `tc netem delay`; toxiproxy's latency; jepsen.nemesis.combined (`:slow`).
+
+DELAYS_MS = (30.0, 80.0, 150.0, 300.0)
+"""From a link to the next town to one around the world, with more than an election timeout."""
+JITTER_SHARES = (0.0, 0.2, 0.5)
+FELT_SHARE_MIN = 0.5
+"""A mean delay below this share of what was asked is not what was asked."""
+
+
+def _draw_delay(rng: Random) -> Json:
+    delay_ms = rng.choice(DELAYS_MS)
+    return {"delay_ms": delay_ms, "jitter_ms": round(delay_ms * rng.choice(JITTER_SHARES), 1)}
+
+
+def _tell_delay(shape: LinkShape) -> str:
+    jitter = f" ± {shape.jitter_ms:g}" if shape.jitter_ms else ""
+    return f"delay {shape.delay_ms:g}{jitter} ms"
+
+
+def _judge_delay(shape: LinkShape, did: Json) -> tuple[bool, str]:
+    mean_ms = did.get("delay_ms_mean", 0.0)
+    bit = did.get("delayed", 0) > 0 and mean_ms >= shape.delay_ms * FELT_SHARE_MIN
+    return bit, f"{did.get('delayed', 0)} late by {mean_ms:.0f} ms (mean), {crossed(did)}"
+
+
+DELAY = LinkFault(
+    name="delay",
+    summary="Let what flows between nodes be late, with or without jitter.",
+    needs=frozenset({Word.DELAY}),
+    draw=_draw_delay,
+    tell=_tell_delay,
+    judge=_judge_delay,
+)
+
+
+# Lose packets between nodes: what TCP sends again is late, and more of it is later.
+#
+# Source: `tc netem loss`; nft's numgen; HARNESSES.md section 5.
+
+LOSS_SHARES = (0.05, 0.15, 0.4)
+
+
+def _draw_loss(rng: Random) -> Json:
+    return {"loss": rng.choice(LOSS_SHARES)}
+
+
+def _tell_loss(shape: LinkShape) -> str:
+    return f"lose {shape.loss:.0%} of the packets"
+
+
+LOSS = LinkFault(
+    name="loss",
+    summary="Lose some of the packets between nodes.",
+    needs=frozenset({Word.LOSS}),
+    draw=_draw_loss,
+    tell=_tell_loss,
+    judge=judge_count("dropped", "packets lost"),
+)
+
+
+# Let links between nodes take only so many bytes a second; what does not fit waits.
+#
+# Source: `tc tbf rate`; toxiproxy's bandwidth.
+
+RATES_BYTES_S = (4_000.0, 16_000.0, 64_000.0)
+"""From a modem's rate to one at which heartbeats get through and a busy log does not."""
+
+
+def _judge_slow_link(_shape: LinkShape, did: Json) -> tuple[bool, str]:
+    waited, dropped = did.get("delayed", 0), did.get("dropped", 0)
+    lost = f", {dropped} found no room" if dropped else ""
+    what = f"{waited} waited {did.get('delay_ms_mean', 0.0):.0f} ms (mean){lost}, {crossed(did)}"
+    return waited > 0 or dropped > 0, what
+
+
+def _draw_slow_link(rng: Random) -> Json:
+    return {"rate_bytes_s": rng.choice(RATES_BYTES_S)}
+
+
+def _tell_slow_link(shape: LinkShape) -> str:
+    return f"{shape.rate_bytes_s / 1e3:g} kB/s"
+
+
+SLOW_LINK = LinkFault(
+    name="slow-link",
+    summary="Let links between nodes take only some kilobytes a second.",
+    needs=frozenset({Word.RATE}),
+    draw=_draw_slow_link,
+    tell=_tell_slow_link,
+    judge=_judge_slow_link,
+)
+
+
+# Reset all connections between nodes now and then: what was under way is lost with them.
+#
+# Source: toxiproxy's reset_peer; HARNESSES.md section 5.
+
+EVERY_MS = (150.0, 400.0, 1000.0)
+
+
+def _draw_reset(rng: Random) -> Json:
+    return {"reset_every_ms": rng.choice(EVERY_MS)}
+
+
+def _judge_reset(_shape: LinkShape, did: Json) -> tuple[bool, str]:
+    resets = did.get("resets", 0)
+    return resets > 0, f"{resets} connections reset"
+
+
+def _tell_reset(shape: LinkShape) -> str:
+    return f"resets every {shape.reset_every_ms:g} ms"
+
+
+RESET = LinkFault(
+    name="reset",
+    summary="Reset the connections between nodes, again and again.",
+    needs=frozenset({Word.RESET}),
+    draw=_draw_reset,
+    tell=_tell_reset,
+    judge=_judge_reset,
+    directions=("both",),
+)
+
+
+# Leave connections between nodes half open: one side's end, and the other is not told.
+#
+# As after a power cut of one machine, or of a firewall on the way that forgot its connections: who
+# was not told goes on writing into nothing, until a timeout of its own, or until the fault's end.
+# New connections work.
+#
+# Source: RFC 9293 section 3.5.1 (half-open connections); HARNESSES.md section 5.
+
+
+def _draw_half_open(_rng: Random) -> Json:
+    return {"half_open": True}
+
+
+def _tell_half_open(_shape: LinkShape) -> str:
+    return "half-open connections"
+
+
+def _judge_half_open(_shape: LinkShape, did: Json) -> tuple[bool, str]:
+    halves, unread = did.get("half_open", 0), did.get("unread", 0)
+    what = f"{halves} connections left half open, {unread} bytes sent into nothing"
+    return halves > 0 and unread > 0, what
+
+
+HALF_OPEN = LinkFault(
+    name="half-open",
+    summary="End one side of connections between nodes, and do not tell the other.",
+    needs=frozenset({Word.HALF_OPEN}),
+    draw=_draw_half_open,
+    tell=_tell_half_open,
+    judge=_judge_half_open,
+    directions=("out", "in"),
+)
+
+
+# Let packets between nodes come twice.
+#
+# Source: `tc netem duplicate`.
+
+DUPLICATE_SHARES = (0.1, 0.3, 0.6)
+
+
+def _draw_duplicate(rng: Random) -> Json:
+    return {"duplicate": rng.choice(DUPLICATE_SHARES)}
+
+
+def _tell_duplicate(shape: LinkShape) -> str:
+    return f"duplicate {shape.duplicate:.0%} of the packets"
+
+
+DUPLICATE = LinkFault(
+    name="duplicate",
+    summary="Let some of the packets between nodes come twice.",
+    needs=frozenset({Word.DUPLICATE}),
+    draw=_draw_duplicate,
+    tell=_tell_duplicate,
+    judge=judge_count("duplicated", "packets doubled"),
+)
+
+
+# Let packets between nodes overtake each other.
+#
+# Source: `tc netem reorder`.
+
+REORDER_SHARES = (0.1, 0.3, 0.5)
+
+
+def _draw_reorder(rng: Random) -> Json:
+    return {"reorder": rng.choice(REORDER_SHARES)}
+
+
+def _tell_reorder(shape: LinkShape) -> str:
+    return f"reorder {shape.reorder:.0%} of the packets"
+
+
+REORDER = LinkFault(
+    name="reorder",
+    summary="Let packets between nodes overtake each other.",
+    needs=frozenset({Word.REORDER}),
+    draw=_draw_reorder,
+    tell=_tell_reorder,
+    judge=judge_count("reordered", "packets overtaken"),
+)
+
+
+# Change a bit of packets between nodes: checksums find it, and they count as lost.
+#
+# A bit alone never gets past TCP's checksum; what is shown is that the group lives with the loss,
+# and that nobody turned checksums off.
+#
+# Source: `tc netem corrupt`; HARNESSES.md section 5.
+
+CORRUPT_SHARES = (0.02, 0.1, 0.3)
+
+
+def _draw_corrupt(rng: Random) -> Json:
+    return {"corrupt": rng.choice(CORRUPT_SHARES)}
+
+
+def _tell_corrupt(shape: LinkShape) -> str:
+    return f"corrupt {shape.corrupt:.0%} of the packets"
+
+
+CORRUPT = LinkFault(
+    name="corrupt",
+    summary="Change a bit in some of the packets between nodes.",
+    needs=frozenset({Word.CORRUPT}),
+    draw=_draw_corrupt,
+    tell=_tell_corrupt,
+    judge=judge_count("corrupted", "packets with a bit changed"),
+)
+
+
+PLUGINS = (DELAY, LOSS, SLOW_LINK, RESET, HALF_OPEN, DUPLICATE, REORDER, CORRUPT)

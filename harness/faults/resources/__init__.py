@@ -1,1 +1,0 @@
-"""Faults that take a resource: processor time, memory, descriptors."""

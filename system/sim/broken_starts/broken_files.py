@@ -1,0 +1,164 @@
+"""How the files of a log's folder are broken so that no start may pass over it.
+
+CRCs fit where a mistake leaves files of another log or version, and do not where bytes rot.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+
+from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch, LogEnd
+from shaketable.system.raft.membership import Membership
+from shaketable.system.sim.broken_starts.folder_copy import Folder
+from shaketable.system.store.disk import read_file, replace_file
+from shaketable.system.store.entry import ENTRY_MAGIC, HEADER, chain_crc, next_position
+from shaketable.system.store.entry_builder import EntryBuilder
+from shaketable.system.store.group_events import MEMBERSHIP_CHANNEL, encode_membership
+from shaketable.system.store.snapshot_file import load_snapshot, save_snapshot
+from shaketable.system.store.synced_mark import SLOT_BYTES, SyncedMark
+
+_MAGIC_AND_CRC = struct.Struct(">8sI")
+_CRC = struct.Struct(">I")
+_MARK_BYTES = 97
+"""What a slot of the mark says, without its CRC."""
+
+
+def other_file_size(folder: Folder) -> bool:
+    """Start with another size of data files than the log was made with."""
+    folder.data_file_bytes *= 2
+    return True
+
+
+def no_hard_state(folder: Folder) -> bool:
+    """Lose term and vote."""
+    return folder.forget("currterm")
+
+
+def no_mark(folder: Folder) -> bool:
+    """Lose what says up to where the log was synced."""
+    return folder.forget("syncedto")
+
+
+def no_snapshot(folder: Folder) -> bool:
+    """Lose what stands for the entries in front of the log."""
+    return folder.open().begin.index >= 0 and folder.forget("snapshot")
+
+
+def older_snapshot(folder: Folder) -> bool:
+    """Put a snapshot there of before the log's begin."""
+    stored, begin = load_snapshot(folder.disk, folder.path), folder.open().begin
+    if stored is None or begin.index < 1:
+        return False
+    older = replace(stored.snapshot, end=LogEnd(begin.index - 1, begin.term, begin.position))
+    save_snapshot(folder.disk, folder.path, replace(stored, snapshot=older))
+    return True
+
+
+def unreadable_snapshot(folder: Folder) -> bool:
+    """Put a snapshot there whose CRC fits, of a version that says something else."""
+    data = folder.draw.choice((b"", b"\x01", b"\x80"))
+    whole = _MAGIC_AND_CRC.pack(b"snapshot", zlib.crc32(data)) + data
+    replace_file(folder.disk, f"{folder.path}/snapshot", whole)
+    return True
+
+
+def rotten_snapshot(folder: Folder) -> bool:
+    """Have a bit of the snapshot rot."""
+    path = f"{folder.path}/snapshot"
+    size = folder.disk.platter.written_size(path)
+    if size:
+        folder.disk.platter.flip_bit(path, folder.draw.randrange(size))
+    return size > 0
+
+
+def only_data(folder: Folder) -> bool:
+    """Lose all but data and index, as by a copy that was not whole."""
+    for name in ("currterm", "checkpoint", "snapshot"):
+        folder.forget(name)
+    return folder.forget("syncedto") and bool(folder.disk.names(f"{folder.path}/data"))
+
+
+def mark_of_another_format(folder: Folder) -> bool:
+    """Have both slots of the mark say, with CRCs that fit, that they are something else."""
+    path = f"{folder.path}/syncedto"
+    raw = read_file(folder.disk, path)
+    slots = []
+    for at in (0, SLOT_BYTES):
+        record = b"syncedTO" + raw[at + 8 : at + _MARK_BYTES]
+        slots.append((record + _CRC.pack(zlib.crc32(record))).ljust(SLOT_BYTES, b"\0"))
+    replace_file(folder.disk, path, b"".join(slots))
+    return True
+
+
+def mark_of_another_log(folder: Folder) -> bool:
+    """Have the mark name an entry that is not the one that stands there."""
+    log = folder.open()
+    if log.end.index == log.begin.index:
+        return False
+    log.close()
+    mark = SyncedMark.open(folder.disk, f"{folder.path}/syncedto")
+    mark.move(mark.mark.end._replace(chain_crc=mark.mark.end.chain_crc ^ 1))
+    mark.close()
+    return True
+
+
+def data_cut_between_entries(folder: Folder) -> bool:
+    """Cut the last data file right in front of its last entry."""
+    log = folder.open()
+    end = log.end
+    if end.index == log.begin.index:
+        return False
+    file_bytes = folder.data_file_bytes
+    start = (end.position - 1) // file_bytes * file_bytes
+    behind = log.log_end_at(end.index - 1).position
+    path = f"{folder.path}/data/{start:020}"
+    folder.disk.platter.cut_file(path, max(0, behind - start))
+    return True
+
+
+def membership_of_nobody(folder: Folder) -> bool:
+    """Append an entry that no leader would write: its CRCs fit, its membership does not."""
+    log = folder.open()
+    builder = EntryBuilder(log.end, max(log.end.term, 0), folder.data_file_bytes, bytes(8))
+    body = folder.draw.choice((encode_membership(Membership(())), b"{", b""))
+    builder.add(b"t", 1, 0, body, channel=MEMBERSHIP_CHANNEL)
+    for batch in builder.take():
+        log.append(batch)
+    log.close()
+    return True
+
+
+def membership_without_message(folder: Folder) -> bool:
+    """Append a membership entry that is too short for a message."""
+    log = folder.open()
+    end, body = log.end, b"n0,n1,n2"
+    size, term = ENTRY_HEADER_BYTES + len(body), max(log.end.term, 0)
+    position = next_position(end.position, size, folder.data_file_bytes)
+    fields = (ENTRY_MAGIC, size, end.index + 1, term, position, MEMBERSHIP_CHANNEL)
+    crc_and_size = (zlib.crc32(body), len(body))
+    chain = chain_crc(end.chain_crc, HEADER.pack(*fields, 0, *crc_and_size))
+    entry = HEADER.pack(*fields, chain, *crc_and_size) + body
+    log.append(Batch(end.index + 1, 1, term, position, entry))
+    log.close()
+    return True
+
+
+WAYS: tuple[Callable[[Folder], bool], ...] = (
+    other_file_size,
+    no_hard_state,
+    no_mark,
+    no_snapshot,
+    older_snapshot,
+    unreadable_snapshot,
+    rotten_snapshot,
+    only_data,
+    mark_of_another_format,
+    mark_of_another_log,
+    data_cut_between_entries,
+    membership_of_nobody,
+    membership_without_message,
+)
+"""Each returns False where it finds nothing to break. Raises StoreError on a damaged log."""

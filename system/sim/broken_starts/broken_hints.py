@@ -1,0 +1,183 @@
+"""At the end of a run: what a start may go by, broken so that it has to do without.
+
+Both checkpoints and the key index only save work. Where they are damaged, of another version or
+of another log, a start passes them over and builds anew what they stood for.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+
+import msgspec
+
+from shaketable.system.broker.broker_state import ranges_of
+from shaketable.system.sim.broken_starts.folder_copy import Folder
+from shaketable.system.sim.clients import TOPIC_BYTES
+from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.store.broker_checkpoint import CheckpointFiles
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.disk import DiskFailed, StoreError, read_file, replace_file
+from shaketable.system.store.hard_state import save_committed_index
+from shaketable.system.store.keys.key_file import HEADER_BYTES, Sizes
+from shaketable.system.store.keys.key_index import KeyIndex
+
+QUERIES = 0.3
+"""How often the key index is queried, and not broken."""
+_AHEAD = 1_000_000
+_FOREVER_MS = 1 << 60
+_MAGIC_AND_CRC = struct.Struct(">8sI")
+_SLOT = struct.Struct(">i")
+
+
+def check_hints(folder: Folder, queue_file_bytes: int, key: bytes | None) -> int:
+    """Break the hints in a copy of a disk; return how many ways were tried. Raises Violated.
+
+    `key` is one by which messages of the run are found, None without a key index.
+    """
+    try:
+        log = folder.open()
+        if log.native is None:
+            folder.native = None  # it may be named still, and need not
+        log.close()
+        ahead = log.end.index + _AHEAD
+        save_committed_index(folder.disk, folder.path, ahead, ahead)
+        log = folder.open()
+    except StoreError:
+        return 0  # the disk was broken before
+    if log.committed_index > log.end.index:
+        finding = f"entry {log.committed_index} is called committed"
+        raise Violated("hints-are-checked", finding, folder.name)
+    path = f"{folder.path}/appliedto"
+    if not folder.disk.exists(path):
+        return 1
+    files = _files(folder, queue_file_bytes)
+    if files.load(log) is None:
+        return 1
+    if key is not None and folder.draw.chance(QUERIES):
+        _check_queries(folder, files.keys, key)
+        return 2
+    files.close()
+    way = folder.draw.choice(_WAYS)
+    if not way(folder, log):
+        return 1
+    if _files(folder, queue_file_bytes).load(log) is not None:
+        raise Violated(
+            "hints-are-checked", f"a start goes by{way.__name__.replace('_', ' ')}", folder.name
+        )
+    return 2
+
+
+def _files(folder: Folder, queue_file_bytes: int) -> CheckpointFiles:
+    sizes = Sizes(folder.settings.key_slots, folder.settings.key_file_items)
+    return CheckpointFiles(
+        folder.disk,
+        folder.root,
+        folder.path,
+        ranges_of,
+        queue_file_bytes=queue_file_bytes,
+        key_sizes=sizes,
+    )
+
+
+def _check_queries(folder: Folder, keys: KeyIndex, key: bytes) -> None:
+    """Query on a disk that fails, and while the index is built anew: neither finds too little."""
+    folder.disk.platter.is_failing = True
+    try:
+        found = list(keys.candidates(TOPIC_BYTES, key, 0, _FOREVER_MS))
+    except DiskFailed:
+        pass
+    else:
+        if found or keys.flush():
+            raise Violated("hints-are-checked", "a disk fails and a query does not", folder.name)
+    finally:
+        folder.disk.platter.is_failing = False
+    query = keys.candidates(TOPIC_BYTES, key, 0, _FOREVER_MS)
+    newest = next(query, None)
+    keys.restore(())
+    if newest is not None and any(position >= newest for position in query):
+        raise Violated("hints-are-checked", "a query goes back", folder.name)
+
+
+# ---- ways ---------------------------------------------------------------------------------
+
+
+def _a_checkpoint_of_another_version(folder: Folder, _: CommitLog) -> bool:
+    return _change_checkpoint(folder, lambda fields: fields[:-1])
+
+
+def _a_checkpoint_of_another_log(folder: Folder, log: CommitLog) -> bool:
+    ahead = log.end.index + _AHEAD
+    return _change_checkpoint(folder, lambda fields: [*fields[:2], ahead, *fields[3:]])
+
+
+def _a_checkpoint_of_another_place(folder: Folder, _: CommitLog) -> bool:
+    def moved(fields: list[object]) -> list[object]:
+        return [*fields[:3], _AHEAD * 1000, *fields[4:]]
+
+    return _change_checkpoint(folder, moved)
+
+
+def _a_state_that_cannot_be_read(folder: Folder, _: CommitLog) -> bool:
+    return _change_checkpoint(folder, lambda fields: [*fields[:7], b"?", *fields[8:]])
+
+
+def _a_lost_key_file(folder: Folder, _: CommitLog) -> bool:
+    path = _newest_key_file(folder)
+    if path:
+        folder.disk.platter.lose_file(path)
+    return bool(path)
+
+
+def _a_short_key_file(folder: Folder, _: CommitLog) -> bool:
+    path = _newest_key_file(folder)
+    if path:
+        folder.disk.platter.cut_file(path, HEADER_BYTES)
+    return bool(path)
+
+
+def _a_slot_of_no_item(folder: Folder, _: CommitLog) -> bool:
+    return _change_slot(folder, (1 << 31) - 1)
+
+
+def _a_negative_slot(folder: Folder, _: CommitLog) -> bool:
+    return _change_slot(folder, -1)
+
+
+_WAYS: tuple[Callable[[Folder, CommitLog], bool], ...] = (
+    _a_checkpoint_of_another_version,
+    _a_checkpoint_of_another_log,
+    _a_checkpoint_of_another_place,
+    _a_state_that_cannot_be_read,
+    _a_lost_key_file,
+    _a_short_key_file,
+    _a_slot_of_no_item,
+    _a_negative_slot,
+)
+
+
+def _change_checkpoint(folder: Folder, change: Callable[[list[object]], list[object]]) -> bool:
+    """Write the broker's checkpoint anew with other fields, and with a CRC that fits."""
+    path = f"{folder.path}/appliedto"
+    fields = msgspec.msgpack.decode(read_file(folder.disk, path)[_MAGIC_AND_CRC.size :])
+    data = msgspec.msgpack.encode(change(fields))
+    whole = _MAGIC_AND_CRC.pack(b"applied\0", zlib.crc32(data)) + data
+    replace_file(folder.disk, path, whole)
+    return True
+
+
+def _newest_key_file(folder: Folder) -> str:
+    names = folder.disk.names(f"{folder.root}/index")
+    return f"{folder.root}/index/{names[-1]}" if names else ""
+
+
+def _change_slot(folder: Folder, number: int) -> bool:
+    """Have a slot of the newest key file say something else, and its header, as a crash may."""
+    path = _newest_key_file(folder)
+    if not path:
+        return False
+    platter = folder.disk.platter
+    platter.flip_bit(path, HEADER_BYTES - 1)
+    _SLOT.pack_into(platter.inodes[path].view, HEADER_BYTES, number)
+    return True

@@ -1,0 +1,1 @@
+"""Simulated disks: what was not synced is lost or torn, calls fail, bits rot."""

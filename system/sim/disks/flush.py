@@ -1,0 +1,247 @@
+"""A simulated node's flusher: group commit on virtual time, in the order of `system.node.flusher`.
+
+What is pending is taken together; it is carried out when the disk's time has passed, and only
+then called durable. A crash in between finds the disk somewhere in the middle of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from shaketable.system.raft.protocol import Write
+from shaketable.system.sim.disks.disk import PowerLoss
+from shaketable.system.store.broker_checkpoint import BrokerCheckpoint, CheckpointFiles
+from shaketable.system.store.disk import DiskFull, StoreError
+from shaketable.system.store.log_writer import FLUSH_INTERVAL_MS, LogWriter
+
+if TYPE_CHECKING:
+    from shaketable.system.sim.member import SimMember
+
+CHECKPOINT_PAUSE_MS = 100.0
+"""The least time between two checkpoints, where the broker asks for them earlier."""
+ASK_KEYS_EVERY_MS = 3000.0
+FULL_RETRY_MS = 200.0
+"""How soon writes that found the disk full are tried again."""
+
+
+class Flush:
+    """The flusher of one incarnation."""
+
+    def __init__(self, member: SimMember, writer: LogWriter, files: CheckpointFiles) -> None:
+        self._member = member
+        self._world = member.world
+        self._writer = writer
+        self._files = files
+        self._incarnation = member.incarnation
+        self._writes: list[Write] = []
+        self._write_seq = 0
+        self._in_flight: Sequence[Write] = ()
+        self._is_busy = False
+        self._is_full = False
+        self._waiting_since_ms = float("inf")
+        self._mark_is_behind = False
+        self._is_timed = False
+        self._marked_ms = self._checkpoint_ms = self._synced_ms = self._world.heap.now_ms
+        self._checkpointed = writer.log.committed_index
+        self._checkpoint: tuple[int, BrokerCheckpoint] | None = None
+        self._is_hastened = False
+        self._asked_keys_ms = float("-inf")
+
+    def add(self, writes: list[Write], write_seq: int) -> None:
+        """Queue writes; the last one has number `write_seq`."""
+        if not self._is_busy:
+            self._waiting_since_ms = self._world.heap.now_ms
+        self._writes += writes
+        self._write_seq = write_seq
+        if not self._is_busy:
+            self._start()
+
+    @property
+    def waiting_ms(self) -> float:
+        """For how long, at least, the oldest write has waited; negative if there is none."""
+        return self._world.heap.now_ms - self._waiting_since_ms
+
+    def forget_checkpoint(self) -> None:
+        """What was taken to be saved is of a state that was replaced."""
+        self._checkpoint = None
+
+    def hasten(self) -> None:
+        """Take a checkpoint soon: what the broker may keep until then is filling up."""
+        if not self._is_hastened:
+            self._is_hastened = True
+            heap = self._world.heap
+            due_ms = max(heap.now_ms, self._checkpoint_ms + CHECKPOINT_PAUSE_MS)
+            heap.push(due_ms, self._hastened)
+
+    def _hastened(self) -> None:
+        member = self._member
+        if self._incarnation != member.incarnation or member.postponed(self._hastened):
+            return
+        self._world.acting = member
+        if not self._is_busy:  # else what is under way takes it when it is done
+            self._note_progress()
+            member.pump()
+
+    def finish(self) -> Sequence[Write]:
+        """The process ends in order: carry out what is under way, save what may be saved.
+
+        Returns the writes that were under way. Raises DiskFailed, PowerLoss.
+        """
+        writes = self._in_flight
+        if self._is_busy:
+            self._writer.carry_out(writes)
+        else:
+            self._take_checkpoint()
+        log = self._writer.log
+        with suppress(DiskFull):  # hints, all of them
+            log.save_checkpoint(self._member.core.ledger.checkpoint_index)
+            log.advance_mark()
+        self._files.close()
+        log.close()
+        return writes
+
+    def ask_keys(self, checkpoint: BrokerCheckpoint) -> None:
+        """See whether the key index finds what a checkpoint covers; now and then."""
+        world = self._world
+        if world.key_queries is None or world.heap.now_ms < self._asked_keys_ms + ASK_KEYS_EVERY_MS:
+            return
+        self._asked_keys_ms = world.heap.now_ms
+        begin = max(checkpoint.begin_position, self._member.log.begin.position)
+        world.counts.keys_found += world.key_queries.check(
+            self._files.keys, begin, checkpoint.applied_position
+        )
+
+    def break_off(self, operations: int) -> Sequence[Write]:
+        """The process ends: up to so many disk operations of what is under way still happen.
+
+        Returns the writes of which some may have happened.
+        """
+        if self._is_busy and not self._member.disk.is_dead:
+            platter = self._member.disk.platter
+            platter.stop_at = platter.operations + operations
+            # What its code makes of the rest, some of which it had done, nobody waits for any more.
+            with suppress(PowerLoss, StoreError):
+                self._writer.carry_out(self._in_flight)
+        return self._in_flight
+
+    # ---- writes -----------------------------------------------------------------------
+
+    def _start(self) -> None:
+        member = self._member
+        heap, settings = self._world.heap, self._world.settings
+        self._is_busy = True
+        self._in_flight, self._writes = self._writes, []
+        took_ms = settings.sync_ms + settings.sync_jitter_ms * member.disk_draw.random()
+        begin_ms = max(heap.now_ms, member.stalled_until_ms)
+        at_ms = begin_ms + took_ms * member.slow_factor
+        if at_ms > member.slow_until_ms + took_ms:  # the rest is done at the usual pace
+            at_ms = max(begin_ms, member.slow_until_ms) + took_ms
+        heap.push(at_ms, self._done, self._write_seq)
+
+    def _done(self, write_seq: int) -> None:
+        member, world = self._member, self._world
+        if self._incarnation != member.incarnation or member.postponed(self._done, write_seq):
+            return
+        if world.heap.now_ms < member.stalled_until_ms:
+            world.heap.push(member.stalled_until_ms, self._done, write_seq)
+            return
+        world.acting = member
+        writes = self._in_flight
+        left = self._writer.carry_out(writes)
+        self._in_flight = ()
+        self._waiting_since_ms = world.heap.now_ms if self._writes else float("inf")
+        done = writes[: len(writes) - len(left)]
+        world.invariants.synced(member.shadow, done)
+        world.trace.event(world.heap.now_ms, member.name, write_seq, len(done))
+        if world.trace.write is not None:
+            text = f"synced {len(done)} writes, log ends at {member.log.end.index}"
+            world.trace.line(world.heap.now_ms, member.name, text)
+        self._mark_is_behind = True
+        durable_seq = write_seq - len(left)
+        if done:
+            member.broker.synced(durable_seq, member.local_ms())
+        self._save_checkpoint(durable_seq)
+        self._note_progress()
+        self._is_busy = False
+        self._look_for_space(left)
+        member.pump()
+        if self._writes and not self._is_busy:
+            self._start()
+
+    def _look_for_space(self, left: Sequence[Write]) -> None:
+        """Keep what a full disk did not take, in order, and try again a little later."""
+        member, heap = self._member, self._world.heap
+        if left:
+            self._writes[:0] = left
+            self._is_busy = True
+            heap.push(heap.now_ms + FULL_RETRY_MS, self._try_again)
+        if bool(left) != self._is_full:
+            self._is_full = bool(left)
+            member.broker.disk_full(self._is_full, member.local_ms())
+
+    def _try_again(self) -> None:
+        member = self._member
+        if self._incarnation == member.incarnation and not member.postponed(self._try_again):
+            self._start()
+
+    # ---- what may lag -----------------------------------------------------------------
+
+    def _note_progress(self) -> None:
+        """Move the synced-to mark and save checkpoints, which may both lag."""
+        heap, settings = self._world.heap, self._world.settings
+        now_ms = heap.now_ms
+        if self._writer.ack == "page-cache" and now_ms - self._synced_ms >= FLUSH_INTERVAL_MS:
+            self._writer.sync()
+            self._synced_ms = now_ms
+        if self._mark_is_behind:
+            due_ms = self._marked_ms + settings.mark_lag_ms
+            if now_ms >= due_ms:
+                self._writer.advance_mark()
+                self._marked_ms = now_ms
+                self._mark_is_behind = False
+            elif not self._is_timed:
+                self._is_timed = True
+                heap.push(due_ms, self._mark_due)
+        is_hastened = self._is_hastened and now_ms - self._checkpoint_ms >= CHECKPOINT_PAUSE_MS
+        if is_hastened or now_ms - self._checkpoint_ms >= settings.checkpoint_interval_ms:
+            self._checkpoint_ms = now_ms
+            self._is_hastened = False
+            self._take_checkpoint()
+
+    def _take_checkpoint(self) -> None:
+        """Save the committed index; take the broker's checkpoint for when it is durable."""
+        core = self._member.core
+        checkpoint_index = core.ledger.checkpoint_index
+        if checkpoint_index > self._checkpointed:
+            with suppress(DiskFull):  # it is a hint, and comes again
+                self._member.log.save_checkpoint(checkpoint_index)
+                self._checkpointed = checkpoint_index
+        checkpoint = self._member.broker.take_checkpoint()
+        if checkpoint is not None:
+            self._checkpoint = self._write_seq, checkpoint
+            if not self._writes:
+                self._save_checkpoint(self._write_seq)
+
+    def _save_checkpoint(self, durable_seq: int) -> None:
+        """Save what was taken, once the writes that were handed out before are durable."""
+        if self._checkpoint is None or self._checkpoint[0] > durable_seq:
+            return
+        checkpoint = self._checkpoint[1]
+        self._checkpoint = None
+        with suppress(DiskFull):
+            self._files.save(checkpoint)
+            self._member.broker.checkpointed(checkpoint)
+            self._world.counts.checkpoints += 1
+            self.ask_keys(checkpoint)
+            self._member.step_soon()
+
+    def _mark_due(self) -> None:
+        member = self._member
+        if self._incarnation != member.incarnation or member.postponed(self._mark_due):
+            return
+        self._world.acting = member
+        self._is_timed = False
+        if not self._is_busy:  # else the flush under way moves the mark
+            self._note_progress()

@@ -1,0 +1,61 @@
+"""What must hold of clients' calls: they end in time, as they may, and leave nothing open.
+
+Who calls with a timeout plans with it, and whoever opens sockets and forgets them runs out of
+descriptors after weeks: no history of a short run shows either. No simulated time goes by while a
+client computes, so what is late here is late by itself.
+Source: RocketMQ's sendMsgTimeout (all attempts of a send together end within it); DESIGN.md
+section 6.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from shaketable import system
+from shaketable.system.sim.rules.violation import Violated
+
+SYSTEM: Final = Path(system.__path__[0])
+LIBRARIES: Final = (Path(sysconfig.get_path("stdlib")), Path(trio.__path__[0]))
+
+LATE_MAX_MS = 50.0
+"""How much longer than its timeout a call may take: a step or two that were under way."""
+
+
+def check_in_time(what: str, took_ms: float, timeout_ms: float) -> None:
+    """Raise Violated for a call that outlasted its own timeout."""
+    if took_ms > timeout_ms + LATE_MAX_MS:
+        raise Violated(
+            "calls-end-in-time", f"{what} took {took_ms:.0f} ms, its timeout is {timeout_ms:g} ms"
+        )
+
+
+def check_foreseen(what: str, error: Exception) -> None:
+    """Raise Violated for an error that the clients' own code raised or let through.
+
+    One that comes of a workload, or of somebody's plug-in, says nothing of the system.
+    """
+    begin = f"{what} ended with"
+    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    while isinstance(error, ExceptionGroup):
+        begin = f"a consumer had ended by itself, which {what} showed:"
+        error = error.exceptions[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    while frames and any(each in Path(frames[-1].filename).parents for each in LIBRARIES):
+        frames.pop()  # what the library was asked to do, whoever asked it answers for
+    if frames and SYSTEM in (place := Path(frames[-1].filename)).parents:
+        where = f"{place.relative_to(SYSTEM.parent)}, line {frames[-1].lineno}"
+        told = f"{begin} {type(error).__name__}: {error} ({where}){notes}"
+        raise Violated("calls-end-as-promised", told)
+
+
+def check_left(host: str, to: Mapping[str, int]) -> None:
+    """Raise Violated where clients that have all closed still have sockets, by the other side."""
+    if to:
+        named = ", ".join(f"{count} to {name}" for name, count in sorted(to.items()))
+        raise Violated("clients-leave-nothing-open", f"sockets that nobody closed: {named}", host)

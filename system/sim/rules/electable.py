@@ -1,0 +1,81 @@
+"""What is committed outlives any election that could be held now, and a lease every one.
+
+What is committed is looked at whenever that happens, with the members' logs and memberships as
+they are: that nobody happened to be elected just then is luck. Source: Raft sections 5.4.2 and
+5.4.3 (leader completeness), where each of two candidates goes by the membership in its own log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from shaketable.system.raft.batch import Batch
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import Role
+from shaketable.system.sim.rules.violation import Violated
+
+if TYPE_CHECKING:
+    from shaketable.system.sim.member import SimMember
+    from shaketable.system.sim.rules.shadow import Shadow
+
+
+def check_not_overtaken(shadows: Iterable[Shadow], core: RaftCore, index: int, crc: int) -> None:
+    """Raise Violated where a member that lacks entry `index` could be elected by those that run.
+
+    `core` has committed the entry, `crc` is its chainCrc.
+    """
+    term = core.log.term_at(index)
+    running = [(shadow, shadow.core) for shadow in shadows if shadow.is_up and shadow.core]
+    for shadow, other in running:
+        log, membership = other.log, other.membership
+        if log.end_term <= term and membership == core.membership:
+            continue  # it would need one of the majority that has more than it
+        if shadow.name not in membership.voters or shadow.holds(index, crc):
+            continue
+        place = log.end_term, log.end_index
+        votes = sum(
+            voter.name in membership.voters and (asked.log.end_term, asked.log.end_index) <= place
+            for voter, asked in running
+        )
+        if votes >= membership.quorum:
+            raise Violated(
+                "committed-stays-committed",
+                f"{index} is committed; {votes} members could elect {shadow.name} without it",
+            )
+
+
+def check_nobody_has_a_lease(members: Iterable[SimMember], elected: SimMember) -> None:
+    """Raise Violated where somebody was elected while the lease of a leader before it holds.
+
+    It might serve stale reads from now on: whether a client asks for one just then is luck.
+    Source: Ongaro's dissertation section 6.4.1.
+    """
+    for other in members:
+        if other is elected or not other.is_up or other.core.term >= elected.core.term:
+            continue
+        if other.core.holds_lease(other.local_ms()):
+            raise Violated(
+                "lease-shuts-out",
+                f"{elected.name} leads term {elected.core.term}, and {other.name} of term"
+                f" {other.core.term} has a lease",
+                elected.name,
+            )
+
+
+def check_caught_up(shadows: Mapping[str, Shadow], core: RaftCore, batch: Batch) -> None:
+    """Raise Violated where a leader makes a voter of a member that lacks much of the log.
+
+    What is committed from then on waits for it. Source: Ongaro's dissertation section 4.2.1.
+    """
+    if core.role is not Role.LEADER or batch.term != core.term:
+        return
+    for index, membership in batch.memberships:
+        before = core.membership_at(index - 1)[1]
+        for member in set(before.learners).intersection(membership.voters):
+            durable_index = shadows[member].durable_index if member in shadows else -1
+            lag = core.ledger.commit_index - durable_index
+            if lag > core.config.promote_lag_entries_max:
+                raise Violated(
+                    "voters-have-caught-up", f"{member} becomes a voter, {lag} entries behind"
+                )

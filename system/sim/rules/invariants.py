@@ -1,0 +1,368 @@
+"""What must hold after every step of a simulated group, checked as it happens.
+
+Each member has a `Shadow`: what it has written, made durable and called committed so far. The
+group has one committed sequence; an entry's chainCrc stands for the entry and all before it, so
+that two logs are compared by one number. Source: Raft figure 3 (election safety, log matching,
+leader completeness, state machine safety).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from shaketable.system.broker.expiry import DataFile, ExpiryConfig
+from shaketable.system.raft.batch import ENTRY_HEADER_BYTES, Batch
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.protocol import (
+    Append,
+    Compact,
+    Install,
+    Role,
+    RoleChange,
+    SaveState,
+    Truncate,
+    Write,
+)
+from shaketable.system.sim.counts import Counts
+from shaketable.system.sim.disks.disk import PowerLoss
+from shaketable.system.sim.rules.electable import check_caught_up, check_not_overtaken
+from shaketable.system.sim.rules.shadow import Shadow
+from shaketable.system.sim.rules.undisturbed import Hearing
+from shaketable.system.sim.rules.violation import Violated
+from shaketable.system.store.commit_log import CommitLog
+from shaketable.system.store.disk import DiskFailed
+from shaketable.system.store.entry import chain_crc, iter_messages
+from shaketable.system.store.hard_state import HardState
+
+_CHAIN_CRC_AT_36 = struct.Struct(">36xI").unpack_from
+_BODY_AT = 88
+_READ_BYTES = 1 << 20
+
+Queue = tuple[bytes, int]
+
+
+class Invariants:
+    """All live invariants of one run. Every method raises Violated."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self.shadows: dict[str, Shadow] = {}
+        self.leaders: dict[int, str] = {}
+        self.committed_crcs: list[int] = []
+        self.queues: dict[Queue, list[bytes]] = {}
+        """Every queue's committed messages as they are stored, by offset."""
+        self.older_index = -1
+        """Up to where entries of before the run are on a majority of the members' disks."""
+        self._committed_in: dict[int, int] = {}  # term -> the last index first committed in it
+        self._ends: dict[tuple[int, int], tuple[Batch, int, int]] = {}
+
+    @property
+    def committed_index(self) -> int:
+        """The last index that any member ever called committed."""
+        return len(self.committed_crcs) - 1
+
+    # ---- a member's life --------------------------------------------------------------
+
+    def started(self, name: str, core: RaftCore, log: CommitLog) -> Shadow:
+        """A member recovered. Durable means: a crash keeps it."""
+        shadow = self.shadows.get(name)
+        if shadow is None:
+            shadow = self.shadows[name] = Shadow(name)
+        else:
+            self._check_recovered(shadow, log)
+        shadow.core, shadow.log, shadow.is_up = core, log, True
+        shadow.in_flight, shadow.hearing = (), Hearing()
+        shadow.begin_at(log.end.index, log.end.chain_crc)
+        shadow.durable_index = log.end.index
+        shadow.state = log.state
+        shadow.commit_index = -1
+        self.committed(shadow, core.ledger.commit_index)
+        return shadow
+
+    def _check_recovered(self, shadow: Shadow, log: CommitLog) -> None:
+        states = [shadow.state]
+        kept = shadow.durable_index
+        for write in shadow.in_flight:
+            if isinstance(write, SaveState):
+                states.append(HardState(write.term, write.voted_for))
+            elif isinstance(write, Truncate):
+                kept = min(kept, write.end_index)
+            elif isinstance(write, Install):
+                kept = -1
+        if log.state not in states:
+            raise Violated(
+                "vote-is-durable", f"{log.state} was recovered, {shadow.state} was durable"
+            )
+        if log.end.index < kept:
+            raise Violated(
+                "durable-survives", f"the log ends at {log.end.index}, {kept} was durable"
+            )
+        self._check_removed(shadow, log)
+        if kept > log.begin.index and kept >= 0:
+            found = log.log_end_at(kept).chain_crc
+            try:
+                expected = shadow.crc_at(kept)
+            except (DiskFailed, PowerLoss):
+                # What is older than its last start only that log knew, which ended with its
+                # process. What this member called committed, the group knows as well.
+                expected = self.committed_crcs[kept] if kept <= shadow.commit_index else found
+            if found != expected:
+                raise Violated("durable-survives", f"entry {kept} is another one after recovery")
+
+    def _check_removed(self, shadow: Shadow, log: CommitLog) -> None:
+        """What was removed, durably, is not found again, nor anything that was never written."""
+        is_cut = any(isinstance(write, Truncate | Install) for write in shadow.in_flight)
+        if not is_cut and log.end.index > shadow.end_index:
+            raise Violated(
+                "removed-stays-removed",
+                f"the log ends at {log.end.index}, it was written up to {shadow.end_index}",
+            )
+
+    def ordered(self, shadow: Shadow, writes: Sequence[Write]) -> None:
+        """A member gave writes to its disk."""
+        for write in writes:
+            if isinstance(write, Append):
+                self._appended(shadow, write.batch)
+            elif isinstance(write, Truncate):
+                self._counts.truncations += 1
+                if write.end_index < shadow.commit_index:
+                    raise Violated(
+                        "committed-stays",
+                        f"entries behind {write.end_index} go, {shadow.commit_index} was committed",
+                    )
+                shadow.truncate(write.end_index)
+                shadow.durable_index = min(shadow.durable_index, write.end_index)
+            elif isinstance(write, Install):
+                self._counts.snapshot_installs += 1
+                end = write.snapshot.end
+                self._check_crc(end.index, end.chain_crc, "snapshot")
+                shadow.begin_at(end.index, end.chain_crc)
+                shadow.durable_index = min(shadow.durable_index, end.index)
+            elif isinstance(write, Compact):
+                self._counts.compactions += 1
+                end = write.snapshot.end
+                self._check_crc(end.index, end.chain_crc, "compaction")
+                if shadow.may_expire_index is not None and end.index > shadow.may_expire_index:
+                    raise Violated(
+                        "reserved-stays",
+                        f"the log's files up to entry {end.index} go, those up to "
+                        f"{shadow.may_expire_index} were old enough",
+                    )
+
+    def measured(
+        self,
+        shadow: Shadow,
+        files: Sequence[DataFile],
+        *,
+        used_ratio: float,
+        wall_ms: int,
+        expiry: ExpiryConfig,
+    ) -> None:
+        """A member told its broker how old the log's files are, and how full the disk is.
+
+        What was old enough once stays so: a compaction may come later.
+        """
+        may_go = -1 if shadow.may_expire_index is None else shadow.may_expire_index
+        for file in files:
+            if wall_ms - file.last_store_ms >= expiry.reserved_ms:
+                may_go = max(may_go, file.end.index)
+        if files and used_ratio > expiry.force_clean_ratio:
+            may_go = max(
+                may_go, *(file.end.index for file in files[: expiry.forced_files_a_step_max])
+            )
+        shadow.may_expire_index = may_go
+
+    def _appended(self, shadow: Shadow, batch: Batch) -> None:
+        if batch.first_index != shadow.end_index + 1:
+            raise Violated(
+                "log-contiguous", f"entry {batch.first_index} is written behind {shadow.end_index}"
+            )
+        key = (batch.last_index, batch.term)
+        known = self._ends.get(key)
+        if known is not None and known[0] is batch:
+            _, before, crc = known
+            if before != shadow.end_crc:
+                raise Violated("log-matching", f"what stands before {batch.first_index} differs")
+        else:
+            data = batch.data
+            crc = batch.last_chain_crc()
+            stored = _CHAIN_CRC_AT_36(data)[0]
+            if stored != chain_crc(shadow.end_crc, data[:ENTRY_HEADER_BYTES]):
+                raise Violated("log-matching", f"what stands before {batch.first_index} differs")
+            if known is None:
+                self._ends[key] = (batch, shadow.end_crc, crc)
+            elif known[2] != crc:
+                raise Violated("log-matching", f"two entries {key[0]} of term {key[1]}")
+        if batch.memberships and shadow.core is not None:
+            check_caught_up(self.shadows, shadow.core, batch)
+        shadow.batches.append(batch)
+        shadow.lasts.append(batch.last_index)
+        shadow.crcs.append(crc)
+        shadow.end_index, shadow.end_crc = batch.last_index, crc
+
+    def synced(self, shadow: Shadow, writes: Sequence[Write]) -> None:
+        """Writes were carried out, as durable as the policy says."""
+        for write in writes:
+            if isinstance(write, Append):
+                shadow.durable_index = write.batch.last_index
+            elif isinstance(write, Truncate):
+                shadow.durable_index = min(shadow.durable_index, write.end_index)
+            elif isinstance(write, SaveState):
+                shadow.state = HardState(write.term, write.voted_for)
+            elif isinstance(write, Install):
+                shadow.durable_index = write.snapshot.end.index
+            elif isinstance(write, Compact):
+                self._check_gone(shadow, write.snapshot.end.index)
+
+    def _check_gone(self, shadow: Shadow, index: int) -> None:
+        """What a snapshot stands for is taken out of the log, or the disk fills up with it."""
+        log = shadow.log
+        if log is not None and log.begin.index < index:
+            raise Violated(
+                "compacted-is-gone",
+                f"a snapshot stands for entries up to {index}, the log begins behind"
+                f" {log.begin.index}",
+                shadow.name,
+            )
+
+    # ---- elections --------------------------------------------------------------------
+
+    def changed_role(self, shadow: Shadow, change: RoleChange) -> None:
+        """One leader a term, and it has everything committed."""
+        if change.role is not Role.LEADER:
+            return
+        self._counts.elections += 1
+        if shadow.asked_term == change.term - 1:
+            self._counts.transfers += 1
+        other = self.leaders.setdefault(change.term, shadow.name)
+        if other != shadow.name:
+            raise Violated(
+                "one-leader-a-term", f"{other} and {shadow.name} both lead term {change.term}"
+            )
+        self._check_complete(shadow, change.term)
+
+    def _check_complete(self, shadow: Shadow, term: int) -> None:
+        """A leader has what was committed in earlier terms; of a later one it cannot know.
+
+        (A member that stood still may count its votes of a term that is long over.)
+        """
+        last = max((index for at, index in self._committed_in.items() if at < term), default=-1)
+        if last >= 0 and not shadow.holds(last, self.committed_crcs[last]):
+            raise Violated(
+                "leader-completeness",
+                f"{shadow.name} leads with a log up to {shadow.end_index} that lacks what was"
+                f" committed up to {last}",
+                shadow.name,
+            )
+
+    # ---- commitment -------------------------------------------------------------------
+
+    def committed(self, shadow: Shadow, index: int) -> None:
+        """A member calls entries committed: they are the ones that everybody calls so."""
+        if index <= shadow.commit_index:
+            if index < shadow.commit_index:
+                raise Violated("commit-never-falls", f"from {shadow.commit_index} to {index}")
+            return
+        if index > shadow.end_index:
+            raise Violated(
+                "committed-is-held", f"{index} is committed, the log ends at {shadow.end_index}"
+            )
+        known = min(index, self.committed_index)
+        if known >= 0:
+            self._check_crc(known, shadow.crc_at(known), shadow.name)
+        if index > self.committed_index:
+            self._extend(shadow, index)
+        shadow.commit_index = index
+
+    def _check_crc(self, index: int, crc: int, whose: str) -> None:
+        if index < 0 and crc == 0:
+            return  # what stands for a native log: no entry
+        if not 0 <= index < len(self.committed_crcs) or self.committed_crcs[index] != crc:
+            raise Violated(
+                "committed-never-changes", f"entry {index} of {whose} is not what was committed"
+            )
+
+    def _extend(self, shadow: Shadow, index: int) -> None:
+        core = shadow.core
+        assert core is not None
+        self._check_durable(shadow, core, index)
+        check_not_overtaken(self.shadows.values(), core, index, shadow.crc_at(index))
+        self._committed_in[core.term] = index
+        first = len(self.committed_crcs)
+        while first <= index:
+            for batch in core.log.batches_from(first, _READ_BYTES):
+                part = batch if batch.last_index <= index else batch.until(index)
+                self._extend_by(part)
+                first = part.last_index + 1
+                if first > index:
+                    break
+        for other in self.shadows.values():
+            if other is not shadow and other.is_up and other.core is not None:
+                leads = other.core.role is Role.LEADER
+                if leads and other.core.term > core.term:
+                    self._check_complete(other, other.core.term)
+
+    def _extend_by(self, batch: Batch) -> None:
+        data, start = batch.data, batch.position
+        crcs, queues = self.committed_crcs, self.queues
+        for _, _, position, size, topic, queue_id, offset in iter_messages(data, start):
+            at = position - start
+            crcs.append(_CHAIN_CRC_AT_36(data, at - ENTRY_HEADER_BYTES)[0])
+            queue = queues.get((topic, queue_id))
+            if queue is None:
+                queue = queues[topic, queue_id] = []
+            if offset != len(queue):
+                raise Violated(
+                    "offsets-gapless",
+                    f"{topic.decode()}/{queue_id} goes on at {offset}, not {len(queue)}",
+                )
+            queue.append(data[at : at + size])
+
+    def _check_durable(self, shadow: Shadow, core: RaftCore, index: int) -> None:
+        """Committed is what a majority of the voters has made durable."""
+        if index <= self.older_index:
+            return  # not all of those that have it may have been started
+        crc = shadow.crc_at(index)
+        # What was counted when it was committed, or what a change since then has made of it.
+        for membership in (core.membership, core.membership_at(index)[1]):
+            have = sum(self._has_durable(voter, index, crc) for voter in membership.voters)
+            if have >= membership.quorum:
+                return
+        raise Violated(
+            "committed-is-durable",
+            f"{index} is committed and durable on {have} of {len(membership.voters)} voters",
+        )
+
+    def _has_durable(self, name: str, index: int, crc: int) -> bool:
+        shadow = self.shadows.get(name)
+        return shadow is not None and shadow.durable_index >= index and shadow.holds(index, crc)
+
+    # ---- clients ----------------------------------------------------------------------
+
+    def acknowledged(self, queue: Queue, offset: int, body: bytes) -> None:
+        """An append is acknowledged: it is committed at its offset."""
+        stored = self.queues.get(queue, ())
+        if not 0 <= offset < len(stored):
+            raise Violated(
+                "acknowledged-is-committed",
+                f"{queue[0].decode()}/{queue[1]} offset {offset}, committed up to {len(stored)}",
+            )
+        message = stored[offset]
+        if message[_BODY_AT : _BODY_AT + len(body)] != body:
+            raise Violated(
+                "acknowledged-at-its-offset",
+                f"{queue[0].decode()}/{queue[1]} offset {offset} holds another message",
+            )
+
+    def pulled(self, queue: Queue, offset: int, next_offset: int, body: bytes | memoryview) -> None:
+        """A pull returned messages: those that are committed at these offsets."""
+        stored = self.queues.get(queue, [])
+        if next_offset > len(stored):
+            raise Violated(
+                "reads-are-committed", f"read up to {next_offset}, committed up to {len(stored)}"
+            )
+        if body != b"".join(stored[offset:next_offset]):
+            raise Violated(
+                "reads-agree", f"offsets {offset}..{next_offset} are not what was committed there"
+            )

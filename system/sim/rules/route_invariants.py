@@ -1,0 +1,177 @@
+"""What must hold of a name server's routes, checked after whatever brokers tell it.
+
+A `RouteShadow` knows who registered and who has gone since; the routes must name exactly those.
+Clients find a wrong route out by themselves as a rule, seconds later: whether one of them asks
+just then is luck. Source: RocketMQ's RouteInfoManager; DLEDGER.md A.3 and D.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shaketable.system.nameserver.registry import (
+    HEARTBEAT_TIMEOUT_MAX_MS,
+    HEARTBEAT_TIMEOUT_MIN_MS,
+    Connection,
+    Registered,
+    Registration,
+    RegistrationRefused,
+    RouteRegistry,
+)
+from shaketable.system.sim.rules.violation import Violated
+
+Report = Callable[[Violated], None]
+
+
+@dataclass(slots=True)
+class _Known:
+    """A broker that registered, and has not gone."""
+
+    broker_name: str
+    broker_id: int
+    state_version: int
+    connection: Connection
+    heard_ms: float
+    timeout_ms: float
+
+
+class RouteShadow:
+    """Who should be in the routes of one name server. Methods raise Violated."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+
+    def registered(self, said: Registration, connection: Connection, now_ms: float) -> None:
+        """A broker was taken in: nobody holds its id any more, unless of a newer state."""
+        for address, known in list(self._known.items()):
+            if (known.broker_name, known.broker_id) != (said.broker_name, said.broker_id):
+                continue
+            if address != said.address and known.state_version > said.version.state_version:
+                raise Violated(
+                    "older-state-is-refused",
+                    f"{said.address} takes id {said.broker_id} of {said.broker_name} with state"
+                    f" {said.version.state_version} from {address}, which has"
+                    f" {known.state_version}",
+                )
+            del self._known[address]
+        timeout_ms = min(max(said.timeout_ms, HEARTBEAT_TIMEOUT_MIN_MS), HEARTBEAT_TIMEOUT_MAX_MS)
+        state_version = said.version.state_version
+        self._known[said.address] = _Known(
+            said.broker_name, said.broker_id, state_version, connection, now_ms, timeout_ms
+        )
+
+    def refused(self, address: str, registry: RouteRegistry) -> None:
+        """A broker was refused: what it was before may be forgotten, or not."""
+        if address not in _routed(registry):
+            self._known.pop(address, None)
+
+    def unregistered(self, broker_name: str, address: str) -> None:
+        """A broker says that it goes."""
+        if (known := self._known.get(address)) and known.broker_name == broker_name:
+            del self._known[address]
+
+    def heard(self, address: str, now_ms: float) -> None:
+        """A broker says that it lives."""
+        if known := self._known.get(address):
+            known.heard_ms = now_ms
+
+    def gone(self, connection: Connection) -> None:
+        """A connection closed, and with it go those who registered over it last."""
+        self._keep(lambda known: known.connection != connection)
+
+    def expired(self, now_ms: float) -> None:
+        """It was looked for those who are silent."""
+        self._keep(lambda known: known.heard_ms + known.timeout_ms >= now_ms)
+
+    def check(self, registry: RouteRegistry) -> None:
+        """Compare with the routes."""
+        routed = _routed(registry)
+        for address in sorted(routed.keys() - self._known.keys()):
+            raise Violated(
+                "routes-name-who-is-there", f"{address} has gone, and is {_called(routed[address])}"
+            )
+        for address, known in self._known.items():
+            ought = known.broker_name, known.broker_id
+            if (is_ := routed.get(address)) != ought:
+                raise Violated(
+                    "routes-name-who-is-there",
+                    f"{address} registered as {_called(ought)}, and is {_called(is_)}",
+                )
+
+    def _keep(self, is_there: Callable[[_Known], bool]) -> None:
+        self._known = {address: one for address, one in self._known.items() if is_there(one)}
+
+
+def watched(base: type[RouteRegistry], report: Report) -> type[RouteRegistry]:
+    """Return the registry, with each call looked at; `report` is given the first that is wrong."""
+
+    class Watched(base):  # type: ignore[valid-type, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self._shadow = RouteShadow()
+            self._is_right = True
+
+        def register(
+            self, registration: Registration, connection: Connection, now_ms: float
+        ) -> Registered:
+            try:
+                answer: Registered = super().register(registration, connection, now_ms)
+            except RegistrationRefused:
+                self._look(lambda shadow: shadow.refused(registration.address, self))
+                raise
+            self._look(lambda shadow: shadow.registered(registration, connection, now_ms))
+            return answer
+
+        def unregister(self, broker_name: str, address: str) -> None:
+            super().unregister(broker_name, address)
+            self._look(lambda shadow: shadow.unregistered(broker_name, address))
+
+        def heard(self, address: str, now_ms: float) -> None:
+            super().heard(address, now_ms)
+            self._look(lambda shadow: shadow.heard(address, now_ms))
+
+        def gone(self, connection: Connection) -> list[str]:
+            forgotten: list[str] = super().gone(connection)
+            self._look(lambda shadow: shadow.gone(connection))
+            return forgotten
+
+        def expire(self, now_ms: float) -> list[Connection]:
+            late: list[Connection] = super().expire(now_ms)
+            self._look(lambda shadow: shadow.expired(now_ms))
+            return late
+
+        def delete_topic(self, topic: str) -> None:
+            super().delete_topic(topic)
+            self._look(lambda _: _check_deleted(self, topic))
+
+        def _look(self, at: Callable[[RouteShadow], None]) -> None:
+            if not self._is_right:
+                return
+            try:
+                at(self._shadow)
+                self._shadow.check(self)
+            except Violated as found:
+                self._is_right = False
+                report(found)
+
+    return Watched
+
+
+def _check_deleted(registry: RouteRegistry, topic: str) -> None:
+    if topic in registry.topics():
+        raise Violated("deleted-is-not-routed", f"topic {topic} was deleted, and has a route")
+
+
+def _routed(registry: RouteRegistry) -> dict[str, tuple[str, int]]:
+    """Return the broker name and id of each address in the routes."""
+    table = registry.cluster_info().broker_addr_table
+    return {
+        address: (name, number)
+        for name, data in table.items()
+        for number, address in data.broker_addrs.items()
+    }
+
+
+def _called(place: tuple[str, int] | None) -> str:
+    return "in no route" if place is None else f"in the routes as {place[0]} with id {place[1]}"

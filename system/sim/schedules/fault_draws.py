@@ -1,0 +1,244 @@
+"""Draws a run's faults: which kinds this seed has at all, how many, when, where and how long.
+
+What must not be combined is not drawn: disks are lost or rot on less than a majority, and clocks
+stay within what a lease allows. Then a broken promise is the system's fault, not the schedule's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from shaketable.system.sim.schedules.draws import Draws, Stream
+from shaketable.system.sim.schedules.fault_pairs import draw_beside, draw_first_strike, draw_return
+from shaketable.system.sim.schedules.faults import (
+    EVERYBODY,
+    FOLLOWER,
+    LEADER,
+    AddMember,
+    AnyFault,
+    BitRot,
+    ClockOffset,
+    ClockRate,
+    Crash,
+    CrashAtOperation,
+    Cut,
+    Duplicate,
+    Eio,
+    Expire,
+    FailFsync,
+    FullDisk,
+    Links,
+    LossyLink,
+    Pause,
+    RemoveMember,
+    Reorder,
+    ReplaceMember,
+    SlowDisk,
+    SlowLink,
+    StallDisk,
+    Transfer,
+    Wipe,
+)
+
+GRID_MS = 50
+CLOCK_RATE_OFF_MAX = 0.02
+"""How far from 1.0 a clock runs: two clocks together within RaftConfig.clock_drift_max."""
+
+
+class Where:
+    """Draws nodes and links of one group."""
+
+    def __init__(self, draw: Stream, members: tuple[str, ...], *, leads: float) -> None:
+        self.draw = draw
+        self._leads = leads
+        self.members = members
+
+    def node(self) -> str:
+        """A member by id, or whoever leads, or whoever follows."""
+        roll = self.draw.random()
+        if roll < self._leads:
+            return LEADER
+        if roll < self._leads + 0.15:
+            return FOLLOWER
+        return self.draw.choice(self.members)
+
+    def links(self) -> Links:
+        """Links that cut the group in two, one node off, one way, or only one pair."""
+        draw = self.draw
+        node = self.node()
+        roll = draw.random()
+        if roll < 0.35:
+            return ((node, EVERYBODY), (EVERYBODY, node))
+        if roll < 0.5:
+            return ((node, EVERYBODY),)
+        if roll < 0.65:
+            return ((EVERYBODY, node),)
+        if roll < 0.8:
+            other = draw.choice(self.members)
+            return ((node, other), (other, node))
+        some = [member for member in self.members if draw.random() < 0.5]
+        rest = [member for member in self.members if member not in some]
+        pairs = [(a, b) for a in some for b in rest]
+        return tuple(pairs + [(b, a) for a, b in pairs])
+
+    def wide_links(self) -> Links:
+        """All links, or those of one node: for what does not part the group."""
+        if self.draw.random() < 0.5:
+            return ((EVERYBODY, EVERYBODY),)
+        return self.links()
+
+
+Maker = Callable[[Where, Stream, int, int], AnyFault]
+"""Makes a fault from its start and duration."""
+
+MAKERS: dict[str, Maker] = {
+    "crash": lambda w, d, at, ms: Crash(
+        start_ms=at, duration_ms=ms, node=w.node(), loses_unsynced=d.random() < 0.7
+    ),
+    "crash_at_operation": lambda w, d, at, ms: CrashAtOperation(
+        start_ms=at,
+        duration_ms=ms,
+        node=w.node(),
+        operations=d.randint(1, 60),
+        loses_unsynced=d.random() < 0.8,
+    ),
+    "pause": lambda w, _, at, ms: Pause(start_ms=at, duration_ms=ms, node=w.node()),
+    "cut": lambda w, _, at, ms: Cut(start_ms=at, duration_ms=ms, links=w.links()),
+    "slow_link": lambda w, d, at, ms: SlowLink(
+        start_ms=at, duration_ms=ms, links=w.wide_links(), delay_ms=d.choice((5.0, 30.0, 120.0))
+    ),
+    "lossy_link": lambda w, d, at, ms: LossyLink(
+        start_ms=at, duration_ms=ms, links=w.wide_links(), probability=d.choice((0.02, 0.2, 0.5))
+    ),
+    "duplicate": lambda w, d, at, ms: Duplicate(
+        start_ms=at, duration_ms=ms, links=w.wide_links(), probability=d.choice((0.05, 0.5))
+    ),
+    "reorder": lambda w, d, at, ms: Reorder(
+        start_ms=at,
+        duration_ms=ms,
+        links=w.wide_links(),
+        probability=d.choice((0.05, 0.4)),
+        delay_ms=d.choice((5.0, 50.0, 300.0)),
+    ),
+    "clock_rate": lambda w, d, at, ms: ClockRate(
+        start_ms=at,
+        duration_ms=ms,
+        node=w.node(),
+        rate=1.0 + d.uniform(-CLOCK_RATE_OFF_MAX, CLOCK_RATE_OFF_MAX),
+    ),
+    "clock_offset": lambda w, d, at, ms: ClockOffset(
+        start_ms=at, duration_ms=ms, node=w.node(), offset_ms=d.choice((-60_000, -500, 60_000))
+    ),
+    "slow_disk": lambda w, d, at, ms: SlowDisk(
+        start_ms=at, duration_ms=ms, node=w.node(), factor=d.choice((5.0, 30.0, 100.0))
+    ),
+    "stall_disk": lambda w, _, at, ms: StallDisk(start_ms=at, duration_ms=ms, node=w.node()),
+    "fail_fsync": lambda w, _, at, ms: FailFsync(start_ms=at, duration_ms=ms, node=w.node()),
+    "eio": lambda w, _, at, ms: Eio(start_ms=at, duration_ms=ms, node=w.node()),
+    "full_disk": lambda w, d, at, ms: FullDisk(
+        start_ms=at,
+        duration_ms=ms,
+        node=w.node(),
+        spare_bytes=d.choice((0, 6_000, 6_000, 20_000, 200_000)),
+        copies_on_write=d.random() < 0.6,
+    ),
+    "bit_rot": lambda w, d, at, ms: BitRot(
+        start_ms=at, duration_ms=ms, node=w.node(), place=d.random(), bit=d.randrange(8)
+    ),
+    "wipe": lambda w, _, at, ms: Wipe(start_ms=at, duration_ms=ms, node=w.node()),
+    "transfer": lambda w, _, at, ms: Transfer(start_ms=at, duration_ms=ms, to=w.node()),
+    "add_member": lambda _, __, at, ms: AddMember(start_ms=at, duration_ms=ms),
+    "remove_member": lambda w, _, at, ms: RemoveMember(start_ms=at, duration_ms=ms, node=w.node()),
+    "replace_member": lambda w, _, at, ms: ReplaceMember(
+        start_ms=at, duration_ms=ms, node=w.node()
+    ),
+    "expire": lambda _, __, at, ms: Expire(start_ms=at, duration_ms=ms),
+}
+"""How each kind is drawn, by its name."""
+
+KINDS: tuple[str, ...] = tuple(MAKERS)
+LOSES_A_DISK = ("bit_rot", "wipe")
+"""Kinds after which a node's copy of the log is gone; at most one such fault a run."""
+MEMBERSHIP = ("wipe", "bit_rot", "add_member", "remove_member", "replace_member")
+"""Kinds that change the group's membership; each is given time before the next."""
+STORMY = (
+    "crash",
+    "crash_at_operation",
+    "pause",
+    "cut",
+    "slow_link",
+    "lossy_link",
+    "reorder",
+    "stall_disk",
+    "transfer",
+)
+"""What a storm is made of: all that ends a leadership, or makes its messages late."""
+SHARE_OF_KINDS = 0.45
+"""Which part of the kinds a seed has at all."""
+MEMBERSHIP_GAP_MS = 5000
+
+
+def draw_faults(
+    draws: Draws,
+    *,
+    members: int,
+    from_ms: int,
+    until_ms: int,
+    kinds: tuple[str, ...] | None,
+    count: int,
+    ack: str,
+    is_storm: bool = False,
+) -> tuple[AnyFault, ...]:
+    """Draw `count` faults that start and end between `from_ms` and `until_ms`, in order of time.
+
+    Each fault has its own stream of draws. Under "page-cache" no machine loses what it had not
+    synced: that policy does not promise to bear it.
+    """
+    mix = draws.stream("fault_mix")
+    allowed = KINDS if kinds is None else tuple(kind for kind in KINDS if kind in kinds)
+    if not allowed:
+        return ()
+    if is_storm:
+        allowed = tuple(kind for kind in allowed if kind in STORMY) or allowed
+    own = tuple(kind for kind in allowed if mix.random() < SHARE_OF_KINDS) or allowed
+    names = tuple(f"n{number}" for number in range(members))
+    faults: list[AnyFault] = []
+    disks_lost = 0
+    changed_ms = -MEMBERSHIP_GAP_MS
+    starts = sorted(mix.randrange(from_ms, until_ms - 500, GRID_MS) for _ in range(count))
+    for number, start_ms in enumerate(starts):
+        draw = draws.stream(f"fault/{number}")
+        usable = [
+            kind
+            for kind in own
+            if (kind not in LOSES_A_DISK or (members > 2 and not disks_lost))
+            and (kind not in MEMBERSHIP or start_ms - changed_ms >= MEMBERSHIP_GAP_MS)
+        ]
+        kind = draw.choice(usable or ["crash"])
+        disks_lost += kind in LOSES_A_DISK
+        changed_ms = start_ms if kind in MEMBERSHIP else changed_ms
+        longest = draw.choice((400, 800) if is_storm else (500, 1500, 3500))
+        duration_ms = min(draw.randrange(GRID_MS, longest, GRID_MS), until_ms - start_ms)
+        where = Where(draw, names, leads=0.7 if is_storm else 0.45)
+        fault = MAKERS[kind](where, draw, start_ms, duration_ms)
+        faults += [fault, *draw_beside(draw, fault, names)]
+    if members > 2:
+        faults += draw_first_strike(draws.stream("first_strike"))
+        faults += draw_return(draws.stream("return"), names, from_ms)
+    in_time = [
+        _kept(fault, until_ms, ack)
+        for fault in faults
+        if (kinds is None or fault.kind in kinds) and fault.start_ms < until_ms
+    ]
+    return tuple(sorted(in_time, key=lambda fault: fault.start_ms))
+
+
+def _kept(fault: AnyFault, until_ms: int, ack: str) -> AnyFault:
+    """Return `fault` so that it is mended in time and takes nothing that nobody promised."""
+    if fault.end_ms > until_ms:
+        fault = msgspec.structs.replace(fault, duration_ms=until_ms - fault.start_ms)
+    if ack == "page-cache" and isinstance(fault, Crash | CrashAtOperation):
+        fault = msgspec.structs.replace(fault, loses_unsynced=False)
+    return fault

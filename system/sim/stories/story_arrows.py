@@ -1,0 +1,193 @@
+"""The messages of a run that carried something, as arrows from lane to lane.
+
+Votes, entries, news of what is on a disk, snapshots, clients' requests and answers; heartbeats
+and what only repeats are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from shaketable.system.raft.protocol import (
+    LeadershipTransfer,
+    PushRequest,
+    PushResponse,
+    SnapshotRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from shaketable.system.sim.history import APPEND, OK, PULL
+from shaketable.system.sim.schedules.faults import AnyFault, Pause
+from shaketable.system.sim.stories.watch import Kind, Sending, Watched, entries
+
+ARROWS_MAX = 60
+_ENTRIES = "entries"
+_WEIGHTS = {"transfer": 6, "snapshot": 6, "vote": 5, "push": 4, "client": 3, "ack": 2}
+
+
+@dataclass(slots=True)
+class Arrow:
+    """One message: `what` it says. `arrives_ms` is None where it did not (yet).
+
+    `kind` is "vote", "push", "ack", "snapshot", "transfer" or "client". `waits`: its target
+    stands still when it arrives. Of a `series` (entries, or messages of a queue), `first` and
+    `last` are what it carries. `row` and `end_row` are the rows where it begins and ends, -1 as
+    long as there are none.
+    """
+
+    sent_ms: float
+    source: str
+    target: str
+    kind: str
+    what: str
+    arrives_ms: float | None
+    is_lost: bool = False
+    waits: bool = False
+    series: str = ""
+    first: int = -1
+    last: int = -1
+    row: int = -1
+    end_row: int = -1
+
+
+def choose_arrows(seen: Watched) -> list[Arrow]:
+    """Return what mattered of a run's messages; where there are too many, the late and weighty."""
+    arrows = [*_messages(seen.sendings), *_client_arrows(seen)]
+    _meet_the_absent(seen, arrows)
+    arrows = _in_one(arrows)
+    arrows.sort(key=lambda arrow: (_WEIGHTS[arrow.kind], arrow.sent_ms), reverse=True)
+    return sorted(arrows[:ARROWS_MAX], key=lambda arrow: arrow.sent_ms)
+
+
+def in_series(series: str, first: int, last: int) -> str:
+    """Name what an arrow of a series carries: `entries 3..5`, `message 7 for queue 0`."""
+    if series == _ENTRIES:
+        return entries(first, last)
+    return f"{numbers('message', (first,) if first == last else (first, last))} {series}"
+
+
+def _in_one(arrows: Iterable[Arrow]) -> list[Arrow]:
+    """Make one arrow of what is sent at once in several messages: it arrives with the first."""
+    found: dict[tuple[object, ...], Arrow] = {}
+    for number, arrow in enumerate(arrows):
+        key: tuple[object, ...] = (number,)
+        if arrow.series:
+            arrived = arrow.arrives_ms is None
+            at_ms = round(arrow.sent_ms, 6)
+            key = (at_ms, arrow.source, arrow.target, arrow.series, arrived, arrow.is_lost)
+        one = found.setdefault(key, arrow)
+        if one is not arrow:
+            one.first, one.last = min(one.first, arrow.first), max(one.last, arrow.last)
+            one.what = in_series(one.series, one.first, one.last)
+            if one.arrives_ms is not None and arrow.arrives_ms is not None:
+                one.arrives_ms = min(one.arrives_ms, arrow.arrives_ms)
+    return list(found.values())
+
+
+def _meet_the_absent(seen: Watched, arrows: Iterable[Arrow]) -> None:
+    """Lose what arrives at a node that is down; what arrives at one that stands still waits."""
+    down = _spans(seen, Kind.CRASH, Kind.START)
+    paused = _spans(seen, Kind.FAULT, Kind.MENDED, Pause)
+    for arrow in arrows:
+        at_ms = arrow.arrives_ms
+        if at_ms is None:
+            continue
+        if any(node == arrow.target and start < at_ms < end for node, start, end in down):
+            arrow.arrives_ms, arrow.is_lost = None, True
+        arrow.waits = any(
+            node == arrow.target and start <= at_ms < end for node, start, end in paused
+        )
+
+
+def _spans(
+    seen: Watched, begins: Kind, ends: Kind, fault: type[AnyFault] | None = None
+) -> list[tuple[str, float, float]]:
+    """Return (node, from, until) of what begins and ends at nodes, or of faults of one kind."""
+    spans = []
+    open_since: dict[tuple[str, int], float] = {}
+    for happening in sorted(seen.happenings, key=lambda happening: happening.at_ms):
+        key = (happening.node, happening.index if fault else -1)
+        if fault and not (
+            happening.kind in (begins, ends)
+            and isinstance(seen.schedule.faults[happening.index], fault)
+        ):
+            continue
+        if happening.kind is begins:
+            open_since.setdefault(key, happening.at_ms)
+        elif happening.kind is ends and key in open_since:
+            spans.append((happening.node, open_since.pop(key), happening.at_ms))
+    return spans + [(node, since, float("inf")) for (node, _), since in open_since.items()]
+
+
+def client_lane(number: int) -> str:
+    """Name a client's lane."""
+    return f"client {number}"
+
+
+def numbers(noun: str, listed: Sequence[int]) -> str:
+    """Name things by number: `message 3` or `messages 3..5`."""
+    if len(listed) == 1:
+        return f"{noun} {listed[0]}"
+    return f"{noun}s {listed[0]}..{listed[-1]}"
+
+
+def _messages(sendings: Iterable[Sending]) -> Iterable[Arrow]:
+    """The messages between members that carried something new."""
+    told: dict[tuple[str, str], tuple[int, bool, int, int]] = {}
+    for sending in sendings:
+        message = sending.message
+        kind = what = ""
+        first = last = -1
+        if isinstance(message, VoteRequest) and not message.canvass:
+            kind, what = "vote", f"a request for a vote in term {message.term}"
+        elif isinstance(message, VoteResponse) and not message.canvass and message.granted:
+            kind, what = "vote", f"a vote in term {message.term}"
+        elif isinstance(message, PushRequest) and message.batches:
+            first, last = message.batches[0].first_index, message.batches[-1].last_index
+            kind, what = "push", entries(first, last)
+        elif isinstance(message, PushResponse):
+            key = (message.follower, sending.target)
+            said = (message.term, message.success, message.match_index, message.prev_index)
+            if told.get(key) != said and not message.success:
+                kind, what = "ack", f"that the logs differ at entry {message.prev_index}"
+            elif told.get(key) != said and message.match_index >= 0:
+                kind, what = "ack", f"that it has everything up to entry {message.match_index}"
+            told[key] = said
+        elif isinstance(message, SnapshotRequest):
+            kind, what = "snapshot", f"a snapshot up to entry {message.snapshot.end.index}"
+        elif isinstance(message, LeadershipTransfer):
+            kind, what = "transfer", "the request to lead"
+        if kind:
+            source, target = sending.source, sending.target
+            arrives_ms, is_lost = sending.arrives_ms, sending.is_lost
+            arrow = Arrow(sending.sent_ms, source, target, kind, what, arrives_ms, is_lost)
+            if first >= 0:
+                arrow.series, arrow.first, arrow.last = _ENTRIES, first, last
+            yield arrow
+
+
+def _client_arrows(seen: Watched) -> Iterable[Arrow]:
+    delay_ms = seen.schedule.settings.client_delay_ms
+    operations = {operation.number: operation for operation in seen.history}
+    # Of a request that was refused and sent again, the last time is what matters.
+    asked_last = {
+        (client, last): (at_ms, node, first) for at_ms, client, node, first, last in seen.asked
+    }
+    for (client, last), (at_ms, node, first) in asked_last.items():
+        operation = operations[first]
+        arrow = Arrow(at_ms - delay_ms, client_lane(client), node, "client", "", at_ms)
+        if operation.kind == APPEND:
+            arrow.series, arrow.first, arrow.last = f"for queue {operation.queue}", first, last
+            arrow.what = in_series(arrow.series, first, last)
+        elif operation.kind == PULL:
+            arrow.what = f"a pull of queue {operation.queue} from offset {operation.offset}"
+        else:
+            arrow.what = f"the question where queue {operation.queue} ends"
+        yield arrow
+    answered = {}
+    for operation in seen.history:
+        if operation.outcome == OK:
+            answered[operation.end_ms, operation.client] = operation.node
+    for (end_ms, client), node in answered.items():
+        yield Arrow(end_ms - delay_ms, node, client_lane(client), "client", "the answer", end_ms)

@@ -1,0 +1,196 @@
+"""What mattered in a run, moment by moment: the rows that both pictures draw and the text tells.
+
+Of thousands of messages only those are kept that carried something: votes, entries, news of what
+is on a disk, snapshots, clients' requests and answers. What happens at one node at one instant is
+one row, so that a row says cause and effect together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from shaketable.system.sim.history import APPEND, OK, PULL, UNKNOWN, Operation
+from shaketable.system.sim.stories.story_arrows import Arrow, choose_arrows, client_lane, numbers
+from shaketable.system.sim.stories.watch import Happening, Kind, Watched
+
+ROWS_MAX = 80
+WORLD = ""
+"""The lane of what happens to the world as a whole."""
+
+_WEIGHTS = {
+    Kind.BROKEN: 100,
+    Kind.CRASH: 90,
+    Kind.FAULT: 90,
+    Kind.START: 90,
+    Kind.TRUNCATE: 85,
+    Kind.INSTALL: 85,
+    Kind.MENDED: 70,
+    Kind.ROLE: 70,
+    Kind.COMPACT: 60,
+    Kind.ANSWER: 55,
+    Kind.ASK: 50,
+    Kind.APPEND: 45,
+    Kind.COMMIT: 40,
+    Kind.VOTE: 35,
+    Kind.DURABLE: 30,
+}
+"""What is told first where there is not room for all."""
+_ARROW_WEIGHT = 25
+_LEADING = "leads"
+
+
+@dataclass(slots=True)
+class Row:
+    """One moment on one lane: what arrived, what happened, what was sent."""
+
+    at_ms: float
+    lane: str
+    happenings: list[Happening] = field(default_factory=list)
+    got: list[Arrow] = field(default_factory=list)
+    sent: list[Arrow] = field(default_factory=list)
+
+    @property
+    def weight(self) -> int:
+        """The weight of the weightiest thing in it."""
+        weights = [_WEIGHTS[happening.kind] for happening in self.happenings]
+        return max(weights + [_ARROW_WEIGHT] * bool(self.got or self.sent))
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the violation is in it."""
+        return any(happening.kind is Kind.BROKEN for happening in self.happenings)
+
+    def has(self, kind: Kind) -> bool:
+        """Whether something of that kind is in it."""
+        return any(happening.kind is kind for happening in self.happenings)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows in order of time, the lanes that they stand on, and how many were left out."""
+
+    lanes: tuple[str, ...]
+    rows: tuple[Row, ...]
+    arrows: tuple[Arrow, ...]
+    left_out: int
+
+
+def tell_rows(seen: Watched) -> Rows:
+    """Choose what mattered in a run and put it in order."""
+    happenings = _significant(seen, [*seen.happenings, *_client_happenings(seen)])
+    arrows = choose_arrows(seen)
+    table: dict[tuple[float, str], Row] = {}
+
+    def row_at(at_ms: float, lane: str) -> Row:
+        # Sums of the same times differ in their last digits.
+        return table.setdefault((round(at_ms, 6), lane), Row(at_ms, lane))
+
+    for arrow in arrows:
+        row_at(arrow.sent_ms, arrow.source).sent.append(arrow)
+        if arrow.arrives_ms is not None:
+            row_at(arrow.arrives_ms, arrow.target).got.append(arrow)
+    for happening in happenings:
+        row_at(happening.at_ms, happening.node).happenings.append(happening)
+    _join_starts(table)
+    rows = sorted(table.values(), key=_row_order)
+    kept = _most_weighty(rows)
+    for number, row in enumerate(kept):
+        for arrow in row.sent:
+            arrow.row = number
+        for arrow in row.got:
+            arrow.end_row = number
+    # One that begins or ends in a row that was left out would point nowhere.
+    drawn = [a for a in arrows if a.row >= 0 and (a.arrives_ms is None or a.end_row >= 0)]
+    busy = {row.lane for row in kept} | {arrow.target for arrow in drawn}
+    clients = sorted({operation.client for operation in seen.history})
+    lanes = [*seen.members, *(lane for lane in map(client_lane, clients) if lane in busy)]
+    return Rows(tuple(lanes), tuple(kept), tuple(drawn), len(rows) - len(kept))
+
+
+def _join_starts(table: dict[tuple[float, str], Row]) -> None:
+    """Make one row of members that start at the same time with nothing."""
+    alike: dict[tuple[float, str], list[tuple[float, str]]] = {}
+    for key, row in table.items():
+        if len(row.happenings) == 1 and row.has(Kind.START) and not (row.got or row.sent):
+            alike.setdefault((key[0], row.happenings[0].text), []).append(key)
+    for (at_ms, _), keys in alike.items():
+        if len(keys) > 1 and (at_ms, WORLD) not in table:
+            together = Row(at_ms, WORLD)
+            together.happenings = [table.pop(key).happenings[0] for key in keys]
+            table[at_ms, WORLD] = together
+
+
+def _row_order(row: Row) -> tuple[float, bool]:
+    return row.at_ms, row.is_broken
+
+
+def _most_weighty(rows: Sequence[Row]) -> list[Row]:
+    """Keep at most ROWS_MAX: the weightiest, and of equal ones the latest."""
+    ranked = sorted(rows, key=lambda row: (row.weight, row.at_ms), reverse=True)
+    return sorted(ranked[:ROWS_MAX], key=_row_order)
+
+
+def _significant(seen: Watched, happenings: Iterable[Happening]) -> Iterable[Happening]:
+    """Leave out repetitions: who follows whom, and what others called committed before."""
+    leading: set[str] = set()
+    started: dict[str, str] = {}
+    committed = -1
+    broken_ms = seen.violation.at_ms if seen.violation else -1.0
+    for happening in sorted(happenings, key=_time):
+        if happening.kind is Kind.CRASH:
+            leading.discard(happening.node)
+            started.pop(happening.node, None)
+        elif happening.kind is Kind.START:
+            if started.get(happening.node) == happening.text:
+                continue  # it tries to start again and again
+            started[happening.node] = happening.text
+        if happening.kind is Kind.COMMIT:
+            if happening.index > committed or happening.at_ms == broken_ms:
+                committed = max(committed, happening.index)
+                yield happening
+        elif happening.kind is not Kind.ROLE:
+            yield happening
+        elif happening.text.startswith(_LEADING):
+            leading.add(happening.node)
+            yield happening
+        elif happening.node in leading:
+            leading.discard(happening.node)
+            text = f"no longer leads, {happening.text}"
+            yield Happening(happening.at_ms, happening.node, Kind.ROLE, text, term=happening.term)
+
+
+def _time(happening: Happening) -> float:
+    return happening.at_ms
+
+
+def _client_happenings(seen: Watched) -> Iterable[Happening]:
+    """What became of the clients' operations, those that ended together in one."""
+    ended: dict[tuple[float, int, str, str], list[Operation]] = {}
+    for operation in seen.history:
+        if operation.end_ms != float("inf"):
+            key = (operation.end_ms, operation.client, operation.kind, operation.outcome)
+            ended.setdefault(key, []).append(operation)
+    for (end_ms, client, _, outcome), together in ended.items():
+        text = _outcome(together, outcome)
+        yield Happening(end_ms, client_lane(client), Kind.ANSWER, text)
+
+
+def _outcome(together: Sequence[Operation], outcome: str) -> str:
+    first, last = together[0], together[-1]
+    if first.kind == APPEND:
+        what = numbers("message", [operation.number for operation in together])
+        if outcome == OK:
+            at = (
+                f"offset {first.offset}"
+                if first is last
+                else f"offsets {first.offset}..{last.offset}"
+            )
+            verb = "is" if first is last else "are"
+            return f"is told that {what} {verb} stored at {at} of queue {first.queue}"
+        return f"{'does not learn what became of' if outcome == UNKNOWN else 'is refused'} {what}"
+    if outcome != OK:
+        return "gets no answer to its read"
+    if first.kind == PULL:
+        return f"reads {first.count} messages from offset {first.offset} of queue {first.queue}"
+    return f"is told that queue {first.queue} ends at {first.end}"

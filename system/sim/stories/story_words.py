@@ -1,0 +1,116 @@
+"""One row of a story in words: what arrived, what happened, what was sent, as one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from shaketable.system.sim.stories.story_arrows import Arrow, in_series
+from shaketable.system.sim.stories.story_rows import WORLD, Row
+from shaketable.system.sim.stories.watch import Happening, Kind, entries
+
+
+def sentence(row: Row) -> str:
+    """Say what a row shows: `n1 gets entry 3 from n0; writes entry 3 of term 1`."""
+    if row.lane == WORLD:
+        return _world(row.happenings)
+    faults = _faults([h for h in row.happenings if h.kind in (Kind.FAULT, Kind.MENDED)])
+    broken = [f"BREAKS {h.text}" for h in row.happenings if h.kind is Kind.BROKEN]
+    parts = [*faults, *_got(row), *_happened(row), *_sent(row), *broken]
+    return f"{row.lane} {'; '.join(parts)}"
+
+
+def _world(happenings: Sequence[Happening]) -> str:
+    """Several members that start alike, a fault of the network, or a violation of the group's."""
+    starts = [happening for happening in happenings if happening.kind is Kind.START]
+    if starts:
+        names = _and([happening.node for happening in starts])
+        state = starts[0].text.partition(": ")[2].replace("its log is", "their logs are")
+        return f"{names} start: {state.replace('its log ends', 'their logs end')}"
+    broken = [f"BREAKS {h.text}" for h in happenings if h.kind is Kind.BROKEN]
+    return "; ".join([*_faults(h for h in happenings if h.kind is not Kind.BROKEN), *broken])
+
+
+def _got(row: Row) -> list[str]:
+    if row.has(Kind.ANSWER):  # what a client is answered stands among the happenings
+        return []
+    parts = []
+    for what, arrows in _alike(row.got):
+        sources = _and(dict.fromkeys(arrow.source for arrow in arrows))
+        if arrows[0].kind == "ack" and not arrows[0].waits:
+            parts.append(f"learns from {sources} {what}")
+        elif all(arrow.waits for arrow in arrows):
+            parts.append(f"stands still while {what} from {sources} arrives")
+        else:
+            parts.append(f"gets {what} from {sources}")
+    return parts
+
+
+def _happened(row: Row) -> list[str]:
+    parts = _written([h for h in row.happenings if h.kind is Kind.APPEND])
+    for happening in row.happenings:
+        if happening.kind is Kind.VOTE:
+            parts.append(happening.text.replace(f"for {row.lane} ", "for itself "))
+        elif happening.kind is Kind.CRASH:
+            parts.append(happening.text.replace("crash", "crashes", 1))
+        elif happening.kind not in (Kind.FAULT, Kind.MENDED, Kind.BROKEN, Kind.APPEND):
+            parts.append(happening.text)
+    return list(dict.fromkeys(parts))
+
+
+def _written(appends: Iterable[Happening]) -> list[str]:
+    """Say in one what was written in several batches of one term."""
+    terms: dict[int, tuple[int, int]] = {}
+    for append in appends:
+        first, last = terms.get(append.term, (append.first, append.index))
+        terms[append.term] = (min(first, append.first), max(last, append.index))
+    return [f"writes {entries(*range_)} of term {term}" for term, range_ in terms.items()]
+
+
+def _faults(happenings: Iterable[Happening]) -> list[str]:
+    return [
+        f"FAULT {happening.index + 1}: {happening.text}"
+        if happening.kind is Kind.FAULT
+        else f"fault {happening.index + 1} ends: {happening.text}"
+        for happening in happenings
+    ]
+
+
+def _sent(row: Row) -> list[str]:
+    parts = []
+    for what, arrows in _alike(row.sent):
+        targets = _and(dict.fromkeys(arrow.target for arrow in arrows))
+        verb = (
+            f"tells {targets} {what}" if arrows[0].kind == "ack" else f"sends {what} to {targets}"
+        )
+        lost = [arrow.target for arrow in arrows if arrow.is_lost]
+        late = [a.target for a in arrows if not a.is_lost and a.arrives_ms is None]
+        if lost:
+            verb += " (lost)" if len(lost) == len(arrows) else f" (lost on the way to {_and(lost)})"
+        if late:
+            verb += (
+                " (still on its way at the end)"
+                if len(late) == len(arrows)
+                else (f" (still on its way to {_and(late)} at the end)")
+            )
+        parts.append(verb)
+    return parts
+
+
+def _alike(arrows: Sequence[Arrow]) -> Iterable[tuple[str, list[Arrow]]]:
+    """Take together what says the same, and what of a series is in several arrows of one pair."""
+    found: dict[str, list[Arrow]] = {}
+    series: dict[tuple[str, str, str], list[Arrow]] = {}
+    for arrow in arrows:
+        if arrow.series:
+            series.setdefault((arrow.series, arrow.source, arrow.target), []).append(arrow)
+        else:
+            found.setdefault(arrow.what, []).append(arrow)
+    for (name, _, _), together in series.items():
+        first, last = min(a.first for a in together), max(a.last for a in together)
+        found.setdefault(in_series(name, first, last), []).extend(together)
+    return found.items()
+
+
+def _and(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
