@@ -1,16 +1,16 @@
-"""Planted bugs for calibration: one file each, loaded only by name (`--mutant`).
+"""Planted bugs for calibration: loaded only where somebody asks for one (`--mutant`).
 
-Each module has `PLUGIN`, a `Mutant`, and its docstring links the real bug it is after; the folder
-is its family. A mutant replaces parts that a node, a name server or a client is made of; processes
-and simulated worlds load it the same way.
+Each module has several in `PLUGINS`; the folder is their family. What a `Mutant` says of itself
+(`about`) links the real bug it is after. It replaces parts that a node, a name server or a client
+is made of; processes and simulated worlds load it the same way.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import re
-import sys
 from dataclasses import dataclass
 from functools import cache
 
@@ -44,7 +44,9 @@ class Hunt:
 class Mutant:
     """A planted bug: parts of a system, each the right one or one that breaks a rule.
 
-    `targets` and `hunt` are those of its family where they are None (`FAMILIES`).
+    `about` says in its first line what it breaks, then what comes of it, and after "Source:" what
+    it is modelled on. `targets` and `hunt` are those of its family where they are None
+    (`FAMILIES`).
     """
 
     name: str
@@ -57,6 +59,7 @@ class Mutant:
     client: ClientParts = _CLIENT_PARTS
     targets: tuple[str, ...] | None = None
     hunt: Hunt | None = None
+    about: str = ""
 
 
 HEALTHY = Mutant("none")
@@ -111,50 +114,45 @@ class PlantedBug:
 
 def names() -> tuple[str, ...]:
     """Names of all planted bugs, as the command line gives them."""
-    return tuple(sorted(_folders()))
+    return tuple(sorted(_planted()))
 
 
 def load(name: str) -> Mutant:
     """Return the planted bug of that name. Raises KeyError where there is none."""
-    mutant: Mutant = importlib.import_module(_module(name)).PLUGIN
-    return mutant
+    return _planted()[name][1]
 
 
 def catalogue() -> tuple[PlantedBug, ...]:
     """Return what is said of each planted bug, by family and name."""
-    bugs = [_described(name) for name in names()]
+    bugs = [_described(family, mutant) for family, mutant in _planted().values()]
     return tuple(sorted(bugs, key=lambda bug: (list(FAMILIES).index(bug.family), bug.name)))
 
 
 @cache
-def _folders() -> dict[str, str]:
-    """Return the folder of each bug's file, by the bug's name."""
-    found = {}
-    for folder in pkgutil.iter_modules(__path__):
-        assert folder.ispkg, "bugs are in the folder of their family"
-        package = importlib.import_module(f"{__name__}.{folder.name}")
-        for module in pkgutil.iter_modules(package.__path__):
-            found[module.name.replace("_", "-")] = folder.name
+def _planted() -> dict[str, tuple[str, Mutant]]:
+    """Return the family of each bug and the bug, by its name."""
+    found: dict[str, tuple[str, Mutant]] = {}
+    for family in FAMILIES:
+        package = importlib.import_module(f"{__name__}.{family.replace('-', '_')}")
+        for info in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{package.__name__}.{info.name}")
+            for mutant in module.PLUGINS:
+                assert mutant.name not in found, f"two planted bugs are named {mutant.name}"
+                found[mutant.name] = family, mutant
     return found
 
 
-def _module(name: str) -> str:
-    return f"{__name__}.{_folders()[name]}.{name.replace('-', '_')}"
-
-
-def _described(name: str) -> PlantedBug:
-    mutant = load(name)
-    family_name = _folders()[name].replace("_", "-")
+def _described(family_name: str, mutant: Mutant) -> PlantedBug:
     family = FAMILIES[family_name]
-    text = (sys.modules[_module(name)].__doc__ or "").strip()
+    text = inspect.cleandoc(mutant.about)
     source = " ".join(text.partition("Source:")[2].split())
     hunt = mutant.hunt or family.hunt
     targets = mutant.targets or family.targets
     return PlantedBug(
-        name=name,
+        name=mutant.name,
         family=family_name,
         targets=targets,
-        breaks=text.partition("\n")[0],
+        breaks=" ".join(text.partition("\n\n")[0].split()),
         source=source,
         links=tuple(_LINK.findall(source)),
         workload=hunt.workload,

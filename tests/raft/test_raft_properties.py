@@ -11,7 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from raft_group import Group, Storage
 from raft_machine import GroupMachine
 
-from shaketable.system.mutants.consensus.ack_before_quorum import AckBeforeQuorum
+from shaketable.system.mutants.consensus.replication import AckBeforeQuorum
 from shaketable.system.raft.batch import Batch
 from shaketable.system.raft.core import RaftCore
 from shaketable.system.raft.ledger import Ledger

@@ -1,0 +1,341 @@
+"""Planted bugs of consumer groups: members, locks, offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.groups.client_heartbeats import ClientHeartbeats
+from shaketable.system.broker.groups.consumer_groups import LEASE_MS, LockedQueue, QueueLocks
+from shaketable.system.broker.groups.group_offsets import OffsetTable, key_of
+from shaketable.system.broker.groups.group_requests import GroupRequests
+from shaketable.system.broker.groups.offset_commits import OffsetCommits
+from shaketable.system.broker.mode import DLEDGER, Mode
+from shaketable.system.mutants import GROUP, Hunt, Mutant
+from shaketable.system.native.table_events import TableEvents
+from shaketable.system.remoting.codes import RequestCode, ResponseCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import (
+    QueryConsumerOffset,
+    QueueOffsetResponse,
+    UpdateConsumerOffset,
+)
+
+
+class _Remembers(ClientHeartbeats):
+    """Waits for the heartbeat that does not come."""
+
+    def gone(self, connection: Connection) -> None:
+        """Do nothing."""
+
+
+class _Groups(GroupRequests):
+    heartbeats_type = _Remembers
+
+
+class GoneConsumersStay(Broker):
+    """A broker that knows groups so."""
+
+    groups_type = _Groups
+
+
+GONE_CONSUMERS_STAY = Mutant(
+    "gone-consumers-stay",
+    broker=GoneConsumersStay,
+    hunt=Hunt("queue-push", ("kill", "pause")),
+    about="""
+    A consumer whose connection has closed stays in its group until its heartbeats are missed.
+
+    Its share of the queues is read by nobody for two minutes.
+
+    Source: https://github.com/apache/rocketmq/issues/2732 (consumers are told of members that are
+    not there, and divide the queues by them).
+    """,
+)
+
+
+class _WithoutTime(QueueLocks):
+    """Makes locks that look as if their lease were over."""
+
+    def lock(
+        self, group: str, client_id: str, queues: Sequence[LockedQueue], now_ms: float
+    ) -> list[LockedQueue]:
+        """Lock, and leave the lease of what is new where it began."""
+        own = {
+            queue
+            for queue in queues
+            if (lock := self._locks.get((group, queue))) is not None and lock.client_id == client_id
+        }
+        held = super().lock(group, client_id, queues, now_ms)
+        for queue in set(held) - own:
+            self._locks[group, queue] = replace(self._locks[group, queue], until_ms=now_ms)
+        return held
+
+
+class _LockCountsFromRenewalGroups(GroupRequests):
+    locks_type = _WithoutTime
+
+
+class LockCountsFromRenewal(Broker):
+    """A broker that locks so."""
+
+    groups_type = _LockCountsFromRenewalGroups
+
+
+LOCK_COUNTS_FROM_RENEWAL = Mutant(
+    "lock-counts-from-renewal",
+    broker=LockCountsFromRenewal,
+    hunt=Hunt("queue-ordered", ("transfer",)),
+    about="""
+    A queue's lock counts from its first renewal: until then anybody else of the group gets it too.
+
+    Two consumers handle the messages of an ordered queue at the same time.
+
+    Source: https://github.com/apache/rocketmq/pull/9194 (RebalanceLockManager made an entry without
+    the time at which it was taken).
+    """,
+)
+
+
+class _InSeconds(GroupRequests):
+    """Takes locks of the wrong unit whenever a term begins."""
+
+    def _current_locks(self) -> QueueLocks:
+        is_new = self._locks_term != self._events.term
+        super()._current_locks()
+        if is_new:
+            self._locks = QueueLocks(lease_ms=LEASE_MS / 1_000)
+        return self._locks
+
+
+class LockLeaseInSeconds(Broker):
+    """A broker with such locks."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._groups.__class__ = _InSeconds  # the same object, with other locks
+
+
+LOCK_LEASE_IN_SECONDS = Mutant(
+    "lock-lease-in-seconds",
+    broker=LockLeaseInSeconds,
+    hunt=Hunt("queue-ordered", ("transfer",)),
+    about="""
+    The lease of a queue's lock is counted in seconds where milliseconds are meant: it lasts 60 ms.
+
+    Another consumer is given the queue while the first is at work in it.
+
+    Source: our own, after RocketMQ's RebalanceLockManager, whose REBALANCE_LOCK_MAX_LIVE_TIME is in
+    milliseconds and whose clients count their own in seconds.
+    """,
+)
+
+
+class _NeverBack(OffsetCommits):
+    """Puts the higher of what is known and what is said."""
+
+    def _put(self, key: str, queue_id: int, offset: int, wall_ms: int) -> None:
+        topic, _, group = key.rpartition("@")
+        known = self.table.get(group, topic, queue_id)
+        super()._put(key, queue_id, max(offset, known or 0), wall_ms)
+
+
+class _OffsetResetIgnoredGroups(GroupRequests):
+    offsets_type = _NeverBack
+
+
+class OffsetResetIgnored(Broker):
+    """A broker that takes commits so."""
+
+    groups_type = _OffsetResetIgnoredGroups
+
+
+OFFSET_RESET_IGNORED = Mutant(
+    "offset-reset-ignored",
+    broker=OffsetResetIgnored,
+    hunt=Hunt("queue-offsets", ("transfer",)),
+    about="""
+    An offset that is set back is acknowledged, and the group goes on where it was.
+
+    Source: https://github.com/mxsm/rocketmq-rust/issues/9607 (a commit below the stored offset is
+    dropped, so that a reset has no effect); https://github.com/apache/rocketmq/issues/4206.
+    """,
+)
+
+
+class OffsetsNotReplicated(Broker):
+    """A member whose table of offsets is its own, as a master's is that has no group."""
+
+    def __init__(self, *args: Any, mode: Mode = DLEDGER, **more: Any) -> None:
+        super().__init__(*args, mode=replace(mode, offset_events=TableEvents), **more)
+
+
+OFFSETS_NOT_REPLICATED = Mutant(
+    "offsets-not-replicated",
+    broker=OffsetsNotReplicated,
+    targets=GROUP,
+    hunt=Hunt("offsets", ("kill", "partition")),
+    about="""
+    A leader keeps the offsets that groups commit to itself, and acknowledges them at once.
+
+    The next leader knows nothing of them: an acknowledged commit goes back.
+
+    Source: RocketMQ's ConsumerOffsetManager in DLedger mode (bug E24), where offsets are a file of
+    each broker's own.
+    """,
+)
+
+
+PULL = 16
+
+
+class _InWholePulls(OffsetTable):
+    """Knows offsets to the next whole pull."""
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        offset = super().get(group, topic, queue_id)
+        return None if offset is None else -(-offset // PULL) * PULL
+
+
+class OffsetsRoundedUp(Broker):
+    """A broker with that table."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        known = self._reput.tables.offsets
+        self._reput.tables.offsets = self._groups.offsets.table = coarse = _InWholePulls()
+        coarse.restore(known.state())
+
+
+OFFSETS_ROUNDED_UP = Mutant(
+    "offsets-rounded-up",
+    broker=OffsetsRoundedUp,
+    hunt=Hunt("offsets", ("kill", "partition")),
+    about="""
+    A group's offsets are read as if they stood for whole pulls: rounded up to the next sixteen.
+
+    Whoever takes a queue over begins behind messages that nobody was given.
+
+    Source: our own, after "poll-skip" of jepsen.tests.kafka: a position ahead of what was given.
+    """,
+)
+
+
+class OffsetsUnconfirmed(Broker):
+    """A broker that answers for offsets at once."""
+
+    def _command(
+        self,
+        connection: Connection,
+        born_host: bytes,
+        command: Command,
+        now_ms: float,
+        wall_ms: int,
+    ) -> None:
+        if command.is_response or command.code != RequestCode.QUERY_CONSUMER_OFFSET:
+            super()._command(connection, born_host, command, now_ms, wall_ms)
+            return
+        asked = QueryConsumerOffset.from_ext(command.ext)
+        known = self.tables.offsets
+        offset = known.get(asked.consumer_group, asked.topic, asked.queue_id)
+        if offset is None:
+            remark = "nothing is committed here"
+            self._outbox.answer(connection, command, ResponseCode.QUERY_NOT_FOUND, remark)
+        else:
+            self._outbox.answer(connection, command, ext=QueueOffsetResponse(offset).to_ext())
+
+
+OFFSETS_UNCONFIRMED = Mutant(
+    "offsets-unconfirmed",
+    broker=OffsetsUnconfirmed,
+    targets=GROUP,
+    hunt=Hunt("offsets", ("pause", "partition")),
+    about="""
+    Whoever is asked for a group's offset answers from its own table, whether it leads or not.
+
+    A leader that was cut off, and replaced without knowing it, lets a group go on where it stood
+    before; so does a member that has not applied the last commits yet.
+
+    Source: RocketMQ's ConsumerManageProcessor.queryConsumerOffset, which asks nobody (5.3.3).
+    """,
+)
+
+
+class _OneOfAll(OffsetCommits):
+    """Begins a new map for each commit of a turn."""
+
+    def _put(self, key: str, queue_id: int, offset: int, wall_ms: int) -> None:
+        self._turn.pop(key, None)
+        super()._put(key, queue_id, offset, wall_ms)
+
+
+class _OneCommitOfManyGroups(GroupRequests):
+    offsets_type = _OneOfAll
+
+
+class OneCommitOfMany(Broker):
+    """A broker that takes commits so."""
+
+    groups_type = _OneCommitOfManyGroups
+
+
+ONE_COMMIT_OF_MANY = Mutant(
+    "one-commit-of-many",
+    broker=OneCommitOfMany,
+    hunt=Hunt("offsets", ("kill",)),
+    about="""
+    Of the offsets that a group commits in several queues at once one is kept, all are acknowledged.
+
+    Source: https://github.com/apache/rocketmq/pull/1427 (two clients that commit different queues
+    of one group and topic make a map each, and one replaces the other's).
+    """,
+)
+
+
+class _OfAllQueues(OffsetCommits):
+    """Stores what comes one-way for every queue that it knows."""
+
+    def update(self, connection: Connection, command: Command, wall_ms: int) -> None:
+        super().update(connection, command, wall_ms)
+        if command.is_oneway and self._events.is_ready:
+            fields = UpdateConsumerOffset.from_ext(command.ext)
+            group, topic = fields.consumer_group, fields.topic
+            for queue_id in self.table.state().get(key_of(group, topic), {}):
+                self.store(group, topic, queue_id, fields.commit_offset, wall_ms)
+
+
+class OnewayCommitOfAllQueues(Broker):
+    """A broker that commits so."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._groups.offsets.__class__ = _OfAllQueues  # the same object, with another way to commit
+
+
+ONEWAY_COMMIT_OF_ALL_QUEUES = Mutant(
+    "oneway-commit-of-all-queues",
+    broker=OnewayCommitOfAllQueues,
+    hunt=Hunt("queue-offsets", ("transfer", "kill")),
+    about="""
+    A one-way commit of one queue is taken for all queues of the topic that the group has.
+
+    Source: our own, after RocketMQ's RemoteBrokerOffsetStore.persistAll, which tells the offsets of
+    all queues one-way and one after the other: a broker that reads one of them for the whole.
+    """,
+)
+
+
+PLUGINS = (
+    GONE_CONSUMERS_STAY,
+    LOCK_COUNTS_FROM_RENEWAL,
+    LOCK_LEASE_IN_SECONDS,
+    OFFSET_RESET_IGNORED,
+    OFFSETS_NOT_REPLICATED,
+    OFFSETS_ROUNDED_UP,
+    OFFSETS_UNCONFIRMED,
+    ONE_COMMIT_OF_MANY,
+    ONEWAY_COMMIT_OF_ALL_QUEUES,
+)

@@ -1,0 +1,292 @@
+"""Planted bugs of pulls, subscriptions and queries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from shaketable.system.broker.broker import Broker
+from shaketable.system.broker.consume_queue import ConsumeQueues
+from shaketable.system.broker.effects import Connection
+from shaketable.system.broker.mode import DLEDGER, Mode
+from shaketable.system.broker.reading.long_polling import HeldPulls
+from shaketable.system.broker.reading.pull import Pulled
+from shaketable.system.broker.reading.queries import EndQuery, KeyQuery
+from shaketable.system.broker.reading.reads import Read, Reads
+from shaketable.system.broker.tag_filter import TagFilter, tag_filter
+from shaketable.system.mutants import GROUP, Hunt, Mutant
+from shaketable.system.remoting.codes import RequestCode
+from shaketable.system.remoting.command import Command
+from shaketable.system.remoting.requests import PullMessage, QueueOffsetResponse
+
+
+class DispatchBeforeCommit(Broker):
+    """Dispatches everything that the log holds."""
+
+    def _dispatch_limit(self, commit_index: int) -> int:
+        return self.core.log.end_index
+
+
+DISPATCH_BEFORE_COMMIT = Mutant(
+    "dispatch-before-commit",
+    broker=DispatchBeforeCommit,
+    targets=GROUP,
+    hunt=Hunt("log", ("kill", "partition")),
+    about="""
+    Entries get into the consume queues when they stand in the log, not when they are committed.
+
+    Consumers read messages that a new leader then overwrites, and queue offsets go wrong.
+
+    Source: DefaultMessageStore.ReputMessageService, which in DLedger mode has to stop at
+    committedPos (DLEDGER.md section D.1).
+    """,
+)
+
+
+ANSWERS = 4
+"""So many requests are answered with one look at the queue."""
+
+
+class _FromCache(Reads):
+    """Remembers the ends of queues, and how often each was told."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._ends: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def _serve(self, read: Read, *, is_confirmed: bool) -> None:
+        asked = read.request
+        if not isinstance(asked, EndQuery) or asked.code != RequestCode.GET_MAX_OFFSET:
+            super()._serve(read, is_confirmed=is_confirmed)
+            return
+        fields = asked.fields
+        key = fields.topic, fields.queue_id
+        end, left = self._ends.get(key, (0, 0))
+        if not left:
+            end, left = self._reput.queues.end((fields.topic.encode(), fields.queue_id)), ANSWERS
+        self._ends[key] = end, left - 1
+        self._outbox.answer(read.connection, read.command, ext=QueueOffsetResponse(end).to_ext())
+
+
+class EndsFromCache(Broker):
+    """A broker that answers for ends so."""
+
+    reads_type = _FromCache
+
+
+ENDS_FROM_CACHE = Mutant(
+    "ends-from-cache",
+    broker=EndsFromCache,
+    hunt=Hunt("log", ("transfer", "partition")),
+    about="""
+    A leader answers for a queue's end with what it answered before, for a few requests.
+
+    What was acknowledged meanwhile is not counted.
+
+    Source: our own; RocketMQ's getMaxOffsetInQueue likewise reads a consume queue that lags behind
+    what was acknowledged (DLEDGER.md section 0, row 1).
+    """,
+)
+
+
+class _FirstTag(Reads):
+    """Reads a subscription up to its first tag."""
+
+    def _tags(self, fields: PullMessage) -> TagFilter | None:
+        if super()._tags(fields) is None:
+            return None
+        first, _, _ = (fields.subscription or "").partition("||")
+        return tag_filter(first.strip(), fields.expression_type)
+
+
+class FirstTagOnly(Broker):
+    """A broker that filters so."""
+
+    reads_type = _FirstTag
+
+
+FIRST_TAG_ONLY = Mutant(
+    "first-tag-only",
+    broker=FirstTagOnly,
+    hunt=Hunt("queue-batches", ("transfer",)),
+    about="""
+    Of a subscription to several tags the broker lets messages of the first one through alone.
+
+    Source: https://github.com/apache/rocketmq/issues/5388 (a group subscribes to two tags of a
+    topic, and most messages of one of them are filtered out).
+    """,
+)
+
+
+class _OneTooFar(Reads):
+    """Counts the message behind a full pull as delivered."""
+
+    def _answer(self, read: Read, pulled: Pulled) -> None:
+        asked = read.request
+        if isinstance(asked, PullMessage) and 1 < asked.max_msg_nums <= len(pulled.places):
+            pulled = pulled._replace(next_offset=pulled.next_offset + 1)
+        super()._answer(read, pulled)
+
+
+class FullPullSkipsOne(Broker):
+    """A broker that answers pulls so."""
+
+    reads_type = _OneTooFar
+
+
+FULL_PULL_SKIPS_ONE = Mutant(
+    "full-pull-skips-one",
+    broker=FullPullSkipsOne,
+    about="""
+    A pull that brings as many messages as it may says that the queue goes on one too far behind.
+
+    Whoever reads on from there never sees the message in between.
+
+    Source: our own, after "poll-skip" of jepsen.tests.kafka: nextBeginOffset counted, not looked
+    up.
+    """,
+)
+
+
+class _Sleeps(HeldPulls[Read]):
+    """Looks at no arrival."""
+
+    def take_arrived(self, queues: ConsumeQueues) -> list[Read]:
+        """Return none."""
+        for queue in queues.take_arrived():
+            if queue in self._by_queue:
+                queues.watch(queue)
+        return []
+
+
+class _Reads(Reads):
+    held_type = _Sleeps
+
+
+class HeldPullNotWoken(Broker):
+    """A broker that holds pulls so."""
+
+    reads_type = _Reads
+
+
+HELD_PULL_NOT_WOKEN = Mutant(
+    "held-pull-not-woken",
+    broker=HeldPullNotWoken,
+    hunt=Hunt("queue-held", ("transfer",)),
+    about="""
+    A message that arrives wakes no pull that is held for it.
+
+    Consumers are answered when their time is over, and not before: what is there waits for that
+    long.
+
+    Source: https://github.com/apache/rocketmq/pull/7359 (PullRequestHoldService: what arrives
+    between the look and the suspension wakes nobody).
+    """,
+)
+
+
+class _Unsigned(Reads):
+    """Compares codes as if none were below 0."""
+
+    def _tags(self, fields: PullMessage) -> TagFilter | None:
+        tags = super()._tags(fields)
+        return tags and TagFilter(frozenset(code % (1 << 32) for code in tags.codes))
+
+
+class NegativeTagCodesUnmatched(Broker):
+    """A broker that filters so."""
+
+    def __init__(self, *args: Any, mode: Mode = DLEDGER, **more: Any) -> None:
+        super().__init__(*args, mode=mode, **more)
+        consumers = self._groups.heartbeats.groups
+        parts = self.core, self._reput, self._outbox, self._config, consumers
+        self._reads = _Unsigned(*parts, mode.anywhere_codes)
+
+
+NEGATIVE_TAG_CODES_UNMATCHED = Mutant(
+    "negative-tag-codes-unmatched",
+    broker=NegativeTagCodesUnmatched,
+    hunt=Hunt("queue-batches", ("transfer",)),
+    about="""
+    A tag whose hash code is below 0 matches no message.
+
+    Source: our own, after Java's String.hashCode, whose sign RocketMQ keeps in the consume queue:
+    who reads it as an unsigned number finds no message of half of all tags.
+    """,
+)
+
+
+class _LastHeartbeat(Reads):
+    """Asks the group first."""
+
+    def _tags(self, fields: PullMessage) -> TagFilter | None:
+        group = self._groups.get(fields.consumer_group)
+        known = group.subscriptions.get(fields.topic) if group else None
+        if known is None:
+            return super()._tags(fields)
+        return tag_filter(known.expression, known.expression_type)
+
+
+class TagsOfTheLastHeartbeat(Broker):
+    """A broker that filters so."""
+
+    reads_type = _LastHeartbeat
+
+
+TAGS_OF_THE_LAST_HEARTBEAT = Mutant(
+    "tags-of-the-last-heartbeat",
+    broker=TagsOfTheLastHeartbeat,
+    hunt=Hunt("queue-batches", ("transfer",)),
+    about="""
+    The broker filters pulls by what any member of the group subscribed to last.
+
+    Members that subscribe to different tags lose messages to each other's filters.
+
+    Source: https://github.com/apache/rocketmq/issues/2954 and
+    https://github.com/apache/rocketmq/issues/2836 (one subscription of a group and topic is kept).
+    """,
+)
+
+
+class _AnyKey(Reads):
+    """Does not heed that a unique key is asked for."""
+
+    def _read(self, connection: Connection, command: Command, now_ms: float) -> Read:
+        read = super()._read(connection, command, now_ms)
+        if isinstance(read.request, KeyQuery):
+            return replace(read, request=replace(read.request, is_unique=False))
+        return read
+
+
+class UniqueKeysAreKeys(Broker):
+    """A broker that answers queries so."""
+
+    reads_type = _AnyKey
+
+
+UNIQUE_KEYS_ARE_KEYS = Mutant(
+    "unique-keys-are-keys",
+    broker=UniqueKeysAreKeys,
+    hunt=Hunt("queue-keys", ("transfer",)),
+    about="""
+    A query for a unique key is answered as one for any key.
+
+    Messages that bear the text among their KEYS come as well: who looks for one is given others.
+
+    Source: RocketMQ's IndexService.buildKey, one index for UNIQ_KEY and KEYS, whose hits
+    QueryMessageProcessor did not compare with what was asked for
+    (https://github.com/apache/rocketmq/issues/3613).
+    """,
+)
+
+
+PLUGINS = (
+    DISPATCH_BEFORE_COMMIT,
+    ENDS_FROM_CACHE,
+    FIRST_TAG_ONLY,
+    FULL_PULL_SKIPS_ONE,
+    HELD_PULL_NOT_WOKEN,
+    NEGATIVE_TAG_CODES_UNMATCHED,
+    TAGS_OF_THE_LAST_HEARTBEAT,
+    UNIQUE_KEYS_ARE_KEYS,
+)

@@ -1,0 +1,279 @@
+"""Planted bugs of elections, votes, terms and leases."""
+
+from __future__ import annotations
+
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.raft.core import RaftCore
+from shaketable.system.raft.disk_health import DiskHealth
+from shaketable.system.raft.elector import Elector
+from shaketable.system.raft.leadership import Leadership
+from shaketable.system.raft.protocol import PushResponse, Role, VoteRequest
+
+
+class DoubleVote(RaftCore):
+    """Forgets at once whom it voted for."""
+
+    def _may_vote_for(self, request: VoteRequest) -> bool:
+        return True
+
+
+DOUBLE_VOTE = Mutant(
+    "double-vote",
+    DoubleVote,
+    about="""
+    A voter gives its vote to everybody who asks in a term.
+
+    Two candidates of one term both win.
+
+    Source: Raft section 5.2 ("at most one candidate in a given term"); DLedger keeps it by
+    REJECT_ALREADY_VOTED (DLEDGER.md section C.3).
+    """,
+)
+
+
+class VoteForShorterLog(RaftCore):
+    """Takes every log for complete."""
+
+    def _is_up_to_date(self, request: VoteRequest) -> bool:
+        return True
+
+
+VOTE_FOR_SHORTER_LOG = Mutant(
+    "vote-for-shorter-log",
+    VoteForShorterLog,
+    about="""
+    A voter does not ask whether the candidate has everything that may be committed.
+
+    A member that lacks committed entries is elected, and they are overwritten.
+
+    Source: Raft section 5.4.1; what DLedger's REJECT_SMALL_LEDGER_END_INDEX is for (DLEDGER.md
+    section C.3).
+    """,
+)
+
+
+class VoteNotAwaited(RaftCore):
+    """Says everything at once."""
+
+    def _answer_term(self) -> int:
+        return 0
+
+
+VOTE_NOT_AWAITED = Mutant(
+    "vote-not-awaited",
+    VoteNotAwaited,
+    about="""
+    A vote is sent before it is durable.
+
+    A voter that crashes right after it forgets the vote and gives another one in the same term: two
+    leaders of one term. DLedger writes currterm without fsync and swallows the errors.
+
+    Source: DLedger's MemberState and IOUtils (bug E16), https://github.com/openmessaging/dledger
+    (MemberState.java)
+    """,
+)
+
+
+class EndTermIsCurrentTerm(RaftCore):
+    """Believes that its log ends with an entry of the current term."""
+
+    def _log_end_term(self) -> int:
+        return self.term
+
+
+END_TERM_IS_CURRENT_TERM = Mutant(
+    "end-term-is-current-term",
+    EndTermIsCurrentTerm,
+    about="""
+    Elections compare a member's current term where its last entry's term belongs.
+
+    A member that has fallen behind and has seen a newer term looks complete, is elected, and
+    truncates what the others had committed. DLedger set ledgerEndTerm to currTerm when a follower
+    appended or truncated.
+
+    Source: https://github.com/apache/rocketmq/issues/2178 and
+    https://github.com/openmessaging/dledger/issues/52 (bug E2).
+    """,
+)
+
+
+class LearnerStands(RaftCore):
+    """A member that stands whatever it is."""
+
+    def _may_stand(self) -> bool:
+        return bool(self.membership.voters) and self._disk.may_lead(self._now_ms)
+
+
+LEARNER_STANDS = Mutant(
+    "learner-stands",
+    LearnerStands,
+    hunt=Hunt("log", ("wipe", "members", "partition")),
+    about="""
+    A member without a vote stands for election when it hears no leader.
+
+    Source: https://github.com/lni/dragonboat/issues/94 (an observer becomes a follower by a
+    snapshot, and may start to vote and campaign).
+    """,
+)
+
+
+class NoPrevote(RaftCore):
+    """Stands for election without a canvass, and lets live leaders be disturbed."""
+
+    def _canvass(self) -> None:
+        if self._may_stand():
+            self._campaign()
+        else:
+            self._become_follower(self.term, None)
+
+    def _must_not_disturb(self, request: VoteRequest) -> bool:
+        return False
+
+
+NO_PREVOTE = Mutant(
+    "no-prevote",
+    NoPrevote,
+    about="""
+    A member that hears nobody raises its term at once, and everybody follows the highest term.
+
+    A member that can send but not hear deposes the leader again and again; after a partition heals,
+    the leader of the majority has to go for nothing (a re-election storm).
+
+    Source: https://github.com/openmessaging/dledger/pull/25,
+    https://github.com/openmessaging/dledger/pull/37 and
+    https://github.com/openmessaging/dledger/issues/60 (bug E12); dissertation 4.2.3 and 9.6.
+    """,
+)
+
+
+class _AnyAnswer(Elector):
+    """Looks at the term alone."""
+
+    __slots__ = ()
+
+    def granted(self, voter: str, term: int, *, canvass: bool) -> None:
+        """Count it, whatever it answers."""
+        super().granted(voter, term, canvass=self.canvass)
+
+
+class PrevotesCountAsVotes(RaftCore):
+    """A candidate that counts so."""
+
+    elector_type = _AnyAnswer
+
+
+PREVOTES_COUNT_AS_VOTES = Mutant(
+    "prevotes-count-as-votes",
+    PrevotesCountAsVotes,
+    about="""
+    A candidate counts answers to its canvass (PreVote) as votes, when they come late.
+
+    It leads with promises that bind nobody, while another one is elected in the same term.
+
+    Source: https://github.com/canonical/raft/issues/196, fixed by
+    https://github.com/canonical/raft/pull/248.
+    """,
+)
+
+
+class LeaseAfterRestart(RaftCore):
+    """Votes right after a start, also where leases are on."""
+
+    def _heard_before_start_ms(self) -> float:
+        return float("-inf")
+
+
+LEASE_AFTER_RESTART = Mutant(
+    "lease-after-restart",
+    LeaseAfterRestart,
+    about="""
+    A voter that restarts forgets that it promised the leader not to vote for a while.
+
+    With leases on, a leader answers reads from a lease that rests on that promise; the restarted
+    voter elects another leader meanwhile, and reads are stale.
+
+    Source: dissertation 6.4.1; a trap of every lease whose promise is kept in memory.
+    """,
+)
+
+
+class DeafToHigherTerms(RaftCore):
+    """Does not step down for a term that it learns of while it leads."""
+
+    def _on_push_response(self, response: PushResponse) -> None:
+        if self.role is Role.LEADER and response.term > self.term:
+            return
+        super()._on_push_response(response)
+
+
+DEAF_TO_HIGHER_TERMS = Mutant(
+    "deaf-to-higher-terms",
+    DeafToHigherTerms,
+    about="""
+    A leader that has a majority ignores a follower's higher term.
+
+    The follower cannot accept an older term's pushes and never rejoins: the group runs on with one
+    copy less until the next election, and nobody notices.
+
+    Source: https://github.com/openmessaging/dledger/issues/247,
+    https://github.com/openmessaging/dledger/issues/248 and
+    https://github.com/openmessaging/dledger/issues/325 (bug E5): EXPIRED_TERM is ignored while the
+    heartbeat reaches a quorum.
+    """,
+)
+
+
+class _AlwaysWell(DiskHealth):
+    """Sees no stall, and lets a full disk lead."""
+
+    __slots__ = ()
+
+    def is_stalled(self, now_ms: float) -> bool:
+        return False
+
+    def may_lead(self, now_ms: float) -> bool:
+        return True
+
+
+class _Stays(Leadership):
+    """Never hands over because it must leave."""
+
+    def go_on_handing_over(self, now_ms: float, *, must_leave: bool) -> None:
+        if not must_leave:
+            super().go_on_handing_over(now_ms, must_leave=False)
+
+
+class LeadsWithDeadDisk(RaftCore):
+    """A member made of the two."""
+
+    disk_type = _AlwaysWell
+    leadership_type = _Stays
+
+
+LEADS_WITH_DEAD_DISK = Mutant(
+    "leads-with-dead-disk",
+    LeadsWithDeadDisk,
+    about="""
+    A leader keeps the leadership while its disk takes nothing.
+
+    It refuses every append, or waits for ever, and no other member can be elected as long as its
+    heartbeats go on.
+
+    Source: https://github.com/openmessaging/dledger/issues/287 (bug E15): heartbeats and elections
+    ignore disk errors.
+    """,
+)
+
+
+PLUGINS = (
+    DOUBLE_VOTE,
+    VOTE_FOR_SHORTER_LOG,
+    VOTE_NOT_AWAITED,
+    END_TERM_IS_CURRENT_TERM,
+    LEARNER_STANDS,
+    NO_PREVOTE,
+    PREVOTES_COUNT_AS_VOTES,
+    LEASE_AFTER_RESTART,
+    DEAF_TO_HIGHER_TERMS,
+    LEADS_WITH_DEAD_DISK,
+)

@@ -1,0 +1,176 @@
+"""Planted bugs of replication, and of what counts as committed."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from shaketable.system.broker.appender import PendingAppend
+from shaketable.system.mutants import Hunt, Mutant
+from shaketable.system.native.config_files import DELAYS
+from shaketable.system.native.core import NativeCore
+from shaketable.system.native.group_commit import GroupCommit
+from shaketable.system.native.ha import MasterConnection, SlaveConnection
+from shaketable.system.node.master_slave.parts import NativeParts
+from shaketable.system.node.master_slave.slave_synchronize import ASKED, Asked, SlaveSynchronize
+from shaketable.system.remoting.codes import ResponseCode
+
+
+class AnyReportCounts(SlaveConnection):
+    """Checks nothing."""
+
+    def _check(self, position: int, sent_position: int) -> None:
+        return
+
+
+ANY_REPORT_COUNTS = Mutant(
+    "any-report-counts",
+    native=NativeParts(slave_connection=AnyReportCounts),
+    about="""
+    A master believes every position that is reported to it, also one that it never sent.
+
+    What is sent after that counts as copied while no slave has it.
+
+    Source: https://github.com/apache/rocketmq/issues/3015 and
+    https://github.com/apache/rocketmq/issues/1155 (push2SlaveMaxOffset becomes too large).
+    """,
+)
+
+
+class DelaysNotSynchronized(SlaveSynchronize):
+    """Asks for the rest."""
+
+    asked: ClassVar[Asked] = tuple(each for each in ASKED if each[1] != DELAYS)
+
+
+DELAYS_NOT_SYNCHRONIZED = Mutant(
+    "delays-not-synchronized",
+    native=NativeParts(synchronize=DelaysNotSynchronized),
+    hunt=Hunt("queue-delays", ("wipe",)),
+    about="""
+    A slave does not take over how far its master is with delayed messages.
+
+    Made master, it delivers all of them once more.
+
+    Source: https://github.com/apache/rocketmq/issues/2259 (the slave keeps the master's delayOffset
+    in a file that nobody reads).
+    """,
+)
+
+
+class FlushStandsForSlave(GroupCommit):
+    """Asks the disk alone."""
+
+    def _outcome(self, append: PendingAppend) -> ResponseCode | None:
+        return self._outcome_alone(append, ResponseCode.SUCCESS)
+
+
+FLUSH_STANDS_FOR_SLAVE = Mutant(
+    "flush-stands-for-slave",
+    native=NativeParts(group_commit=FlushStandsForSlave),
+    targets=("sync-double-write",),
+    hunt=Hunt("queue", ("wipe", "partition")),
+    about="""
+    A synchronous master answers SEND_OK as soon as its own disk has the message.
+
+    The wait for the disk and the wait for the slave share one request, and the first ends it.
+
+    Source: https://github.com/alibaba/rocketmq/issues/421 (SYNC_MASTER with SYNC_FLUSH does not
+    wait for the slave).
+    """,
+)
+
+
+_NOT_AT_SLAVE = (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
+
+
+class LateSlaveIsOk(GroupCommit):
+    """Knows no such answers."""
+
+    def _reply(self, append: PendingAppend, code: ResponseCode) -> None:
+        super()._reply(append, ResponseCode.SUCCESS if code in _NOT_AT_SLAVE else code)
+
+
+LATE_SLAVE_IS_OK = Mutant(
+    "late-slave-is-ok",
+    native=NativeParts(group_commit=LateSlaveIsOk),
+    targets=("sync-double-write",),
+    hunt=Hunt("queue", ("wipe", "partition")),
+    about="""
+    A synchronous master answers SEND_OK also where no slave has the message when the time is over.
+
+    Source: https://github.com/apache/rocketmq/issues/4806 (SLAVE_NOT_AVAILABLE and
+    FLUSH_SLAVE_TIMEOUT are considered to be written on the slave).
+    """,
+)
+
+
+_SIZE_BYTES = 4
+
+
+class SlaveReadsOnAnywhere(MasterConnection):
+    """Never compares positions."""
+
+    def _take(self, position: int, body: bytes, now_ms: float) -> None:
+        end = self._core.log.end_position + len(self._part)
+        super()._take(end or position, body, now_ms)
+
+    def _whole(self) -> int:
+        begin = self._core.log.end_position
+        room = begin - begin % self._file_bytes + self._file_bytes - begin
+        at = 0
+        while len(self._part) - at > _SIZE_BYTES:
+            size = int.from_bytes(self._part[at : at + _SIZE_BYTES], "big")
+            if not 0 < size <= min(room, len(self._part)) - at:
+                break
+            at += size
+        return at
+
+
+SLAVE_READS_ON_ANYWHERE = Mutant(
+    "slave-reads-on-anywhere",
+    native=NativeParts(master_connection=SlaveReadsOnAnywhere),
+    hunt=Hunt("queue", ("reset", "disk-stall")),
+    about="""
+    A slave takes what its master sends as what follows its own log, wherever that stands.
+
+    It compares no positions, neither the frame's nor the message's own. A slave whose flush is
+    behind what it wrote asks from there on when its connection is lost, and has messages twice;
+    behind a master that lost its end it serves messages from the wrong place.
+
+    Source: https://github.com/apache/rocketmq/issues/323 (HAClient: "master pushed offset not equal
+    the max phy offset in slave", which is where RocketMQ breaks the connection).
+    """,
+)
+
+
+class ReportsWhatItReceived(NativeCore):
+    """A slave that is quick to say yes."""
+
+    @property
+    def reported_position(self) -> int:
+        """The end of what it has in memory."""
+        return self._log.end_position
+
+
+SLAVE_REPORTS_WHAT_IT_RECEIVED = Mutant(
+    "slave-reports-what-it-received",
+    native=NativeParts(core=ReportsWhatItReceived),
+    about="""
+    A slave reports what it has received, not what it has written.
+
+    The master counts a copy that is in the memory of the slave's process; both may end.
+
+    Source: https://github.com/alibaba/rocketmq/issues/359 (is a message of which the slave's disk
+    has nothing called stored?); HAClient.reportSlaveMaxOffset.
+    """,
+)
+
+
+PLUGINS = (
+    ANY_REPORT_COUNTS,
+    DELAYS_NOT_SYNCHRONIZED,
+    FLUSH_STANDS_FOR_SLAVE,
+    LATE_SLAVE_IS_OK,
+    SLAVE_READS_ON_ANYWHERE,
+    SLAVE_REPORTS_WHAT_IT_RECEIVED,
+)

@@ -1,0 +1,164 @@
+"""Planted bugs of what a name server knows of brokers and topics."""
+
+from __future__ import annotations
+
+from shaketable.system.mutants import GROUP, REPLICATED, Hunt, Mutant
+from shaketable.system.nameserver.registry import (
+    Connection,
+    Registered,
+    Registration,
+    RouteRegistry,
+)
+
+
+class DeadBrokerKept(RouteRegistry):
+    """Forgets nobody."""
+
+    def gone(self, connection: Connection) -> list[str]:
+        """Forget none of those that registered over the connection."""
+        del connection
+        return []
+
+    def expire(self, now_ms: float) -> list[Connection]:
+        """Forget none of those that are silent."""
+        del now_ms
+        return []
+
+
+DEAD_BROKER_KEPT = Mutant(
+    "dead-broker-kept",
+    registry=DeadBrokerKept,
+    about="""
+    A broker that is gone stays in the routes until it is heard of again.
+
+    Clients are sent to where nobody is, also when another member leads since.
+
+    Source: https://github.com/apache/rocketmq/issues/2728 (clients go on with the route of a broker
+    that is down).
+    """,
+)
+
+
+class DeletedTopicStays(RouteRegistry):
+    """Deletes no topic."""
+
+    def delete_topic(self, topic: str) -> None:
+        """Do nothing."""
+
+
+DELETED_TOPIC_STAYS = Mutant(
+    "deleted-topic-stays",
+    registry=DeletedTopicStays,
+    hunt=Hunt("queue-offsets", ("kill", "partition")),
+    about="""
+    A topic that operators delete stays in the routes as long as its brokers are there.
+
+    Source: https://github.com/apache/rocketmq/issues/288 (the route of a deleted topic is updated
+    by a restart of the name server alone).
+    """,
+)
+
+
+class LateCloseForgetsNewcomer(RouteRegistry):
+    """Remembers which addresses ever registered over a connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of_connection: dict[Connection, set[str]] = {}
+
+    def register(
+        self, registration: Registration, connection: Connection, now_ms: float
+    ) -> Registered:
+        """Take a broker in."""
+        answer = super().register(registration, connection, now_ms)
+        self._of_connection.setdefault(connection, set()).add(registration.address)
+        return answer
+
+    def gone(self, connection: Connection) -> list[str]:
+        """Forget all of them."""
+        addresses = sorted(self._of_connection.pop(connection, ()))
+        return self._forget_all([each for each in addresses if each in self._live])
+
+
+LATE_CLOSE_FORGETS_NEWCOMER = Mutant(
+    "late-close-forgets-newcomer",
+    registry=LateCloseForgetsNewcomer,
+    hunt=Hunt("queue", ("kill", "name-server-links")),
+    about="""
+    A connection that closes late takes the broker along that has registered over another one since.
+
+    A broker that came back is in no route until it registers the next time.
+
+    Source: https://github.com/apache/rocketmq/issues/11043 (what was decided of the old connection
+    is carried out on the new registration).
+    """,
+)
+
+
+class OlderStateAccepted(RouteRegistry):
+    """Compares no states."""
+
+    def _refuse_older_state(self, said: Registration, holder: str | None) -> None:
+        return
+
+
+OLDER_STATE_ACCEPTED = Mutant(
+    "older-state-accepted",
+    registry=OlderStateAccepted,
+    targets=GROUP,
+    hunt=Hunt("queue", ("transfer", "members", "name-server-links")),
+    about="""
+    Whoever registers last as master is the master, also one that speaks of an older term.
+
+    A leader that was cut off, and replaced without knowing it, takes the route back.
+
+    Source: https://github.com/apache/rocketmq/issues/6316 (of two masters the name server should
+    choose the one with the larger epoch).
+    """,
+)
+
+
+class UnregisterById(RouteRegistry):
+    """Remembers by which id an address registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ids: dict[str, int] = {}
+
+    def register(
+        self, registration: Registration, connection: Connection, now_ms: float
+    ) -> Registered:
+        """Take a broker in."""
+        self._ids[registration.address] = registration.broker_id
+        return super().register(registration, connection, now_ms)
+
+    def unregister(self, broker_name: str, address: str) -> None:
+        """Forget who has that id."""
+        brokers = self._brokers.get(broker_name)
+        holder = brokers.addresses.get(self._ids.get(address, -1)) if brokers else None
+        super().unregister(broker_name, holder or address)
+
+
+UNREGISTER_BY_ID = Mutant(
+    "unregister-by-id",
+    registry=UnregisterById,
+    targets=(*GROUP, *REPLICATED),
+    hunt=Hunt("queue", ("transfer", "members", "name-server-links")),
+    about="""
+    A broker that says that it goes removes whoever has its id of that name now.
+
+    The old master's late word takes the new master out of the routes.
+
+    Source: https://github.com/apache/rocketmq/issues/5374 (the address should be compared, not the
+    brokerId).
+    """,
+)
+
+
+PLUGINS = (
+    DEAD_BROKER_KEPT,
+    DELETED_TOPIC_STAYS,
+    LATE_CLOSE_FORGETS_NEWCOMER,
+    OLDER_STATE_ACCEPTED,
+    UNREGISTER_BY_ID,
+)
