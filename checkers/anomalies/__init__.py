@@ -5,7 +5,7 @@ Each module with a PLUGIN is a checker; docs/anomalies.md defines every anomaly,
 How operations stand in OPERATIONS
 ----------------------------------
 Every row has one key, so that histories split by key. What an invocation does with several keys
-or several messages is told as follows; `micro_operations.explode` makes such rows of
+or several messages is told as follows; `cycles.transaction_cycles.explode` makes such rows of
 transactions recorded whole.
 
 - **Invocation.** Rows that share their `op` are one invocation: its micro-operations, in the order

@@ -33,7 +33,7 @@ SELECTS: Final = frozenset(("select", "view", "find", "find-unique", "peek"))
 what not need not be missing."""
 HANDLES: Final = frozenset(("handle", "handle-failed"))
 """Reads of messages that a consumer was handed and has handled, or has sent back where its handler
-failed (`checkers.anomalies.retried_messages`); where it begins, it alone knows."""
+failed (`checkers.queues.retried_messages`); where it begins, it alone knows."""
 TRANSACTION: Final = "txn"
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.checkers.anomalies.observations import NEVER, Bools, Ints, whole_numbers
-from shaketable.checkers.anomalies.quiet_times import quiet_since
+from shaketable.checkers.queues.quiet_times import quiet_since
 from shaketable.harness.contracts.broken_rules import Broken
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.history.schema import APPENDING

@@ -8,8 +8,8 @@ import pytest
 
 from tests.architecture.shape import FOLDER_FILES_MAX, Shape, shape
 
-CYCLES_MAX = 5
-LARGE_FOLDERS_MAX = 5
+CYCLES_MAX = 4
+LARGE_FOLDERS_MAX = 0
 FRAGMENTS_MAX = 25
 
 

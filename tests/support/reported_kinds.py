@@ -19,6 +19,8 @@ from shaketable.checkers.logs import append_places, linearizable_log
 FOLDER: Final = Path(next(iter(checkers.__path__)))
 TABLES: Final = {
     "shaketable.checkers.anomalies": ANOMALIES,
+    "shaketable.checkers.queues": ANOMALIES,
+    "shaketable.checkers.cycles": ANOMALIES,
     "shaketable.checkers.logs.append_places": frozenset(append_places._SAID),
     "shaketable.checkers.logs.linearizable_log": frozenset(linearizable_log._MESSAGES),
 }

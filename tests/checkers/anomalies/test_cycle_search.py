@@ -8,11 +8,11 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from shaketable.checkers.anomalies import cycle_search
-from shaketable.checkers.anomalies.cycle_search import search
-from shaketable.checkers.anomalies.cycles import PLUGIN
 from shaketable.checkers.anomalies.observations import load_log
-from shaketable.checkers.anomalies.transaction_cycles import explode
+from shaketable.checkers.cycles import cycle_search
+from shaketable.checkers.cycles.cycle_search import search
+from shaketable.checkers.cycles.cycles import PLUGIN
+from shaketable.checkers.cycles.transaction_cycles import explode
 from shaketable.checkers.kernels.components import components
 from shaketable.harness.contracts.verdict import Outcome
 from tests.support.anomaly_histories import judge, kinds_of, parse

@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from shaketable.checkers.anomalies.group_delivery import AGAIN, LOST, OUT_OF_ORDER, PLUGIN
+from shaketable.checkers.queues.group_delivery import AGAIN, LOST, OUT_OF_ORDER, PLUGIN
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.history.schema import OPERATIONS
 from tests.support.anomaly_histories import EVERYTHING

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from shaketable.checkers.anomalies.consumer_offsets import PLUGIN
 from shaketable.checkers.models.register import Register
+from shaketable.checkers.queues.consumer_offsets import PLUGIN
 from tests.support.anomaly_histories import EVERYTHING
 from tests.support.brute_force import is_linearizable
 from tests.support.checker_histories import context, op, table

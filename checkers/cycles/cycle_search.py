@@ -18,7 +18,8 @@ from typing import Final
 import networkx as nx
 import numpy as np
 
-from shaketable.checkers.anomalies.dependencies import (
+from shaketable.checkers.anomalies.observations import Ints, Log
+from shaketable.checkers.cycles.dependencies import (
     PROCESS,
     REALTIME,
     WR,
@@ -30,7 +31,6 @@ from shaketable.checkers.anomalies.dependencies import (
     process_edges,
     realtime_edges,
 )
-from shaketable.checkers.anomalies.observations import Ints, Log
 from shaketable.checkers.kernels.components import components
 
 LEVELS: Final = (

@@ -28,8 +28,8 @@ from shaketable.checkers.anomalies.observations import (
     is_valid,
     whole_numbers,
 )
-from shaketable.checkers.anomalies.quiet_times import disturbances
 from shaketable.checkers.findings import Findings, gather
+from shaketable.checkers.queues.quiet_times import disturbances
 from shaketable.harness.contracts.clients import FOUND_MAX
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict

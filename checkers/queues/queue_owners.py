@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 
 from shaketable.checkers.anomalies.log_rules import conclude
 from shaketable.checkers.anomalies.observations import NEVER
-from shaketable.checkers.anomalies.quiet_times import quiet_since
 from shaketable.checkers.findings import Findings, gather
+from shaketable.checkers.queues.quiet_times import quiet_since
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from shaketable.checkers.anomalies.answers import Answers
 from shaketable.checkers.anomalies.log_rules import conclude, details
 from shaketable.checkers.anomalies.observations import NEVER, Bools, Ints, is_valid, whole_numbers
-from shaketable.checkers.anomalies.quiet_times import quiet_since
 from shaketable.checkers.findings import Findings, gather
+from shaketable.checkers.queues.quiet_times import quiet_since
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.anomalies.cycles import check_cycles, conclude_cycles
 from shaketable.checkers.anomalies.observations import TRANSACTION, load_log
+from shaketable.checkers.cycles.cycles import check_cycles, conclude_cycles
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Verdict
 from shaketable.harness.history.schema import OPERATIONS

@@ -26,19 +26,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shaketable.checkers.anomalies.delayed_messages import (
+from shaketable.checkers.anomalies.log_rules import conclude, details
+from shaketable.checkers.anomalies.observations import NEVER
+from shaketable.checkers.anomalies.promises import why_not_promised
+from shaketable.checkers.findings import Findings, gather
+from shaketable.checkers.queues.delayed_messages import (
     EARLY,
     EARLY_MAX_NS,
     LATE,
     LOST,
     under_clock_faults,
 )
-from shaketable.checkers.anomalies.log_rules import conclude, details
-from shaketable.checkers.anomalies.observations import NEVER
-from shaketable.checkers.anomalies.promises import why_not_promised
-from shaketable.checkers.anomalies.push_delivery import BOUND_NS
-from shaketable.checkers.anomalies.quiet_times import quiet_since
-from shaketable.checkers.findings import Findings, gather
+from shaketable.checkers.queues.push_delivery import BOUND_NS
+from shaketable.checkers.queues.quiet_times import quiet_since
 from shaketable.harness.contracts.groups import DEAD, RETRY
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict

@@ -15,8 +15,8 @@ import pyarrow as pa
 from shaketable.checkers.anomalies.answers import COMMITTING, UNANSWERED, Answers
 from shaketable.checkers.anomalies.log_rules import conclude, details
 from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Bools, Ints
-from shaketable.checkers.anomalies.quiet_times import quiet_since
 from shaketable.checkers.findings import Findings, gather
+from shaketable.checkers.queues.quiet_times import quiet_since
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 

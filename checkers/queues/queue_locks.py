@@ -16,8 +16,8 @@ from typing import Final
 import pyarrow as pa
 
 from shaketable.checkers.anomalies.log_rules import conclude, details
-from shaketable.checkers.anomalies.quiet_times import RECOVERY_NS, disturbances
 from shaketable.checkers.findings import Findings, gather
+from shaketable.checkers.queues.quiet_times import RECOVERY_NS, disturbances
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 

@@ -29,8 +29,8 @@ from shaketable.checkers.anomalies.observations import (
     load_log,
     whole_numbers,
 )
-from shaketable.checkers.anomalies.quiet_times import quiet_since
 from shaketable.checkers.findings import Findings, gather
+from shaketable.checkers.queues.quiet_times import quiet_since
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from shaketable.checkers.anomalies.cycle_search import Cycle, Link, Searched, search
-from shaketable.checkers.anomalies.dependencies import PROCESS, WR, WW
 from shaketable.checkers.anomalies.log_rules import REPEATED_SHOWN_MAX, conclude_log, details
 from shaketable.checkers.anomalies.observations import Log, load_log
+from shaketable.checkers.cycles.cycle_search import Cycle, Link, Searched, search
+from shaketable.checkers.cycles.dependencies import PROCESS, WR, WW
 from shaketable.checkers.findings import Findings
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict

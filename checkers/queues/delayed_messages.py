@@ -23,8 +23,8 @@ from shaketable.checkers.anomalies.consumer_steps import (
 )
 from shaketable.checkers.anomalies.log_rules import conclude, details, finding, told_read
 from shaketable.checkers.anomalies.observations import NEVER, NOWHERE, Bools, Ints, Log, load_log
-from shaketable.checkers.anomalies.quiet_times import quiet_since
 from shaketable.checkers.findings import Findings, gather
+from shaketable.checkers.queues.quiet_times import quiet_since
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.promises import FAULTS_OF_CLOCKS
 from shaketable.harness.contracts.verdict import Finding, Verdict

@@ -3,7 +3,7 @@
 A consumer pulls and commits by itself; `handle` is ok when its handler has returned, and only then
 may the group go on behind those messages. At least once: what was handed over, and not committed,
 comes again. What a handler failed at was handed over, and is another checker's from there on
-(`checkers.anomalies.retried_messages`). A queue that is consumed under its lock (`expected` 1 of
+(`checkers.queues.retried_messages`). A queue that is consumed under its lock (`expected` 1 of
 handle and fetch) is handled in order, whoever has it: that a message comes again behind a later one
 takes a consumer, a broker or a link that failed.
 
@@ -24,8 +24,6 @@ import pyarrow.compute as pc
 from shaketable.checkers.anomalies.aborted_read import aborted_reads
 from shaketable.checkers.anomalies.answers import Answers
 from shaketable.checkers.anomalies.duplicate import duplicates
-from shaketable.checkers.anomalies.group_delivery import LOST, OUT_OF_ORDER
-from shaketable.checkers.anomalies.held_polls import LATE
 from shaketable.checkers.anomalies.inconsistent_offsets import inconsistent_offsets
 from shaketable.checkers.anomalies.log_rules import (
     check_log,
@@ -46,8 +44,10 @@ from shaketable.checkers.anomalies.observations import (
     is_valid,
     whole_numbers,
 )
-from shaketable.checkers.anomalies.quiet_times import quiet_since
 from shaketable.checkers.findings import Findings, gather
+from shaketable.checkers.queues.group_delivery import LOST, OUT_OF_ORDER
+from shaketable.checkers.queues.held_polls import LATE
+from shaketable.checkers.queues.quiet_times import quiet_since
 from shaketable.harness.contracts.plugins import CheckContext
 from shaketable.harness.contracts.verdict import Finding, Verdict
 

@@ -1,0 +1,1 @@
+"""Checkers that look for cycles of dependencies in logs and transactions."""
