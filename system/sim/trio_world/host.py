@@ -35,7 +35,7 @@ from shaketable.system.sim.trio_world.config_watch import SavedFiles, watched
 from shaketable.system.sim.trio_world.heap_clock import HeapClock
 from shaketable.system.sim.trio_world.host_clock import HostClock, ProcessClock
 from shaketable.system.sim.trio_world.process import CURRENT, Park, Process
-from shaketable.system.sim.trio_world.sim_socket import SimSocket
+from shaketable.system.sim.trio_world.tcp_network import SimSocket
 from shaketable.system.sim.trio_world.watch import Reporter, Watch
 from shaketable.system.store.commit_log import CommitLog
 from shaketable.system.store.disk import StoreError
