@@ -31,8 +31,7 @@ from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.plugins import CheckContext, Checker, Promises, SearchBudget
 from shaketable.harness.contracts.verdict import Outcome, Verdict
 from shaketable.harness.history.foreign import History, read_history
-from shaketable.harness.history.foreign.columns import Columns, Pairing
-from shaketable.harness.history.foreign.meaning import key_text
+from shaketable.harness.history.foreign.columns import Columns, Pairing, key_text
 from shaketable.harness.history.schema import OPERATIONS
 
 __all__ = [

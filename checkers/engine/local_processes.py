@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +24,6 @@ import pyarrow as pa
 from shaketable.checkers.engine.judge import CRASHED, NOT_JUDGED, lost
 from shaketable.checkers.engine.key_files import Task, read_files
 from shaketable.checkers.engine.key_judge import judge_tables
-from shaketable.checkers.engine.memory_limit import limited_memory
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import CheckContext, Checker
 
@@ -163,3 +165,46 @@ def _work(pipe: Connection, context: CheckContext) -> None:
         with pa.ipc.new_stream(sink, joined.schema) as stream:
             stream.write_table(joined)
         pipe.send(sink.getvalue().to_pybytes())
+
+
+# Bounds the memory of a process while checkers run in it: one that eats gets a MemoryError.
+#
+# Source: getrlimit(2), RLIMIT_AS.
+
+CHECKER_BYTES_MIN = 2 << 30
+"""What a checker may take beside its search's memory, however small the machine: less, and sound
+ones would fail."""
+
+
+@contextmanager
+def limited_memory(search_bytes: int) -> Iterator[None]:
+    """Let this process take no more than a share of the machine beyond what it has.
+
+    The share is half of the memory divided by the processors, since so many judge at once; at
+    least CHECKER_BYTES_MIN and what a search may hold. Does nothing where the kernel does
+    not say how much the process has.
+    """
+    taken = _address_space_bytes()
+    if taken is None:
+        yield
+        return
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    share = machine // 2 // (os.cpu_count() or 1)
+    before, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = taken + max(share, CHECKER_BYTES_MIN + search_bytes)
+    if before != resource.RLIM_INFINITY:
+        limit = min(limit, before)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (before, hard))
+
+
+def _address_space_bytes() -> int | None:
+    """Return the size of this process's address space."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (OSError, ValueError):
+        return None
+    return pages * resource.getpagesize()

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shaketable.checkers.engine.job import CheckJob, Progress
-from shaketable.checkers.evidence.answers import marks
 from shaketable.checkers.evidence.node_logs import Held, held_in_logs
+from shaketable.checkers.evidence.resolve import marks
 from shaketable.checkers.models.values import Values
 from shaketable.harness.contracts.plugins import Checker
 from shaketable.harness.history.schema import ENTRIES

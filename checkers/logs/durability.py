@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from shaketable.checkers.findings import Findings, Gathered, gather, settle
-from shaketable.checkers.logs.append_fates import ValueSearch
-from shaketable.checkers.logs.append_places import (
+from shaketable.checkers.logs.append_fates import (
     PLACES,
+    ValueSearch,
     copies_at,
     damage_at,
     places_of,

@@ -22,28 +22,26 @@ import pyarrow.parquet as pq
 
 from shaketable.checkers.engine.job import CheckJob, ReadLog, SegmentedReader
 from shaketable.checkers.engine.judge import TAGGED
-from shaketable.checkers.engine.log_judging import (
-    OTHER_WINDOWS,
-    UNSETTLED_AT,
-    judge_part,
-    judge_places,
-    open_places,
-)
 from shaketable.checkers.engine.log_parts import (
+    OTHER_WINDOWS,
     PACKED,
     RANGE,
     UNREADABLE,
+    UNSETTLED_AT,
     LogSource,
     LogUnit,
     OperationsUnit,
     Plan,
     ValueChecker,
     WindowChecker,
+    judge_part,
+    judge_places,
+    open_places,
     pack_log,
     pack_operations,
 )
-from shaketable.checkers.logs.append_places import PLACES
-from shaketable.checkers.logs.index_windows import WINDOW_ENTRIES
+from shaketable.checkers.logs.append_fates import PLACES
+from shaketable.checkers.logs.committed_prefix import WINDOW_ENTRIES
 from shaketable.checkers.spark.frames import ddl
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import Checker

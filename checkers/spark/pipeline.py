@@ -36,8 +36,8 @@ from shaketable.checkers.engine.judge import (
 )
 from shaketable.checkers.engine.key_files import Task, coded, plan, read_files
 from shaketable.checkers.engine.key_judge import Spent, judge_tables, split_times
+from shaketable.checkers.engine.local_processes import limited_memory
 from shaketable.checkers.engine.log_evidence import with_log_evidence
-from shaketable.checkers.engine.memory_limit import limited_memory
 from shaketable.checkers.spark.frames import ddl, judge_groups, read_operations
 from shaketable.checkers.spark.parts import is_split, judge_split
 from shaketable.checkers.spark.session import Session, first_line

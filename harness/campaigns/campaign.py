@@ -18,12 +18,10 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from shaketable.harness import discovery
-from shaketable.harness.campaigns import cast
+from shaketable.harness.campaigns import scenarios
 from shaketable.harness.campaigns.built_in import CAMPAIGNS
-from shaketable.harness.campaigns.limits import CLIENTS_MAX, check_numbers
 from shaketable.harness.campaigns.scenarios import SCENARIOS
 from shaketable.harness.campaigns.scripts import Step, check_event, read_steps, write_steps
-from shaketable.harness.campaigns.toml_text import toml_key, toml_value
 from shaketable.harness.contracts.abilities import (
     NamesBrokers,
     TunesReplication,
@@ -292,7 +290,7 @@ def _check_scenarios(campaign: Campaign) -> None:
     for number, step in enumerate(campaign.script, 1):
         if step.remember:
             try:
-                cast.check_name(step.remember)
+                scenarios.check_name(step.remember)
             except UsageError as error:
                 raise UsageError(f"script {number}: {error}") from error
 
@@ -477,3 +475,88 @@ def _blame(error: msgspec.ValidationError, given: Mapping[str, Any]) -> str:
         return unknown(key, given[key], _CHOICES[key])
     stood = json.dumps(given.get(key), default=str, ensure_ascii=False)
     return f"{key}{inside}: {what.replace('`', '')}: {stood}"
+
+
+# Values as TOML text: the standard library reads TOML, and does not write it.
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def toml_value(value: Any) -> str:
+    """Write a string, number, truth value, list or table as TOML that stands on one line."""
+    if isinstance(value, str):  # JSON's escapes are TOML's, but for DEL
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(toml_value(item) for item in value)}]"
+    if isinstance(value, dict):
+        inside = (f"{toml_value(key)} = {toml_value(item)}" for key, item in value.items())
+        return f"{{{', '.join(inside)}}}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    assert isinstance(value, int | float), f"no TOML for {value!r}"
+    return repr(value)
+
+
+def toml_key(key: str) -> str:
+    """Write a key as TOML: bare where it can be, else in quotes."""
+    return key if _BARE.fullmatch(key) else toml_value(key)
+
+
+# The numbers that a campaign may give: their ranges, and how they hang together.
+
+NODES_MAX = 9
+CLIENTS_MAX = 1000
+WORKERS_MAX = 64
+QUEUES_MAX = 1000
+RATE_MAX_HZ = 1e6
+THINK_TIME_MAX_S = 600
+SKEW_MAX = 10
+TIME_LIMIT_MAX_S = 7 * 86_400.0
+FILE_BYTES_MAX = 1 << 30
+INDEX_UNIT_BYTES = 32
+FAULT_DURATION_MIN_S = 0.2
+"""No fault is shorter, squeezed or not: not even a process that was killed would be back."""
+FILE_BYTES_MIN = 4096
+LANES_MAX = 8
+LEASES_MAX_MS = 60_000
+
+RANGES: Mapping[str, tuple[float, float]] = {
+    "nodes": (0, NODES_MAX),
+    "queues": (1, QUEUES_MAX),
+    "workers": (1, WORKERS_MAX),
+    "key_skew": (0, SKEW_MAX),
+    "clients_per_key": (0, CLIENTS_MAX),
+    "rate": (0, RATE_MAX_HZ),
+    "think_time": (0, THINK_TIME_MAX_S),
+    "op_timeout": (0.05, 600),
+    "time_limit": (1, TIME_LIMIT_MAX_S),
+    "steady": (0, TIME_LIMIT_MAX_S),
+    "faults_at_once": (1, LANES_MAX),
+    "leases_ms": (0, LEASES_MAX_MS),
+    "nemesis_interval": (0, TIME_LIMIT_MAX_S),
+    "fault_duration_min": (FAULT_DURATION_MIN_S, TIME_LIMIT_MAX_S),
+    "fault_duration_max": (FAULT_DURATION_MIN_S, TIME_LIMIT_MAX_S),
+    "data_file_size": (FILE_BYTES_MIN, FILE_BYTES_MAX),
+    "index_file_size": (FILE_BYTES_MIN, FILE_BYTES_MAX),
+}
+
+
+def check_numbers(values: Mapping[str, Any]) -> None:
+    """See to it that the numbers of a campaign, by their keys in its file, can be.
+
+    Raises:
+        UsageError: one cannot.
+    """
+    for key, (least, most) in RANGES.items():
+        if not least <= values[key] <= most:  # also refuses NaN
+            raise UsageError(f"{key} {values[key]:g}: expected {least:g} to {most:g}")
+    least, most = values["fault_duration_min"], values["fault_duration_max"]
+    if least > most:
+        raise UsageError(f"fault_duration_min {least:g} is more than fault_duration_max {most:g}")
+    steady, limit = values["steady"], values["time_limit"]
+    if steady > limit:
+        raise UsageError(f"steady {steady:g} is more than time_limit {limit:g}")
+    if values["index_file_size"] % INDEX_UNIT_BYTES:
+        raise UsageError(
+            f"index_file_size {values['index_file_size']}: not a multiple of {INDEX_UNIT_BYTES}"
+        )

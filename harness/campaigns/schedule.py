@@ -7,24 +7,28 @@ TigerBeetle's one seed, one universe.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from shaketable.harness import blame
-from shaketable.harness.campaigns import cast
-from shaketable.harness.campaigns.campaign import Campaign, fault_options, node_names
-from shaketable.harness.campaigns.limits import FAULT_DURATION_MIN_S
+from shaketable.harness import blame, discovery
+from shaketable.harness.campaigns import scenarios
+from shaketable.harness.campaigns.campaign import (
+    FAULT_DURATION_MIN_S,
+    Campaign,
+    fault_options,
+    node_names,
+)
 from shaketable.harness.campaigns.plan_values import check_values
-from shaketable.harness.campaigns.scenario_choice import chosen
 from shaketable.harness.campaigns.scenarios import SCENARIOS, Scenario, Setting, span_s
 from shaketable.harness.campaigns.scripts import Step
+from shaketable.harness.contracts.abilities import TransfersLeadership
 from shaketable.harness.contracts.draw import draw
 from shaketable.harness.contracts.errors import HarnessError, UsageError
-from shaketable.harness.contracts.plugins import Fault
+from shaketable.harness.contracts.plugins import Fault, Target
 from shaketable.harness.contracts.words import Acts
 
 FIRST_GAP_MAX_S = 1.0
@@ -50,7 +54,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     that name (`harness.campaigns.scripts`) since `start_s`, by `until_s` if that is given, and may
     not begin at all. `scenario` is of which it is a step ("figure-8 2", or "script"): these share a
     cast, `roles` are whom of it this one strikes, `remember` is what they are called from then on
-    (`harness.campaigns.cast`).
+    (`harness.campaigns.scenarios`).
     """
 
     number: int
@@ -391,7 +395,7 @@ def _of_step(
     """
     nodes, options = node_names(campaign), fault_options(campaign)
     try:
-        roles = cast.roles_of(step.victims)
+        roles = scenarios.roles_of(step.victims)
         fault = faults[step.fault]
         if step.victims:
             # Who plays a role is not known yet: the plan is one that names its victims.
@@ -442,3 +446,49 @@ def _as_json(fault: str, plan: dict[str, Any]) -> dict[str, Any]:
         return msgspec.json.decode(msgspec.json.encode(plan), type=dict[str, Any])
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:  # msgspec's, too
         raise HarnessError(f"fault {fault}: its plan is no JSON: {error}") from error
+
+
+# Which scenarios a campaign draws from, and why it does not draw from others.
+
+ALL: Final = ("all",)
+"""What `scenarios` says for all that can be made of the faults that a campaign draws from."""
+
+
+def chosen(campaign: Campaign, faults: Collection[str]) -> list[Scenario]:
+    """Return the scenarios that a campaign's schedule has, in the order of their names.
+
+    Those named, as far as they can be made of the faults that are there; under "all" none where
+    the campaign itself says whom to strike, or in which order and at which times.
+
+    Args:
+        campaign: resolved.
+        faults: names of those that it draws from, and that there are.
+    """
+    if campaign.scenarios == ALL and (campaign.victims or campaign.nemesis_schedule != "random"):
+        return []
+    return [
+        SCENARIOS[name]
+        for name in sorted(_asked(campaign))
+        if why_not(SCENARIOS[name], campaign, faults) is None
+    ]
+
+
+def why_not(scenario: Scenario, campaign: Campaign, faults: Collection[str]) -> str | None:
+    """Say in a few words why a campaign cannot have a scenario; None if it can."""
+    lacking = sorted(scenario.faults - set(faults))
+    if lacking:
+        return f"it needs {', '.join(lacking)}"
+    if campaign.nodes < scenario.nodes_min:
+        return f"it needs {scenario.nodes_min} nodes"
+    target: Target = discovery.get("targets", campaign.target)
+    if scenario.elects and not (
+        target.promises.committed_prefix or isinstance(target, TransfersLeadership)
+    ):
+        return f"{target.name} elects no leader"
+    if scenario.is_last and not scenario.faults <= target.promises.durable_under:
+        return f"{target.name} promises nothing under {', '.join(sorted(scenario.faults))}"
+    return None
+
+
+def _asked(campaign: Campaign) -> Iterable[str]:
+    return SCENARIOS if campaign.scenarios == ALL else campaign.scenarios

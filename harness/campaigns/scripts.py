@@ -9,9 +9,9 @@
     victims = ["leader"]
     # any other key is one of the fault's plan, in place of what is drawn
 
-Victims may be roles (`harness.campaigns.cast`): "@led" is who led when the script's first fault
-began, and `remember = "NAME"` lets later entries strike the same nodes again, as "@NAME". In place
-of a fault an entry may name a whole scenario, and when it begins:
+Victims may be roles (`harness.campaigns.scenarios`): "@led" is who led when the script's first
+fault began, and `remember = "NAME"` lets later entries strike the same nodes again, as "@NAME". In
+place of a fault an entry may name a whole scenario, and when it begins:
 
     [[script]]
     scenario = "figure-8"

@@ -11,14 +11,18 @@ from typing import Final
 from shaketable.harness.contracts.errors import HarnessError, UsageError
 from shaketable.harness.contracts.verdict import ExitCode, Outcome
 from shaketable.harness.gating import stored_runs
-from shaketable.harness.gating.json_file import FILE_BYTES_MAX, UnreadableError, decode_json
-from shaketable.harness.gating.verdict_file import COUNT_MAX, SECONDS_MAX
+from shaketable.harness.gating.verdict_file import (
+    COUNT_MAX,
+    FILE_BYTES_MAX,
+    SECONDS_MAX,
+    UnreadableError,
+    decode_json,
+)
 from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.harness.matrix import folder as folders
-from shaketable.harness.matrix.folder import MatrixFolder
-from shaketable.harness.matrix.journal import Event
-from shaketable.harness.matrix.journal import Outcome as Attempt
+from shaketable.harness.matrix.folder import Event, MatrixFolder
+from shaketable.harness.matrix.folder import Outcome as Attempt
 from shaketable.reports.gating.model import Bites, RunFacts
 from shaketable.reports.gating.policy import Policy
 

@@ -14,8 +14,15 @@ import msgspec
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.verdict import Outcome
 from shaketable.harness.gating import matrices, stored_runs
-from shaketable.harness.gating.json_file import FILE_BYTES_MAX, UnreadableError, decode_json
-from shaketable.harness.gating.verdict_file import CheckFile, HuntsFile, conclusions_of, outcome_of
+from shaketable.harness.gating.verdict_file import (
+    FILE_BYTES_MAX,
+    CheckFile,
+    HuntsFile,
+    UnreadableError,
+    conclusions_of,
+    decode_json,
+    outcome_of,
+)
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
 from shaketable.reports.gating.model import RunFacts

@@ -13,8 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.gating.json_file import UnreadableError, read_json
-from shaketable.harness.gating.verdict_file import ResultsFile, conclusions_of, outcome_of
+from shaketable.harness.gating.verdict_file import (
+    ResultsFile,
+    UnreadableError,
+    conclusions_of,
+    outcome_of,
+    read_json,
+)
 from shaketable.harness.history.export import (
     fault_windows,
     load_given_up,
@@ -24,12 +29,11 @@ from shaketable.harness.history.export import (
 from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
 from shaketable.harness.history.run_folder import RunFolder
 from shaketable.reports.availability.worked import Worked, worked_until
-from shaketable.reports.gating.measures import CEILINGS
 from shaketable.reports.gating.measuring import COLUMNS, Measured, measure_loss, measure_operations
 from shaketable.reports.gating.model import Bites, Conclusion, RunFacts
-from shaketable.reports.gating.policy import Policy
-from shaketable.reports.plotting.timeline import phase_spans
-from shaketable.reports.violation_page import page_index
+from shaketable.reports.gating.policy import CEILINGS, Policy
+from shaketable.reports.plotting.lanes import phase_spans
+from shaketable.reports.violation_page import writing
 
 NS_PER_S: Final = 1e9
 MEASURED: Final = tuple(key for key in CEILINGS if key != "acknowledged_loss")
@@ -89,7 +93,7 @@ def _with_pages(conclusions: tuple[Conclusion, ...], folder: RunFolder) -> tuple
     """Let each kind know the page of its first violation that has one."""
     pages = {
         (page.checker, page.kind): _relative(folder.violations / page.file)
-        for page in reversed(page_index.read(folder.violations))
+        for page in reversed(writing.read(folder.violations))
     }
     return tuple(
         replace(

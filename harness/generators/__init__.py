@@ -27,11 +27,13 @@ Source: jepsen.generator and jepsen.independent.
 
 from shaketable.harness.generators.choices import any_of, mix, until_ok
 from shaketable.harness.generators.clients import (
+    KeySpread,
     each_client,
     on_clients,
     per_key,
     reserve,
     side_by_side,
+    width_of,
 )
 from shaketable.harness.generators.generator import (
     NOTHING_NOW,
@@ -42,7 +44,6 @@ from shaketable.harness.generators.generator import (
     Given,
     Wait,
 )
-from shaketable.harness.generators.keys import KeySpread, width_of
 from shaketable.harness.generators.pace import delay, rate, sleep, stagger, think_time, time_limit
 from shaketable.harness.generators.play import Played, alone, play
 from shaketable.harness.generators.sequences import (

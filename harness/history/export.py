@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.contracts.plugins import FaultWindow
-from shaketable.harness.history import watermark
+from shaketable.harness.history import recorder
 from shaketable.harness.history.operation_files import OperationParts, text_column
 from shaketable.harness.history.rounds import NotInOrder, Recordings, Round
 from shaketable.harness.history.rows import EVENT_ROW, EVENT_TEXTS, NO_TEXT
@@ -90,7 +90,7 @@ def export(folder: RunFolder, *, with_events: bool = True) -> Exported:
     counted: dict[str, int | None] = facts.get("segments") or {}
     read = _read(folder, paths, with_operations=True, with_events=with_events)
     end_ns = _end_ns(facts, read.last_ns)
-    noted = watermark.read(folder)
+    noted = recorder.read(folder)
     missing = [*_missing(read.ends, counted), *_missing_of_killed(paths, counted, noted)]
     missing += read.problems
     return Exported(

@@ -11,21 +11,41 @@ Source: jepsen.history (pair-index); CHECKERS.md section 5.
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.history.order_kernels import Open, merge, pair, rehash
-from shaketable.harness.history.rows import INVOKE, OPERATION_ROW
-from shaketable.harness.history.segment_stream import SegmentStream
-from shaketable.harness.history.segments import SegmentEnd
-from shaketable.harness.history.texts import HistoryTexts
+from shaketable.harness.history import frame_kernels as frames
+from shaketable.harness.history.order_kernels import Open, merge, pair, rehash, renumber
+from shaketable.harness.history.rows import (
+    EVENT_NUMBERS,
+    EVENT_ROW,
+    EVENT_TEXTS,
+    INVOKE,
+    NO_TEXT,
+    OPERATION_ROW,
+)
+from shaketable.harness.history.segments import (
+    MAGIC,
+    NO_EVENT,
+    PAYLOAD_BYTES_MAX,
+    TRAILING,
+    UNREADABLE,
+    Event,
+    SegmentEnd,
+    frame_bytes,
+    judge_end,
+)
+from shaketable.harness.history.text_kernels import HistoryTexts, RecordedTexts
 
 ROUND_BYTES = 8 << 20
 """Bytes of all segments together that are decoded at a time: arrays of that size are taken from
@@ -170,3 +190,183 @@ class _Pairing:
 
 def _empty(slots: int) -> Open:
     return Open(np.zeros(slots, np.bool_), np.zeros(slots, OPERATION_ROW), np.zeros(3, np.int64))
+
+
+# Reads one segment piece by piece into EVENT_ROWs, with all that read_segment says of its end.
+
+FRAME_BYTES_USUAL = 24
+"""Rows are laid out for frames no shorter than that; shorter ones take another round."""
+
+
+class SegmentStream:
+    """A segment that is being read. `decode` may run in another thread than `take`.
+
+    `is_done`: it is read to its end, or to where it stops being readable. `end` then says
+    which. `last_ns` is the time of the last event decoded, `is_rising` whether all times
+    rose strictly so far. `size` is the file's, in bytes.
+
+    Raises:
+        HarnessError: there is no such file, or it cannot be read.
+    """
+
+    def __init__(self, path: Path, chunk_bytes: int) -> None:
+        self.path = path
+        self.is_done = False
+        self.is_rising = True
+        self.last_ns = -(1 << 63)
+        self.end: SegmentEnd | None = None
+        self._chunk_bytes = chunk_bytes
+        self._texts = RecordedTexts()
+        self._numbers = np.zeros(0, np.int32)
+        self._ready: deque[Rows] = deque()
+        self._rest = np.zeros(0, np.uint8)
+        self._count = 0
+        try:
+            self._file = path.open("rb", buffering=0)
+            self.size = os.fstat(self._file.fileno()).st_size
+            head = self._file.read(len(MAGIC))
+        except OSError as error:
+            raise HarnessError(f"cannot read the recording {path}: {error.strerror}") from error
+        self._at = len(MAGIC)
+        if head != MAGIC:
+            self._finish(0, None)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    @property
+    def is_short(self) -> bool:
+        """True if fewer events wait to be taken than about half a piece holds."""
+        waiting = sum(len(rows) for rows in self._ready)
+        return waiting < max(1, self._chunk_bytes // (4 * FRAME_BYTES_USUAL * 2))
+
+    def decode(self) -> None:
+        """Read and decode the next piece; nothing if there is none."""
+        if self.is_done:
+            return
+        data = self._read()
+        is_last = self._at + len(data) == self.size
+        at = 0
+        rows = np.empty(len(data) // FRAME_BYTES_USUAL + 1, EVENT_ROW)
+        count = 0
+        while True:
+            why, at, count = frames.scan(data, at, is_last, self._texts.table, rows, count)
+            if why == frames.ROWS_FULL:
+                self._keep(rows[:count])
+                rows, count = np.empty(len(rows), EVENT_ROW), 0
+            elif why == frames.TEXTS_FULL:
+                self._texts.grow(PAYLOAD_BYTES_MAX)
+            elif why == frames.ODD:
+                after = self._decode_odd(data, at, rows[count : count + 1])
+                if after is None:
+                    self._keep(rows[:count])
+                    self._finish(self._at + at, NO_EVENT)
+                    return
+                at, count = after, count + 1
+            else:
+                break
+        self._keep(rows[:count])
+        self._go_on(data, at, why, is_last)
+
+    def take(self, until_ns: int | None, history: HistoryTexts) -> Rows:
+        """Return the events not taken yet, up to that time, with the history's texts.
+
+        Events of another time order than they were recorded in are taken together (None).
+        """
+        taken: list[Rows] = []
+        while self._ready:
+            rows = self._ready.popleft()
+            if until_ns is not None and rows["time_ns"][-1] > until_ns:
+                cut = int(np.searchsorted(rows["time_ns"], until_ns, side="right"))
+                self._ready.appendleft(rows[cut:])
+                rows = rows[:cut]
+                if len(rows):
+                    taken.append(rows)
+                break
+            taken.append(rows)
+        known = max(len(self._numbers) - 1, 0)
+        if known < len(self._texts):
+            fresh = history.numbers(self._texts.since(known))
+            before = self._numbers if known else np.array([NO_TEXT], np.int32)
+            self._numbers = np.concatenate([before, np.array(fresh, np.int32)])
+        for rows in taken:
+            renumber(rows, self._numbers)
+        return taken[0] if len(taken) == 1 else np.concatenate([np.empty(0, EVENT_ROW), *taken])
+
+    def _read(self) -> npt.NDArray[np.uint8]:
+        """Return what the last piece left over, and the next piece behind it."""
+        kept = len(self._rest)
+        wanted = min(self._chunk_bytes, self.size - self._at - kept)
+        data = np.empty(kept + wanted, np.uint8)
+        data[:kept] = self._rest
+        at = kept
+        try:
+            while at < len(data):
+                got = self._file.readinto(data[at:].data)
+                if not got:
+                    raise HarnessError(f"cannot read the recording {self.path}: it became shorter")
+                at += got
+        except OSError as error:
+            raise HarnessError(
+                f"cannot read the recording {self.path}: {error.strerror}"
+            ) from error
+        return data
+
+    def _keep(self, rows: Rows) -> None:
+        if not len(rows):
+            return
+        times = rows["time_ns"]
+        is_rising = times[0] > self.last_ns and bool((times[1:] > times[:-1]).all())
+        self.is_rising = self.is_rising and is_rising
+        self.last_ns = int(times[-1])
+        self._count += len(rows)
+        self._ready.append(rows)
+
+    def _go_on(self, data: npt.NDArray[np.uint8], at: int, why: int, is_last: bool) -> None:
+        """Remember where the next piece begins, or that there is none."""
+        if why == frames.MORE and not is_last:
+            self._rest = data[at:].copy()
+            self._at += at
+        elif why == frames.MORE:
+            self._finish(self._at + at, None)
+        elif why == frames.CLOSING:
+            end = self._at + at + frame_bytes(data[at:])
+            self._finish(end, None if end == self.size else TRAILING)
+        else:
+            self._finish(self._at + at, UNREADABLE)
+
+    def _finish(self, at: int, why: str | None) -> None:
+        self.is_done = True
+        self._rest = np.zeros(0, np.uint8)
+        self.end = judge_end(self.path, self.size, at, self._count, why)
+
+    def _decode_odd(self, data: npt.NDArray[np.uint8], at: int, row: Rows) -> int | None:
+        """Let msgspec decode the frame at `at`; return where the next begins, None if it cannot."""
+        after = at + frame_bytes(data[at:])
+        payload = data[after - _payload_bytes(data[at:]) : after].tobytes()
+        try:
+            event = msgspec.msgpack.decode(payload, type=Event)
+        except (msgspec.DecodeError, UnicodeDecodeError):  # ValidationError is one
+            return None
+        try:
+            self._fill(row, event)
+        except OverflowError as error:
+            raise HarnessError(
+                f"{self.path.name}: a number at byte {self._at + at} has more than 64 bits"
+            ) from error
+        return after
+
+    def _fill(self, row: Rows, event: Event) -> None:
+        row["time_ns"], row["process"], row["has"] = event.time_ns, event.process, 0
+        for name, flag in EVENT_NUMBERS.items():
+            value = getattr(event, name)
+            row[name] = 0 if value is None else value
+            row["has"] |= 0 if value is None else flag
+        for name in EVENT_TEXTS:
+            text = getattr(event, name)
+            row[name] = NO_TEXT if text is None else self._texts.number(text)
+
+
+def _payload_bytes(frame: npt.NDArray[np.uint8]) -> int:
+    return int.from_bytes(frame[1:5].tobytes(), "big")

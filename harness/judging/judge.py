@@ -209,7 +209,7 @@ def _failover(folder: RunFolder, campaign: Campaign, exported: Exported) -> dict
 def _worked(folder: RunFolder, campaign: Campaign, end_ns: int) -> Worked | None:
     """Say when clients worked, if run.json does; its events must have been exported."""
     from shaketable.reports.availability.worked import Worked, worked_until  # noqa: PLC0415
-    from shaketable.reports.plotting.timeline import phase_spans  # noqa: PLC0415 - only where a run is judged
+    from shaketable.reports.plotting.lanes import phase_spans  # noqa: PLC0415 - only where a run is judged
 
     phases = phase_spans(_facts(folder).get("phases"), end_ns)
     until_ns = worked_until(phases, campaign.time_limit_s)

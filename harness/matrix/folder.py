@@ -13,16 +13,21 @@ store/matrix-NAME/<UTC time>/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fcntl
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import TracebackType
+from typing import Literal
 
 import msgspec
 
 from shaketable.harness.campaigns import campaign as campaigns
 from shaketable.harness.campaigns.campaign import Campaign
-from shaketable.harness.contracts.errors import UsageError
+from shaketable.harness.contracts.errors import HarnessError, UsageError
+from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history.run_folder import LATEST, utc_name, write_atomically
 from shaketable.harness.matrix.plan import Plan
 
@@ -117,3 +122,161 @@ def open_existing(path: Path) -> tuple[MatrixFolder, Plan]:
         ) from error
     except msgspec.DecodeError as error:
         raise UsageError(f"{path}: its plan cannot be read: {error}") from error
+
+
+# The queue of a matrix on disk: a journal of what was begun and what came of it.
+#
+# A line is one event, written whole by one write(2): a harness that is killed loses at most the
+# line that it was writing. A cell that was begun and did not end is run anew; one that ended stays
+# as it is, and what is run again stands behind it.
+#
+# Source: etcd's write-ahead log, for the tail that may be torn; Bazel's build event log.
+
+
+class FaultCount(msgspec.Struct, frozen=True):
+    """How often a fault was done, and how often it bit."""
+
+    bit: int
+    done: int
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of one attempt at a cell.
+
+    Attributes:
+        attempt: which one, from 1.
+        code: the exit code of its run, or 2 where a fault did not bite often enough.
+        why: what was found, in a sentence.
+        run: the run's folder, relative to the matrix'; "" if there is none.
+        faults: how often each bit.
+        lacking: those that were asked for and cannot be done there, each with the reason.
+        recovery_ns, recovery_max_ns: how soon an append was acknowledged again after faults that
+            bit, median and worst; None if there was none.
+        operations: of the clients.
+        took_s: the run and its check.
+    """
+
+    attempt: int
+    code: int
+    why: str = ""
+    run: str = ""
+    faults: dict[str, FaultCount] = {}
+    lacking: dict[str, str] = {}
+    recovery_ns: int | None = None
+    recovery_max_ns: int | None = None
+    operations: int = 0
+    took_s: float = 0.0
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the journal: an attempt at a cell began, or ended with an outcome."""
+
+    cell: str
+    attempt: int
+    event: Literal["began", "ended"]
+    at_utc: str
+    outcome: Outcome | None = None
+
+
+class Journal:
+    """The journal of one matrix, open for one process at a time.
+
+    Attributes:
+        attempts: what came of each cell so far: the outcomes of attempts that ended, in order.
+        begun: how many attempts at each cell were begun.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open it, or make it.
+
+        Raises:
+            UsageError: another process has it open, or it cannot be written.
+            HarnessError: what it holds is no journal.
+        """
+        self.attempts: dict[str, list[Outcome]] = {}
+        self.begun: dict[str, int] = {}
+        self._path = path
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._file)
+            raise UsageError(f"{path.parent}: another process runs this matrix now") from error
+        self._read()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it; another process may open it then."""
+        os.close(self._file)
+
+    def began(self, cell: str, at_utc: str) -> int:
+        """An attempt at a cell begins; return its number, from 1."""
+        attempt = self.begun.get(cell, 0) + 1
+        self._write(Event(cell=cell, attempt=attempt, event="began", at_utc=at_utc))
+        return attempt
+
+    def ended(self, cell: str, at_utc: str, outcome: Outcome) -> None:
+        """An attempt at a cell ended."""
+        number = outcome.attempt
+        self._write(Event(cell=cell, attempt=number, event="ended", at_utc=at_utc, outcome=outcome))
+
+    def _write(self, event: Event) -> None:
+        line = msgspec.json.encode(event) + b"\n"
+        try:
+            written = os.write(self._file, line)
+            os.fsync(self._file)
+        except OSError as error:
+            raise HarnessError(f"cannot write {self._path}: {error.strerror}") from error
+        if written < len(line):
+            raise HarnessError(f"cannot write {self._path}: only a part of a line fitted")
+        self._take(event)
+
+    def _take(self, event: Event) -> None:
+        self.begun[event.cell] = max(event.attempt, self.begun.get(event.cell, 0))
+        if event.outcome is not None:
+            self.attempts.setdefault(event.cell, []).append(event.outcome)
+
+    def _read(self) -> None:
+        data = self._path.read_bytes()
+        whole, _, torn = data.rpartition(b"\n")
+        for number, line in enumerate(whole.splitlines(), 1):
+            if not line:
+                continue
+            try:
+                self._take(msgspec.json.decode(line, type=Event))
+            except msgspec.DecodeError as error:
+                raise HarnessError(
+                    f"{self._path}: line {number} is none of ours: {error}"
+                ) from error
+        if torn:  # a harness was killed while it wrote this: it never happened
+            os.ftruncate(self._file, len(data) - len(torn))
+
+
+def code_of(attempts: Iterable[Outcome]) -> int | None:
+    """Return what a cell counts as: its last attempt, but an invalid one is never hidden."""
+    codes = [attempt.code for attempt in attempts]
+    if not codes:
+        return None
+    return ExitCode.INVALID if ExitCode.INVALID in codes else codes[-1]
+
+
+def pending(cells: Iterable[str], attempts: Mapping[str, list[Outcome]], again: bool) -> list[str]:
+    """Return which cells are still to be run; with `again` also those that ended as not valid."""
+    return [
+        cell
+        for cell in cells
+        if not attempts.get(cell) or (again and code_of(attempts[cell]) != ExitCode.VALID)
+    ]

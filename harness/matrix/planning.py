@@ -15,10 +15,8 @@ import msgspec
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
-from shaketable.harness.campaigns.campaign import Campaign, node_names
-from shaketable.harness.campaigns.limits import check_numbers
+from shaketable.harness.campaigns.campaign import Campaign, check_numbers, node_names, toml_value
 from shaketable.harness.campaigns.schedule import schedule
-from shaketable.harness.campaigns.toml_text import toml_value
 from shaketable.harness.contracts.draw import new_seed
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.contracts.words import family_of

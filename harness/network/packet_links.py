@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -19,8 +20,6 @@ from typing import Final
 
 from shaketable.harness.contracts.plugins import Json
 from shaketable.harness.contracts.words import Link, LinkShape, Word
-from shaketable.harness.network import frames
-from shaketable.harness.network.frames import Flow, reverse, with_bit_flipped
 
 LATE_PACKETS_MAX: Final = 20_000
 """What all links hold back together: 30 MB of full frames. What comes then is dropped."""
@@ -282,7 +281,7 @@ class PacketLinks:
 #
 # A connection that was reset is over for both sides: whatever comes of it is answered with a reset.
 # One that was left half open is over for one side: what the other sends goes into nothing, until it
-# is told. Both are known by their flows (`frames.Flow`).
+# is told. Both are known by their flows (`Flow`).
 
 FLOWS_MAX: Final = 4096
 """Of more connections than that the oldest are forgotten."""
@@ -308,7 +307,7 @@ class Flows:
 
     def note(self, frame: bytes) -> Flow | None:
         """Remember a frame as its flow's last; return the flow, None if it has none."""
-        flow = frames.flow_of(frame)
+        flow = flow_of(frame)
         if flow is not None:
             if flow not in self._last and len(self._last) >= FLOWS_MAX:
                 del self._last[next(iter(self._last))]
@@ -323,12 +322,12 @@ class Flows:
         end = self._ended.get(flow)
         if end is None:
             return None
-        flags = frames.tcp_flags(frame)
-        if flags & frames.SYN:  # the same ports again: a new connection
+        flags = tcp_flags(frame)
+        if flags & SYN:  # the same ports again: a new connection
             self._forget(flow)
             return None
         if end.tells:
-            return "", None if flags & frames.RST else frames.reset_back(frame)
+            return "", None if flags & RST else reset_back(frame)
         return end.shape, None
 
     def link_of(self, frame: bytes) -> Link | None:
@@ -340,15 +339,15 @@ class Flows:
         crossed = {pair for pair, link in self._links.items() if link in links}
         found: dict[Flow, None] = {}
         for flow, frame in self._last.items():
-            is_known = frames.reverse(flow) in found
+            is_known = reverse(flow) in found
             if flow[:8] in crossed and not is_known and self._is_live(flow, frame):
                 found[flow] = None
         return list(found)
 
     def reset(self, flow: Flow) -> list[bytes]:
         """End a connection for both sides; return the resets to send."""
-        back = frames.reverse(flow)
-        resets = [frames.reset_onward(self._last[one]) for one in (flow, back) if one in self._last]
+        back = reverse(flow)
+        resets = [reset_onward(self._last[one]) for one in (flow, back) if one in self._last]
         self._end(flow, _Ended(tells=True))
         self._end(back, _Ended(tells=True))
         return resets
@@ -356,8 +355,8 @@ class Flows:
     def open_half(self, flow: Flow, shape: str) -> list[bytes]:
         """End a connection for the receiver of this flow alone; return the reset to send."""
         self._end(flow, _Ended(tells=False, shape=shape))
-        self._end(frames.reverse(flow), _Ended(tells=True))
-        return [frames.reset_onward(self._last[flow])]
+        self._end(reverse(flow), _Ended(tells=True))
+        return [reset_onward(self._last[flow])]
 
     def tell_half(self, shape: str) -> None:
         """Let what that shape left half open take its course: the far side answers now.
@@ -369,11 +368,9 @@ class Flows:
 
     def _is_live(self, flow: Flow, frame: bytes) -> bool:
         """True if neither side has ended a connection, as far as was seen."""
-        over = frames.FIN | frames.RST
-        other = self._last.get(frames.reverse(flow))
-        is_over = frames.tcp_flags(frame) & over or (
-            other is not None and frames.tcp_flags(other) & over
-        )
+        over = FIN | RST
+        other = self._last.get(reverse(flow))
+        is_over = tcp_flags(frame) & over or (other is not None and tcp_flags(other) & over)
         return flow not in self._ended and not is_over
 
     def _end(self, flow: Flow, how: _Ended) -> None:
@@ -382,7 +379,7 @@ class Flows:
         self._ended[flow] = how
 
     def _forget(self, flow: Flow) -> None:
-        for one in (flow, frames.reverse(flow)):
+        for one in (flow, reverse(flow)):
             self._ended.pop(one, None)
             self._last.pop(one, None)
 
@@ -456,3 +453,110 @@ class Account:
             "half_open": self.half_open,
             "unread": self.unread,
         }
+
+
+# Ethernet frames with IPv4 and TCP in them, as bytes: which connection, and a forged reset. Pure.
+#
+# A switch cannot close a connection as a proxy can: it sends each side the reset that the other
+# could have sent. A receiver takes one only if it has exactly the sequence number that it waits
+# for; to any other near it, it answers with an acknowledgement that names that number.
+#
+# Source: RFC 791, RFC 9293 section 3.10.7.4, RFC 5961 section 3.2 (challenge ACK).
+
+ETHERNET_BYTES: Final = 14
+IPV4: Final = b"\x08\x00"
+TCP: Final = 6
+FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
+_HEADERS_BYTES: Final = ETHERNET_BYTES + 20 + 20
+_NO_OPTIONS: Final = 0x45
+_TTL: Final = 64
+
+Flow = bytes
+"""One direction of a connection: addresses and ports, from and to, as they stand in a frame."""
+
+
+def flow_of(frame: bytes) -> Flow | None:
+    """Return the flow that a frame belongs to; None if it is not TCP over plain IPv4."""
+    is_tcp = (
+        len(frame) >= _HEADERS_BYTES
+        and frame[12:14] == IPV4
+        and frame[14] == _NO_OPTIONS
+        and frame[23] == TCP
+    )
+    return frame[26:38] if is_tcp else None
+
+
+def reverse(flow: Flow) -> Flow:
+    """Return the other direction of the same connection."""
+    return flow[4:8] + flow[0:4] + flow[10:12] + flow[8:10]
+
+
+def tcp_flags(frame: bytes) -> int:
+    """The flags of a TCP frame."""
+    return frame[47]
+
+
+def next_sequence(frame: bytes) -> int:
+    """The sequence number behind a TCP frame: what its receiver waits for, once it has it."""
+    (total,) = struct.unpack_from("!H", frame, 16)
+    (sequence,) = struct.unpack_from("!I", frame, 38)
+    payload = total - 20 - (frame[46] >> 4) * 4
+    flags = frame[47]
+    behind: int = (sequence + payload + bool(flags & SYN) + bool(flags & FIN)) & 0xFFFFFFFF
+    return behind
+
+
+def acknowledged(frame: bytes) -> int:
+    """The sequence number that the sender of a TCP frame waits for."""
+    number: int = struct.unpack_from("!I", frame, 42)[0]
+    return number
+
+
+def reset_onward(frame: bytes) -> bytes:
+    """Forge the reset that the sender of a TCP frame could send behind it."""
+    return _reset(frame[:12], frame[26:38], next_sequence(frame), acknowledged(frame))
+
+
+def reset_back(frame: bytes) -> bytes:
+    """Forge the reset that the receiver of a TCP frame could answer with."""
+    flow = reverse(frame[26:38])
+    return _reset(frame[6:12] + frame[:6], flow, acknowledged(frame), next_sequence(frame))
+
+
+def with_bit_flipped(frame: bytes, place: float) -> bytes:
+    """Flip one bit behind the Ethernet header; `place` (0 to 1) says where."""
+    at = int(place * (len(frame) - ETHERNET_BYTES) * 8)
+    changed = bytearray(frame)
+    changed[ETHERNET_BYTES + at // 8] ^= 1 << (at % 8)
+    return bytes(changed)
+
+
+def checksum_is_right(frame: bytes) -> bool:
+    """True if the checksums of IPv4 and of TCP are those of what the frame carries."""
+    (total,) = struct.unpack_from("!H", frame, 16)
+    header, segment = frame[14:34], frame[34 : ETHERNET_BYTES + total]
+    return _sum(header) == 0 and _sum(_pseudo(frame[26:34], len(segment)) + segment) == 0
+
+
+def _reset(ethernet: bytes, flow: Flow, sequence: int, acknowledges: int) -> bytes:
+    addresses, ports = flow[:8], flow[8:]
+    header = struct.pack("!BBHHHBBH", _NO_OPTIONS, 0, 40, 0, 0, _TTL, TCP, 0) + addresses
+    header = header[:10] + struct.pack("!H", _sum(header)) + header[12:]
+    segment = ports + struct.pack("!IIBBHHH", sequence, acknowledges, 5 << 4, RST | ACK, 0, 0, 0)
+    total = _sum(_pseudo(addresses, len(segment)) + segment)
+    segment = segment[:16] + struct.pack("!H", total) + segment[18:]
+    return ethernet + IPV4 + header + segment
+
+
+def _pseudo(addresses: bytes, size: int) -> bytes:
+    return addresses + struct.pack("!BBH", 0, TCP, size)
+
+
+def _sum(data: bytes) -> int:
+    """The Internet checksum (RFC 1071); 0 of what has its own in it."""
+    if len(data) % 2:
+        data += b"\0"
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF

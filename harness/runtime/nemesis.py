@@ -20,7 +20,7 @@ import trio
 
 from shaketable.harness import blame, discovery
 from shaketable.harness.blame import PlugInError, blamed
-from shaketable.harness.campaigns.cast import Cast
+from shaketable.harness.campaigns.scenarios import Cast
 from shaketable.harness.campaigns.schedule import SCRIPT, Planned
 from shaketable.harness.campaigns.scripts import FAULT_BEGAN, FAULT_HEALED, LEADER_ELECTED, counted
 from shaketable.harness.contracts.plugins import Evidence, Fault, Json, World

@@ -19,7 +19,7 @@ import trio
 from shaketable.harness import discovery
 from shaketable.harness.contracts.clients import hold_of
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.history import watermark
+from shaketable.harness.history import recorder
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.runtime.liveness import PATIENCE_S, Standstill, never_served, not_back
 from shaketable.harness.runtime.questions import wait_until
@@ -98,7 +98,7 @@ async def telling_counts(rig: Rig, look: Callable[[], None] = lambda: None) -> A
     async def tell() -> None:
         while True:
             rig.observer.counts(rig.workers.counts())
-            watermark.note(rig.folder)
+            recorder.note(rig.folder)
             look()
             await trio.sleep(COUNTS_INTERVAL_S)
 

@@ -22,7 +22,7 @@ from shaketable.harness.serving.index import Index, is_run
 from shaketable.harness.serving.live import Follower
 from shaketable.harness.serving.places import NotHereError, is_fit, is_self_contained, opened, place
 from shaketable.harness.serving.trends import Trends, is_large
-from shaketable.reports.violation_page.choosing import NAME as VIOLATION
+from shaketable.reports.violation_page.building import NAME as VIOLATION
 
 CHUNK_BYTES: Final = 256 << 10
 QUERY_FIELDS_MAX: Final = 20

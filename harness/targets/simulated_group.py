@@ -54,8 +54,7 @@ from shaketable.system.sim.trio_world.host import CLIENT_PORT, PEER_PORT, STORE_
 from shaketable.system.sim.trio_world.node_ends import exit_status, reason
 from shaketable.system.sim.trio_world.process import CURRENT, Process
 from shaketable.system.sim.trio_world.programs import SimulatedNameServer, node_config
-from shaketable.system.sim.trio_world.sim_socket import SimSocket
-from shaketable.system.sim.trio_world.tcp_network import TcpNetwork
+from shaketable.system.sim.trio_world.tcp_network import SimSocket, TcpNetwork
 from shaketable.system.sim.trio_world.tcp_pipe import Pipe
 from shaketable.system.sim.trio_world.world import TrioWorld, address_of
 

@@ -41,7 +41,7 @@ from shaketable.harness.discovery import unknown
 from shaketable.harness.history.run_folder import utc_name, write_atomically
 from shaketable.harness.runtime.seed_workers import JOBS_MAX, SeedWorkers
 from shaketable.harness.terminal import output
-from shaketable.reports.calibration_page.model import BugRow, Score, Scorecard
+from shaketable.reports.calibration_page.page import BugRow, Score, Scorecard
 
 PLAN: Final = "plan.json"
 SCORECARD: Final = "scorecard.json"

@@ -28,15 +28,14 @@ from shaketable.harness.contracts.verdict import ExitCode
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.harness.matrix import folder as folders
 from shaketable.harness.matrix import planning, table
-from shaketable.harness.matrix.folder import MatrixFolder
-from shaketable.harness.matrix.journal import Journal, Outcome, pending
+from shaketable.harness.matrix.folder import Journal, MatrixFolder, Outcome, pending
 from shaketable.harness.matrix.plan import Plan
 from shaketable.harness.matrix.running import Queue, launcher
 from shaketable.harness.matrix.table import bit_text, recovery_text, verdict_of
 from shaketable.harness.telling import tell
 from shaketable.harness.terminal import output
 from shaketable.harness.terminal.output import Redrawn
-from shaketable.reports.matrix_page.model import MatrixCell, MatrixView
+from shaketable.reports.matrix_page.page import MatrixCell, MatrixView
 
 JOBS_MAX: Final = 64
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -90,7 +89,7 @@ def _run(
     folder: MatrixFolder, plan: Plan, journal: Journal, jobs: int, *, again: bool, is_resumed: bool
 ) -> int:
     """Run what is to be run, show and write what came of it; return the exit code."""
-    from shaketable.harness.matrix.reading import read_outcome  # noqa: PLC0415 - half a second, for others
+    from shaketable.harness.matrix.running import read_outcome  # noqa: PLC0415 - half a second, for others
     from shaketable.reports.matrix_page.page import render_matrix  # noqa: PLC0415 - as above
 
     ours = [cell.id for cell in plan.cells if not cell.skipped]

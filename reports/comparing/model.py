@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
+from shaketable.reports.comparing.chance import Interval
 from shaketable.reports.comparing.measuring import Measured
 
 EVERYWHERE: Final = "all"
@@ -89,3 +90,89 @@ class Comparison:
 
     def _judged(self, judgement: Judgement) -> tuple[Difference, ...]:
         return tuple(each for each in self.differences if each.judgement is judgement)
+
+
+# Says differences in sentences: what, where, from what to what, and by how much. Pure.
+
+WORSE = {
+    "throughput": "lower",
+    "median latency": "longer",
+    "p99 latency": "longer",
+    "refused or unknown": "more",
+}
+BETTER = {
+    "throughput": "higher",
+    "median latency": "shorter",
+    "p99 latency": "shorter",
+    "refused or unknown": "fewer",
+}
+LARGE = 100
+
+
+def headline(comparison: Comparison) -> str:
+    """Say the whole comparison in one sentence."""
+    worse, better = len(comparison.worse), len(comparison.better)
+    if not comparison.is_told:
+        return "too little was measured to tell the runs apart"
+    doubts = len(comparison.unsure)
+    if not worse and not better and doubts:
+        few = "1 number differs" if doubts == 1 else f"{doubts} numbers differ"
+        return f"no difference that is sure; {few}, and may do so by chance"
+    if not worse and not better:
+        return "no difference that matters"
+    parts = [f"{worse} got worse"] if worse else ["nothing got worse"]
+    parts += [f"{better} got better"] if better else []
+    return ", ".join(parts)
+
+
+def of_metric(
+    name: str, unit: str, where: str, a: float, b: float, by: Interval, judgement: Judgement
+) -> str:
+    """Say how one number of a condition differs; `by` is how much worse B is."""
+    told = f"{name} {where}: {number(a, unit)} in A, {number(b, unit)} in B"
+    if judgement not in (Judgement.WORSE, Judgement.BETTER):
+        return told
+    is_worse = judgement is Judgement.WORSE
+    way = (WORSE if is_worse else BETTER)[name]
+    if unit == "%":
+        least = by.low if is_worse else -by.high
+        return f"{told}, at least {least:.1f} points {way}"
+    least, most = (by.low, by.high) if is_worse else (1 / by.high, 1 / by.low)
+    if name == "throughput" and is_worse:
+        return f"{told}, {percent(1 - b / a)} {way} (at least {percent(1 - 1 / least)})"
+    return f"{told}, {times(least)} to {times(most)} times {way}"
+
+
+def of_recovery(where: str, a: float, b: float, never: int, judgement: Judgement) -> str:
+    """Say how recoveries differ; `a` and `b` are medians in seconds."""
+    told = f"recovery {where}: median {number(a, 's')} in A, {number(b, 's')} in B"
+    if never:
+        told += f"; {never} times in B not at all"
+    if judgement is Judgement.WORSE:
+        told += ", longer"
+    return f"{told}, shorter" if judgement is Judgement.BETTER else told
+
+
+def unsure(name: str, where: str) -> str:
+    """Say that too little was measured."""
+    return f"{name} {where}: too little was measured"
+
+
+def number(value: float | None, unit: str) -> str:
+    """Print a number with its unit: 3.2 ms, 812 /s, 4.5 %."""
+    if value is None:
+        return "-"
+    if not unit or unit == "found":
+        return f"{value:,.0f}"
+    digits = 0 if abs(value) >= LARGE else 2 if unit == "s" else 1
+    return f"{value:,.{digits}f} {unit}"
+
+
+def times(factor: float) -> str:
+    """Print a factor: 2.3, 14."""
+    return f"{factor:,.1f}" if factor < 10 else f"{min(factor, 1e6):,.0f}"
+
+
+def percent(share: float) -> str:
+    """Print a share: 37 %."""
+    return f"{share * 100:.0f} %"

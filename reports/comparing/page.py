@@ -11,7 +11,7 @@ from typing import Any, Final
 from jinja2 import Environment
 
 from shaketable.reports import templating
-from shaketable.reports.comparing import words
+from shaketable.reports.comparing import model
 from shaketable.reports.comparing.measuring import Measured
 from shaketable.reports.comparing.model import Comparison
 
@@ -38,9 +38,9 @@ def render_comparison(compared: Comparison) -> str:
         .render(
             compared=compared,
             result=result(compared),
-            headline=words.headline(compared),
+            headline=model.headline(compared),
             colours=COLOURS,
-            number=words.number,
+            number=model.number,
         )
     )
 
@@ -50,7 +50,7 @@ def to_json(compared: Comparison) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "result": result(compared).lower(),
-        "headline": words.headline(compared),
+        "headline": model.headline(compared),
         "a": _run(compared.a),
         "b": _run(compared.b),
         "differences": [

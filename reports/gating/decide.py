@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from shaketable.harness.contracts.verdict import EXIT_BY_OUTCOME, ExitCode, Outcome
-from shaketable.reports.gating.measures import CEILINGS, FLOORS
 from shaketable.reports.gating.model import (
     Bites,
     Conclusion,
@@ -22,6 +21,8 @@ from shaketable.reports.gating.model import (
     RunRulings,
 )
 from shaketable.reports.gating.policy import (
+    CEILINGS,
+    FLOORS,
     RUNS_MIN,
     UNAVAILABLE,
     UNKNOWN,

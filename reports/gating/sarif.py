@@ -16,8 +16,8 @@ from urllib.parse import quote
 from shaketable.harness.contracts.verdict import ExitCode, Outcome
 from shaketable.harness.printable import printable
 from shaketable.reports import plain_words
-from shaketable.reports.gating.measures import CEILINGS, FLOORS
 from shaketable.reports.gating.model import GateResult, Kind, Ruling, RunFacts, RunRulings
+from shaketable.reports.gating.policy import CEILINGS, FLOORS
 
 SCHEMA: Final = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

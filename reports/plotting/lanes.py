@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final, TypeGuard
 
 from bokeh.models import ColumnDataSource, CustomJS, FactorRange, HoverTool, TapTool
 
-from shaketable.reports.model import RunView
+from shaketable.reports.availability.worked import PhaseSpan
+from shaketable.reports.model import RoleSpan, RunView
 from shaketable.reports.plotting.frame import (
     INK,
     Drawn,
@@ -17,7 +20,6 @@ from shaketable.reports.plotting.frame import (
     new_figure,
     shown_faults,
 )
-from shaketable.reports.plotting.timeline import NO_ANSWER
 
 ROLE_COLOURS: Final = {"leader": "#2f86d6", "candidate": "#d98a00", "follower": "#9fb4c7"}
 OUTAGE_COLOUR: Final = "#c2353f"
@@ -204,3 +206,67 @@ def _choosable(plot: Figure, faults: Any) -> None:
     plot.add_tools(TapTool(renderers=[faults]))
     source = faults.data_source
     source.selected.js_on_change("indices", CustomJS(args={"source": source}, code=_TELL))
+
+
+# What happened to the nodes over time: phases, and who led in which term.
+
+PHASES_MAX: Final = 1_000
+TIME_NS_MAX: Final = 366 * 86_400 * 1_000_000_000
+"""No run lasts longer: a later time is a fault of the file that holds it."""
+NO_ANSWER = "no answer"
+"""The role of a node that does not answer the poll."""
+
+
+def phase_spans(phases: object, end_ns: int) -> tuple[PhaseSpan, ...]:
+    """Read run.json's phases: rows or a map by name, with start_ns and (if it ended) stop_ns.
+
+    What is no phase of a run (other things than times, times that no run has) is left out.
+    """
+    if isinstance(phases, Mapping):
+        phases = [
+            {"name": name, **span} for name, span in phases.items() if isinstance(span, Mapping)
+        ]
+    if not isinstance(phases, Sequence):
+        return ()
+    spans = []
+    for phase in phases[:PHASES_MAX]:
+        if not isinstance(phase, Mapping):
+            continue
+        start_ns, stop_ns = phase.get("start_ns"), phase.get("stop_ns")
+        stop_ns = end_ns if stop_ns is None else stop_ns
+        if not (_is_time(start_ns) and _is_time(stop_ns)):
+            continue
+        name = str(phase.get("name") or phase.get("phase") or "?")
+        spans.append(PhaseSpan(name, start_ns, max(start_ns, stop_ns)))
+    return tuple(sorted(spans, key=lambda span: span.start_ns))
+
+
+def _is_time(value: object) -> TypeGuard[int]:
+    """Whether a value of somebody's file can be a time of a run, in ns since its start."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return is_number and 0 <= value <= TIME_NS_MAX  # type: ignore[operator]  # a number, as tested
+
+
+def role_spans(status: Iterable[Mapping[str, Any]], end_ns: int) -> tuple[RoleSpan, ...]:
+    """Turn the polled changes of the nodes' roles into spans, joined while role and term stay."""
+    changes: dict[str, list[tuple[int, str, int | None]]] = {}
+    for row in sorted(status, key=lambda row: int(row.get("time_ns", 0))):
+        role = str(row.get("role") or NO_ANSWER).lower()
+        term = None if role == NO_ANSWER or row.get("term") is None else int(row["term"])
+        lane = changes.setdefault(str(row.get("node")), [])
+        if not lane or lane[-1][1:] != (role, term):
+            lane.append((int(row.get("time_ns", 0)), role, term))
+    spans = []
+    for node in sorted(changes):
+        lane = changes[node]
+        stops = [start_ns for start_ns, _, _ in lane[1:]] + [max(end_ns, lane[-1][0])]
+        for (start_ns, role, term), stop_ns in zip(lane, stops, strict=True):
+            spans.append(RoleSpan(node, role, term, start_ns, stop_ns))
+    return tuple(spans)
+
+
+def leader_changes(lanes: Iterable[RoleSpan]) -> int:
+    """Count how often another node led than in the term before (terms without a leader skipped)."""
+    leaders = {span.term: span.node for span in lanes if span.role == "leader" and span.term}
+    nodes = [leaders[term] for term in sorted(term for term in leaders if term is not None)]
+    return sum(before != after for before, after in pairwise(nodes))

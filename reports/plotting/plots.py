@@ -30,7 +30,7 @@ from shaketable.reports.plotting.frame import (
     whole_numbers,
 )
 from shaketable.reports.plotting.node_samples import Floats, NodeSeries
-from shaketable.reports.run_page.packed_operations import inside_script
+from shaketable.reports.run_page.chosen_operations import inside_script
 
 __all__ = ["Plot", "Plots", "draw", "fault_colours"]
 

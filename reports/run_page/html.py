@@ -16,7 +16,7 @@ from shaketable.reports.availability.recovery import summarise
 from shaketable.reports.model import FaultRow, RunView
 from shaketable.reports.plotting import plots
 from shaketable.reports.plotting.slices import slices
-from shaketable.reports.run_page import packed_operations
+from shaketable.reports.run_page import chosen_operations
 from shaketable.reports.run_page.chosen_operations import ALL, Chosen, Fewer, choose
 from shaketable.reports.run_page.view import number_text
 
@@ -72,7 +72,7 @@ def packed_table(view: RunView) -> tuple[Chosen, str]:
     """
     for fewer in FEWER:
         chosen = choose(view.operations, view.named, fewer)
-        packed = packed_operations.pack(chosen)
+        packed = chosen_operations.pack(chosen)
         if len(packed) <= PACKED_CHARACTERS_MAX or chosen.is_whole:
             break
     return chosen, packed

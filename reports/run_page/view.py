@@ -25,7 +25,7 @@ from shaketable.reports.model import (
     RunView,
 )
 from shaketable.reports.plain_json import listed, mapping
-from shaketable.reports.plotting import timeline
+from shaketable.reports.plotting.lanes import leader_changes, phase_spans, role_spans
 from shaketable.reports.plotting.node_samples import Sampled, read_samples
 from shaketable.reports.run_page import tallies
 from shaketable.reports.run_page.chosen_operations import named_operations
@@ -34,7 +34,7 @@ from shaketable.reports.run_page.losses import NOT_JUDGED, Losses, losses
 from shaketable.reports.run_page.promise_table import promise_rows, promised
 from shaketable.reports.run_page.tallies import families
 from shaketable.reports.run_page.violations import Surroundings, group_findings, kind_totals
-from shaketable.reports.violation_page.choosing import with_pages
+from shaketable.reports.violation_page.building import with_pages
 
 VERDICTS: Mapping[bool | str, str] = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
 
@@ -61,7 +61,7 @@ def build_view(folder_path: Path) -> RunView:
     end_ns = _end_ns(files)
     notes = list(files.notes)
     windows = _windows(files, end_ns, notes)
-    lanes = timeline.role_spans(files.status, end_ns)
+    lanes = role_spans(files.status, end_ns)
     results: Mapping[str, Any] = files.results or {}
     checkers = with_pages(_checkers(results, Surroundings(files.operations, windows)))
     unavailable = mapping(files.run.get("faults_unavailable"))
@@ -97,7 +97,7 @@ def build_view(folder_path: Path) -> RunView:
         faults=_faults(
             files, windows, lanes, len(nodes), available, lost, elects=_elects(promises)
         ),
-        phases=timeline.phase_spans(files.run.get("phases"), end_ns),
+        phases=phase_spans(files.run.get("phases"), end_ns),
         lanes=lanes,
         checkers=checkers,
         stats=tallies.stats_rows(files.operations, windows),
@@ -149,7 +149,7 @@ def _seed(files: RunFiles) -> str:
 
 
 def _leader_changes(lanes: Sequence[RoleSpan]) -> int | None:
-    return timeline.leader_changes(lanes) if any(span.term for span in lanes) else None
+    return leader_changes(lanes) if any(span.term for span in lanes) else None
 
 
 def _fact(files: RunFiles, *names: str) -> Any:
@@ -211,7 +211,7 @@ def _faults(
 
 def _worked(files: RunFiles) -> Worked | None:
     """When clients worked, if the run says so."""
-    phases = timeline.phase_spans(files.run.get("phases"), _end_ns(files))
+    phases = phase_spans(files.run.get("phases"), _end_ns(files))
     until_ns = worked_until(phases, _seconds(_fact(files, "time_limit")))
     return None if until_ns is None else Worked(until_ns, files.given_up)
 
@@ -249,7 +249,7 @@ def _end_ns(files: RunFiles) -> int:
     columns = (files.operations["call_ns"], files.operations["return_ns"], files.nemesis["time_ns"])
     times = [pc.max(column).as_py() or 0 for column in columns]
     times += [int(row["time_ns"]) for row in files.status if "time_ns" in row]
-    phases: tuple[PhaseSpan, ...] = timeline.phase_spans(files.run.get("phases"), 0)
+    phases: tuple[PhaseSpan, ...] = phase_spans(files.run.get("phases"), 0)
     times += [max(phase.start_ns, phase.stop_ns) for phase in phases]
     return max(times)
 

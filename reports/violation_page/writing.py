@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from jinja2 import Environment
 from markupsafe import Markup
 
 from shaketable.harness.contracts.errors import HarnessError
+from shaketable.harness.history.plain_files import NoPlainFileError, read_plain
 from shaketable.harness.history.run_folder import write_atomically
 from shaketable.reports import templating
 from shaketable.reports.check_page.failing_picture import NAMES, role_of
@@ -21,9 +25,7 @@ from shaketable.reports.plotting.plots import fault_colours
 from shaketable.reports.run_page.html import moment, or_nothing, span
 from shaketable.reports.run_page.view import number_text
 from shaketable.reports.spacetime import describe
-from shaketable.reports.violation_page import page_index
-from shaketable.reports.violation_page.building import build_pages
-from shaketable.reports.violation_page.choosing import FOLDER, NAME
+from shaketable.reports.violation_page.building import FOLDER, NAME, build_pages
 from shaketable.reports.violation_page.kept_entries import LEFT, STATES
 from shaketable.reports.violation_page.model import Entry, ViolationPage
 
@@ -41,7 +43,7 @@ def write_pages(folder: Path, view: RunView) -> list[Path]:
         raise HarnessError(f"{here}: no folder of this run's; take it away, pages go there")
     if here.is_dir():
         for path in here.iterdir():
-            is_ours = NAME.fullmatch(path.name) or path.name == page_index.FILE
+            is_ours = NAME.fullmatch(path.name) or path.name == FILE
             if is_ours and not path.is_dir():
                 path.unlink()
     if not pages:
@@ -52,7 +54,7 @@ def write_pages(folder: Path, view: RunView) -> list[Path]:
         text = render_violation(page, view).encode("utf-8", "replace")  # halves of surrogates
         write_atomically(folder / page.name, text)
         written.append(folder / page.name)
-    write_atomically(here / page_index.FILE, page_index.told(pages))
+    write_atomically(here / FILE, told(pages))
     return written
 
 
@@ -126,3 +128,60 @@ def _hash(script: str) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
+
+
+# violations/index.json: which page is about what, for those who judge a run without its view.
+
+FILE: Final = "index.json"
+FILE_BYTES_MAX: Final = 1 << 20
+
+
+class IndexedPage(msgspec.Struct, frozen=True):
+    """A page: its file in the folder, and what it is about."""
+
+    file: str
+    checker: str = ""
+    kind: str = ""
+    key: str | None = None
+    offset: int | None = None
+
+
+class PageIndex(msgspec.Struct, frozen=True):
+    """The file."""
+
+    pages: tuple[IndexedPage, ...] = ()
+
+
+def told(pages: Iterable[ViolationPage]) -> str:
+    """Return the file's text."""
+    rows = [
+        {
+            "file": page.name.rpartition("/")[2],
+            "checker": page.checker,
+            "kind": page.violation.kind,
+            "key": page.violation.key,
+            "offset": page.violation.offset,
+            "observed": page.is_observed,
+        }
+        for page in pages
+    ]
+    return json.dumps({"pages": rows}, indent=1) + "\n"
+
+
+def read(folder: Path) -> tuple[IndexedPage, ...]:
+    """Read the file of a run's folder of pages; nothing where there is none that makes sense.
+
+    Files that are not called as pages are, or are not there, are left out.
+    """
+    try:
+        index = msgspec.json.decode(read_plain(folder / FILE, FILE_BYTES_MAX), type=PageIndex)
+    except (
+        NoPlainFileError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ):
+        return ()
+    return tuple(
+        page for page in index.pages if NAME.fullmatch(page.file) and (folder / page.file).is_file()
+    )

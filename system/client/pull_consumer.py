@@ -22,20 +22,18 @@ from shaketable.system.client.routes import MessageQueue
 from shaketable.system.remoting.codes import RequestCode, ResponseCode, outcome_of
 from shaketable.system.remoting.command import Command, CommandError
 from shaketable.system.remoting.consumer_bodies import QueueName, decode_locked, encode_locks
-from shaketable.system.remoting.message_requests import (
-    UNIQUE_KEY_QUERY,
-    QueryMessage,
-    SearchOffset,
-    ViewMessage,
-)
 from shaketable.system.remoting.requests import (
+    UNIQUE_KEY_QUERY,
     Fields,
     PullMessage,
     PullMessageResponse,
     QueryConsumerOffset,
+    QueryMessage,
     QueueOffsetRequest,
     QueueOffsetResponse,
+    SearchOffset,
     UpdateConsumerOffset,
+    ViewMessage,
 )
 from shaketable.system.store.message import (
     TAGS,

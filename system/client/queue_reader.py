@@ -17,7 +17,7 @@ from shaketable.system.client.pull_consumer import PullConsumer
 from shaketable.system.client.routes import MessageQueue
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
-from shaketable.system.remoting.message_requests import SendMessageBack
+from shaketable.system.remoting.requests import SendMessageBack
 from shaketable.system.store.message import TAGS, Message, find_property
 
 RETRY_AFTER_S: Final = 0.2

@@ -10,8 +10,14 @@ import pytest
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns.campaign import Campaign, loads, resolve, to_toml
-from shaketable.harness.campaigns.cast import Cast, check_name, roles_of
-from shaketable.harness.campaigns.scenarios import SCENARIOS, Setting, span_s
+from shaketable.harness.campaigns.scenarios import (
+    SCENARIOS,
+    Cast,
+    Setting,
+    check_name,
+    roles_of,
+    span_s,
+)
 from shaketable.harness.campaigns.schedule import Planned, schedule
 from shaketable.harness.campaigns.scripts import Step
 from shaketable.harness.contracts.errors import UsageError

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shaketable.harness.campaigns.campaign import Campaign, loads
-from shaketable.harness.campaigns.limits import FAULT_DURATION_MIN_S
+from shaketable.harness.campaigns.campaign import FAULT_DURATION_MIN_S, Campaign, loads
 from shaketable.harness.campaigns.schedule import decode_schedule, encode_schedule, schedule
 from shaketable.harness.contracts.draw import draw, new_seed
 from shaketable.harness.contracts.errors import HarnessError, UsageError

@@ -11,7 +11,7 @@ import pytest
 
 from shaketable.checkers.engine import log_parts
 from shaketable.checkers.engine.judge import conclude, judge_partition
-from shaketable.checkers.logs import committed_prefix, durability, index_windows
+from shaketable.checkers.logs import committed_prefix, durability
 from shaketable.checkers.logs.log_part import RUN_BITS
 from shaketable.harness.contracts.plugins import FaultWindow
 from shaketable.harness.contracts.verdict import Outcome
@@ -29,7 +29,7 @@ WINDOW = 4
 
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch):
-    for module in (index_windows, log_parts):
+    for module in (committed_prefix, log_parts):
         monkeypatch.setattr(module, "WINDOW_ENTRIES", WINDOW)
     monkeypatch.setattr(log_parts, "WINDOWS_A_PART", 2)
     monkeypatch.setattr(log_parts, "FLUSH_ROWS", 7)

@@ -18,7 +18,7 @@ from shaketable.system.client.queue_reader import QueueReader
 from shaketable.system.client.routes import MessageQueue
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command
-from shaketable.system.remoting.message_requests import SendMessageBack
+from shaketable.system.remoting.requests import SendMessageBack
 from shaketable.system.store.message import Message
 
 TOPIC = "t"

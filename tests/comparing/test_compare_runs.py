@@ -12,13 +12,21 @@ import pytest
 
 from shaketable.harness import cli
 from shaketable.harness.history.schema import OPERATIONS
-from shaketable.reports.comparing import chance, words
+from shaketable.reports.comparing import chance, model
 from shaketable.reports.comparing.differences import compare
-from shaketable.reports.comparing.measuring import Measured, Recoveries, Series, series_of
-from shaketable.reports.comparing.model import Judgement
+from shaketable.reports.comparing.measuring import (
+    CALM,
+    WINDOWS_MAX,
+    Measured,
+    Recoveries,
+    Series,
+    Shaken,
+    Window,
+    series_of,
+    windows,
+)
+from shaketable.reports.comparing.model import Judgement, headline
 from shaketable.reports.comparing.page import render_comparison, result, to_json
-from shaketable.reports.comparing.stretches import CALM, WINDOWS_MAX, Shaken, Window, windows
-from shaketable.reports.comparing.words import headline
 
 S = 1_000_000_000
 
@@ -88,7 +96,7 @@ def test_what_got_worse_is_named_with_how_much_and_the_other_way_round_it_got_be
     back = compare(slowed, run(1))
     assert not back.worse
     assert len(back.better) == 3
-    assert words.headline(back) == "nothing got worse, 3 got better"
+    assert model.headline(back) == "nothing got worse, 3 got better"
 
 
 def test_a_condition_is_compared_with_the_same_condition() -> None:

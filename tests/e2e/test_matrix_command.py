@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from shaketable.harness.matrix.journal import FaultCount, Journal, Outcome
+from shaketable.harness.matrix.folder import FaultCount, Journal, Outcome
 
 MATRIX = """
 faults = ["kill", "damage"]

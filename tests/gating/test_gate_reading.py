@@ -19,8 +19,8 @@ from shaketable.harness.gating.reading import read
 from shaketable.harness.history import run_folder
 from shaketable.harness.history.export import load_given_up, load_nemesis
 from shaketable.harness.history.schema import EVENTS
-from shaketable.harness.matrix.journal import FaultCount
-from shaketable.harness.matrix.journal import Outcome as Attempt
+from shaketable.harness.matrix.folder import FaultCount
+from shaketable.harness.matrix.folder import Outcome as Attempt
 from shaketable.reports.gating.decide import decide
 from shaketable.reports.gating.model import Bites, RunFacts
 from shaketable.reports.gating.policy import Policy

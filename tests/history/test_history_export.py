@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shaketable.harness.contracts.errors import HarnessError
-from shaketable.harness.history import watermark
+from shaketable.harness.history import recorder
 from shaketable.harness.history.export import export, fault_windows, load_events, load_operations
 from shaketable.harness.history.operation_files import file_ranges
 from shaketable.harness.history.recorder import Recorder
@@ -198,7 +198,7 @@ def test_a_killed_run_is_exported_without_complaint(folder: RunFolder) -> None:
     path = folder.segment("worker-0")
     os.truncate(path, path.stat().st_size - 3)  # killed inside write(2)
     assert "before it noted" in (export(folder).incomplete or "")
-    watermark.note(folder)
+    recorder.note(folder)
     exported = export(folder)
     assert exported.incomplete is None
     assert exported.operations["input"].to_pylist() == [1]
@@ -213,7 +213,7 @@ def test_what_was_noted_before_the_kill_and_is_gone_is_told(
 ) -> None:
     """A cut or lost recording of a killed run must not read as if its clients had been idle."""
     full = record_run(folder)
-    watermark.note(folder)
+    recorder.note(folder)
     if counts:
         write_facts(folder, {**full, "worker-1.seg": None})
     else:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shaketable.harness.contracts.errors import HarnessError, UsageError
-from shaketable.harness.matrix.journal import FaultCount, Journal, Outcome, code_of, pending
+from shaketable.harness.matrix.folder import FaultCount, Journal, Outcome, code_of, pending
 from shaketable.harness.matrix.plan import Cell, Plan
 from shaketable.harness.matrix.running import Queue
 from shaketable.harness.matrix.table import exit_code, to_json, verdict, view

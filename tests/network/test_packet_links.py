@@ -9,8 +9,7 @@ from tcp_frames import ACK, ADDRESSES, FIN, RST, SYN, frame, numbers
 
 from shaketable.harness.contracts.words import LinkShape
 from shaketable.harness.network import packet_links
-from shaketable.harness.network.frames import flow_of
-from shaketable.harness.network.packet_links import PacketLinks
+from shaketable.harness.network.packet_links import PacketLinks, flow_of
 
 AB, BA, AC = ("n0", "n1"), ("n1", "n0"), ("n0", "n2")
 PORTS, BACK = (4000, 10_001), (10_001, 4000)

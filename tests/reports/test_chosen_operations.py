@@ -14,9 +14,13 @@ import pytest
 
 from shaketable.harness.history.schema import OPERATIONS
 from shaketable.reports.run_page import chosen_operations as chosen
-from shaketable.reports.run_page.chosen_operations import choose, named_operations
+from shaketable.reports.run_page.chosen_operations import (
+    TEXT_CHARACTERS_MAX,
+    choose,
+    named_operations,
+    pack,
+)
 from shaketable.reports.run_page.html import FEWER, PACKED_CHARACTERS_MAX, packed_table
-from shaketable.reports.run_page.packed_operations import TEXT_CHARACTERS_MAX, pack
 
 COUNT = 60_000
 MS = 1_000_000

@@ -28,7 +28,7 @@ from shaketable.harness.runtime.supervisor import RunResult
 from shaketable.harness.targets.simulated_group import BrokerGroup
 from shaketable.harness.terminal import session
 from shaketable.reports.availability.worked import worked_until
-from shaketable.reports.plotting.timeline import phase_spans
+from shaketable.reports.plotting.lanes import phase_spans
 from shaketable.reports.run_page.view import build_view
 from shaketable.system.sim.rules.violation import Violated
 

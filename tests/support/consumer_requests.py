@@ -5,14 +5,16 @@ from __future__ import annotations
 from shaketable.system.broker.reading.pull import SUBSCRIPTION_FLAG, SUSPEND_FLAG
 from shaketable.system.remoting.codes import RequestCode
 from shaketable.system.remoting.command import Command
-from shaketable.system.remoting.message_requests import (
+from shaketable.system.remoting.requests import (
     UNIQUE_KEY_QUERY,
+    PullMessage,
     QueryMessage,
+    QueueOffsetRequest,
     SearchOffset,
     SendMessageBack,
+    SendMessageV2,
     ViewMessage,
 )
-from shaketable.system.remoting.requests import PullMessage, QueueOffsetRequest, SendMessageV2
 from shaketable.system.store.message import encode_properties
 
 HOLD_MS = 15_000

@@ -18,7 +18,7 @@ from fake_target import FakeTarget, make_client
 
 from shaketable.harness import discovery
 from shaketable.harness.campaigns import campaign as campaigns
-from shaketable.harness.campaigns import scenario_choice
+from shaketable.harness.campaigns import schedule
 from shaketable.harness.campaigns.campaign import Campaign
 from shaketable.harness.contracts.errors import HarnessError
 from shaketable.harness.history import run_folder
@@ -91,7 +91,7 @@ def patch(setattr_: Any) -> None:
     setattr_(campaigns, "discovery", FakeDiscovery)
     setattr_(availability, "discovery", FakeDiscovery)
     setattr_(sites, "discovery", FakeDiscovery)
-    setattr_(scenario_choice, "discovery", FakeDiscovery)
+    setattr_(schedule, "discovery", FakeDiscovery)
     setattr_(rig, "plan_workers", plan)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shaketable.harness.history.schema import EVENTS, OPERATIONS
-from shaketable.harness.matrix.journal import Event, Outcome
+from shaketable.harness.matrix.folder import Event, Outcome
 from shaketable.harness.matrix.plan import Cell, Plan
 
 MS = 1_000_000

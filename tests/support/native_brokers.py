@@ -13,7 +13,7 @@ from shaketable.system.broker.broker_state import ranges_of
 from shaketable.system.broker.limits import BrokerConfig
 from shaketable.system.mutants import HEALTHY, Mutant
 from shaketable.system.native.config import BrokerRole, NativeConfig
-from shaketable.system.native.log_view import NativeLogView
+from shaketable.system.native.core import NativeLogView
 from shaketable.system.native.mode import native_mode
 from shaketable.system.raft.protocol import Write
 from shaketable.system.remoting.command import Command, encode_command

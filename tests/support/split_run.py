@@ -12,25 +12,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shaketable.checkers.engine.judge import TAGGED, conclude
-from shaketable.checkers.engine.log_judging import (
-    OTHER_WINDOWS,
-    UNSETTLED_AT,
-    judge_part,
-    judge_places,
-    open_places,
-)
 from shaketable.checkers.engine.log_parts import (
+    OTHER_WINDOWS,
     PACKED,
     RANGE,
     UNREADABLE,
+    UNSETTLED_AT,
     LogSource,
     LogUnit,
     OperationsUnit,
     Plan,
+    judge_part,
+    judge_places,
+    open_places,
     pack_log,
     pack_operations,
 )
-from shaketable.checkers.logs.append_places import PLACES
+from shaketable.checkers.logs.append_fates import PLACES
 
 NOTES = pa.array((UNREADABLE, RANGE, UNSETTLED_AT, OTHER_WINDOWS))
 

@@ -20,7 +20,7 @@ from shaketable.reports import plain_words
 from shaketable.reports.model import CheckerView, RoleSpan, Violation, ViolationGroup
 from shaketable.reports.run_page.view import build_view
 from shaketable.reports.spacetime import ROLES_MAX, lay_out
-from shaketable.reports.violation_page import choosing, page_index
+from shaketable.reports.violation_page import building, writing
 from shaketable.reports.violation_page.building import build_pages
 from shaketable.reports.violation_page.claims import PROMISED, UNNAMED
 from shaketable.reports.violation_page.model import ViolationPage
@@ -203,7 +203,7 @@ def test_half_a_character_and_numbers_without_end_are_no_traceback(lost: Any) ->
     path.write_text(json.dumps(json.loads(path.read_text()) | {"maps": maps}))
     reports.write(folder)
     (folder / "violations" / "index.json").write_text('{"x": ' + "[" * 100_000)
-    assert page_index.read(folder / "violations") == ()
+    assert writing.read(folder / "violations") == ()
 
 
 def test_a_stale_answer_of_another_than_the_leader_is_said(lost: Any) -> None:
@@ -358,7 +358,7 @@ def test_each_kind_has_a_page(lost: Any, kind: str, page_of: PageOf) -> None:
     lost.find("some-checker", kind, [6, 10], offset=3, value=17)
     folder = lost.write()
     reports.write(folder)
-    page = Text(page_of(folder, choosing.slug(kind)))
+    page = Text(page_of(folder, building.slug(kind)))
     assert PROMISED[kind] in page.text
     assert "What happened instead" in page.text
 
@@ -438,7 +438,7 @@ def test_hostile_values_stay_text(lost: Any) -> None:
     written = sorted((folder / "violations").glob("*.html"))
     assert len(written) == 3
     for path in written:
-        assert re.fullmatch(choosing.NAME, path.name), path.name
+        assert re.fullmatch(building.NAME, path.name), path.name
         page = Text(path.read_text(encoding="utf-8"))
         assert page.tags.count("script") == 1  # ours
         assert "img" not in page.tags
@@ -474,14 +474,14 @@ def checker(groups: list[ViolationGroup]) -> CheckerView:
 def test_the_first_of_each_group_has_a_page_before_second_ones() -> None:
     many = ViolationGroup("a", "", tuple(violation("a") for _ in range(9)), 9)
     others = [ViolationGroup(f"k{n}", "", (violation(f"k{n}"),), 1) for n in range(70)]
-    named = choosing.with_pages([checker([many, *others])])
+    named = building.with_pages([checker([many, *others])])
     given = [each.page for group in named[0].groups for each in group.shown if each.page]
-    assert len(given) == choosing.PAGES_MAX
+    assert len(given) == building.PAGES_MAX
     assert given == sorted(given)
-    assert all(group.shown[0].page for group in named[0].groups[: choosing.PAGES_MAX])
+    assert all(group.shown[0].page for group in named[0].groups[: building.PAGES_MAX])
     assert not named[0].groups[0].shown[1].page
-    few = choosing.with_pages([checker([replace(many)])])
-    assert sum(bool(each.page) for each in few[0].groups[0].shown) == choosing.PAGES_OF_GROUP_MAX
+    few = building.with_pages([checker([replace(many)])])
+    assert sum(bool(each.page) for each in few[0].groups[0].shown) == building.PAGES_OF_GROUP_MAX
 
 
 @pytest.mark.parametrize(
@@ -493,7 +493,7 @@ def test_the_first_of_each_group_has_a_page_before_second_ones() -> None:
     ],
 )  # fmt: skip
 def test_a_kind_names_a_file_and_nothing_else(kind: str, name: str) -> None:
-    assert choosing.slug(kind) == name
+    assert building.slug(kind) == name
 
 
 def test_of_many_faults_the_nearest_are_shown_and_far_ones_never() -> None:
@@ -523,6 +523,6 @@ def test_what_makes_a_run_unknown_is_no_violation() -> None:
     problem = ViolationGroup("problem", "", (violation("problem"),), 1)
     seen = ViolationGroup("unseen", "", (violation("unseen"),), 1)
     unknown = replace(checker([problem]), verdict="UNKNOWN", observed=(seen,))
-    (named,) = choosing.with_pages([unknown])
+    (named,) = building.with_pages([unknown])
     assert [group.shown[0].page for group in named.groups] == [""]
     assert [group.shown[0].page for group in named.observed] == ["violations/001-unseen.html"]

@@ -17,11 +17,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from shaketable.harness.history.foreign import edn
-from shaketable.harness.history.foreign.columns import OUTCOMES, Columns, Pairing, require_time
+from shaketable.harness.history.foreign.columns import (
+    OUTCOMES,
+    Columns,
+    Pairing,
+    key_text,
+    require_time,
+    show,
+    split_key,
+)
 from shaketable.harness.history.foreign.edn import CutError, EdnError, Keyword
-from shaketable.harness.history.foreign.faults import Faults
-from shaketable.harness.history.foreign.history import Damage
-from shaketable.harness.history.foreign.meaning import key_text, show, split_key
+from shaketable.harness.history.foreign.history import Damage, Faults
 from shaketable.harness.history.schema import NEMESIS_PROCESS
 
 CHUNK_BYTES: Final = 1 << 20

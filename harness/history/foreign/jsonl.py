@@ -21,11 +21,16 @@ from typing import Any
 
 import msgspec
 
-from shaketable.harness.history.foreign.columns import OUTCOMES, Columns, Pairing
-from shaketable.harness.history.foreign.faults import Faults, FaultSpan
-from shaketable.harness.history.foreign.history import Damage
+from shaketable.harness.history.foreign.columns import (
+    OUTCOMES,
+    Columns,
+    Pairing,
+    key_text,
+    show,
+    split_key,
+)
+from shaketable.harness.history.foreign.history import Damage, Faults, FaultSpan
 from shaketable.harness.history.foreign.jepsen import INVOKE, NEMESIS, NOT_UTF8
-from shaketable.harness.history.foreign.meaning import key_text, show, split_key
 from shaketable.harness.history.schema import NEMESIS_PROCESS
 
 

@@ -19,8 +19,13 @@ import pyarrow.parquet as pq
 
 from shaketable.harness.contracts.errors import UsageError
 from shaketable.harness.history.foreign.history import History
-from shaketable.harness.history.foreign.read import PartitionBy, lacks, read_history
-from shaketable.harness.history.foreign.recognise import Format, recognise
+from shaketable.harness.history.foreign.read import (
+    Format,
+    PartitionBy,
+    lacks,
+    read_history,
+    recognise,
+)
 from shaketable.harness.history.foreign.tables import (
     Ids,
     is_operations,

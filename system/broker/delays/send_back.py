@@ -24,7 +24,7 @@ from shaketable.system.broker.topic_tables.topics import (
 from shaketable.system.broker.topic_tables.topics import name_problem as problem_of_name
 from shaketable.system.remoting.codes import ResponseCode
 from shaketable.system.remoting.command import Command, CommandError
-from shaketable.system.remoting.message_requests import SendMessageBack
+from shaketable.system.remoting.requests import SendMessageBack
 from shaketable.system.store.entry import EntryTooLarge
 from shaketable.system.store.message import Message, find_property, offset_message_id
 

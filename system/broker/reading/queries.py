@@ -17,15 +17,16 @@ from shaketable.system.broker.reput import Reput
 from shaketable.system.raft.log_view import LogView
 from shaketable.system.remoting.codes import RequestCode, ResponseCode
 from shaketable.system.remoting.command import Command, CommandError
-from shaketable.system.remoting.message_requests import (
+from shaketable.system.remoting.requests import (
     UNIQUE_KEY_QUERY,
     EarliestStoreTimeResponse,
     QueryMessage,
     QueryMessageResponse,
+    QueueOffsetRequest,
+    QueueOffsetResponse,
     SearchOffset,
     ViewMessage,
 )
-from shaketable.system.remoting.requests import QueueOffsetRequest, QueueOffsetResponse
 from shaketable.system.store.keys.key_index import has_key
 from shaketable.system.store.message import BORN_HOST_V6, UNIQ_KEY, Message, find_property
 

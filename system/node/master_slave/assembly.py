@@ -14,7 +14,7 @@ import trio
 from shaketable.system.broker.expiry import DataFile
 from shaketable.system.mutants import Mutant
 from shaketable.system.native.config import NativeConfig
-from shaketable.system.native.log_view import NativeLogView
+from shaketable.system.native.core import NativeLogView
 from shaketable.system.native.mode import native_mode
 from shaketable.system.node.broker_start import checkpoint_files, limits_of
 from shaketable.system.node.config import NativeSettings, NodeConfig
